@@ -1,0 +1,145 @@
+"""`payout-gateway simulate`: the service's current interface, to try things against."""
+
+import asyncio
+import errno
+import json
+import signal
+from typing import IO, Literal, cast
+
+import click
+
+from gateway.simulator import DEMO_API_KEY, DEMO_KEY, Key, Service, Switches, start
+
+# What a person looks at afterwards is the answers; requests are kept for tests.
+REQUESTS_KEPT = 100
+MAX_PORT = 65535
+
+
+class CannotListen(click.ClickException):
+    exit_code = 2
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, MAX_PORT), default=8090, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--keys",
+    "key_file",
+    type=click.File(encoding="utf-8"),
+    help="JSON lines as for `keys import`: merchant, environment, access_key, secret_key. "
+    "Without it one public demo pair is accepted.",
+)
+@click.option("--seed", type=int, help="Make ids and made-up recipients the same each time.")
+@click.option(
+    "--recipients",
+    "recipient_count",
+    type=click.IntRange(min=0),
+    default=0,
+    help="How many made-up recipients each merchant starts with.",
+)
+@click.option(
+    "--signed-target",
+    type=click.Choice(["path", "path-and-query"]),
+    default="path",
+    show_default=True,
+    help="What a signature covers.",
+)
+@click.option(
+    "--account-number-with-iban",
+    type=click.Choice(["optional", "required"]),
+    default="optional",
+    show_default=True,
+    help="Whether an account with an IBAN needs accountNum too.",
+)
+@click.option("--lists-archived", is_flag=True, help="Keep deleted recipients in lists.")
+@click.option(
+    "--validation-status",
+    type=click.Choice(["400", "406"]),
+    default="400",
+    show_default=True,
+    help="HTTP status of validation failures.",
+)
+def simulate(
+    *,
+    port: int,
+    host: str,
+    key_file: IO[str] | None,
+    seed: int | None,
+    recipient_count: int,
+    signed_target: Literal["path", "path-and-query"],
+    account_number_with_iban: Literal["optional", "required"],
+    lists_archived: bool,
+    validation_status: str,
+) -> None:
+    """Run a stateful stand-in for the payout service's current interface."""
+    switches = Switches(
+        signed_target=signed_target,
+        account_number_with_iban=account_number_with_iban,
+        lists_archived=lists_archived,
+        validation_status=cast("Literal[400, 406]", int(validation_status)),
+    )
+    keys = [DEMO_KEY] if key_file is None else read_keys(key_file)
+    service = Service(keys=keys, switches=switches, seed=seed, requests_kept=REQUESTS_KEPT)
+    # In the file's order: which merchant gets which made-up recipients must not vary.
+    for number, (merchant, environment) in enumerate(
+        dict.fromkeys((key.merchant, key.environment) for key in keys)
+    ):
+        service.seed_recipients(
+            recipient_count, (seed or 0) + number, merchant=merchant, environment=environment
+        )
+    asyncio.run(_run(service, host, port, with_demo_key=key_file is None))
+
+
+async def _run(service: Service, host: str, port: int, *, with_demo_key: bool) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    try:
+        simulator = await start(service=service, host=host, port=port)
+    except OSError as reason:
+        in_use = reason.errno == errno.EADDRINUSE
+        said = "it is in use" if in_use else reason.strerror or str(reason)
+        raise CannotListen(f"Cannot listen on {host} port {port}: {said}") from reason
+    click.echo(f"Simulator of the payout service at {simulator.url}")
+    if with_demo_key:
+        click.echo(f"To use it: echo '{_demo_line()}' | payout-gateway keys import -")
+    await ended.wait()
+    await simulator.stop()
+
+
+def _demo_line() -> str:
+    return json.dumps(
+        {
+            "merchant": DEMO_KEY.merchant,
+            "environment": DEMO_KEY.environment,
+            "api_key": DEMO_API_KEY,
+            "access_key": DEMO_KEY.access_key,
+            "secret_key": DEMO_KEY.secret_key,
+        }
+    )
+
+
+def read_keys(lines: IO[str]) -> list[Key]:
+    """Raises UsageError with the number of the line that is wrong, never its contents."""
+    try:
+        numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    except UnicodeDecodeError:
+        raise click.UsageError("--keys: the file is not UTF-8") from None
+    keys = [_read_key(number, line) for number, line in numbered]
+    if not keys:
+        raise click.UsageError("--keys: no keys in the file")
+    if len({key.access_key for key in keys}) < len(keys):
+        raise click.UsageError("--keys: an access_key appears twice")
+    return keys
+
+
+def _read_key(number: int, line: str) -> Key:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        raise click.UsageError(f"--keys: line {number} is not JSON") from None
+    for name in ("merchant", "environment", "access_key", "secret_key"):
+        if not isinstance(entry, dict) or not isinstance(entry.get(name), str) or not entry[name]:
+            raise click.UsageError(f"--keys: line {number} has no {name}")
+    return Key(entry["access_key"], entry["secret_key"], entry["merchant"], entry["environment"])

@@ -1,0 +1,34 @@
+"""A stateful stand-in for the payout service's current interface.
+
+It is its own reading of the current interface's document: it imports nothing else of this
+project, so that tests which run against it cannot agree with the code under test by accident.
+It is not the service: what the document does not show is a choice made here, and said so where
+it is made, and can often be switched (`Switches`).
+
+    simulator = await start(service=Service(seed=1))
+    ... simulator.url, simulator.service ...
+    await simulator.stop()
+"""
+
+from gateway.simulator.exchange import Seen
+from gateway.simulator.faults import Fault
+from gateway.simulator.running import Simulator, start
+from gateway.simulator.service import Service
+from gateway.simulator.state import Account, Recipient, World
+from gateway.simulator.switches import DEMO_API_KEY, DEMO_KEY, Key, Switches, Words
+
+__all__ = [
+    "DEMO_API_KEY",
+    "DEMO_KEY",
+    "Account",
+    "Fault",
+    "Key",
+    "Recipient",
+    "Seen",
+    "Service",
+    "Simulator",
+    "Switches",
+    "Words",
+    "World",
+    "start",
+]

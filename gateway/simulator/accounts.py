@@ -1,0 +1,101 @@
+"""What happens to a recipient's accounts (current interface, section 4.2)."""
+
+from typing import Any
+
+from gateway.simulator.account_rules import (
+    BANK,
+    CHECK,
+    MOBILE_WALLET,
+    lacks_government_id,
+    read_account,
+)
+from gateway.simulator.refusals import Problems, not_found
+from gateway.simulator.state import Account, Recipient, World
+from gateway.simulator.values import blank
+from gateway.simulator.wire import JsonObject
+
+ID_LENGTH = 16
+
+
+def draft(world: World, problems: Problems, recipient: JsonObject, body: JsonObject) -> Account:
+    """An account of the recipient with these fields, not yet theirs.
+
+    It is only worth anything when `problems` found none.
+    """
+    kinds = (BANK, world.words.wallet, CHECK, MOBILE_WALLET)
+    kind = body.get("type")
+    fields: JsonObject = {}
+    if blank(kind):
+        problems.empty("type")
+    elif kind not in kinds:
+        problems.invalid("type", f"Must be one of: {', '.join(kinds)}")
+    else:
+        fields = read_account(problems, kind, body, {}, world.switches)
+        _check_primary(problems, body)
+        _check_government_id(world, problems, recipient, str(kind), fields)
+    if blank(fields.get("currency")):  # only bank accounts must name one
+        fields["currency"] = recipient.get("primaryCurrency") or "USD"
+    return Account(_new_id(world), str(kind), body.get("primary") is True, fields)
+
+
+def attach(recipient: Recipient, account: Account) -> None:
+    recipient.accounts.append(account)
+    if account.primary or len(recipient.accounts) == 1:
+        make_primary(recipient, account)
+
+
+def update(world: World, recipient: Recipient, account: Account, body: JsonObject) -> Account:
+    """Rule 3: the account has a new id afterwards; its place in the list stays."""
+    problems = Problems()
+    if "type" in body and body["type"] != account.type:
+        problems.invalid("type", "Cannot be changed")
+    if account.primary and body.get("primary") is False:
+        # Rule 2 leaves exactly one: another is made primary instead.
+        problems.invalid("primary", "Make another account primary")
+    fields = read_account(problems, account.type, body, account.fields, world.switches)
+    _check_primary(problems, body)
+    _check_government_id(world, problems, recipient.fields, account.type, fields)
+    problems.refuse_if_any()
+    account.id, account.fields = _new_id(world), fields
+    if body.get("primary") or account.primary:
+        make_primary(recipient, account)
+    return account
+
+
+def remove(recipient: Recipient, account: Account) -> None:
+    """Which account follows a primary one is not shown: here the first that is left."""
+    recipient.accounts.remove(account)
+    if account.primary and recipient.accounts:
+        make_primary(recipient, recipient.accounts[0])
+
+
+def make_primary(recipient: Recipient, account: Account) -> None:
+    for each in recipient.accounts:
+        each.primary = each is account
+    recipient.fields["primaryCurrency"] = account.fields["currency"]
+
+
+def of(recipient: Recipient, account_id: str) -> Account:
+    """Raises Refusal `not_found`, for an id that an update has replaced too."""
+    for account in recipient.accounts:
+        if account.id == account_id:
+            return account
+    raise not_found("Recipient account")
+
+
+def _new_id(world: World) -> str:
+    return world.new_id("A-", ID_LENGTH)
+
+
+def _check_primary(problems: Problems, body: dict[str, Any]) -> None:
+    if not isinstance(body.get("primary", False), bool):
+        problems.invalid("primary", "Must be a boolean")
+
+
+def _check_government_id(
+    world: World, problems: Problems, recipient: JsonObject, kind: str, fields: JsonObject
+) -> None:
+    if kind != BANK or world.switches.missing_government_id == "incomplete":
+        return
+    if lacks_government_id(recipient, str(fields.get("country"))):
+        problems.empty("governmentIds")

@@ -1,0 +1,76 @@
+"""What the service knows of countries: its own tables, from sections 2.4 to 2.6."""
+
+
+def _codes(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+COUNTRIES = _codes(
+    "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR "
+    "BS BT BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ "
+    "EC EE EG EH ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW "
+    "GY HK HM HN HR HT HU ID IE IL IM IN IO IQ IR IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY "
+    "KZ LA LB LC LI LK LR LS LT LU LV LY MA MC MD ME MF MG MH MK ML MM MN MO MP MQ MR MS MT MU MV "
+    "MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM PN PR PS PT PW PY "
+    "QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG "
+    "TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM "
+    "ZW"
+)
+
+# Section 2.4: digits of the government id that a bank transfer needs, least and most.
+INDIVIDUAL_ID_DIGITS = {
+    "AR": (11, 11),
+    "AZ": (10, 10),
+    "BR": (11, 11),
+    "CL": (9, 9),
+    "CO": (10, 10),
+    "CR": (9, 12),
+    "GT": (8, 12),
+    "KZ": (12, 12),
+    "PY": (6, 11),
+}
+BUSINESS_ID_DIGITS = {"AR": (11, 11), "BR": (14, 14)}
+
+# Section 2.5: where a bank transfer needs the recipient's phone.
+PHONE_COUNTRIES = _codes("AR BD BR CL CN CO CR ET FJ GT JO KZ KI KR MN RU ZA TW TH TV TG TO")
+
+# Section 2.6: shapes of what identifies a bank and its branch, where it is required.
+BANK_ID = {"CA": r"[0-9]{3}"}
+BRANCH_ID = {
+    "US": r"[0-9]{9}",
+    "AU": r"[0-9]{6}",
+    "GB": r"[0-9]{6}",
+    "CA": r"[0-9]{5}",
+    "NZ": r"[0-9]{6}",
+    "IN": r"[A-Z]{4}[A-Z0-9]{7}",
+}
+
+# Length of a country's IBAN. Kosovo is left out: it has no ISO 3166-1 code.
+IBAN_LENGTH = {
+    "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22,
+    "BR": 29, "BY": 28, "CH": 21, "CR": 22, "CY": 28, "CZ": 24, "DE": 22, "DK": 18, "DO": 28,
+    "EE": 20, "EG": 29, "ES": 24, "FI": 18, "FO": 18, "FR": 27, "GB": 22, "GE": 22, "GI": 23,
+    "GL": 18, "GR": 27, "GT": 28, "HR": 21, "HU": 28, "IE": 22, "IL": 23, "IS": 26, "IT": 27,
+    "JO": 30, "KW": 30, "KZ": 20, "LB": 28, "LI": 21, "LT": 20, "LU": 20, "LV": 21, "MC": 27,
+    "MD": 24, "ME": 22, "MK": 19, "MR": 27, "MT": 31, "MU": 30, "NL": 18, "NO": 15, "PK": 24,
+    "PL": 28, "PS": 29, "PT": 25, "QA": 29, "RO": 24, "RS": 22, "SA": 24, "SC": 31, "SE": 24,
+    "SI": 19, "SK": 24, "SM": 27, "SV": 28, "TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24,
+}  # fmt: skip
+
+# An IBAN exists there and is taken, but local transfers go by other numbers: the United Kingdom
+# has its sort code in the same table of section 2.6, the rest banks by account number.
+IBAN_NOT_REQUIRED = frozenset({"GB", "BR", "CR", "DO", "GT", "SV", "MU", "SC", "VG"})
+
+SEPA = _codes(
+    "AD AT BE BG CH CY CZ DE DK EE ES FI FR GR HR HU IE IS IT LI LT LU LV MC MT NL NO PL PT RO SE "
+    "SI SK SM VA"
+)
+
+
+def needs_iban(country: str) -> bool:
+    return country in IBAN_LENGTH and country not in IBAN_NOT_REQUIRED
+
+
+def government_id_digits(country: str, recipient_type: str) -> tuple[int, int] | None:
+    table = BUSINESS_ID_DIGITS if recipient_type == "business" else INDIVIDUAL_ID_DIGITS
+    return table.get(country)

@@ -1,0 +1,103 @@
+"""What happens to recipients (current interface, sections 3 and 4.1)."""
+
+from collections.abc import Iterable
+
+from gateway.simulator import accounts
+from gateway.simulator.account_rules import BANK, lacks_government_id
+from gateway.simulator.countries import PHONE_COUNTRIES
+from gateway.simulator.refusals import Problem, Problems, Refusal
+from gateway.simulator.rules import ON_CREATE, ON_UPDATE, read_fields
+from gateway.simulator.state import Recipient, World
+from gateway.simulator.values import blank
+from gateway.simulator.wire import JsonObject
+
+
+def create(world: World, body: JsonObject) -> Recipient:
+    """Accounts may come with it. Their name in the body is not shown: `account`, or `accounts`."""
+    problems = Problems()
+    fields = read_fields(problems, body, ON_CREATE, {})
+    drafts = [
+        accounts.draft(world, problems.within(f"{at}."), fields, sent)
+        for at, sent in _nested_accounts(problems, body)
+    ]
+    problems.refuse_if_any()
+    now = world.now()
+    recipient = Recipient(_new_id(world), fields, created_at=now, updated_at=now)
+    world.recipients[recipient.id] = recipient
+    for account in drafts:
+        accounts.attach(recipient, account)
+    settle(recipient)
+    return recipient
+
+
+def _new_id(world: World) -> str:
+    while (made := world.new_id("R-", world.switches.recipient_id_length)) in world.recipients:
+        pass
+    return made
+
+
+def _nested_accounts(problems: Problems, body: JsonObject) -> Iterable[tuple[str, JsonObject]]:
+    several = body.get("accounts") or []
+    if not isinstance(several, list):
+        problems.invalid("accounts", "Must be an array")
+        several = []
+    named = [(f"accounts[{position}]", sent) for position, sent in enumerate(several)]
+    if body.get("account") is not None:
+        named.append(("account", body["account"]))
+    for at, sent in named:
+        if isinstance(sent, dict):
+            yield at, sent
+        else:
+            problems.invalid(at, "Must be an object")
+
+
+def update(world: World, recipient: Recipient, body: JsonObject) -> None:
+    """Accounts are not changed here: one in the body is ignored like any unknown field.
+
+    Section 3 lets a status be set in any state, so it also takes a recipient out of the archive;
+    anything else written to an archived one is refused.
+    """
+    if "status" not in body:
+        writable(recipient)
+    problems = Problems()
+    fields = read_fields(problems, body, ON_UPDATE, recipient.fields)
+    problems.refuse_if_any()
+    status = fields.pop("status", None)
+    recipient.fields = fields
+    recipient.updated_at = world.now()
+    if status is not None:
+        recipient.status = status
+    elif {"address", "phone", "governmentIds", "type"} & body.keys():
+        settle(recipient)
+
+
+def writable(recipient: Recipient) -> None:
+    if recipient.archived:
+        raise Refusal(Problem("invalid_status", "Recipient is archived"))
+
+
+def archive(world: World, recipients: Iterable[Recipient]) -> None:
+    for recipient in recipients:
+        recipient.status = "archived"
+        recipient.updated_at = world.now()
+
+
+def settle(recipient: Recipient) -> None:
+    """Moves between `incomplete` and `active`; a status that somebody chose stays."""
+    if recipient.status in ("incomplete", "active"):
+        recipient.status = "active" if payable(recipient) else "incomplete"
+
+
+def payable(recipient: Recipient) -> bool:
+    """Section 1, item 6, with what sections 2.4 and 2.5 ask for bank transfers."""
+    address = recipient.address
+    if not recipient.accounts or blank(address.get("country")):
+        return False
+    countries = [each.fields["country"] for each in recipient.accounts if each.type == BANK]
+    if not countries:
+        return True
+    if blank(address.get("street1")) or blank(address.get("city")):
+        return False
+    if PHONE_COUNTRIES.intersection(countries) and blank(address.get("phone")):
+        return False
+    return not any(lacks_government_id(recipient.fields, country) for country in countries)

@@ -1,0 +1,66 @@
+"""How the service says no (current interface, section 7)."""
+
+from dataclasses import dataclass, field
+
+from gateway.simulator.wire import JsonObject
+
+STATUS = {
+    "invalid_status": 400,
+    "invalid_api_key": 401,
+    "not_found": 404,
+    "internal_server_error": 500,
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    code: str
+    message: str
+    field: str | None = None
+
+    def as_json(self) -> JsonObject:
+        shown = {"code": self.code, "message": self.message}
+        return shown if self.field is None else {**shown, "field": self.field}
+
+
+class Refusal(Exception):
+    """Leaves the service as `{ok: false, errors}`."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*(problem.code for problem in problems))
+        self.problems = problems
+
+    def status(self, validation_status: int) -> int:
+        return STATUS.get(self.problems[0].code, validation_status)
+
+    def as_json(self) -> JsonObject:
+        return {"ok": False, "errors": [problem.as_json() for problem in self.problems]}
+
+
+def not_found(what: str) -> Refusal:
+    return Refusal(Problem("not_found", f"{what} does not exist"))
+
+
+@dataclass
+class Problems:
+    """Collects what is wrong with one request, so that it is all told at once."""
+
+    found: list[Problem] = field(default_factory=list)
+    prefix: str = ""
+
+    def within(self, prefix: str) -> "Problems":
+        """The same collection, for fields one level down: `address.`, `governmentIds[0].`"""
+        return Problems(self.found, self.prefix + prefix)
+
+    def empty(self, name: str) -> None:
+        self._add("empty_field", name, "Required field is missing or empty")
+
+    def invalid(self, name: str, message: str = "Value is invalid") -> None:
+        self._add("invalid_field", name, message)
+
+    def _add(self, code: str, name: str, message: str) -> None:
+        self.found.append(Problem(code, message, self.prefix + name))
+
+    def refuse_if_any(self) -> None:
+        if self.found:
+            raise Refusal(*self.found)

@@ -1,0 +1,114 @@
+"""The simulated service: its worlds, its keys, and what tests may do to it from inside."""
+
+import random
+import string
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from gateway.simulator import seeds
+from gateway.simulator.exchange import Seen
+from gateway.simulator.faults import Fault, same_path
+from gateway.simulator.refusals import not_found
+from gateway.simulator.state import Recipient, World
+from gateway.simulator.switches import DEMO_KEY, Key, Switches, Words
+from gateway.simulator.wire import JsonObject
+
+REQUESTS_KEPT = 10_000
+
+
+class Service:
+    """`clock` gives Unix time in seconds; ids follow from `seed` where one is given."""
+
+    def __init__(
+        self,
+        *,
+        keys: Iterable[Key] = (DEMO_KEY,),
+        switches: Switches | None = None,
+        words: Words | None = None,
+        clock: Callable[[], float] = time.time,
+        seed: int | None = None,
+        requests_kept: int = REQUESTS_KEPT,
+    ) -> None:
+        self.switches = switches or Switches()
+        self.words = words or Words()
+        self.clock = clock
+        self.keys = {key.access_key: key for key in keys}
+        self.worlds: dict[tuple[str, str], World] = {}
+        self.requests: deque[Seen] = deque(maxlen=requests_kept)
+        self.faults: list[Fault] = []
+        self._random = random.Random(seed)  # noqa: S311  # ids protect nothing here
+
+    def add_key(self, key: Key) -> None:
+        self.keys[key.access_key] = key
+
+    def world(
+        self, merchant: str = DEMO_KEY.merchant, environment: str = DEMO_KEY.environment
+    ) -> World:
+        at = (merchant, environment)
+        if at not in self.worlds:
+            self.worlds[at] = World(
+                merchant, environment, self.switches, self.words, self._seconds, self._new_id
+            )
+        return self.worlds[at]
+
+    def _seconds(self) -> float:
+        """Looks the clock up each time, so that a test can put another one in its place."""
+        return self.clock()
+
+    def _new_id(self, prefix: str, length: int) -> str:
+        return prefix + "".join(
+            self._random.choices(string.ascii_letters + string.digits, k=length)
+        )
+
+    def recipient(self, recipient_id: str) -> Recipient:
+        """Whoever's it is, archived ones too."""
+        for world in self.worlds.values():
+            if recipient_id in world.recipients:
+                return world.recipients[recipient_id]
+        raise not_found("Recipient")
+
+    def set_compliance(self, recipient_id: str, status: str) -> None:
+        """`pending`, `review`, `verified` or `blocked`: no operation of the interface moves it."""
+        recipient = self.recipient(recipient_id)
+        now = self.world().now()
+        recipient.compliance_status = status
+        recipient.compliance_checked_at = None if status == "pending" else now
+        recipient.updated_at = now
+
+    def seed_recipients(
+        self,
+        n: int,
+        seed: int = 0,
+        *,
+        merchant: str = DEMO_KEY.merchant,
+        environment: str = DEMO_KEY.environment,
+    ) -> list[Recipient]:
+        """Varied, and the same for the same seed and switches."""
+        return seeds.recipients(self.world(merchant, environment), n, seed)
+
+    def seed_payments(self, recipient_id: str, n: int, seed: int = 0) -> list[JsonObject]:
+        return seeds.payments(self.recipient(recipient_id), n, seed)
+
+    def add_payment(self, recipient_id: str, payment: JsonObject) -> None:
+        self.recipient(recipient_id).payments.append(payment)
+
+    def seed_offline_payments(self, recipient_id: str, n: int, seed: int = 0) -> list[JsonObject]:
+        return seeds.offline_payments(self.recipient(recipient_id), n, seed)
+
+    def calls(self, method: str = "*", path: str = "*") -> list[Seen]:
+        """The requests so far; `*` in a path stands for one segment."""
+        return [
+            each
+            for each in self.requests
+            if method in ("*", each.method) and same_path(path, each.path)
+        ]
+
+    def take_fault(self, method: str, path: str) -> Fault | None:
+        for fault in self.faults:
+            if fault.meets(method, path):
+                fault.times -= 1
+                if fault.times <= 0:
+                    self.faults.remove(fault)
+                return fault
+        return None

@@ -1,0 +1,58 @@
+"""What can be set on a simulated service, and whom it lets in."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Words:
+    """Words that the document made neutral; a real service has its own (section 1, item 7)."""
+
+    scheme: str = "svcsign"
+    timestamp_header: str = "X-SVC-Timestamp"
+    wallet: str = "wallet"
+    avatar_url: str = "avatarUrl"
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Behaviour that the document leaves open, or gives twice. The defaults are its plainest words.
+
+    signed_target: whether "request path" (section 5) includes the query string.
+    account_number_with_iban: "required" is section 4.2's create table to the letter: `accountNum`
+        even where there is an IBAN.
+    missing_government_id: a bank account in a country of section 2.4, for a recipient with no
+        government id there, is "refused", or accepted with the recipient left "incomplete".
+    validation_status: 400 is section 7's; some operation descriptions list 406.
+    lists_archived, reads_archived: whether a deleted recipient is still in lists, and by id.
+    max_page_size: larger page sizes are cut to it (section 8: maximum not shown).
+    wire_countries: where `swiftBic`, bank address and city are required (section 2.6 names none).
+    """
+
+    signed_target: Literal["path", "path-and-query"] = "path"
+    account_number_with_iban: Literal["optional", "required"] = "optional"
+    missing_government_id: Literal["refused", "incomplete"] = "refused"
+    validation_status: Literal[400, 406] = 400
+    lists_archived: bool = False
+    reads_archived: bool = True
+    max_page_size: int = 1000
+    recipient_id_length: int = 16
+    wire_countries: frozenset[str] = frozenset(
+        {"AO", "BM", "BO", "BZ", "ET", "FJ", "GY", "HT", "JM", "KH", "MN", "MZ", "TO", "UZ", "ZM"}
+    )
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key pair. Keys of one merchant and environment see the same world."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    merchant: str = "demo"
+    environment: str = "sandbox"
+
+
+# Public by design: it opens a simulator and nothing else.
+DEMO_KEY = Key("SIMULATORACCESSKEY", "simulator-secret-key")
+# What a gateway in front may call the demo pair; the current interface itself has no such key.
+DEMO_API_KEY = "simulator-api-key"

@@ -1,0 +1,109 @@
+"""How the service shows what it remembers (current interface, sections 2.3 to 2.7)."""
+
+from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
+from gateway.simulator.countries import SEPA
+from gateway.simulator.rules import ADDRESS
+from gateway.simulator.state import Account, Recipient, World, iso
+from gateway.simulator.values import mask
+from gateway.simulator.wire import JsonObject
+
+BANK_NAMES = ("Harbour Bank", "Meridian Savings", "Unión de Crédito", "First Orchard Bank")
+
+# Route of a bank transfer, least amount and fee of a route: made up, their shapes are not.
+LOCAL_ROUTE = {"US": "ach", "GB": "fps", "CA": "eft", "AU": "eft", "NZ": "eft"}
+ROUTE_MINIMUM = {"ach": "1", "fps": "1", "eft": "1", "sepa": "2", "transfer": "5", "wire": "30"}
+ROUTE_FEE = {"ach": "1.00", "fps": "1.00", "eft": "1.50", "sepa": "1.00", "wire": "15.00"}
+
+
+def recipient(world: World, shown: Recipient) -> JsonObject:
+    fields, primary = shown.fields, shown.primary
+    route = _route(world, primary)
+    checked_at = shown.compliance_checked_at
+    return {
+        "id": shown.id,
+        "referenceId": fields.get("referenceId"),
+        "type": fields["type"],
+        "email": fields["email"],
+        "name": fields["name"],
+        "firstName": fields.get("firstName"),
+        "lastName": fields.get("lastName"),
+        "status": shown.status,
+        "complianceStatus": shown.compliance_status,
+        "compliance": {
+            "status": shown.compliance_status,
+            "checkedAt": iso(checked_at) if checked_at else None,
+        },
+        world.words.avatar_url: f"https://example.com/avatars/{shown.id}.png",
+        "language": fields.get("language", "en"),
+        "dob": fields.get("dob"),
+        "placeOfBirth": fields.get("placeOfBirth"),
+        "passport": fields.get("passport"),
+        "ssn": mask(fields.get("ssn")),
+        "governmentIds": [
+            {**entry, "value": mask(entry["value"])} for entry in fields.get("governmentIds", [])
+        ],
+        "address": {name: shown.address.get(name) for name in ADDRESS},
+        "routeType": route,
+        # Section 2.3: null means that the profile is incomplete.
+        "routeMinimum": None if shown.status == "incomplete" else ROUTE_MINIMUM.get(str(route)),
+        "estimatedFees": ROUTE_FEE.get(str(route), "0.00"),
+        "payoutMethod": primary.type if primary else None,
+        "primaryCurrency": fields.get("primaryCurrency"),
+        "accounts": [account(each) for each in shown.accounts],
+        "tags": fields.get("tags", []),
+        "contactEmails": fields.get("contactEmails", []),
+        "createdAt": iso(shown.created_at),
+        "updatedAt": iso(shown.updated_at),
+        **shown.extra,
+    }
+
+
+def _route(world: World, primary: Account | None) -> str | None:
+    if primary is None:
+        return None
+    if primary.type != BANK:
+        return "transfer"
+    country = primary.fields["country"]
+    if country in world.switches.wire_countries:
+        return "wire"
+    if country in SEPA and primary.fields["currency"] == "EUR":
+        return "sepa"
+    return LOCAL_ROUTE.get(country, "transfer")
+
+
+def account(shown: Account) -> JsonObject:
+    common = {
+        "recipientAccountId": shown.id,
+        "primary": shown.primary,
+        "currency": shown.fields["currency"],
+        "type": shown.type,
+    }
+    if shown.type == BANK:
+        return common | _bank(shown.fields)
+    if shown.type == CHECK:
+        return common | {"mailing": shown.fields["mailing"]}
+    name = "phoneNumber" if shown.type == MOBILE_WALLET else "emailAddress"
+    return common | {name: shown.fields[name]}
+
+
+def _bank(fields: JsonObject) -> JsonObject:
+    number = str(fields.get("accountNum") or fields.get("iban"))
+    return {
+        "country": fields["country"],
+        "accountHolderName": fields["accountHolderName"],
+        "accountNum": mask(fields.get("accountNum") or None),
+        "iban": mask(fields.get("iban") or None),
+        "swiftBic": fields.get("swiftBic"),
+        "bankId": fields.get("bankId"),
+        "branchId": fields.get("branchId"),
+        "bankName": BANK_NAMES[sum(map(ord, number)) % len(BANK_NAMES)],
+        "bankAddress": fields.get("bankAddress"),
+        "bankCity": fields.get("bankCity"),
+        "bankRegionCode": fields.get("bankRegion"),
+        "bankPostalCode": fields.get("bankPostalCode"),
+    }
+
+
+def payment(world: World, payee: Recipient, seeded: JsonObject) -> JsonObject:
+    """With the recipient as it is now, unless the seeded payment brought its own."""
+    return {"recipient": recipient(world, payee), **seeded}

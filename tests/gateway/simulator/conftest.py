@@ -1,0 +1,153 @@
+"""A client of the current interface with signing lines of its own, and simulators to point it at."""
+
+import hashlib
+import hmac
+import io
+import json
+from contextlib import AsyncExitStack
+from decimal import Decimal
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from gateway.simulator import Service, start
+
+NOW = 1_760_000_000.0
+
+
+class Clock:
+    def __init__(self):
+        self.now = NOW
+
+    def __call__(self):
+        return self.now
+
+
+class Answer:
+    def __init__(self, status, headers, text):
+        self.status = status
+        self.headers = headers
+        self.text = text
+
+    @property
+    def json(self):
+        return json.loads(self.text, parse_float=Decimal)
+
+    @property
+    def errors(self):
+        """(code, field) of each error, after checking the shape of a failure."""
+        assert self.json["ok"] is False
+        assert all(error["message"] for error in self.json["errors"])
+        return [(error["code"], error.get("field")) for error in self.json["errors"]]
+
+
+class Client:
+    def __init__(self, session, simulator):
+        self.session = session
+        self.simulator = simulator
+        self.service = simulator.service
+        self.access_key = "SIMULATORACCESSKEY"
+        self.secret_key = "simulator-secret-key"
+        self.scheme = "svcsign"
+        self.timestamp_header = "X-SVC-Timestamp"
+        self.signs_query = False
+
+    def sign(self, timestamp, method, target, body):
+        signed = target if self.signs_query else target.split("?")[0]
+        text = b"\n".join([timestamp.encode(), method.encode(), signed.encode(), body, b""])
+        return hmac.new(self.secret_key.encode(), text, hashlib.sha256).hexdigest()
+
+    async def call(self, method, target, body=None, *, timestamp=None, headers=None):
+        """`body` a value to be written as JSON, or the bytes themselves."""
+        data = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        stamp = str(int(self.service.clock())) if timestamp is None else timestamp
+        sent = {
+            "Authorization": f"{self.scheme} {self.access_key}:"
+            + self.sign(stamp, method, target, data),
+            self.timestamp_header: stamp,
+        }
+        if data:
+            sent["Content-Type"] = "application/json"
+        sent.update(headers or {})
+        url = URL(self.simulator.url + target, encoded=True)
+        async with self.session.request(
+            method, url, data=io.BytesIO(data) if data else None, headers=sent
+        ) as response:
+            return Answer(response.status, response.headers, await response.text())
+
+    async def recipient(self, **fields):
+        """Creates one, with what is required where nothing is said."""
+        body = {"type": "individual", "firstName": "Zoë", "lastName": "Peña"}
+        body |= {"email": "zoe@example.com", **fields}
+        answer = await self.call("POST", "/v1/recipients", body)
+        assert answer.status == 200, answer.text
+        return answer.json["recipient"]
+
+    async def account(self, recipient, **fields):
+        answer = await self.call("POST", f"/v1/recipients/{recipient['id']}/accounts", fields)
+        assert answer.status == 200, answer.text
+        return answer.json["account"]
+
+    async def read(self, recipient):
+        return (await self.call("GET", f"/v1/recipients/{recipient['id']}")).json["recipient"]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def connect(clock):
+    """Starts a simulator with these settings and gives a client of it."""
+    async with AsyncExitStack() as stack:
+
+        async def connect(**settings):
+            service = Service(**{"clock": clock, "seed": 1, **settings})
+            simulator = await start(service=service)
+            stack.push_async_callback(simulator.stop)
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            return Client(session, simulator)
+
+        yield connect
+
+
+@pytest.fixture
+async def client(connect):
+    return await connect()
+
+
+@pytest.fixture
+def us_bank():
+    return {
+        "type": "bank-transfer",
+        "currency": "USD",
+        "country": "US",
+        "accountHolderName": "Zoë Peña",
+        "accountNum": "0123456747",
+        "branchId": "021000021",
+    }
+
+
+@pytest.fixture
+def german_bank():
+    return {
+        "type": "bank-transfer",
+        "currency": "EUR",
+        "country": "DE",
+        "accountHolderName": "Zoë Peña",
+        "iban": "DE89370400440532013000",
+    }
+
+
+@pytest.fixture
+def wallet():
+    return {"type": "wallet", "emailAddress": "zoe@example.org"}
+
+
+@pytest.fixture
+def us_address():
+    return {"street1": "1 High Street", "city": "Austin", "country": "US", "postalCode": "73301"}

@@ -1,0 +1,335 @@
+import re
+
+import pytest
+
+from gateway.simulator import Switches
+
+BANK_FIELDS = {
+    "recipientAccountId", "primary", "currency", "type", "country", "accountHolderName",
+    "accountNum", "iban", "swiftBic", "bankId", "branchId", "bankName", "bankAddress", "bankCity",
+    "bankRegionCode", "bankPostalCode",
+}  # fmt: skip
+
+
+@pytest.fixture
+async def recipient(client):
+    return await client.recipient()
+
+
+@pytest.fixture
+async def path(recipient):
+    return f"/v1/recipients/{recipient['id']}/accounts"
+
+
+def without(account, *names):
+    return {name: value for name, value in account.items() if name not in names}
+
+
+async def test_a_bank_account_is_shown_masked_and_with_its_bank(client, recipient, path, us_bank):
+    sent = us_bank | {"bankRegion": "NY", "bankCity": "Ithaca", "bankName": "Mine", "odd": [1]}
+    made = await client.account(recipient, **sent)
+    assert set(made) == BANK_FIELDS
+    assert re.fullmatch(r"A-[A-Za-z0-9]{16}", made["recipientAccountId"])
+    assert (made["accountNum"], made["iban"]) == ("****47", None)
+    assert made["bankRegionCode"] == "NY"
+    assert made["bankName"] not in (None, "", "Mine")
+    assert made["primary"] is True
+    read = await client.call("GET", f"{path}/{made['recipientAccountId']}")
+    assert read.json == {"ok": True, "account": made}
+    shown = await client.read(recipient)
+    assert shown["accounts"] == [made]
+    assert (shown["payoutMethod"], shown["primaryCurrency"]) == ("bank-transfer", "USD")
+
+
+async def test_an_iban_is_shown_masked(client, recipient, german_bank):
+    made = await client.account(recipient, **german_bank, swiftBic="cobadeff")
+    assert (made["accountNum"], made["iban"]) == (None, "****00")
+
+
+async def test_other_methods_have_their_own_fields(client, recipient, wallet):
+    mailing = {
+        "name": "Zoë Peña",
+        "street1": "PO Box 7",
+        "city": "Austin",
+        "region": "TX",
+        "country": "US",
+        "postal": "73301-0001",
+    }
+    wallet = await client.account(recipient, **wallet)
+    check = await client.account(recipient, type="check", mailing=mailing)
+    mobile = await client.account(recipient, type="mobile-wallet", phone="+1 555 0100")
+    assert without(wallet, "recipientAccountId") == {
+        "primary": True,
+        "currency": "USD",
+        "type": "wallet",
+        "emailAddress": "zoe@example.org",
+    }
+    assert check["mailing"] == mailing
+    assert mobile["phoneNumber"] == "+1 555 0100"
+
+
+async def test_the_first_account_is_primary_and_only_one_ever_is(
+    client, recipient, path, us_bank, wallet
+):
+    async def primary():
+        shown = await client.read(recipient)
+        types = [each["type"] for each in shown["accounts"] if each["primary"]]
+        return [*types, shown["payoutMethod"], shown["primaryCurrency"]]
+
+    first = await client.account(recipient, **us_bank, primary=False)
+    assert first["primary"] is True
+    second = await client.account(recipient, **wallet, currency="EUR")
+    assert second["primary"] is False
+    assert await primary() == ["bank-transfer", "bank-transfer", "USD"]
+    third = await client.account(recipient, **wallet, primary=True)
+    assert third["primary"] is True
+    assert await primary() == ["wallet", "wallet", "USD"]
+    await client.call("PATCH", f"{path}/{second['recipientAccountId']}", {"primary": True})
+    assert await primary() == ["wallet", "wallet", "EUR"]
+    await client.call("PATCH", f"{path}/{first['recipientAccountId']}", {"primary": True})
+    assert await primary() == ["bank-transfer", "bank-transfer", "USD"]
+
+
+async def test_a_primary_account_cannot_just_stop_being_it(client, recipient, path, wallet):
+    made = await client.account(recipient, **wallet)
+    target = f"{path}/{made['recipientAccountId']}"
+    answer = await client.call("PATCH", target, {"primary": False})
+    assert (answer.status, answer.errors) == (400, [("invalid_field", "primary")])
+    answer = await client.call("PATCH", target, {"primary": "yes"})
+    assert answer.errors == [("invalid_field", "primary")]
+
+
+async def test_an_update_makes_a_new_id(client, recipient, path, us_bank, wallet):
+    made = await client.account(recipient, **us_bank)
+    other = await client.account(recipient, **wallet)
+    old = f"{path}/{made['recipientAccountId']}"
+    answer = await client.call("PATCH", old, {"bankCity": "Ithaca", "bankRegion": "NY"})
+    changed = answer.json["account"]
+    assert changed["recipientAccountId"] != made["recipientAccountId"]
+    assert without(changed, "recipientAccountId") == without(made, "recipientAccountId") | {
+        "bankCity": "Ithaca",
+        "bankRegionCode": "NY",
+    }
+    for method in ("GET", "PATCH", "DELETE"):
+        answer = await client.call(method, old)
+        assert (answer.status, answer.errors) == (404, [("not_found", None)])
+    # It keeps its place, and the other account its id.
+    assert (await client.read(recipient))["accounts"] == [changed, other]
+
+
+async def test_an_update_is_checked_as_a_whole(client, recipient, path, us_bank):
+    made = await client.account(recipient, **us_bank)
+    target = f"{path}/{made['recipientAccountId']}"
+    for body, error in [
+        ({"accountNum": "****47"}, ("invalid_field", "accountNum")),
+        ({"iban": "****00"}, ("invalid_field", "iban")),
+        ({"branchId": None}, ("empty_field", "branchId")),
+        ({"country": "AU"}, ("invalid_field", "branchId")),
+        ({"country": "DE"}, ("empty_field", "iban")),
+        ({"type": "wallet"}, ("invalid_field", "type")),
+    ]:
+        answer = await client.call("PATCH", target, body)
+        assert (answer.status, answer.errors) == (400, [error])
+    assert (await client.call("GET", target)).json["account"] == made
+    body = {"country": "AU", "currency": "AUD", "branchId": "123456", "type": "bank-transfer"}
+    assert (await client.call("PATCH", target, body)).json["account"]["currency"] == "AUD"
+    assert (await client.read(recipient))["primaryCurrency"] == "AUD"
+
+
+async def test_deleting_the_primary_account_makes_another_primary(
+    client, recipient, path, us_bank, wallet
+):
+    first = await client.account(recipient, **us_bank)
+    second = await client.account(recipient, **wallet, currency="EUR")
+    answer = await client.call("DELETE", f"{path}/{first['recipientAccountId']}")
+    assert (answer.status, answer.json) == (200, {"ok": True, "object": "deleted"})
+    shown = await client.read(recipient)
+    assert shown["accounts"] == [second | {"primary": True}]
+    assert (shown["payoutMethod"], shown["primaryCurrency"]) == ("wallet", "EUR")
+
+
+async def test_without_an_account_a_recipient_is_incomplete(client, us_address, us_bank):
+    made = await client.recipient(address=us_address, account=us_bank)
+    assert made["status"] == "active"
+    account = made["accounts"][0]["recipientAccountId"]
+    await client.call("DELETE", f"/v1/recipients/{made['id']}/accounts/{account}")
+    shown = await client.read(made)
+    assert (shown["status"], shown["accounts"], shown["payoutMethod"]) == ("incomplete", [], None)
+
+
+async def test_an_account_is_its_recipients_only(client, recipient, wallet):
+    made = await client.account(recipient, **wallet)
+    other = await client.recipient()
+    target = f"/v1/recipients/{other['id']}/accounts/{made['recipientAccountId']}"
+    for method in ("GET", "PATCH", "DELETE"):
+        assert (await client.call(method, target)).status == 404
+
+
+async def test_an_account_moves_the_update_date(client, clock, recipient, wallet):
+    clock.now += 60
+    await client.account(recipient, **wallet)
+    shown = await client.read(recipient)
+    assert recipient["updatedAt"] < shown["updatedAt"]
+    assert recipient["createdAt"] == shown["createdAt"]
+
+
+@pytest.mark.parametrize(
+    ("body", "errors"),
+    [
+        ({}, [("empty_field", "type")]),
+        ({"type": "debit-card"}, [("invalid_field", "type")]),
+        ({"type": ["wallet"]}, [("invalid_field", "type")]),
+        ({"type": "wallet"}, [("empty_field", "emailAddress")]),
+        ({"type": "wallet", "emailAddress": "me"}, [("invalid_field", "emailAddress")]),
+        (
+            {"type": "wallet", "emailAddress": "a@example.com", "currency": 1, "primary": "no"},
+            [("invalid_field", "currency"), ("invalid_field", "primary")],
+        ),
+        ({"type": "mobile-wallet"}, [("empty_field", "phoneNumber")]),
+        ({"type": "mobile-wallet", "phone": "x"}, [("invalid_field", "phoneNumber")]),
+        ({"type": "check"}, [("empty_field", "mailing")]),
+        ({"type": "check", "mailing": "home"}, [("invalid_field", "mailing")]),
+        (
+            {"type": "check", "mailing": {"country": "CA", "postal": "K1A 0B1", "city": 1}},
+            [
+                ("empty_field", "mailing.name"),
+                ("empty_field", "mailing.street1"),
+                ("empty_field", "mailing.region"),
+                ("invalid_field", "mailing.city"),
+                ("invalid_field", "mailing.country"),
+                ("invalid_field", "mailing.postal"),
+            ],
+        ),
+        (
+            {"type": "bank-transfer"},
+            [
+                ("empty_field", "currency"),
+                ("empty_field", "country"),
+                ("empty_field", "accountHolderName"),
+                ("empty_field", "accountNum"),
+            ],
+        ),
+    ],
+)
+async def test_an_account_is_told_all_that_is_wrong(client, path, body, errors):
+    answer = await client.call("POST", path, body)
+    assert (answer.status, answer.errors) == (400, errors)
+
+
+@pytest.mark.parametrize(
+    ("changed", "errors"),
+    [
+        ({"accountNum": None}, [("empty_field", "accountNum")]),
+        ({"accountNum": "****47"}, [("invalid_field", "accountNum")]),
+        ({"accountNum": "DE89370400440532013000"}, [("invalid_field", "accountNum")]),
+        ({"accountNum": 123456}, [("invalid_field", "accountNum")]),
+        ({"branchId": ""}, [("empty_field", "branchId")]),
+        ({"branchId": "02100002"}, [("invalid_field", "branchId")]),
+        ({"branchId": "02100002\u0661"}, [("invalid_field", "branchId")]),
+        ({"country": "USA"}, [("invalid_field", "country")]),
+        ({"currency": "usd"}, [("invalid_field", "currency")]),
+        ({"swiftBic": "ABCDUS3"}, [("invalid_field", "swiftBic")]),
+        ({"swiftBic": "ABCDUS33X"}, [("invalid_field", "swiftBic")]),
+        ({"country": "AU", "branchId": "1234567"}, [("invalid_field", "branchId")]),
+        ({"country": "GB", "branchId": "12345"}, [("invalid_field", "branchId")]),
+        ({"country": "NZ", "branchId": None}, [("empty_field", "branchId")]),
+        ({"country": "IN", "branchId": "12345678901"}, [("invalid_field", "branchId")]),
+        ({"country": "CA"}, [("empty_field", "bankId"), ("invalid_field", "branchId")]),
+        (
+            {"country": "CA", "bankId": "12", "branchId": "12345"},
+            [("invalid_field", "bankId")],
+        ),
+        (
+            {"country": "ET", "branchId": None},
+            [
+                ("empty_field", "swiftBic"),
+                ("empty_field", "bankAddress"),
+                ("empty_field", "bankCity"),
+            ],
+        ),
+        ({"country": "DE"}, [("empty_field", "iban")]),
+        ({"country": "DE", "iban": "DE89370400440532013001"}, [("invalid_field", "iban")]),
+        ({"country": "DE", "iban": "DE8937040044053201300"}, [("invalid_field", "iban")]),
+        ({"country": "DE", "iban": "FR1420041010050500013M02606"}, [("invalid_field", "iban")]),
+        ({"country": "DE", "iban": "****00"}, [("invalid_field", "iban")]),
+    ],
+)
+async def test_a_bank_account_has_what_its_country_asks(client, path, us_bank, changed, errors):
+    answer = await client.call("POST", path, us_bank | changed)
+    assert (answer.status, answer.errors) == (400, errors)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"country": "AU", "branchId": "123456"},
+        {"country": "GB", "branchId": "123456"},
+        {"country": "GB", "branchId": "123456", "iban": "GB82 WEST 1234 5698 7654 32"},
+        {"country": "GB", "branchId": "123456", "accountNum": "", "iban": "GB82WEST12345698765432"},
+        {"country": "NZ", "branchId": "123456"},
+        {"country": "IN", "branchId": "HDFC0001234"},
+        {"country": "CA", "bankId": "123", "branchId": "12345"},
+        {"country": "MX", "branchId": None, "accountNum": "012180001234567891"},
+        {"country": "DE", "iban": "DE89370400440532013000", "accountNum": "532013000"},
+        {"country": "ET", "swiftBic": "ABCDETAA", "bankAddress": "1 A", "bankCity": "B"},
+    ],
+)
+async def test_and_is_accepted_with_it(client, recipient, us_bank, changed):
+    await client.account(recipient, **(us_bank | changed))
+
+
+async def test_an_account_number_may_be_asked_for_beside_an_iban(connect, german_bank):
+    client = await connect(switches=Switches(account_number_with_iban="required"))
+    made = await client.recipient()
+    path = f"/v1/recipients/{made['id']}/accounts"
+    answer = await client.call("POST", path, german_bank)
+    assert (answer.status, answer.errors) == (400, [("empty_field", "accountNum")])
+    await client.account(made, **german_bank, accountNum="532013000")
+
+
+async def test_some_countries_ask_for_a_government_id_first(client, us_bank):
+    made = await client.recipient(
+        address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
+    )
+    path = f"/v1/recipients/{made['id']}"
+    bank = without(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
+    answer = await client.call("POST", f"{path}/accounts", bank)
+    assert (answer.status, answer.errors) == (400, [("empty_field", "governmentIds")])
+    ids = [{"country": "CO", "type": "other", "value": "1234567890"}]
+    await client.call("PATCH", path, {"governmentIds": ids})
+    await client.account(made, **bank)
+    assert (await client.read(made))["status"] == "active"
+    answer = await client.call("PATCH", path, {"governmentIds": None})
+    assert answer.json["recipient"]["status"] == "incomplete"
+
+
+async def test_or_leave_the_recipient_incomplete_without_one(connect, us_bank):
+    client = await connect(switches=Switches(missing_government_id="incomplete"))
+    made = await client.recipient(
+        address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
+    )
+    bank = without(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
+    await client.account(made, **bank)
+    assert (await client.read(made))["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("changed", "route", "minimum"),
+    [
+        ({}, "ach", "1"),
+        ({"country": "GB", "branchId": "123456", "currency": "GBP"}, "fps", "1"),
+        ({"country": "DE", "iban": "DE89370400440532013000", "currency": "EUR"}, "sepa", "2"),
+        ({"country": "CA", "bankId": "123", "branchId": "12345"}, "eft", "1"),
+        ({"country": "MX", "currency": "MXN"}, "transfer", "5"),
+        (
+            {"country": "FJ", "swiftBic": "ABCDFJAA", "bankAddress": "1", "bankCity": "B"},
+            "wire",
+            "30",
+        ),
+    ],
+)
+async def test_the_route_follows_country_and_account(client, us_bank, changed, route, minimum):
+    address = {"street1": "1 High Street", "city": "Austin", "country": "US", "phone": "555123"}
+    made = await client.recipient(address=address, account=us_bank | changed)
+    assert (made["routeType"], made["routeMinimum"]) == (route, minimum)
+    assert re.fullmatch(r"[0-9]+\.[0-9]{2}", made["estimatedFees"])

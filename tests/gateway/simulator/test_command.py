@@ -1,0 +1,120 @@
+import hashlib
+import hmac
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+DEMO = ("SIMULATORACCESSKEY", "simulator-secret-key")
+RUN = [sys.executable, "-c", "from gateway.cli.simulate import simulate; simulate()"]
+
+
+@contextmanager
+def running(*arguments, lines, stdin=""):
+    """The command, its address, and the lines that it printed."""
+    command = [*RUN, "--port", "0", *arguments]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdin.write(stdin)
+        process.stdin.close()
+        printed = [process.stdout.readline() for _ in range(lines)]
+        try:
+            yield process, re.search(r"http://\S+", printed[0])[0], printed
+        finally:
+            process.kill()
+
+
+def listed(url, access_key, secret_key, query="", signed_query=""):
+    stamp = str(int(time.time()))
+    text = f"{stamp}\nGET\n/v1/recipients{signed_query}\n\n".encode()
+    signature = hmac.new(secret_key.encode(), text, hashlib.sha256).hexdigest()
+    request = urllib.request.Request(
+        f"{url}/v1/recipients{query}",
+        headers={"Authorization": f"svcsign {access_key}:{signature}", "X-SVC-Timestamp": stamp},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.status, json.load(refused)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_takes_the_demo_pair_and_ends_on_a_signal(number):
+    with running(lines=2) as (process, url, printed):
+        assert url.startswith("http://127.0.0.1:")
+        line = json.loads(re.search(r"\{.*\}", printed[1])[0])
+        assert "keys import -" in printed[1]
+        assert set(line) == {"merchant", "environment", "api_key", "access_key", "secret_key"}
+        status, answer = listed(url, line["access_key"], line["secret_key"])
+        assert (status, answer["meta"]["records"]) == (200, 0)
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
+def test_it_takes_keys_and_switches():
+    keys = [
+        {"merchant": "acme", "environment": "live", "access_key": "AK1", "secret_key": "one"},
+        {"merchant": "acme", "environment": "live", "access_key": "AK2", "secret_key": "two"},
+    ]
+    text = "\n".join(json.dumps({**key, "api_key": "k", "name": "n"}) for key in keys) + "\n\n"
+    with running(
+        *("--keys", "-", "--seed", "3", "--recipients", "40", "--lists-archived"),
+        *("--signed-target", "path-and-query", "--validation-status", "406"),
+        *("--account-number-with-iban", "required"),
+        lines=1,
+        stdin=text,
+    ) as (_, url, printed):
+        assert "one" not in printed[0]
+        status, answer = listed(url, "AK1", "one")
+        assert (status, answer["meta"]["records"]) == (200, 40)
+        assert listed(url, "AK2", "two") == (status, answer)
+        assert listed(url, *DEMO)[0] == 401
+        assert listed(url, "AK1", "one", "?orderBy=id")[0] == 401
+        assert listed(url, "AK1", "one", "?orderBy=id", "?orderBy=id")[0] == 406
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no keys"),
+        ("{}\nhush\n", "line 1 has no merchant"),
+        ('{"merchant": "a", "environment": "live", "access_key": "b", "secret_key": "hush"}\n{',
+         "line 2 is not JSON"),
+        ('{"merchant": "a", "environment": "live", "access_key": "b", "secret_key": "hush"}\n' * 2,
+         "twice"),
+        ('["hush"]', "line 1 has no merchant"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_keys_is_one_line(text, said):
+    done = subprocess.run(
+        [*RUN, "--keys", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert "hush" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run([*RUN, "--port", port], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"Error: Cannot listen on 127.0.0.1 port {port}: it is in use\n"

@@ -1,0 +1,233 @@
+import itertools
+
+import pytest
+
+from gateway.simulator import Switches
+
+
+async def listed(client, query=""):
+    answer = await client.call("GET", f"/v1/recipients{query}")
+    assert answer.status == 200, answer.text
+    return answer.json
+
+
+async def emails(client, query):
+    """Of the recipients found, without their domain, in the order given."""
+    found = await listed(client, f"?orderBy=createdAt&sortBy=asc&{query}")
+    return [each["email"].split("@")[0] for each in found["recipients"]]
+
+
+@pytest.fixture
+def accounts(us_bank, german_bank, wallet):
+    return [us_bank], [german_bank], [wallet, us_bank]
+
+
+@pytest.fixture
+async def people(client, clock, accounts, us_address):
+    """Four recipients, created a day apart from 2025-10-09 on."""
+    day = 86_400
+    made = [
+        await client.recipient(
+            email="ana@north.example.com",
+            firstName="Ana",
+            lastName="Müller",
+            referenceId="X-1",
+            address=us_address,
+            accounts=accounts[0],
+        )
+    ]
+    clock.now += day
+    made.append(
+        await client.recipient(
+            email="bob@example.org",
+            firstName="Bob",
+            lastName="Ängström",
+            referenceId="x-2",
+            address=us_address | {"country": "DE"},
+            accounts=accounts[1],
+        )
+    )
+    clock.now += day
+    made.append(
+        await client.recipient(
+            email="cy@example.com",
+            firstName="Anabel",
+            lastName="Cy",
+            address={"country": "FR"},
+            accounts=accounts[2],
+        )
+    )
+    clock.now += day
+    business = {"type": "business", "name": "Zebra Ana & Co", "email": "dot@example.com"}
+    answer = await client.call("POST", "/v1/recipients", business)
+    made.append(answer.json["recipient"])
+    clock.now += day
+    return made
+
+
+async def test_a_list_shows_whole_recipients(client, people):
+    found = await listed(client, "?orderBy=createdAt&sortBy=asc")
+    assert found["recipients"] == people
+    assert found["meta"] == {"page": 1, "pages": 1, "records": 4}
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("search=ana", ["ana", "cy"]),
+        ("search=ANA", ["ana", "cy"]),
+        ("search=north", ["ana"]),
+        ("search=example", ["bob", "cy", "dot"]),
+        ("search=x-", ["ana", "bob"]),
+        ("search=ze", ["dot"]),
+        ("search=na", []),
+        ("search=M%C3%BCller", []),
+        ("name=m%C3%BCll", ["ana"]),
+        ("name=ana", ["ana", "cy"]),
+        ("name=bob%20%C3%A4ng", ["bob"]),
+        ("name=x-", []),
+        ("email=ana@north.example.com", ["ana"]),
+        ("email=ana%40north.example.com", ["ana"]),
+        ("email=ana", []),
+        ("referenceId=X-1", ["ana"]),
+        ("referenceId=X-", []),
+        ("status=active", ["ana", "bob"]),
+        ("status=incomplete", ["cy", "dot"]),
+        ("status=suspended", []),
+        ("country=US", ["ana"]),
+        ("country=US,DE", ["ana", "bob"]),
+        ("payoutMethod=wallet", ["cy"]),
+        ("payoutMethod=check", []),
+        ("payoutMethod=bank-transfer&currency=USD", ["ana"]),
+        ("payoutMethod=bank-transfer&currency=EUR", ["bob"]),
+        ("currency=USD", ["ana"]),
+        ("country=US&status=incomplete", []),
+        ("search=&status=&country=", ["ana", "bob", "cy", "dot"]),
+        ("unknown=1&city=Austin", ["ana", "bob", "cy", "dot"]),
+    ],
+)
+async def test_parameters_leave_some(client, people, query, found):
+    assert await emails(client, query) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("startDate=2025-10-11T08:53:20.000Z", ["ana", "cy", "dot"]),
+        ("startDate=2025-10-11T08:53:20.001Z", ["ana", "dot"]),
+        ("endDate=2025-10-11T08:53:20Z", ["bob", "cy"]),
+        ("endDate=2025-10-11T08:53:19.999Z", ["bob"]),
+        ("startDate=2025-10-10&endDate=2025-10-12", ["bob", "cy"]),
+        ("endDate=2025-10-09", []),
+    ],
+)
+async def test_dates_are_those_of_the_last_update(client, people, query, found):
+    body = {"placeOfBirth": "Kraków"}
+    await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", body)
+    assert await emails(client, query) == found
+
+
+async def test_compliance_has_no_filter_for_review(client, people):
+    for recipient, status in zip(people, ("pending", "review", "verified", "blocked"), strict=True):
+        client.service.set_compliance(recipient["id"], status)
+    assert await emails(client, "complianceStatus=pending") == ["ana"]
+    assert await emails(client, "complianceStatus=verified") == ["cy"]
+    assert await emails(client, "complianceStatus=blocked") == ["dot"]
+    assert (await client.call("GET", "/v1/recipients?complianceStatus=review")).status == 400
+
+
+@pytest.mark.parametrize(
+    ("query", "errors"),
+    [
+        ("orderBy=status", [("invalid_field", "orderBy")]),
+        ("orderBy=name,email", [("invalid_field", "orderBy")]),
+        ("sortBy=up", [("invalid_field", "sortBy")]),
+        ("payoutMethod=bank-transfer", [("empty_field", "currency")]),
+        ("payoutMethod=bank", [("invalid_field", "payoutMethod")]),
+        ("payoutMethod=mobile-wallet", [("invalid_field", "payoutMethod")]),
+        ("currency=euro", [("invalid_field", "currency")]),
+        ("country=USA", [("invalid_field", "country")]),
+        ("country=US,", [("invalid_field", "country")]),
+        ("status=inactive", [("invalid_field", "status")]),
+        ("startDate=yesterday", [("invalid_field", "startDate")]),
+        ("startDate=2025-02-30", [("invalid_field", "startDate")]),
+        ("endDate=2025-10-10T00:00:00%2B02:00", [("invalid_field", "endDate")]),
+        ("page=0", [("invalid_field", "page")]),
+        ("pageSize=-1", [("invalid_field", "pageSize")]),
+        (
+            "page=x&pageSize=1.5&orderBy=id",
+            [
+                ("invalid_field", "page"),
+                ("invalid_field", "pageSize"),
+                ("invalid_field", "orderBy"),
+            ],
+        ),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused(client, query, errors):
+    answer = await client.call("GET", f"/v1/recipients?{query}")
+    assert (answer.status, answer.errors) == (400, errors)
+
+
+@pytest.mark.parametrize(
+    ("order", "found"),
+    [
+        ("name", ["ana", "cy", "bob", "dot"]),
+        ("email", ["ana", "bob", "cy", "dot"]),
+        ("referenceId", ["cy", "dot", "ana", "bob"]),
+        ("payoutMethod", ["dot", "ana", "bob", "cy"]),
+        ("createdAt", ["ana", "bob", "cy", "dot"]),
+        ("updatedAt", ["bob", "cy", "dot", "ana"]),
+    ],
+)
+async def test_six_orders_and_two_directions(client, people, order, found):
+    await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", {"placeOfBirth": "Łódź"})
+
+    async def in_order(query):
+        answer = await listed(client, f"?{query}")
+        return [each["email"].split("@")[0] for each in answer["recipients"]]
+
+    def ties_by_id(emails, key):
+        """Those with the same key stand in the order of their ids, in either direction."""
+        ids = {each["email"].split("@")[0]: each["id"] for each in people}
+        groups = [list(group) for _, group in itertools.groupby(emails, key)]
+        return [each for group in groups for each in sorted(group, key=ids.__getitem__)]
+
+    same = {"cy": "", "dot": ""} if order == "referenceId" else {}
+    same = {"ana": "bank", "bob": "bank"} if order == "payoutMethod" else same
+
+    def key(email):
+        return same.get(email, email)
+
+    assert await in_order(f"orderBy={order}&sortBy=asc") == ties_by_id(found, key)
+    downwards = ties_by_id(found[::-1], key)
+    assert await in_order(f"orderBy={order}&sortBy=desc") == downwards
+    assert await in_order(f"orderBy={order}") == downwards
+
+
+async def test_without_an_order_the_last_updated_come_first(client, people):
+    await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", {"placeOfBirth": "Łódź"})
+    found = (await listed(client))["recipients"]
+    assert [each["id"] for each in found] == [people[i]["id"] for i in (0, 3, 2, 1)]
+
+
+async def test_a_list_comes_in_pages_of_ten(client):
+    for number in range(23):
+        await client.recipient(email=f"p{number:02d}@example.com")
+    pages = [await listed(client, f"?orderBy=email&sortBy=asc&page={n}") for n in (1, 2, 3, 4)]
+    assert [len(page["recipients"]) for page in pages] == [10, 10, 3, 0]
+    assert [page["meta"] for page in pages] == [
+        {"page": n, "pages": 3, "records": 23} for n in (1, 2, 3, 4)
+    ]
+    found = [each["email"] for page in pages for each in page["recipients"]]
+    assert found == [f"p{number:02d}@example.com" for number in range(23)]
+    assert (await listed(client, "?pageSize=5"))["meta"]["pages"] == 5
+
+
+async def test_a_page_has_a_largest_size(connect):
+    client = await connect(switches=Switches(max_page_size=2))
+    for _ in range(3):
+        await client.recipient()
+    found = await listed(client, "?pageSize=1000")
+    assert len(found["recipients"]) == 2
+    assert found["meta"] == {"page": 1, "pages": 2, "records": 3}

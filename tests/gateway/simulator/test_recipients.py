@@ -1,0 +1,306 @@
+import re
+
+import pytest
+
+from gateway.simulator import Switches
+
+FIELDS = {
+    "id", "referenceId", "type", "email", "name", "firstName", "lastName", "status",
+    "complianceStatus", "compliance", "avatarUrl", "language", "dob", "placeOfBirth", "passport",
+    "ssn", "governmentIds", "address", "routeType", "routeMinimum", "estimatedFees",
+    "payoutMethod", "primaryCurrency", "accounts", "tags", "contactEmails", "createdAt",
+    "updatedAt",
+}  # fmt: skip
+
+
+async def test_a_recipient_is_made_of_the_fields_of_the_create_body(client, clock):
+    clock.now = 1_760_000_000.1239
+    made = await client.recipient(
+        referenceId="ref-1",
+        passport="X123",
+        dob="1990-02-28",
+        phone="+1 555 0100",
+        address={"street1": "Größe 1", "country": "US", "zip": "ignored"},
+        governmentIds=[{"country": "US", "type": "SSN", "value": "123456789"}],
+        language="fr",
+        tags=["not in the create body"],
+        status="suspended",
+    )
+    assert set(made) == FIELDS
+    assert re.fullmatch(r"R-[A-Za-z0-9]{16}", made["id"])
+    assert made["name"] == "Zoë Peña"
+    assert made["status"] == "incomplete"
+    assert (made["language"], made["tags"]) == ("en", [])
+    assert made["complianceStatus"] == "pending"
+    assert made["compliance"] == {"status": "pending", "checkedAt": None}
+    assert made["governmentIds"] == [{"country": "US", "type": "SSN", "value": "****89"}]
+    assert made["ssn"] is None
+    assert made["address"] == {
+        "street1": "Größe 1",
+        "street2": None,
+        "city": None,
+        "region": None,
+        "postalCode": None,
+        "country": "US",
+        "phone": "+1 555 0100",
+    }
+    assert (made["accounts"], made["payoutMethod"], made["routeMinimum"]) == ([], None, None)
+    assert made["createdAt"] == made["updatedAt"] == "2025-10-09T08:53:20.123Z"
+    assert await client.read(made) == made
+
+
+async def test_a_business_has_its_own_name_and_perhaps_a_contact(client):
+    body = {"type": "business", "name": "Café Orléans", "email": "pay@example.com"}
+    answer = await client.call("POST", "/v1/recipients", body)
+    assert answer.json["recipient"]["name"] == "Café Orléans"
+    assert answer.json["recipient"]["firstName"] is None
+
+
+async def test_two_recipients_may_have_one_email(client):
+    first, second = await client.recipient(), await client.recipient()
+    assert first["id"] != second["id"]
+
+
+@pytest.mark.parametrize("name", ["account", "accounts"])
+async def test_accounts_may_come_with_the_recipient(client, us_bank, us_address, name):
+    nested = us_bank if name == "account" else [us_bank]
+    made = await client.recipient(address=us_address, **{name: nested})
+    assert made["status"] == "active"
+    assert [each["primary"] for each in made["accounts"]] == [True]
+    assert (made["payoutMethod"], made["primaryCurrency"]) == ("bank-transfer", "USD")
+    assert (made["routeType"], made["routeMinimum"]) == ("ach", "1")
+
+
+async def test_a_refused_nested_account_makes_no_recipient(client, us_bank):
+    body = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
+    del us_bank["branchId"]
+    answer = await client.call("POST", "/v1/recipients", {**body, "accounts": [us_bank]})
+    assert (answer.status, answer.errors) == (400, [("empty_field", "accounts[0].branchId")])
+    answer = await client.call("POST", "/v1/recipients", {**body, "account": "bank"})
+    assert answer.errors == [("invalid_field", "account")]
+    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
+
+
+async def test_a_recipient_becomes_active_with_an_address_and_an_account(
+    client, us_bank, us_address
+):
+    made = await client.recipient()
+    await client.account(made, **us_bank)
+    assert (await client.read(made))["status"] == "incomplete"
+    path = f"/v1/recipients/{made['id']}"
+    for name in ("country", "street1", "city"):
+        body = {"address": {name: us_address[name]}}
+        updated = (await client.call("PATCH", path, body)).json["recipient"]
+    assert updated["status"] == "active"
+    # The address was merged field by field.
+    assert updated["address"]["street1"] == us_address["street1"]
+    answer = await client.call("PATCH", path, {"address": {"city": None}})
+    assert answer.json["recipient"]["status"] == "incomplete"
+    answer = await client.call("PATCH", path, {"address": None})
+    assert set(answer.json["recipient"]["address"].values()) == {None}
+
+
+async def test_a_wallet_needs_no_more_of_the_address_than_its_country(client, wallet):
+    made = await client.recipient(address={"country": "FR"})
+    await client.account(made, **wallet)
+    assert (await client.read(made))["status"] == "active"
+
+
+async def test_some_countries_need_a_phone_for_bank_transfers(client, us_bank):
+    made = await client.recipient(address={"country": "ZA", "street1": "1 A", "city": "B"})
+    bank = us_bank | {"country": "ZA", "currency": "ZAR"}
+    del bank["branchId"]
+    await client.account(made, **bank)
+    assert (await client.read(made))["status"] == "incomplete"
+    body = {"phone": "+27 21 555 0100"}
+    answer = await client.call("PATCH", f"/v1/recipients/{made['id']}", body)
+    assert answer.json["recipient"]["status"] == "active"
+    assert answer.json["recipient"]["address"]["phone"] == "+27 21 555 0100"
+
+
+async def test_any_field_of_a_recipient_may_be_changed_but_the_accounts(client, clock, wallet):
+    made = await client.recipient()
+    await client.account(made, **wallet)
+    clock.now += 5
+    body = {
+        "language": "pt-BR",
+        "placeOfBirth": "Évora",
+        "ssn": "987654321",
+        "primaryCurrency": "EUR",
+        "contactEmails": ["b@example.com"],
+        "firstName": "Ana",
+        "dob": None,
+        "accounts": [],
+        "id": "R-other",
+        "complianceStatus": "verified",
+        "routeMinimum": 3,
+        "unknown": {},
+    }
+    exact = (
+        b'{"tags":["a",1.10,12345678901234567890,{"deep":null}],"governmentIds":'
+        b'[{"country":"FR","type":"other","value":"12-34","note":[1E400]}]}'
+    )
+    path = f"/v1/recipients/{made['id']}"
+    assert (await client.call("PATCH", path, exact)).status == 200
+    answer = await client.call("PATCH", path, body)
+    changed = answer.json["recipient"]
+    assert changed["name"] == "Ana Peña"
+    assert changed["ssn"] == "****21"
+    assert changed["primaryCurrency"] == "EUR"
+    assert changed["contactEmails"] == ["b@example.com"]
+    assert (changed["language"], changed["placeOfBirth"]) == ("pt-BR", "Évora")
+    assert len(changed["accounts"]) == 1
+    assert (changed["id"], changed["complianceStatus"]) == (made["id"], "pending")
+    assert changed["createdAt"] < changed["updatedAt"]
+    # Numbers and unknown values are kept as they were written.
+    assert '"tags":["a",1.10,12345678901234567890,{"deep":null}]' in answer.text
+    assert '"value":"****34","note":[1E+400]' in answer.text
+
+
+async def test_a_status_can_be_set_and_stays(client, us_bank, us_address):
+    made = await client.recipient(address=us_address, account=us_bank)
+    path = f"/v1/recipients/{made['id']}"
+    answer = await client.call("PATCH", path, {"status": "suspended"})
+    assert answer.json["recipient"]["status"] == "suspended"
+    answer = await client.call("PATCH", path, {"address": {"city": "Waco"}})
+    assert answer.json["recipient"]["status"] == "suspended"
+    answer = await client.call("PATCH", path, {"status": "active"})
+    assert answer.json["recipient"]["status"] == "active"
+    for word in ("inactive", "disabled", "archived", "incomplete", None, 1, ["active"]):
+        answer = await client.call("PATCH", path, {"status": word})
+        assert (answer.status, answer.errors) == (400, [("invalid_field", "status")])
+
+
+async def test_a_status_is_given_in_any_state(client):
+    made = await client.recipient()
+    answer = await client.call("PATCH", f"/v1/recipients/{made['id']}", {"status": "active"})
+    assert answer.json["recipient"]["status"] == "active"
+
+
+async def test_a_deleted_recipient_is_archived(client):
+    made = await client.recipient()
+    path = f"/v1/recipients/{made['id']}"
+    answer = await client.call("DELETE", path)
+    assert (answer.status, answer.json) == (200, {"ok": True})
+    assert (await client.read(made))["status"] == "archived"
+    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
+    assert (await client.call("DELETE", path)).status == 200
+
+
+async def test_an_archived_recipient_takes_nothing_but_a_status(client, wallet):
+    made = await client.recipient()
+    path = f"/v1/recipients/{made['id']}"
+    await client.account(made, **wallet)
+    account = (await client.read(made))["accounts"][0]["recipientAccountId"]
+    await client.call("DELETE", path)
+    for method, target, body in [
+        ("PATCH", path, {"firstName": "A"}),
+        ("POST", f"{path}/accounts", wallet),
+        ("PATCH", f"{path}/accounts/{account}", {}),
+        ("DELETE", f"{path}/accounts/{account}", None),
+    ]:
+        answer = await client.call(method, target, body)
+        assert (answer.status, answer.errors) == (400, [("invalid_status", None)])
+    answer = await client.call("PATCH", path, {"status": "active"})
+    assert answer.json["recipient"]["status"] == "active"
+
+
+async def test_an_archived_recipient_can_be_listed_and_unreadable(connect):
+    client = await connect(switches=Switches(lists_archived=True, reads_archived=False))
+    made = await client.recipient()
+    path = f"/v1/recipients/{made['id']}"
+    await client.call("DELETE", path)
+    listed = (await client.call("GET", "/v1/recipients?status=archived")).json
+    assert [each["status"] for each in listed["recipients"]] == ["archived"]
+    for method in ("GET", "PATCH", "DELETE"):
+        assert (await client.call(method, path)).status == 404
+    assert (await client.call("DELETE", "/v1/recipients", {"ids": [made["id"]]})).status == 404
+
+
+async def test_several_are_deleted_all_or_none(client):
+    ids = [(await client.recipient())["id"] for _ in range(3)]
+    answer = await client.call("DELETE", "/v1/recipients", {"ids": [*ids, "R-unknown"]})
+    assert (answer.status, answer.errors) == (404, [("not_found", None)])
+    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 3
+    answer = await client.call("DELETE", "/v1/recipients", {"ids": ids[:2]})
+    assert (answer.status, answer.json) == (200, {"ok": True})
+    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (None, ("empty_field", "ids")),
+        ({}, ("empty_field", "ids")),
+        ({"ids": []}, ("empty_field", "ids")),
+        ({"ids": "R-1"}, ("invalid_field", "ids")),
+        ({"ids": [1]}, ("invalid_field", "ids")),
+    ],
+)
+async def test_several_are_deleted_by_their_ids(client, body, error):
+    answer = await client.call("DELETE", "/v1/recipients", body)
+    assert (answer.status, answer.errors) == (400, [error])
+
+
+async def test_arguments_may_come_as_query_parameters(client):
+    first, second = await client.recipient(), await client.recipient()
+    path = f"/v1/recipients/{first['id']}?placeOfBirth=%C3%89vora"
+    answer = await client.call("PATCH", path)
+    assert answer.json["recipient"]["placeOfBirth"] == "Évora"
+    answer = await client.call("PATCH", path, {"placeOfBirth": "Oslo"})
+    assert answer.json["recipient"]["placeOfBirth"] == "Oslo"
+    ids = f"{first['id']},{second['id']}"
+    assert (await client.call("DELETE", f"/v1/recipients?ids={ids}")).status == 200
+
+
+async def test_unknown_ids_paths_and_methods_are_not_found(client):
+    made = await client.recipient()
+    path = f"/v1/recipients/{made['id']}"
+    for method, target in [
+        ("GET", "/v1/recipients/R-unknown"),
+        ("PATCH", "/v1/recipients/R-unknown"),
+        ("DELETE", "/v1/recipients/R-unknown"),
+        ("GET", "/v1/recipients/R-unknown/logs"),
+        ("GET", "/v1/recipients/R-unknown/payments"),
+        ("GET", "/v1/recipients/R-unknown/offlinePayments"),
+        ("POST", "/v1/recipients/R-unknown/accounts"),
+        ("GET", f"{path}/accounts"),
+        ("GET", f"{path}/accounts/A-unknown"),
+        ("PUT", path),
+        ("POST", path),
+        ("OPTIONS", path),
+        ("GET", f"{path}/"),
+        ("GET", path.replace("R-", "R%2D")),
+        ("GET", "/v1/recipients/"),
+        ("GET", "/v1/recipients/..%2Frecipients"),
+        ("GET", "/recipients"),
+        ("GET", "/"),
+    ]:
+        answer = await client.call(method, target)
+        assert (answer.status, answer.errors) == (404, [("not_found", None)]), (method, target)
+
+
+@pytest.mark.parametrize("status", ["pending", "review", "verified", "blocked"])
+async def test_tests_can_set_a_compliance_status(client, status):
+    made = await client.recipient()
+    client.service.set_compliance(made["id"], status)
+    read = await client.read(made)
+    assert read["complianceStatus"] == read["compliance"]["status"] == status
+    assert (read["compliance"]["checkedAt"] is None) == (status == "pending")
+
+
+async def test_tests_can_lay_fields_over_an_answer(client):
+    made = await client.recipient()
+    client.service.recipient(made["id"]).extra = {"routeMinimum": 30, "inventedLater": [None]}
+    read = await client.read(made)
+    assert (read["routeMinimum"], read["inventedLater"]) == (30, [None])
+
+
+async def test_ids_can_be_longer_and_follow_a_seed(connect):
+    switches = Switches(recipient_id_length=22)
+    first = await (await connect(seed=5, switches=switches)).recipient()
+    again = await (await connect(seed=5, switches=switches)).recipient()
+    other = await (await connect(seed=6, switches=switches)).recipient()
+    assert re.fullmatch(r"R-[A-Za-z0-9]{22}", first["id"])
+    assert first == again
+    assert first["id"] != other["id"]

@@ -1,0 +1,132 @@
+"""Logs, payments, offline payments, and what tests see of requests."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+async def recipient(client):
+    return await client.recipient()
+
+
+@pytest.fixture
+async def path(recipient):
+    return f"/v1/recipients/{recipient['id']}"
+
+
+async def test_what_happens_to_a_recipient_is_logged(client, clock, recipient, path):
+    clock.now += 1
+    body = {"placeOfBirth": "Málaga"}
+    changed = await client.call("PATCH", path, body, headers={"X-API-Key": "stray-secret"})
+    await client.call("PATCH", path, {"email": ""})
+    answer = await client.call("GET", f"{path}/logs")
+    assert answer.json["meta"] == {"page": 1, "pages": 1, "records": 3}
+    refused, patched, created = answer.json["activities"]
+    assert (refused["code"], patched["code"], created["code"]) == (400, 200, 200)
+    assert (created["method"], created["url"]) == ("POST", "/v1/recipients")
+    headers = patched.pop("headers")
+    assert patched == {
+        "ip": "127.0.0.1",
+        "url": path,
+        "method": "PATCH",
+        "request": json.dumps(body),
+        "response": changed.text,
+        "code": 200,
+        "source": "api",
+        "testMode": True,
+        "createdAt": "2025-10-09T08:53:21.000Z",
+    }
+    assert headers["Authorization"] == headers["X-API-Key"] == "****"
+    assert headers["Content-Type"] == "application/json"
+    # Reading the log does not lengthen it; reading the recipient does.
+    assert (await client.call("GET", f"{path}/logs")).json["meta"]["records"] == 3
+    await client.read(recipient)
+    page = (await client.call("GET", f"{path}/logs?page=2&pageSize=3")).json
+    assert (len(page["activities"]), page["meta"]["pages"]) == (1, 2)
+
+
+async def test_each_of_several_deleted_has_it_in_its_log(client, recipient, path):
+    other = await client.recipient()
+    ids = [recipient["id"], other["id"]]
+    await client.call("DELETE", "/v1/recipients", {"ids": ids})
+    for each in ids:
+        answer = await client.call("GET", f"/v1/recipients/{each}/logs")
+        assert answer.json["activities"][0]["method"] == "DELETE"
+
+
+async def test_a_header_that_is_not_text_can_be_logged(client, recipient, path):
+    await client.call("GET", path, headers={"X-Odd": "\udcff"})
+    assert (await client.call("GET", f"{path}/logs")).status == 200
+
+
+async def test_payments_are_there_once_seeded(client, recipient, path):
+    answer = await client.call("GET", f"{path}/payments")
+    assert answer.json == {
+        "ok": True,
+        "payments": [],
+        "meta": {"page": 1, "pages": 0, "records": 0},
+    }
+    client.service.seed_payments(recipient["id"], 12, seed=3)
+    first = (await client.call("GET", f"{path}/payments")).json
+    assert (len(first["payments"]), first["meta"]["pages"]) == (10, 2)
+    payment = first["payments"][0]
+    assert set(payment) == {
+        "id", "recipient", "status", "sourceAmount", "targetAmount", "exchangeRate", "fxRate",
+        "fees", "recipientFees", "merchantFees", "memo", "sourceCurrency", "sourceCurrencyName",
+        "targetCurrency", "targetCurrencyName", "compliance", "processedAt", "createdAt",
+        "updatedAt", "batch",
+    }  # fmt: skip
+    assert payment["recipient"] == await client.read(recipient)
+    assert set(payment["batch"]) == {"id", "createdAt", "updatedAt", "sentAt", "completedAt"}
+    assert len(payment["batch"]["id"]) == len("B-") + 22
+    assert (await client.call("GET", f"{path}/payments?page=0")).status == 400
+
+
+async def test_a_test_can_bring_its_own_payment(client, recipient, path):
+    payment = {"id": "P-1", "recipient": {"id": recipient["id"]}, "sourceAmount": "1.00"}
+    client.service.add_payment(recipient["id"], payment)
+    assert (await client.call("GET", f"{path}/payments")).json["payments"] == [payment]
+
+
+async def test_offline_payments_are_a_plain_list(client, recipient, path):
+    target = f"{path}/offlinePayments"
+    assert (await client.call("GET", target)).json == {"ok": True, "offlinePayments": []}
+    client.service.seed_offline_payments(recipient["id"], 2)
+    found = (await client.call("GET", target)).json["offlinePayments"]
+    assert [each["recipientId"] for each in found] == [recipient["id"]] * 2
+    assert set(found[0]) == {
+        "id", "recipientId", "amount", "currency", "category", "memo", "externalId", "tags",
+        "taxReportable", "processedAt", "createdAt", "updatedAt", "deletedAt",
+        "withholdingAmount", "withholdingCurrency", "equivalentWithholdingAmount",
+        "equivalentWithholdingCurrency",
+    }  # fmt: skip
+
+
+async def test_every_request_is_kept_without_its_secrets(connect):
+    client = await connect(requests_kept=3)
+    await client.call("GET", "/v1/recipients?search=%C3%A9&page=1", headers={"X-API-Key": "k"})
+    await client.call("POST", "/v1/recipients", b'{"type": "individual"}')
+    client.secret_key = "wrong"
+    await client.call("GET", "/v1/nothing")
+    listed, created, refused = client.service.requests
+    assert (listed.method, listed.target) == ("GET", "/v1/recipients?search=%C3%A9&page=1")
+    assert (listed.path, listed.status) == ("/v1/recipients", 200)
+    assert listed.headers["authorization"] == "svcsign SIMULATORACCESSKEY:****"
+    assert listed.headers["x-api-key"] == "****"
+    assert (created.body, created.status) == (b'{"type": "individual"}', 400)
+    assert refused.status == 401
+    assert client.service.calls("GET") == [listed, refused]
+    assert client.service.calls(path="/v1/recipients") == [listed, created]
+    assert client.service.calls("GET", "/v1/*") == [listed, refused]
+    assert client.service.calls("GET", "/*") == []
+    client.secret_key = "simulator-secret-key"
+    await client.call("GET", "/v1/recipients")
+    assert len(client.service.requests) == 3
+    assert listed not in client.service.requests
+
+
+async def test_a_body_has_no_upper_limit(client):
+    body = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
+    answer = await client.call("POST", "/v1/recipients", {**body, "ballast": "x" * 3_000_000})
+    assert answer.status == 200

@@ -1,0 +1,149 @@
+import email.utils
+
+import pytest
+
+from gateway.simulator import Key, Switches, Words
+
+UNKNOWN = [("invalid_api_key", None)]
+
+
+async def test_a_signed_request_is_answered(client):
+    answer = await client.call("GET", "/v1/recipients")
+    assert answer.status == 200
+    assert answer.json == {
+        "ok": True,
+        "recipients": [],
+        "meta": {"page": 1, "pages": 0, "records": 0},
+    }
+    assert answer.headers["Content-Type"].startswith("application/json")
+
+
+async def test_the_signature_is_made_by_the_document_to_the_letter(client):
+    # printf '1760000000\nGET\n/v1/recipients\n\n' | openssl dgst -sha256 -hmac simulator-secret-key
+    assert client.sign("1760000000", "GET", "/v1/recipients", b"") == (
+        "7be880cd7355b74b75dcb582035c6c8ae8dfba6a6773b31c00a61fd5cadf3cb3"
+    )
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "svcsign",
+        "svcsign SIMULATORACCESSKEY",
+        "svcsign SIMULATORACCESSKEY:",
+        "svcsign SIMULATORACCESSKEY:" + "0" * 64,
+        "svcsign SIMULATORACCESSKEY:é",
+        "svcsign NOSUCHKEY:" + "0" * 64,
+        "Bearer SIMULATORACCESSKEY:" + "0" * 64,
+    ],
+)
+async def test_any_other_authorization_is_an_invalid_key(client, authorization):
+    headers = {} if authorization is None else {"Authorization": authorization}
+    url = client.simulator.url + "/v1/recipients"
+    async with client.session.get(url, headers=headers) as response:
+        assert response.status == 401
+        assert (await response.json())["errors"][0]["code"] == "invalid_api_key"
+
+
+async def test_a_signature_covers_method_path_and_body(client):
+    signed = client.sign("1760000000", "GET", "/v1/recipients", b"")
+    headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signed}"}
+    stamp = "1760000000"
+    right = await client.call("GET", "/v1/recipients", timestamp=stamp, headers=headers)
+    assert right.status == 200
+    for method, target, body in [
+        ("DELETE", "/v1/recipients", None),
+        ("GET", "/v1/recipients/R-1", None),
+        ("GET", "/v1/recipients", b" "),
+    ]:
+        wrong = await client.call(method, target, body, timestamp=stamp, headers=headers)
+        assert (wrong.status, wrong.errors) == (401, UNKNOWN)
+
+
+async def test_the_signature_is_lower_case(client):
+    signed = client.sign("1760000000", "GET", "/v1/recipients", b"").upper()
+    headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signed}"}
+    assert (await client.call("GET", "/v1/recipients", headers=headers)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("age", "status"), [(0, 200), (30, 200), (31, 401), (-30, 200), (-31, 401), (3600, 401)]
+)
+async def test_a_timestamp_is_good_for_thirty_seconds_to_either_side(client, age, status):
+    stamp = str(int(client.service.clock()) - age)
+    assert (await client.call("GET", "/v1/recipients", timestamp=stamp)).status == status
+
+
+@pytest.mark.parametrize("stamp", ["", "now", "1760000000.0", "+1760000000", "1_760_000_000"])
+async def test_a_timestamp_is_whole_seconds(client, stamp):
+    answer = await client.call("GET", "/v1/recipients", timestamp=stamp)
+    assert (answer.status, answer.errors) == (401, UNKNOWN)
+
+
+async def test_ages_and_the_date_header_follow_the_clock(client, clock):
+    stamp = str(int(clock.now))
+    clock.now += 86_400
+    assert (await client.call("GET", "/v1/recipients", timestamp=stamp)).status == 401
+    answer = await client.call("GET", "/v1/recipients")
+    assert answer.status == 200
+    assert email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp() == clock.now
+
+
+async def test_the_signed_path_is_without_its_query(client):
+    assert (await client.call("GET", "/v1/recipients?page=1")).status == 200
+    client.signs_query = True
+    assert (await client.call("GET", "/v1/recipients?page=1")).status == 401
+    assert (await client.call("GET", "/v1/recipients")).status == 200
+
+
+async def test_the_signed_path_can_be_with_its_query(connect):
+    client = await connect(switches=Switches(signed_target="path-and-query"))
+    assert (await client.call("GET", "/v1/recipients?page=1")).status == 401
+    client.signs_query = True
+    assert (await client.call("GET", "/v1/recipients?search=%E2%82%AC&page=1")).status == 200
+
+
+async def test_a_stranger_learns_nothing_of_paths(client):
+    client.secret_key = "wrong"
+    assert (await client.call("GET", "/v1/nothing")).status == 401
+
+
+async def test_a_service_can_have_words_of_its_own(connect):
+    words = Words(scheme="prsign", timestamp_header="X-PR-Timestamp", wallet="paypal",
+                  avatar_url="gravatarUrl")  # fmt: skip
+    client = await connect(words=words)
+    assert (await client.call("GET", "/v1/recipients")).status == 401
+    client.scheme, client.timestamp_header = "prsign", "X-PR-Timestamp"
+    recipient = await client.recipient()
+    assert "gravatarUrl" in recipient
+    assert "avatarUrl" not in recipient
+    await client.account(recipient, type="paypal", emailAddress="zoe@example.org")
+    listed = await client.call("GET", "/v1/recipients?payoutMethod=paypal")
+    assert listed.json["meta"]["records"] == 1
+    assert (await client.call("GET", "/v1/recipients?payoutMethod=wallet")).status == 400
+
+
+async def test_each_merchant_and_environment_is_a_world_of_its_own(connect):
+    keys = [
+        Key("AK1", "one", "acme", "live"),
+        Key("AK2", "two", "acme", "live"),
+        Key("AK3", "three", "acme", "sandbox"),
+        Key("AK4", "four", "other", "live"),
+    ]
+    client = await connect(keys=keys)
+    client.access_key, client.secret_key = "AK1", "one"
+    recipient = await client.recipient()
+    path = f"/v1/recipients/{recipient['id']}"
+    seen = {}
+    for key in keys:
+        client.access_key, client.secret_key = key.access_key, key.secret_key
+        listed = await client.call("GET", "/v1/recipients")
+        read = await client.call("GET", path)
+        seen[key.access_key] = (listed.json["meta"]["records"], read.status)
+    assert seen == {"AK1": (1, 200), "AK2": (1, 200), "AK3": (0, 404), "AK4": (0, 404)}
+
+
+async def test_a_key_does_not_show_its_secret():
+    assert "hush" not in repr(Key("AK", "hush"))
