@@ -1,0 +1,270 @@
+"""What a bank account and its government id must look like, country by country.
+
+Checked before the first call (current interface, sections 2.4 and 2.6), so that a refusal changes
+nothing and names the client's own field. Where the documents leave a rule open, the service
+decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from schwifty import BIC, IBAN
+from schwifty.exceptions import SchwiftyException
+from schwifty.registry import get_iban_spec
+
+from mappings import objects
+from mappings.grammar import JSON, Problem
+from mappings.kinds import is_mask
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """How many digits an identifier has; ``pattern`` where it is not digits alone."""
+
+    least: int
+    most: int
+    called: str
+    pattern: str = "[0-9]+"
+
+    def fits(self, text: str) -> bool:
+        bare = re.sub(r"[\s.\-/]", "", text)
+        return bool(re.fullmatch(self.pattern, bare)) and self.least <= len(bare) <= self.most
+
+    def said(self) -> str:
+        count = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+        kind = "digits" if self.pattern == "[0-9]+" else "characters"
+        return f"must be a {self.called} of {count} {kind}"
+
+
+BRANCHES = {
+    "US": Digits(9, 9, "routing number"),
+    "AU": Digits(6, 6, "BSB"),
+    "GB": Digits(6, 6, "sort code"),
+    "CA": Digits(5, 5, "transit number"),
+    "NZ": Digits(6, 6, "branch number"),
+    "IN": Digits(11, 11, "IFSC", "[A-Za-z]{4}[0-9A-Za-z]{7}"),
+}
+"""Current interface, section 2.6: ``branchId`` by country."""
+
+INSTITUTION = Digits(3, 3, "institution code")
+"""Current interface, section 2.6: ``bankId``, required in Canada."""
+
+_RUT = "[0-9]+[0-9Kk]"  # the check digit of a Chilean RUT may be the letter K
+
+PERSONAL_IDS = {
+    "AR": Digits(11, 11, "CUIT"),
+    "AZ": Digits(10, 10, "TIN"),
+    "BR": Digits(11, 11, "CPF"),
+    "CL": Digits(9, 9, "RUT", _RUT),
+    "CO": Digits(10, 10, "NIT"),
+    "CR": Digits(9, 12, "Cedula Juridica"),
+    "GT": Digits(8, 12, "NIT"),
+    "KZ": Digits(12, 12, "IIN"),
+    "PY": Digits(6, 11, "government id"),
+}
+BUSINESS_IDS = {"AR": Digits(11, 11, "CUIT"), "BR": Digits(14, 14, "CNPJ")}
+"""Current interface, section 2.4: government ids that bank transfers need."""
+
+OPTIONAL_IDS = {"US": Digits(9, 9, "social security number")}
+
+
+@lru_cache(maxsize=512)
+def has_ibans(country: str) -> bool:
+    """Whether the IBAN registry has the country."""
+    try:
+        get_iban_spec(country)
+    except SchwiftyException:
+        return False
+    return True
+
+
+SEPA = frozenset(
+    [
+        "AD",
+        "AT",
+        "BE",
+        "BG",
+        "CH",
+        "CY",
+        "CZ",
+        "DE",
+        "DK",
+        "EE",
+        "ES",
+        "FI",
+        "FR",
+        "GR",
+        "HR",
+        "HU",
+        "IE",
+        "IS",
+        "IT",
+        "LI",
+        "LT",
+        "LU",
+        "LV",
+        "MC",
+        "MT",
+        "NL",
+        "NO",
+        "PL",
+        "PT",
+        "RO",
+        "SE",
+        "SI",
+        "SK",
+        "SM",
+        "VA",
+    ]
+)
+"""Where nothing but an IBAN reaches an account. In the other countries of the IBAN registry (GB
+with its sort codes, Brazil, Costa Rica, Kazakhstan and more) domestic numbers are in use too."""
+
+
+def government_id_rule(country: JSON, recipient_type: JSON) -> Digits | None:
+    return (BUSINESS_IDS if recipient_type == "business" else PERSONAL_IDS).get(country)
+
+
+def normal_iban(text: str) -> str:
+    return re.sub(r"\s", "", text).upper()
+
+
+def branch_of(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
+    """The branch id that a client means.
+
+    Where either name will do and both were sent, the one that differs from what was shown is
+    what the client changed.
+    """
+    country = bank.get("country")
+    if country == "US":
+        return bank.get("routing")
+    if country == "CA":
+        return bank.get("branchNum")
+    if country in objects.EITHER_NAME:
+        given = [bank[name] for name in ("branchNum", "routing") if bank.get(name)]
+        changed = [value for value in given if value != shown]
+        return next(iter(changed or given), None) or _sort_code(bank)
+    return None
+
+
+def _sort_code(bank: Mapping[str, JSON]) -> str | None:
+    """For GB with an IBAN only: the sort code stands in the IBAN."""
+    iban = bank.get("iban")
+    if bank.get("country") != "GB" or not iban or is_mask(iban):
+        return None
+    try:
+        return IBAN(normal_iban(iban)).branch_code or None
+    except SchwiftyException:
+        return None
+
+
+def account_number_in(iban: str) -> str | None:
+    """The domestic account number that the structure of an IBAN contains."""
+    try:
+        return IBAN(iban).account_code or None
+    except SchwiftyException:
+        return None
+
+
+def branch_field(bank: Mapping[str, JSON]) -> str:
+    """The client's own name for the branch id, the one that it used where it used one."""
+    if bank.get("country") == "US":
+        return "routing"
+    if (
+        bank.get("country") in objects.EITHER_NAME
+        and bank.get("routing")
+        and not bank.get("branchNum")
+    ):
+        return "routing"
+    return "branchNum"
+
+
+def problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+    """What is wrong with a whole bank account, by the client's fields below ``place``."""
+    if not bank.get("country"):
+        yield empty(f"{place}country")
+        return
+    yield from _branch_problems(bank, place)
+    yield from _number_problems(bank, place)
+    if (bic := bank.get("swiftBic")) and not is_mask(bic) and not _is_bic(bic):
+        yield invalid(f"{place}swiftBic", "must be a BIC of 8 or 11 characters")
+
+
+def _branch_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+    country, branch = bank["country"], branch_of(bank)
+    field = place + branch_field(bank)
+    if rule := BRANCHES.get(country):
+        if not branch:
+            yield empty(field)
+        elif not is_mask(branch) and not rule.fits(branch):
+            yield invalid(field, rule.said())
+    if (
+        country in objects.EITHER_NAME
+        and len({bank.get("routing"), bank.get("branchNum"), None}) > 2
+    ):
+        yield invalid(f"{place}branchNum", "and routing name different branches")
+    if country == "CA":
+        institution = bank.get("institution")
+        if not institution:
+            yield empty(f"{place}institution")
+        elif not INSTITUTION.fits(institution):
+            yield invalid(f"{place}institution", INSTITUTION.said())
+
+
+def _number_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+    country, iban, number = bank["country"], bank.get("iban"), bank.get("accountNum")
+    if not has_ibans(country):
+        if not number:
+            yield empty(f"{place}accountNum")
+    elif not iban and (country in SEPA or not number):
+        yield empty(f"{place}iban")
+    if iban and not is_mask(iban) and not is_iban(iban):
+        yield invalid(f"{place}iban", "is not a valid IBAN")
+    if number and re.match("[A-Za-z]{2}[0-9]{2}", number) and is_iban(number):
+        yield invalid(f"{place}accountNum", "must not hold an IBAN; send it as iban")
+
+
+def government_id_problems(
+    bank: Mapping[str, JSON], recipient_type: JSON, place: str, held: JSON = None
+) -> Iterator[Problem]:
+    """``held`` is what the service shows of a government id that it has already."""
+    country = bank.get("country")
+    needed = government_id_rule(country, recipient_type)
+    rule = needed or OPTIONAL_IDS.get(str(country))
+    given, field = bank.get("governmentId"), f"{place}governmentId"
+    if needed and not given and not held:
+        yield empty(field)
+    elif rule and given and not is_mask(given) and not rule.fits(given):
+        yield invalid(field, rule.said())
+
+
+def is_iban(text: str) -> bool:
+    try:
+        IBAN(normal_iban(text))
+    except SchwiftyException:
+        return False
+    return text.isascii()
+
+
+def _is_bic(text: str) -> bool:
+    return len(text) in (8, 11) and text.isascii() and _has_bic_shape(text)
+
+
+def _has_bic_shape(text: str) -> bool:
+    try:
+        BIC(text.upper())
+    except SchwiftyException:
+        return False
+    return True
+
+
+def empty(field: str) -> Problem:
+    return Problem("empty_field", f"{field} is required.", field)
+
+
+def invalid(field: str, what: str) -> Problem:
+    return Problem("invalid_field", f"{field} {what}.", field)

@@ -1,0 +1,225 @@
+"""The current interface: its objects as its document describes them (sections 2 and 4), and the
+endpoints that it lists. A flow can make no other call.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from typing_extensions import TypedDict
+
+from mappings.grammar import JSON
+from mappings.kinds import Key, Word
+
+BANK_TRANSFER = "bank-transfer"
+WALLET = "wallet"
+
+# Section 2
+
+
+class GovernmentId(TypedDict, total=False):
+    country: str
+    type: str
+    value: str
+
+
+class Address(TypedDict, total=False):
+    street1: str | None
+    street2: str | None
+    city: str | None
+    region: str | None
+    postalCode: str | None
+    country: str | None
+    phone: str | None
+
+
+class Compliance(TypedDict, total=False):
+    status: str
+    checkedAt: str | None
+
+
+class Account(TypedDict, total=False):
+    """Section 2.6; ``bankRegion`` in requests is ``bankRegionCode`` in answers."""
+
+    recipientAccountId: str
+    primary: bool
+    currency: str | None
+    type: Annotated[str, Word("wallet")]
+    country: str | None
+    accountHolderName: str | None
+    accountNum: str | None
+    iban: str | None
+    swiftBic: str | None
+    bankId: str | None
+    branchId: str | None
+    bankName: str | None
+    bankAddress: str | None
+    bankCity: str | None
+    bankRegion: str | None
+    bankRegionCode: str | None
+    bankPostalCode: str | None
+    emailAddress: str | None
+    phoneNumber: str | None
+    mailing: JSON
+
+
+class Recipient(TypedDict, total=False):
+    id: str
+    referenceId: str | None
+    type: str
+    email: str
+    name: str | None
+    firstName: str | None
+    lastName: str | None
+    status: str
+    complianceStatus: str | None
+    compliance: Compliance
+    avatarUrl: Annotated[str | None, Key("avatar_url")]
+    language: str | None
+    dob: str | None
+    placeOfBirth: str | None
+    passport: str | None
+    ssn: str | None
+    governmentIds: list[GovernmentId]
+    address: Address
+    routeType: str | None
+    routeMinimum: JSON
+    estimatedFees: str | None
+    payoutMethod: Annotated[str | None, Word("wallet")]
+    primaryCurrency: str | None
+    accounts: list[Account]
+    tags: list[str]
+    contactEmails: list[str]
+    createdAt: str
+    updatedAt: str
+
+
+# The legacy document's section 2, which the current one points to
+
+
+class Batch(TypedDict, total=False):
+    id: str
+    createdAt: str | None
+    updatedAt: str | None
+    sentAt: str | None
+    completedAt: str | None
+
+
+class Payment(TypedDict, total=False):
+    id: str
+    recipient: Recipient
+    status: str
+    sourceAmount: str | None
+    targetAmount: str | None
+    exchangeRate: str | None
+    fxRate: str | None
+    fees: str | None
+    recipientFees: str | None
+    merchantFees: str | None
+    memo: str | None
+    sourceCurrency: str | None
+    sourceCurrencyName: str | None
+    targetCurrency: str | None
+    targetCurrencyName: str | None
+    compliance: Compliance
+    processedAt: str | None
+    createdAt: str | None
+    updatedAt: str | None
+    batch: Batch
+
+
+# Section 4: what answers carry
+
+
+class RecipientAnswer(TypedDict):
+    recipient: Recipient
+
+
+class RecipientsAnswer(TypedDict):
+    recipients: list[Recipient]
+    meta: JSON
+
+
+class PaymentsAnswer(TypedDict):
+    payments: list[Payment]
+    meta: JSON
+
+
+class AccountAnswer(TypedDict):
+    account: Account
+
+
+class Ids(TypedDict):
+    ids: list[str]
+
+
+class RecipientsQuery(TypedDict, total=False):
+    """Section 4.1, list query parameters."""
+
+    page: str
+    pageSize: str
+    search: str
+    name: str
+    email: str
+    referenceId: str
+    startDate: str
+    endDate: str
+    status: str
+    complianceStatus: str
+    country: str
+    payoutMethod: Annotated[str, Word("wallet")]
+    currency: str
+    orderBy: str
+    sortBy: str
+
+
+class PageQuery(TypedDict, total=False):
+    page: str
+    pageSize: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One line of section 4; ``path`` below ``/v1``, ids as ``{name}``."""
+
+    method: str
+    path: str
+    takes: Any = None
+    gives: Any = None
+    query: Any = None
+    pattern: re.Pattern[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        written = re.sub(r"\{\w+\}", ID, self.path)
+        object.__setattr__(self, "pattern", re.compile(written))
+
+
+ID = r"[A-Za-z]{1,4}-[A-Za-z0-9]+"
+"""Section 2.2. Strict, so that no id can make a path lead elsewhere."""
+
+ENDPOINTS = (
+    # 4.1 Recipients
+    Endpoint("POST", "/recipients", takes=Recipient, gives=RecipientAnswer),
+    Endpoint("GET", "/recipients", gives=RecipientsAnswer, query=RecipientsQuery),
+    Endpoint("DELETE", "/recipients", takes=Ids),
+    Endpoint("GET", "/recipients/{id}", gives=RecipientAnswer),
+    Endpoint("PATCH", "/recipients/{id}", takes=Recipient, gives=RecipientAnswer),
+    Endpoint("DELETE", "/recipients/{id}"),
+    Endpoint("GET", "/recipients/{id}/logs", query=PageQuery),
+    Endpoint("GET", "/recipients/{id}/payments", gives=PaymentsAnswer, query=PageQuery),
+    # 4.2 Recipient accounts
+    Endpoint("POST", "/recipients/{id}/accounts", takes=Account, gives=AccountAnswer),
+    Endpoint("GET", "/recipients/{id}/accounts/{account}", gives=AccountAnswer),
+    Endpoint("PATCH", "/recipients/{id}/accounts/{account}", takes=Account, gives=AccountAnswer),
+    Endpoint("DELETE", "/recipients/{id}/accounts/{account}"),
+)
+
+
+def endpoint_of(method: str, path: str) -> Endpoint:
+    """The endpoint that a call goes to; a call to any other is a mistake in a flow."""
+    for endpoint in ENDPOINTS:
+        if endpoint.method == method and endpoint.pattern.fullmatch(path):
+            return endpoint
+    raise LookupError(f"{method} {path} is not in the current interface, section 4")

@@ -1,0 +1,53 @@
+"""Reading the recipient that a path names: how almost every conversation about one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from mappings.errors import NOT_FOUND
+from mappings.grammar import JSON, Call, Invalid, Recall, Record, Step, Together
+from mappings.objects import Facts, agrees, is_gone
+
+Found = tuple[Mapping[str, JSON], Facts]
+
+
+def recipient(recipient_id: str) -> Generator[Step, Any, Found]:
+    """GET /recipients/:id; a recipient that is archived or was deleted here is not found.
+
+    Returns it with what the ledger remembers of it.
+    """
+    facts = yield from remembered(recipient_id)
+    given = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+    return given, (yield from checked(recipient_id, given, facts))
+
+
+def recipient_with(recipient_id: str, call: Call) -> Generator[Step, Any, tuple[Found, Any]]:
+    """The recipient, and one more read of it made at the same time."""
+    facts = yield from remembered(recipient_id)
+    read, other = yield Together([Call("GET", f"/recipients/{recipient_id}"), call])
+    for given in (read, other):
+        if isinstance(given, Exception):
+            raise given
+    given = read["recipient"]
+    return (given, (yield from checked(recipient_id, given, facts))), other
+
+
+def remembered(recipient_id: str) -> Generator[Step, Any, Facts]:
+    facts: Facts = yield Recall("recipient", recipient_id)
+    if facts.get("deleted"):
+        raise Invalid(NOT_FOUND)
+    return facts
+
+
+def checked(
+    recipient_id: str, given: Mapping[str, JSON], facts: Facts
+) -> Generator[Step, Any, Facts]:
+    """The facts that still hold; a status word that the service no longer bears out is forgotten."""
+    if is_gone(given, facts):
+        raise Invalid(NOT_FOUND)
+    word = facts.get("status")
+    if word and not agrees(word, given.get("status")):
+        yield Record("recipient", recipient_id, {"status": None})
+        return {name: fact for name, fact in facts.items() if name != "status"}
+    return facts

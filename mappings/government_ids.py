@@ -1,0 +1,62 @@
+"""``ssn`` and ``accounts.bank.governmentId``: the government ids of a recipient.
+
+The service keeps a list and shows its values masked, so a list that holds others cannot be sent
+back whole: what a client sends goes alone, and replaces the entry of its country and type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mappings.banking import invalid
+from mappings.grammar import JSON, Invalid, Manners
+from mappings.objects import government_id_type
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A government id as the client sent it, and the field that it sent it in."""
+
+    country: str
+    value: str
+    field: str
+
+    def entry(self) -> dict[str, str]:
+        return {
+            "country": self.country,
+            "type": government_id_type(self.country),
+            "value": self.value,
+        }
+
+
+def entries(
+    sent: list[Sent], recipient: Mapping[str, JSON], manners: Manners
+) -> list[dict[str, str]]:
+    """What to send as ``governmentIds``; raises Invalid where that would lose another id."""
+    _refuse_two(sent)
+    wanted = {(one["country"], one["type"]): one for one in (each.entry() for each in sent)}
+    lost = [
+        held
+        for held in recipient.get("governmentIds") or []
+        if (held.get("country"), held.get("type")) not in wanted
+    ]
+    if lost and manners.government_ids == "keep":
+        told = "cannot be changed: the recipient has other government ids, which would be lost"
+        raise Invalid(invalid(sent[0].field, told))
+    return list(wanted.values())
+
+
+def _refuse_two(sent: list[Sent]) -> None:
+    seen: dict[str, str] = {}
+    for one in sent:
+        if seen.setdefault(one.country, one.value) != one.value:
+            raise Invalid(invalid(one.field, "differs from the ssn sent with it"))
+
+
+def sent_as(sent: list[Sent]) -> dict[str, str]:
+    """The names of errors on ``governmentIds``, whole or by entry."""
+    if not sent:
+        return {}
+    places = {f"governmentIds[{place}]": one.field for place, one in enumerate(sent)}
+    return {"governmentIds": sent[0].field, **places}

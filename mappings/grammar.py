@@ -1,0 +1,260 @@
+"""The words in which a translation is written down.
+
+An operation is a generator function, a *flow*: it yields the steps it wants performed and returns
+the answer. It does no I/O, has no clock and no randomness, so that it can be read like prose,
+tested without a loop, and resumed by replaying it.
+
+A refusal by the service is thrown into the flow at its ``yield``. A flow that can do something
+about it catches it; one that cannot need not mention it. Undo runs after ``Refused`` and
+``Unreachable``, never after ``Unknown``: what may have happened is found out, not undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+JSON = Any
+"""Text, ``Decimal``, ``int``, ``bool``, ``None``, ``dict`` or ``list``; never a float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The words that the documents made neutral (``[vocabulary]``), each side's own."""
+
+    legacy_wallet: str = "wallet"
+    legacy_service: str = "service"
+    legacy_service_total: str = "ServiceTotal"
+    legacy_avatar_url: str = "avatarUrl"
+    current_wallet: str = "wallet"
+    current_avatar_url: str = "avatarUrl"
+    current_balance_path: str = "/v1/balance"
+    current_summary_path: str = "/v1/batch/{id}/summary"
+    current_batch_currency: str = "currency"
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """What an operator may choose about answers (``[legacy]``)."""
+
+    government_ids: Literal["keep", "replace"] = "keep"
+    holdup: Literal["remember", "refuse"] = "remember"
+    primary_currency: Literal["both", "flat", "nested"] = "both"
+    account_number_from_iban: Literal["auto", "always", "never"] = "auto"
+
+
+# What comes in and what goes out.
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A legacy request whose path, key and limit have been checked.
+
+    Ids and words are in the current interface's spelling; ``body`` has passed the operation's
+    ``takes`` shape, and ``problems`` are what had to be taken out of it: no call is made while
+    there are any. ``query`` holds no empty parameter.
+    """
+
+    now: datetime
+    ids: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: JSON = None
+    manners: Manners = Manners()
+    problems: tuple[Problem, ...] = ()
+
+    def refuse(self, *found: Problem) -> None:
+        """Raises Invalid with all that is wrong, of the shape and of what a flow found."""
+        told = {problem.field for problem in self.problems}
+        if all_ := (*self.problems, *(one for one in found if one.field not in told)):
+            raise Invalid(*all_)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a legacy client gets with status 200, after ``"ok": true``.
+
+    ``notices`` are lines for the operator's log: they hold no personal data.
+    """
+
+    body: Mapping[str, JSON]
+    notices: tuple[str, ...] = ()
+
+
+# The steps of a flow.
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request of the current interface; yields the body of its 2xx answer.
+
+    ``path`` is below ``/v1``. ``sent_as`` names, for each field of ``body`` (``address.city``),
+    the field that the legacy client sent it in; a refusal is told with those names.
+    """
+
+    method: str
+    path: str
+    body: JSON = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    sent_as: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> bool:
+        return self.method == "GET"
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Independent reads, made side by side within bounds; yields what each gave, in order.
+
+    What failed stands in its place as the exception that a ``Call`` alone would have thrown.
+    """
+
+    calls: Sequence[Call]
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """A question over a list; yields ``Found``. How it is answered is the player's choice.
+
+    ``ask`` is the query with which the service answers it alone, in one call; None where it
+    cannot. Otherwise all that ``narrow`` lets through is read, what is ``hidden`` is left out,
+    what ``where`` agrees to is kept and put in ``order``, ties by id. ``hiding`` says that rows
+    which the client must not see are known to exist.
+    """
+
+    path: str
+    rows: str
+    page: int
+    page_size: int
+    hidden: Callable[[JSON], bool]
+    where: Callable[[JSON], bool]
+    order: Callable[[JSON], Any]
+    descending: bool
+    ask: Mapping[str, str] | None
+    narrow: Mapping[str, str]
+    hiding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One page of rows, and how many pages and rows there are in all."""
+
+    rows: Sequence[JSON]
+    pages: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What the ledger remembers of an object of the caller's merchant and environment.
+
+    Yields its facts, an empty mapping where there are none; without ``id``, the facts of every
+    object of that kind, by id.
+    """
+
+    kind: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Has the ledger remember facts of an object; a fact of None is forgotten. Yields None."""
+
+    kind: str
+    id: str
+    facts: Mapping[str, JSON]
+
+
+Step = Call | Together | Find | Recall | Record
+Flow = Generator[Step, Any, Answer]
+
+
+# The four kinds of error, and one way out (errors.py).
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One entry of ``errors``; ``code`` is one of the legacy document's, section 7."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Failure(Exception):
+    """A step that did not give its answer."""
+
+
+class Invalid(Failure):
+    """The client's request cannot be carried out as it stands."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(", ".join(problem.code for problem in problems))
+        self.problems = problems
+
+
+class Refused(Failure):
+    """The service said no; nothing was executed."""
+
+    def __init__(
+        self,
+        status: int,
+        problems: Sequence[Problem] = (),
+        *,
+        sent_as: Mapping[str, str] | None = None,
+        retry_after: str | None = None,
+    ) -> None:
+        super().__init__(f"{status} " + ", ".join(problem.code for problem in problems))
+        self.status = status
+        self.problems = tuple(problems)
+        self.sent_as = sent_as or {}
+        self.retry_after = retry_after
+
+    def names(self, code: str, field: str) -> bool:
+        """Whether the service complained of this field (its own name for it) with this code."""
+        return any(
+            problem.code == code and (problem.field or "").rpartition(".")[2] == field
+            for problem in self.problems
+        )
+
+
+class Unreachable(Failure):
+    """The request never left, or was a read that got no answer: nothing was changed by it."""
+
+
+class Unknown(Failure):
+    """A write left, and no answer to it can be read: it may have happened."""
+
+
+# Operations.
+
+Exactness = Literal["exact", "emulated", "inferred", "lossy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of the legacy interface, and the flow that carries it out.
+
+    ``path`` is below ``/v1``, ids as ``{name}``. ``takes`` is the shape of the body that clients
+    send, ``query`` that of their parameters, ``gives`` that of the answer. ``because`` is the reason for its ``exactness``, and
+    ``rests_on`` what it presumes that the documents do not show.
+    """
+
+    method: str
+    path: str
+    flow: Callable[[Request], Flow]
+    section: str
+    exactness: Exactness
+    because: str
+    gives: Any
+    takes: Any = None
+    query: Any = None
+    rests_on: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.flow.__name__

@@ -1,0 +1,254 @@
+"""The kinds of value that legacy clients send: checked, and brought into one form.
+
+A shape in ``legacy.py`` names a kind for each field; pydantic walks the shape, so an error's
+place is already the client's own field. Clients in the field are loose: numbers for text,
+``"False"`` for a boolean, three letters for a country. What cannot be read is refused here, and
+no message repeats what was sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cache, lru_cache
+from typing import Annotated, Any, Literal
+
+import pycountry
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+
+from mappings.grammar import Invalid, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Marks a value that is one of the vocabulary's words, or a key when it marks a field."""
+
+    name: Literal["wallet", "service", "service_total", "avatar_url"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Marks a field whose *name* is one of the vocabulary's words."""
+
+    name: Literal["wallet", "service", "service_total", "avatar_url"]
+
+
+def wrong(message: str) -> PydanticCustomError:
+    return PydanticCustomError("invalid_field", "{message}", {"message": message})
+
+
+def missing() -> PydanticCustomError:
+    return PydanticCustomError("empty_field", "is required")
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise wrong("must be text")
+
+
+def _object(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value
+    raise wrong("must be an object")
+
+
+def _list(value: Any) -> Any:
+    if isinstance(value, list):
+        return value
+    raise wrong("must be a list")
+
+
+def _one_of(*words: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if value is None:
+            raise missing()
+        if isinstance(value, str) and value in words:
+            return value
+        raise wrong(f"must be one of: {', '.join(words)}")
+
+    return check
+
+
+@lru_cache(maxsize=1024)
+def alpha_2(code: str) -> str | None:
+    """The alpha-2 spelling of an ISO 3166-1 code of two or three letters; None if there is none."""
+    code = code.strip().upper()
+    if not re.fullmatch("[A-Z]{2,3}", code):
+        return None
+    if code in ("XK", "XKX"):  # Kosovo: user-assigned, in use by banks, not in ISO's table
+        return "XK"
+    countries = pycountry.countries
+    found = countries.get(alpha_2=code) if len(code) == 2 else countries.get(alpha_3=code)
+    return str(found.alpha_2) if found else None
+
+
+def _country(value: Any) -> Any:
+    if isinstance(value, str) and (found := alpha_2(value)):
+        return found
+    raise wrong("must be a two-letter country code (ISO 3166-1 alpha-2)")
+
+
+def _currency(value: Any) -> Any:
+    # Clients that send a whole object back send the currency as answers show it.
+    while isinstance(value, dict):
+        value = value.get("code") or value.get("currency")
+    if isinstance(value, str) and re.fullmatch("[A-Za-z]{3}", value):
+        return value.upper()
+    raise wrong("must be a three-letter currency code (ISO 4217)")
+
+
+def _currency_or_none(value: Any) -> Any:
+    if value is None or (isinstance(value, dict) and not _code_of(value)):
+        return None
+    return _currency(value)
+
+
+def _code_of(value: Any) -> Any:
+    while isinstance(value, dict):
+        value = value.get("code") or value.get("currency")
+    return value
+
+
+def _email(value: Any) -> Any:
+    if value is None:
+        raise missing()
+    if isinstance(value, str) and re.fullmatch(r"[^@\s]+@[^@\s]+", value):
+        return value
+    raise wrong("must be an email address")
+
+
+def _day(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value[:10]):
+        try:
+            date.fromisoformat(value[:10])
+        except ValueError:
+            pass
+        else:
+            if len(value) == 10 or value[10] == "T":
+                return value[:10]
+    raise wrong("must be a date written YYYY-MM-DD")
+
+
+def _flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise wrong("must be true or false")
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
+        return int(value)
+    raise wrong("must be a whole number")
+
+
+def _ssn(value: Any) -> Any:
+    value = _text(value)
+    if re.fullmatch("[0-9]{9}", value) or is_mask(value):
+        return value
+    raise wrong("must be nine digits, without spaces or hyphens")
+
+
+def is_mask(value: Any) -> bool:
+    """Whether a value is what an answer shows of an identifier (``****47``), not the identifier."""
+    return isinstance(value, str) and "*" in value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Country = Annotated[str, BeforeValidator(_country)]
+Currency = Annotated[str, BeforeValidator(_currency)]
+ShownCurrency = Annotated[str | None, BeforeValidator(_currency_or_none)]
+Email = Annotated[str, BeforeValidator(_email)]
+Day = Annotated[str, BeforeValidator(_day)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Ssn = Annotated[str, BeforeValidator(_ssn)]
+RecipientType = Annotated[
+    Literal["individual", "business"], BeforeValidator(_one_of("individual", "business"))
+]
+An_object = BeforeValidator(_object)
+A_list = BeforeValidator(_list)
+
+
+# Reading a body against a shape.
+
+MAY_BE_EMPTY = frozenset({"street2"})
+"""Fields whose empty text means something (legacy interface, section 2, address)."""
+
+
+def left_out(body: Any) -> Any:
+    """The body without the fields that clients leave out by sending ``""``."""
+    if isinstance(body, dict):
+        return {
+            name: left_out(value)
+            for name, value in body.items()
+            if value != "" or name in MAY_BE_EMPTY
+        }
+    if isinstance(body, list):
+        return [left_out(item) for item in body]
+    return body
+
+
+@cache
+def reader(shape: Any) -> TypeAdapter[Any]:
+    """What reads a shape; made once, and at import for every shape that an operation takes."""
+    return TypeAdapter(shape)
+
+
+def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
+    """The body as the shape wants it, without what is wrong in it, and every such problem.
+
+    Problems name the client's own fields. Raises Invalid where the body is no object at all.
+    """
+    if not isinstance(body, dict):
+        raise Invalid(Problem("invalid_field", "The body must be a JSON object."))
+    body = left_out(body)
+    problems: dict[Problem, None] = {}
+    while True:
+        try:
+            return reader(shape).validate_python(body), tuple(problems)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            problems |= dict.fromkeys(map(_problem, found))
+            body = _without(body, [one["loc"] for one in found if one["type"] != "missing"])
+            if any(one["type"] == "missing" for one in found):
+                raise Invalid(*problems) from None
+
+
+def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
+    """The value without the fields at these places; a list with a wrong item goes as a whole."""
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for name, one in value.items():
+        inner = [place[1:] for place in places if place[:1] == (name,)]
+        if not inner:
+            kept[name] = one
+        elif all(inner) and isinstance(one, dict):
+            kept[name] = _without(one, inner)
+    return kept
+
+
+def _problem(error: Mapping[str, Any]) -> Problem:
+    field = spelled(error["loc"])
+    if error["type"] in ("missing", "empty_field"):
+        return Problem("empty_field", f"{field} is required.", field)
+    what = error["msg"] if error["type"] == "invalid_field" else "has a value of the wrong type"
+    return Problem("invalid_field", f"{field} {what}.", field)
+
+
+def spelled(place: tuple[str | int, ...]) -> str:
+    """``("payments", 3, "sourceAmount")`` as ``payments[3].sourceAmount``."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

@@ -1,0 +1,279 @@
+"""The legacy interface: its objects as its document describes them (sections 2 and 4).
+
+A shape ending in ``Body`` is what clients send; every other is what answers carry, its fields in
+the document's order. ``Word`` and ``Key`` mark the places where a word of the vocabulary stands.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typing_extensions import TypedDict
+
+from mappings.grammar import JSON
+from mappings.kinds import (
+    A_list,
+    An_object,
+    Country,
+    Day,
+    Email,
+    Flag,
+    Key,
+    RecipientType,
+    ShownCurrency,
+    Ssn,
+    Text,
+    Whole,
+    Word,
+)
+
+WALLET = "wallet"
+BANK = "bank"
+
+# Section 2: Recipient
+
+
+class Address(TypedDict, total=False):
+    street1: Text | None
+    street2: Text | None
+    city: Text | None
+    region: Text | None
+    postalCode: Text | None
+    country: Country | None
+    phone: Text | None
+
+
+class Compliance(TypedDict, total=False):
+    status: str | None
+    checkedAt: str | None
+
+
+# Section 2: Payout object (as returned)
+
+
+class Hold(TypedDict, total=False):
+    """``autoswitch`` and ``holdup``."""
+
+    limit: Whole | None
+    active: Flag | None
+
+
+class Primary(TypedDict, total=False):
+    method: Annotated[str | None, Word("wallet")]
+    currency: JSON
+
+
+class Bank(TypedDict, total=False):
+    institution: str | None
+    branch: str | None
+    branchNum: str | None
+    currency: str | None
+    country: str | None
+    name: str | None
+    accountNum: str | None
+    routing: str | None
+    iban: str | None
+    swiftBic: str | None
+    bankAddress: str | None
+    bankCity: str | None
+    bankProvince: str | None
+    bankPostalCode: str | None
+    governmentId: str | None
+
+
+class Wallet(TypedDict, total=False):
+    address: str | None
+
+
+class Accounts(TypedDict, total=False):
+    bank: Bank
+    wallet: Annotated[Wallet, Key("wallet")]
+
+
+class Payout(TypedDict, total=False):
+    autoswitch: Hold
+    holdup: Hold
+    primary: Primary
+    method: Annotated[str | None, Word("wallet")]
+    methodDisplay: str | None
+    accounts: Accounts
+
+
+class Recipient(TypedDict, total=False):
+    id: str
+    referenceId: str | None
+    email: str | None
+    name: str | None
+    firstName: str | None
+    lastName: str | None
+    type: str | None
+    status: str | None
+    complianceStatus: str | None
+    compliance: Compliance
+    avatarUrl: Annotated[str | None, Key("avatar_url")]
+    language: str | None
+    dob: str | None
+    passport: str | None
+    ssn: str | None
+    address: Address | None
+    payout: Payout
+    payoutMethod: Annotated[str | None, Word("wallet")]
+    """Not in section 2; clients in the field read it, in the words of the list's filter."""
+    primaryCurrency: str | None
+    createdAt: str | None
+    updatedAt: str | None
+
+
+# Section 2: Payment
+
+
+class PaymentBatch(TypedDict, total=False):
+    id: str | None
+    createdAt: str | None
+    updatedAt: str | None
+    sentAt: str | None
+    completedAt: str | None
+
+
+class Payment(TypedDict, total=False):
+    id: str
+    recipient: Recipient
+    status: str | None
+    sourceAmount: str | None
+    targetAmount: str | None
+    exchangeRate: str | None
+    fxRate: str | None
+    fees: str | None
+    recipientFees: str | None
+    merchantFees: str | None
+    memo: str | None
+    sourceCurrency: str | None
+    sourceCurrencyName: str | None
+    targetCurrency: str | None
+    targetCurrencyName: str | None
+    compliance: Compliance
+    processedAt: str | None
+    createdAt: str | None
+    updatedAt: str | None
+    batch: PaymentBatch | None
+
+
+# Section 4.1: what clients send and what comes back
+
+
+class BankBody(TypedDict, total=False):
+    """``accounts.bank`` of section 4.2; ``bankRegion`` is sent by some clients for bankProvince."""
+
+    country: Country | None
+    currency: ShownCurrency
+    name: Text | None
+    branchNum: Text | None
+    institution: Text | None
+    branch: Text | None
+    accountNum: Text | None
+    routing: Text | None
+    iban: Text | None
+    swiftBic: Text | None
+    bankAddress: Text | None
+    bankCity: Text | None
+    bankProvince: Text | None
+    bankRegion: Text | None
+    bankPostalCode: Text | None
+    governmentId: Text | None
+
+
+class WalletBody(TypedDict, total=False):
+    address: Email | None
+
+
+class AccountsBody(TypedDict, total=False):
+    bank: Annotated[BankBody | None, An_object] | None
+    wallet: Annotated[Annotated[WalletBody | None, An_object] | None, Key("wallet")]
+
+
+class PrimaryBody(TypedDict, total=False):
+    method: Annotated[Text | None, Word("wallet")]
+    currency: ShownCurrency
+
+
+class PayoutBody(TypedDict, total=False):
+    primary: Annotated[PrimaryBody, An_object] | None
+    accounts: Annotated[AccountsBody, An_object] | None
+    autoswitch: Annotated[Hold, An_object] | None
+    holdup: Annotated[Hold, An_object] | None
+
+
+class RecipientBody(TypedDict, total=False):
+    """The fields of a create and of an update; an update also takes ``status``."""
+
+    type: RecipientType
+    name: Text | None
+    firstName: Text | None
+    lastName: Text | None
+    email: Email
+    address: Annotated[Address, An_object] | None
+    payout: Annotated[PayoutBody, An_object] | None
+    referenceId: Text | None
+    ssn: Ssn | None
+    passport: Text | None
+    dob: Day | None
+    language: Text | None
+    currency: ShownCurrency
+    primaryCurrency: ShownCurrency
+    status: Text | None
+
+
+class IdsBody(TypedDict):
+    ids: Annotated[list[Text], A_list]
+
+
+class Meta(TypedDict):
+    page: int
+    pages: int
+    records: int
+
+
+class RecipientAnswer(TypedDict):
+    recipient: Recipient
+
+
+class RecipientsAnswer(TypedDict):
+    recipients: list[Recipient]
+    meta: Meta
+
+
+class ActivitiesAnswer(TypedDict):
+    activities: list[JSON]
+    meta: Meta
+
+
+class PaymentsAnswer(TypedDict):
+    payments: list[Payment]
+    meta: Meta
+
+
+class DoneAnswer(TypedDict):
+    object: str
+
+
+class RecipientsQuery(TypedDict, total=False):
+    """Section 4.1, list query parameters; values are text as the URL carries them."""
+
+    page: str
+    pageSize: str
+    search: str
+    orderBy: str
+    sortBy: str
+    startDate: str
+    endDate: str
+    status: str
+    complianceStatus: str
+    country: str
+    city: str
+    payoutMethod: Annotated[str, Word("wallet")]
+    payoutCurrency: str
+
+
+class PageQuery(TypedDict, total=False):
+    page: str
+    pageSize: str

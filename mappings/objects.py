@@ -1,0 +1,280 @@
+"""The objects that several operations carry: their field tables, and how answers show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from babel.numbers import get_currency_name
+
+from mappings import current, legacy
+from mappings.fields import Fields, by_hand, nested, read_only, renamed, same
+from mappings.grammar import JSON, Manners
+from mappings.kinds import is_mask
+
+Facts = Mapping[str, JSON]
+"""What the ledger remembers of a recipient: ``status`` (``disabled`` or ``inactive``),
+``deleted``, ``autoswitch``, ``holdup``."""
+
+# Field tables
+
+ADDRESS = Fields(
+    (legacy.Address,),
+    (current.Address,),
+    same("street1", "street2", "city", "region", "postalCode", "country", "phone"),
+)
+
+COMPLIANCE = Fields(
+    (legacy.Compliance,),
+    (current.Compliance,),
+    by_hand("status", why="`review` is shown as `pending`"),
+    read_only("checkedAt", why="the service's own"),
+)
+
+RECIPIENT = Fields(
+    (legacy.Recipient, legacy.RecipientBody),
+    (current.Recipient,),
+    same("referenceId", "type", "email", "firstName", "lastName", "dob", "passport", "language"),
+    nested("address", ADDRESS),
+    read_only("id", "createdAt", "updatedAt", "avatarUrl", why="assigned by the service"),
+    read_only("payoutMethod", why="decided by the primary account"),
+    read_only("name", why="sent for a business; the service fills it in for an individual"),
+    by_hand("compliance", why="screening is the service's; `review` is shown as `pending`"),
+    by_hand("complianceStatus", why="screening is the service's; `review` is shown as `pending`"),
+    by_hand("status", "status", why="`disabled` and `inactive` are remembered here"),
+    by_hand("ssn", "governmentIds", why="a government id of the US"),
+    by_hand("payout", why="recipient accounts"),
+    by_hand("currency", "primaryCurrency", why="what a create calls the primary currency"),
+    read_only("primaryCurrency", why="changed through `currency`"),
+)
+
+BANK = Fields(
+    (legacy.Bank, legacy.BankBody),
+    (current.Account,),
+    same("country", "currency", "iban", "swiftBic", "accountNum"),
+    same("bankAddress", "bankCity", "bankPostalCode"),
+    renamed("name", "accountHolderName"),
+    renamed("bankProvince", "bankRegion", shown="bankRegionCode"),
+    by_hand("bankRegion", why="sent by some clients for `bankProvince`"),
+    by_hand("routing", "branchId", why="US; also AU, GB, NZ and IN"),
+    by_hand("branchNum", "branchId", why="Canada; also AU, GB, NZ and IN"),
+    by_hand("institution", "bankId", why="Canada; elsewhere answers show the bank's name"),
+    by_hand("branch", why="in answers only: the branch id"),
+    by_hand("governmentId", why="a government id of the recipient"),
+)
+
+WALLET = Fields(
+    (legacy.Wallet, legacy.WalletBody), (current.Account,), renamed("address", "emailAddress")
+)
+
+PAYMENT_BATCH = Fields(
+    (legacy.PaymentBatch,),
+    (current.Batch,),
+    read_only("id", "createdAt", "updatedAt", "sentAt", "completedAt", why="the service's own"),
+)
+
+PAYMENT = Fields(
+    (legacy.Payment,),
+    (current.Payment,),
+    read_only(
+        "id", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees", why="reads only"
+    ),
+    read_only("recipientFees", "merchantFees", "memo", "sourceCurrency", why="reads only"),
+    read_only("targetCurrency", "processedAt", "createdAt", "updatedAt", why="reads only"),
+    by_hand("recipient", why="shown as any recipient is"),
+    by_hand("status", why="words that the legacy document lacks"),
+    by_hand("sourceCurrencyName", why="CLDR's name where the service gives none"),
+    by_hand("targetCurrencyName", why="CLDR's name where the service gives none"),
+    by_hand("compliance", why="`review` is shown as `pending`"),
+    nested("batch", PAYMENT_BATCH),
+)
+
+# A recipient as answers show it
+
+
+def shown_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
+    """The status in the legacy words: the remembered one, as long as the service agrees."""
+    word = facts.get("status")
+    if word and agrees(word, recipient.get("status")):
+        return word
+    return recipient.get("status")
+
+
+UPSTREAM_STATUS = {"disabled": "suspended", "inactive": "active"}
+"""Legacy status words that the service does not have, and what stands for them there."""
+
+
+def agrees(word: str, status: JSON) -> bool:
+    return status is not None and bool(UPSTREAM_STATUS.get(word) == status)
+
+
+def shown_compliance(status: JSON) -> JSON:
+    return "pending" if status == "review" else status
+
+
+def is_gone(recipient: Mapping[str, JSON], facts: Facts) -> bool:
+    """Whether a legacy client must take the recipient for deleted."""
+    return bool(facts.get("deleted")) or recipient.get("status") == "archived"
+
+
+def recipient_answer(
+    recipient: Mapping[str, JSON], facts: Facts, manners: Manners
+) -> dict[str, JSON]:
+    """``Recipient`` of the legacy interface, section 2."""
+    shown = RECIPIENT.to_legacy(recipient)
+    shown["status"] = shown_status(recipient, facts)
+    shown["complianceStatus"] = shown_compliance(recipient.get("complianceStatus"))
+    shown["compliance"] = compliance_answer(recipient.get("compliance"))
+    shown["ssn"] = shown_ssn(recipient)
+    shown["payout"] = payout_answer(recipient, facts, manners) or {"method": None}
+    return shown
+
+
+def compliance_answer(compliance: JSON) -> JSON:
+    if not isinstance(compliance, dict):
+        return compliance
+    shown = COMPLIANCE.to_legacy(compliance)
+    shown["status"] = shown_compliance(compliance.get("status"))
+    return shown
+
+
+def shown_ssn(recipient: Mapping[str, JSON]) -> JSON:
+    return recipient.get("ssn") or shown_government_id(recipient, "US")
+
+
+def government_id_type(country: str) -> str:
+    return "SSN" if country == "US" else "other"
+
+
+def shown_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
+    """The masked government id of a country, of the type that the gateway gives it."""
+    for entry in recipient.get("governmentIds") or []:
+        if entry.get("country") == country and entry.get("type") == government_id_type(country):
+            return entry.get("value")
+    return None
+
+
+# The payout object as answers show it
+
+METHODS = {current.BANK_TRANSFER: legacy.BANK, current.WALLET: legacy.WALLET}
+"""Account type to payout method; any other type shows as its own word."""
+
+ACCOUNT_TYPES = {method: type_ for type_, method in METHODS.items()}
+
+
+def method_of(account: Mapping[str, JSON]) -> str:
+    return METHODS.get(account["type"], str(account["type"]))
+
+
+DISPLAY = {legacy.BANK: "Bank Transfer", legacy.WALLET: "Wallet"}
+
+UNSET_HOLD = {"limit": 1000, "active": False}
+"""``autoswitch`` and ``holdup`` of a recipient for whom none was set; neither has a counterpart."""
+
+
+def shown_accounts(recipient: Mapping[str, JSON]) -> dict[str, dict[str, JSON]]:
+    """By account type, the one that legacy clients see: the primary, else the service's last."""
+    shown: dict[str, dict[str, JSON]] = {}
+    for account in recipient.get("accounts") or []:
+        seen = shown.get(account.get("type"))
+        if seen is None or not seen.get("primary"):
+            shown[account.get("type")] = account
+    return shown
+
+
+def primary_account(recipient: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+    accounts = recipient.get("accounts") or []
+    marked = (account for account in accounts if account.get("primary"))
+    return next(marked, accounts[-1] if accounts else None)
+
+
+def payout_answer(
+    recipient: Mapping[str, JSON], facts: Facts, manners: Manners
+) -> dict[str, JSON] | None:
+    """The payout object of the legacy interface, section 2; None where no method is set up."""
+    primary = primary_account(recipient)
+    if primary is None:
+        return None
+    method = method_of(primary)
+    code = primary.get("currency") or recipient.get("primaryCurrency")
+    return {
+        "autoswitch": hold_answer(facts, "autoswitch"),
+        "holdup": hold_answer(facts, "holdup"),
+        "primary": {"method": method, "currency": currency_answer(code, manners)},
+        "method": method,
+        "methodDisplay": DISPLAY.get(method, method.replace("-", " ").title()),
+        "accounts": accounts_answer(recipient),
+    }
+
+
+def hold_answer(facts: Facts, name: str) -> dict[str, JSON]:
+    return {**UNSET_HOLD, **(facts.get(name) or {})}
+
+
+def accounts_answer(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
+    shown = shown_accounts(recipient)
+    accounts: dict[str, JSON] = {}
+    if bank := shown.get(current.BANK_TRANSFER):
+        accounts["bank"] = bank_answer(bank, recipient)
+    if wallet := shown.get(current.WALLET):
+        accounts["wallet"] = WALLET.to_legacy(wallet)
+    return accounts
+
+
+EITHER_NAME = frozenset({"AU", "GB", "NZ", "IN"})
+"""Where clients may call the branch id ``routing`` or ``branchNum``; answers give both."""
+
+
+def bank_answer(account: Mapping[str, JSON], recipient: Mapping[str, JSON]) -> dict[str, JSON]:
+    """``accounts.bank`` of the legacy interface, section 2."""
+    country, branch = account.get("country"), account.get("branchId")
+    shown = BANK.to_legacy(account)
+    shown["institution"] = account.get("bankId" if country == "CA" else "bankName")
+    shown["branch"] = branch
+    shown["branchNum"] = branch if country == "CA" or country in EITHER_NAME else None
+    shown["routing"] = branch if country == "US" or country in EITHER_NAME else None
+    shown["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
+    shown["accountNum"] = masked(account.get("accountNum"))
+    shown["governmentId"] = shown_government_id(recipient, country)
+    return shown
+
+
+def masked(number: JSON) -> JSON:
+    """An account number as answers show it: the last two characters."""
+    if not isinstance(number, str) or not number or is_mask(number):
+        return number
+    return "*" * max(len(number) - 2, 2) + number[-2:]
+
+
+@lru_cache(maxsize=512)
+def currency_name(code: str) -> str:
+    """CLDR's English name of a currency."""
+    return get_currency_name(code, locale="en")
+
+
+def currency_answer(code: str | None, manners: Manners) -> dict[str, Any]:
+    """``primary.currency``: the documents show it flat and nested once more."""
+    flat: dict[str, Any] = {"code": code, "name": currency_name(code) if code else None}
+    forms = {"flat": flat, "nested": {"currency": flat}, "both": {**flat, "currency": flat}}
+    return forms[manners.primary_currency]
+
+
+# A payment as answers show it
+
+PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
+
+
+def payment_answer(
+    payment: Mapping[str, JSON], recipient: Mapping[str, JSON] | None
+) -> dict[str, JSON]:
+    """``Payment`` of the legacy interface, section 2; ``recipient`` as answers show it."""
+    shown = PAYMENT.to_legacy(payment)
+    status = payment.get("status")
+    shown["recipient"] = recipient
+    shown["status"] = status if status in PAYMENT_STATUSES else "pending"
+    shown["compliance"] = compliance_answer(payment.get("compliance"))
+    for side in ("source", "target"):
+        code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
+        shown[name] = payment.get(name) or (currency_name(code) if code else None)
+    return shown

@@ -1,0 +1,62 @@
+"""Pages: which one a client asked for, and the ``meta`` it gets (legacy interface, sections 4, 8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mappings.grammar import JSON
+
+FIRST = 1
+SIZE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    number: int
+    size: int
+
+    def query(self) -> dict[str, str]:
+        return {"page": str(self.number), "pageSize": str(self.size)}
+
+
+def page_of(query: Mapping[str, str]) -> Page:
+    """The page asked for; what makes no sense is the default, as these lists have no 406."""
+    return Page(_count(query.get("page"), FIRST), _count(query.get("pageSize"), SIZE))
+
+
+def _count(text: str | None, default: int) -> int:
+    # Nine digits: more would be no page of anything, and some services fall over them.
+    if text is not None and re.fullmatch("[0-9]{1,9}", text) and int(text) > 0:
+        return int(text)
+    return default
+
+
+def asked(query: Mapping[str, str]) -> dict[str, str]:
+    """Page parameters for a list that the service pages, only as far as the client gave any."""
+    page = page_of(query)
+    return {name: value for name, value in page.query().items() if query.get(name)}
+
+
+def meta(page: int, pages: int, records: int) -> dict[str, int]:
+    return {"page": page, "pages": pages, "records": records}
+
+
+def meta_of(given: JSON, page: Page, rows: int) -> dict[str, int]:
+    """The service's ``meta``, with what it leaves out filled in."""
+    given = given if isinstance(given, dict) else {}
+    return meta(
+        whole(given.get("page"), page.number),
+        whole(given.get("pages"), 1),
+        whole(given.get("records"), rows),
+    )
+
+
+def whole(value: JSON, default: int) -> int:
+    """A count as services write it, a number or its text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
+        return int(value)
+    return default

@@ -1,0 +1,191 @@
+"""A payout object sent for a recipient that has one: what of it is new, and which calls that makes.
+
+Clients send whole objects back. What equals the payout shown is not sent, masks equal to the ones
+shown least of all; what is left goes to the account that was shown, or to a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from mappings import banking, legacy
+from mappings.banking import empty
+from mappings.government_ids import Sent
+from mappings.grammar import JSON, Call, Manners, Problem, Refused
+from mappings.kinds import is_mask
+from mappings.objects import (
+    ACCOUNT_TYPES,
+    WALLET,
+    bank_answer,
+    method_of,
+    primary_account,
+    shown_accounts,
+)
+from mappings.payouts import (
+    Payout,
+    Plan,
+    Recipient,
+    Sub,
+    account_path,
+    account_problems,
+    add_planned,
+    bank_to_current,
+    masks,
+    names,
+    plan,
+    sent_government_ids,
+    unknown_method,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a client's payout changes of a recipient's accounts."""
+
+    payout: Payout
+    recipient: Recipient
+
+    @property
+    def shown_method(self) -> str | None:
+        primary = primary_account(self.recipient)
+        return method_of(primary) if primary else None
+
+    @property
+    def target(self) -> str | None:
+        """The method that is to be the primary one."""
+        return self.payout.method or self.shown_method
+
+    def account(self, method: str) -> Mapping[str, JSON] | None:
+        return shown_accounts(self.recipient).get(ACCOUNT_TYPES.get(method, ""))
+
+    def is_new(self, method: str) -> bool:
+        """Whether the account sent has to be created: there is none, or its country changes."""
+        held = self.account(method)
+        country = (self.payout.sent(method) or {}).get("country")
+        moves = method == legacy.BANK and country and held and held.get("country") != country
+        return held is None or bool(moves)
+
+    @property
+    def touched(self) -> list[str]:
+        """The methods whose account there is and is sent, or is to become the primary one."""
+        wanted = [*self.payout.methods]
+        if self.target and (self.payout.method or self.payout.currency):
+            wanted.append(self.target)
+        return [
+            method
+            for method in dict.fromkeys(wanted)
+            if self.account(method) and not self.is_new(method)
+        ]
+
+    @property
+    def created(self) -> list[str]:
+        return [method for method in self.payout.methods if self.is_new(method)]
+
+    # What is wrong
+
+    def problems(self) -> Iterator[Problem]:
+        yield from self._method_problems()
+        for method in self.created:
+            yield from account_problems(self.payout, method, self.recipient)
+        if legacy.BANK in self.touched:
+            yield from self._bank_problems()
+
+    def _method_problems(self) -> Iterator[Problem]:
+        method = self.payout.method
+        if method is None or method == self.shown_method:
+            return
+        if method not in ACCOUNT_TYPES:
+            yield unknown_method(self.payout)
+        elif self.payout.sent(method) is None and self.account(method) is None:
+            yield empty(f"{self.payout.place}accounts.{method}")
+
+    def _bank_problems(self) -> Iterator[Problem]:
+        """The country's rules for the account as it will be, told of the fields that change."""
+        place = self.payout.account_place(legacy.BANK)
+        differing, shown = self.differing, self.shown_bank
+        whole = {**shown, **differing}
+        if differing.keys() & {"routing", "branchNum"}:
+            # Answers show some branches under both names; the one that was changed is meant.
+            whole |= {name: None for name in ("routing", "branchNum") if name not in differing}
+        held, kind = shown["governmentId"], self.recipient.get("type")
+        changed = {place + name for name in differing}
+        yield from masks(differing, place)
+        for problem in (
+            *banking.problems(whole, place),
+            *banking.government_id_problems(whole, kind, place, held),
+        ):
+            if problem.field in changed:
+                yield problem
+
+    # What is sent
+
+    @property
+    def shown_bank(self) -> dict[str, JSON]:
+        return bank_answer(self.account(legacy.BANK) or {}, self.recipient)
+
+    @property
+    def differing(self) -> dict[str, JSON]:
+        """The fields of the bank account that are not what was shown."""
+        sent = dict(self.payout.bank or {})
+        if self.payout.currency and self.target == legacy.BANK:
+            sent.setdefault("currency", self.payout.currency)
+        shown = self.shown_bank
+        return {name: value for name, value in sent.items() if value != shown.get(name)}
+
+    def fields(self, method: str) -> dict[str, JSON]:
+        """The changed fields of an account that there is, in the current interface's names."""
+        held = self.account(method) or {}
+        sent = (
+            self._bank_fields(held)
+            if method == legacy.BANK
+            else WALLET.to_current(self.payout.wallet or {})
+        )
+        changed = {name: value for name, value in sent.items() if value != held.get(name)}
+        if method == self.target and (changed or not held.get("primary")):
+            changed["primary"] = True
+        return changed
+
+    def _bank_fields(self, held: Mapping[str, JSON]) -> dict[str, JSON]:
+        differing = self.differing
+        sent = bank_to_current({"country": held.get("country"), **differing}, held.get("branchId"))
+        return {name: value for name, value in sent.items() if not is_mask(value)}
+
+    @property
+    def new_accounts(self) -> Plan:
+        first = None if self.recipient.get("accounts") else next(iter(self.created), None)
+        return plan(self.payout, self.recipient, self.created, self.target or first)
+
+    @property
+    def government_ids(self) -> list[Sent]:
+        if self.payout.bank is None:
+            return []
+        if self.is_new(legacy.BANK):
+            return sent_government_ids(self.payout)
+        value = self.differing.get("governmentId")
+        bank = {"country": self.shown_bank["country"], "governmentId": value}
+        return sent_government_ids(replace(self.payout, bank=bank))
+
+
+def carry_out(changes: Changes, manners: Manners) -> Sub:
+    """PATCHes the accounts that there are, and adds those that there are not."""
+    for method in changes.touched:
+        if fields := changes.fields(method):
+            yield from _change(changes, method, fields)
+    yield from add_planned(changes.recipient, changes.new_accounts, manners)
+
+
+def _change(changes: Changes, method: str, fields: Mapping[str, JSON]) -> Sub:
+    """PATCH /recipients/:id/accounts/:account, read once more where the id has just changed."""
+    id_, sent_as = changes.recipient["id"], names(changes.payout, method)
+    held = changes.account(method) or {}
+    try:
+        yield Call("PATCH", account_path(id_, held), fields, sent_as=sent_as)
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        fresh = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
+        found = shown_accounts(fresh).get(ACCOUNT_TYPES[method])
+        if found is None:
+            raise
+        yield Call("PATCH", account_path(id_, found), fields, sent_as=sent_as)

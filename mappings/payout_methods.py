@@ -1,0 +1,108 @@
+"""Payout methods (legacy interface, section 4.2): three operations."""
+
+from __future__ import annotations
+
+from mappings import found, legacy, payout_changes, payouts
+from mappings.errors import NOT_FOUND
+from mappings.government_ids import entries, sent_as
+from mappings.grammar import Answer, Call, Flow, Invalid, Operation, Record, Request
+from mappings.objects import payout_answer
+
+
+def create_payout_method(request: Request) -> Flow:
+    """POST /recipients/:id/payout-methods
+
+    GET    /recipients/:id                    the accounts that there are
+    PATCH  /recipients/:id                    governmentIds, when one was given: the account needs it
+    POST   /recipients/:id/accounts           for each account sent, the primary one first
+    DELETE /recipients/:id/accounts/:account  the account of that type that clients saw before
+
+    If an account is refused the government id stays; sending it again is harmless.
+    """
+    recipient, facts = yield from found.recipient(request.ids["id"])
+    payout = payouts.read(request.body, "")
+    request.refuse(*payouts.plan_problems(payout, recipient))
+    holds = payouts.check_holds(payout, facts, request.manners)
+    primary = payouts.primary_method(payout)
+    plan = payouts.plan(payout, recipient, payout.methods, primary)
+    ids = payouts.sent_government_ids(payout)
+    if ids:
+        fields = {"governmentIds": entries(ids, recipient, request.manners)}
+        path = f"/recipients/{recipient['id']}"
+        recipient = (yield Call("PATCH", path, fields, sent_as=sent_as(ids)))["recipient"]
+    recipient = yield from payouts.add_planned(recipient, plan, request.manners)
+    if holds:
+        yield Record("recipient", recipient["id"], holds)
+    shown = payout_answer(recipient, {**facts, **holds}, request.manners)
+    return Answer(shown or {}, payouts.hold_notices(holds))
+
+
+def read_payout_method(request: Request) -> Flow:
+    """GET /recipients/:id/payout-methods
+
+    GET /recipients/:id
+    """
+    recipient, facts = yield from found.recipient(request.ids["id"])
+    shown = payout_answer(recipient, facts, request.manners)
+    if shown is None:
+        raise Invalid(NOT_FOUND)
+    return Answer(shown)
+
+
+def update_payout_method(request: Request) -> Flow:
+    """PATCH /recipients/:id/payout-methods
+
+    GET    /recipients/:id                    what is shown decides what was changed
+    PATCH  /recipients/:id                    governmentIds, when one was given
+    PATCH  /recipients/:id/accounts/:account  the changed fields, and that it is the primary one
+    POST   /recipients/:id/accounts           where there is no such account, or its country changes
+    DELETE /recipients/:id/accounts/:account  the account that a new one took the place of
+    """
+    recipient, facts = yield from found.recipient(request.ids["id"])
+    payout = payouts.read(request.body, "")
+    changes = payout_changes.Changes(payout, recipient)
+    request.refuse(*changes.problems())
+    holds = payouts.check_holds(payout, facts, request.manners)
+    if ids := changes.government_ids:
+        fields = {"governmentIds": entries(ids, recipient, request.manners)}
+        yield Call("PATCH", f"/recipients/{recipient['id']}", fields, sent_as=sent_as(ids))
+    yield from payout_changes.carry_out(changes, request.manners)
+    if holds:
+        yield Record("recipient", recipient["id"], holds)
+    return Answer({"object": "updated"}, payouts.hold_notices(holds))
+
+
+_PATH = "/recipients/{id}/payout-methods"
+_HOLDS = "autoswitch and holdup are remembered, not carried out; a wallet's currency is not kept"
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        _PATH,
+        create_payout_method,
+        "4.2",
+        "lossy",
+        _HOLDS,
+        takes=legacy.PayoutBody,
+        gives=legacy.Payout,
+    ),
+    Operation(
+        "GET",
+        _PATH,
+        read_payout_method,
+        "4.2",
+        "emulated",
+        "read from the recipient's accounts",
+        gives=legacy.Payout,
+    ),
+    Operation(
+        "PATCH",
+        _PATH,
+        update_payout_method,
+        "4.2",
+        "lossy",
+        _HOLDS,
+        takes=legacy.PayoutBody,
+        gives=legacy.DoneAnswer,
+    ),
+)

@@ -1,0 +1,326 @@
+"""The payout object of a recipient, and the recipient accounts that it becomes.
+
+Pieces of conversation that several operations carry on: create and update of a recipient, and the
+payout methods' own. Each checks everything first and raises ``Invalid``; then come the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mappings import banking, current, legacy
+from mappings.banking import empty, invalid
+from mappings.government_ids import Sent
+from mappings.grammar import (
+    JSON,
+    Call,
+    Failure,
+    Invalid,
+    Manners,
+    Problem,
+    Recall,
+    Record,
+    Refused,
+    Step,
+    Unreachable,
+)
+from mappings.kinds import is_mask
+from mappings.objects import (
+    ACCOUNT_TYPES,
+    BANK,
+    WALLET,
+    Facts,
+    hold_answer,
+    primary_account,
+    shown_accounts,
+    shown_government_id,
+)
+
+Recipient = Mapping[str, JSON]
+Sub = Generator[Step, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Payout:
+    """A payout object as a client sent it, checked; ``place`` is what its fields stand below."""
+
+    place: str
+    method: str | None
+    currency: str | None
+    bank: Mapping[str, JSON] | None
+    wallet: Mapping[str, JSON] | None
+    holds: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+
+    def sent(self, method: str) -> Mapping[str, JSON] | None:
+        return self.bank if method == legacy.BANK else self.wallet
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that accounts were sent for, the primary one first."""
+        given = [method for method in ACCOUNT_TYPES if self.sent(method) is not None]
+        return sorted(given, key=lambda method: method != self.method)
+
+    def account_place(self, method: str) -> str:
+        return f"{self.place}accounts.{method}."
+
+
+def read(body: Mapping[str, JSON] | None, place: str) -> Payout:
+    """``place`` is empty for a body of its own, ``payout.`` inside a recipient."""
+    body = body or {}
+    primary, accounts = body.get("primary") or {}, body.get("accounts") or {}
+    holds = {name: given(body[name]) for name in ("autoswitch", "holdup") if body.get(name)}
+    return Payout(
+        place,
+        primary.get("method"),
+        primary.get("currency"),
+        given(accounts.get("bank")),
+        given(accounts.get("wallet")),
+        {name: hold for name, hold in holds.items() if hold},
+    )
+
+
+def given(sent: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
+    """An object without its nulls: typed clients send every field of an account that they know."""
+    if sent is None:
+        return None
+    return {name: value for name, value in sent.items() if value is not None}
+
+
+# New accounts: a create with a payout, and POST payout-methods
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Accounts to create, the primary one first, each with the names of its fields."""
+
+    accounts: tuple[tuple[dict[str, JSON], dict[str, str]], ...]
+
+
+def primary_method(payout: Payout) -> str | None:
+    """The method named, or the only one that an account was sent for."""
+    return payout.method or (payout.methods[0] if len(payout.methods) == 1 else None)
+
+
+def plan_problems(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
+    """What is wrong with a payout of new accounts.
+
+    ``recipient`` needs no more than ``type`` and ``governmentIds``.
+    """
+    method = primary_method(payout)
+    if method is None:
+        yield empty(f"{payout.place}primary.method")
+    elif method not in ACCOUNT_TYPES:
+        yield unknown_method(payout)
+    elif payout.sent(method) is None:
+        yield empty(f"{payout.place}accounts.{method}")
+    for sent in payout.methods:
+        yield from account_problems(payout, sent, recipient)
+
+
+def plan(payout: Payout, recipient: Recipient, methods: list[str], primary: str | None) -> Plan:
+    """The accounts that these methods of a payout without problems become."""
+    accounts = []
+    for method in methods:
+        account = {**new_account(payout, method, recipient), "primary": method == primary}
+        accounts.append((account, names(payout, method)))
+    return Plan(tuple(accounts))
+
+
+def unknown_method(payout: Payout) -> Problem:
+    return invalid(f"{payout.place}primary.method", "must be a payout method that can be set up")
+
+
+def account_problems(payout: Payout, method: str, recipient: Recipient) -> Iterator[Problem]:
+    """What is wrong with one whole account."""
+    place, sent = payout.account_place(method), payout.sent(method) or {}
+    if method == legacy.WALLET:
+        if not sent.get("address"):
+            yield empty(f"{place}address")
+        return
+    held = shown_government_id(recipient, sent.get("country"))
+    yield from masks(sent, place)
+    yield from banking.problems(sent, place)
+    yield from banking.government_id_problems(sent, recipient.get("type"), place, held)
+    if not (sent.get("currency") or payout.currency):
+        yield empty(f"{payout.place}primary.currency")
+
+
+MASKABLE = frozenset(
+    {"ssn", "passport", "governmentId", "accountNum", "iban", "routing", "branchNum", "institution"}
+)
+
+
+def masks(sent: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+    """Masked values, other than the ones shown: what stands behind them is not known here."""
+    for name in sorted(MASKABLE & sent.keys()):
+        if is_mask(sent[name]):
+            yield invalid(
+                place + name, "is a masked value that is not the one shown; send it whole"
+            )
+
+
+def new_account(payout: Payout, method: str, recipient: Recipient) -> dict[str, JSON]:
+    """The body of POST ``/recipients/:id/accounts`` (current interface, section 4.2)."""
+    if method == legacy.WALLET:
+        return {"type": current.WALLET, **WALLET.to_current(payout.wallet or {})}
+    bank = payout.bank or {}
+    account = {"type": current.BANK_TRANSFER, **bank_to_current(bank)}
+    account.setdefault("currency", payout.currency)
+    account.setdefault("accountHolderName", holder(recipient))
+    return account
+
+
+def bank_to_current(bank: Mapping[str, JSON], shown_branch: JSON = None) -> dict[str, JSON]:
+    """The fields of ``accounts.bank`` that a client gave, as the current interface has them."""
+    account = BANK.to_current(bank)
+    if iban := account.get("iban"):
+        account["iban"] = banking.normal_iban(iban)
+    if branch := banking.branch_of(bank, shown_branch):
+        account["branchId"] = branch
+    if bank.get("country") == "CA" and bank.get("institution"):
+        account["bankId"] = bank["institution"]
+    if bank.get("bankRegion"):
+        account.setdefault("bankRegion", bank["bankRegion"])
+    return account
+
+
+def holder(recipient: Recipient) -> JSON:
+    """Who an account belongs to where the client does not say: the recipient."""
+    parts = [recipient.get("firstName"), recipient.get("lastName")]
+    if recipient.get("type") == "individual" and all(parts):
+        return " ".join(map(str, parts))  # as the service makes an individual's name
+    return recipient.get("name")
+
+
+def names(payout: Payout, method: str) -> dict[str, str]:
+    """Account field to the client's own, for ``sent_as``."""
+    place = payout.account_place(method)
+    if method == legacy.WALLET:
+        return {**WALLET.sent_as(place), "type": f"{payout.place}primary.method"}
+    bank = payout.bank or {}
+    told = BANK.sent_as(place)
+    told["branchId"] = place + banking.branch_field(bank)
+    told["type"] = f"{payout.place}primary.method"
+    if not bank.get("currency"):
+        told["currency"] = f"{payout.place}primary.currency"
+    if bank.get("iban") and not bank.get("accountNum"):
+        told["accountNum"] = f"{place}iban"
+    return told
+
+
+def sent_government_ids(payout: Payout) -> list[Sent]:
+    """The government id that came with a bank account."""
+    bank = payout.bank or {}
+    value, country = bank.get("governmentId"), bank.get("country")
+    if not value or not country:
+        return []
+    return [Sent(country, value, f"{payout.account_place(legacy.BANK)}governmentId")]
+
+
+def add_account(
+    recipient_id: str, account: dict[str, JSON], sent_as: Mapping[str, str], manners: Manners
+) -> Sub:
+    """POST /recipients/:id/accounts, once more where the country wants the number in its IBAN.
+
+    Returns the account. ``accountNum`` never holds an IBAN: a client that sent an IBAN alone has
+    it sent alone, and only a service that says it misses the number gets the domestic one.
+    """
+    path = f"/recipients/{recipient_id}/accounts"
+    number = _number_from_iban(account, manners)
+    if number is None:
+        return (yield Call("POST", path, account, sent_as=sent_as))["account"]
+    whole = {**account, "accountNum": number}
+    country = account["country"]
+    if manners.account_number_from_iban == "auto":
+        facts = yield Recall("country", country)
+        if not facts.get("account_number"):
+            try:
+                return (yield Call("POST", path, account, sent_as=sent_as))["account"]
+            except Refused as refused:
+                if not refused.names("empty_field", "accountNum"):
+                    raise
+            added = (yield Call("POST", path, whole, sent_as=sent_as))["account"]
+            yield Record("country", country, {"account_number": True})
+            return added
+    return (yield Call("POST", path, whole, sent_as=sent_as))["account"]
+
+
+def _number_from_iban(account: Mapping[str, JSON], manners: Manners) -> str | None:
+    iban = account.get("iban")
+    if not iban or account.get("accountNum") or manners.account_number_from_iban == "never":
+        return None
+    return banking.account_number_in(iban)
+
+
+def add_planned(recipient: Recipient, planned: Plan, manners: Manners) -> Sub:
+    """Adds the accounts of a plan; then each takes the place of the one clients saw of its type.
+
+    Returns the recipient as it then is. When one is refused, those before it are taken back. An
+    old account that cannot be deleted stays as one that is not primary, and nothing is lost.
+    """
+    before = recipient
+    added: list[dict[str, JSON]] = []
+    try:
+        for account, sent_as in planned.accounts:
+            answered = yield from add_account(recipient["id"], account, sent_as, manners)
+            added.append({**account, **answered})
+    except (Refused, Unreachable):
+        yield from _take_back(before, added)
+        raise
+    shown = shown_accounts(before)
+    replaced = [shown[account["type"]] for account in added if account["type"] in shown]
+    for account in replaced:
+        with suppress(Failure):
+            yield Call("DELETE", account_path(recipient["id"], account))
+    return with_accounts(recipient, added, replaced)
+
+
+def _take_back(recipient: Recipient, added: list[dict[str, JSON]]) -> Sub:
+    """Deletes accounts just added, and has the one be primary again that was."""
+    with suppress(Failure):
+        for account in added:
+            yield Call("DELETE", account_path(recipient["id"], account))
+        was = primary_account(recipient)
+        if was and any(account["primary"] for account in added):
+            yield Call("PATCH", account_path(recipient["id"], was), {"primary": True})
+
+
+def with_accounts(
+    recipient: Recipient, added: list[dict[str, JSON]], replaced: list[dict[str, JSON]]
+) -> Recipient:
+    """The recipient with these accounts for those."""
+    kept = [account for account in recipient.get("accounts") or [] if account not in replaced]
+    if any(account["primary"] for account in added):
+        kept = [{**account, "primary": False} for account in kept]
+    return {**recipient, "accounts": [*kept, *added]}
+
+
+def account_path(recipient_id: str, account: Mapping[str, JSON]) -> str:
+    return f"/recipients/{recipient_id}/accounts/{account['recipientAccountId']}"
+
+
+# autoswitch and holdup: remembered, not carried out
+
+
+def check_holds(payout: Payout, facts: Facts, manners: Manners) -> dict[str, JSON]:
+    """What is to be remembered; raises Invalid where the operator wants it refused."""
+    changed: dict[str, JSON] = {}
+    for name, hold in payout.holds.items():
+        shown = hold_answer(facts, name)
+        if {**shown, **hold} == shown:
+            continue
+        if hold.get("active") and manners.holdup == "refuse":
+            raise Invalid(invalid(f"{payout.place}{name}.active", "is not supported"))
+        changed[name] = {**shown, **hold}
+    return changed
+
+
+def hold_notices(changed: Mapping[str, JSON]) -> tuple[str, ...]:
+    return tuple(
+        f"{name} was asked for; payouts to this recipient are not held"
+        for name, hold in changed.items()
+        if hold["active"]
+    )

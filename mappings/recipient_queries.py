@@ -1,0 +1,255 @@
+"""The list of recipients: the same words on both sides, and other meanings.
+
+What the service can answer itself it is asked in one call. Everything else is decided here, on
+the legacy document's meaning (legacy interface, section 4.1), over all that the service lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, time
+from typing import Any
+
+from mappings import current
+from mappings.grammar import JSON, Find
+from mappings.kinds import alpha_2
+from mappings.objects import (
+    UPSTREAM_STATUS,
+    Facts,
+    is_gone,
+    primary_account,
+    shown_compliance,
+    shown_status,
+)
+from mappings.paging import page_of
+
+Row = Mapping[str, JSON]
+Remembered = Mapping[str, Facts]
+
+SERVICE_ORDERS = frozenset(
+    {"name", "email", "referenceId", "payoutMethod", "createdAt", "updatedAt"}
+)
+"""Current interface, section 4.1, orderBy."""
+
+SERVICE_STATUSES = frozenset({"active", "incomplete", "suspended"})
+SERVICE_COMPLIANCE = frozenset({"verified", "blocked"})
+"""Not ``pending``: to a legacy client it includes ``review``, which no filter names."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """A list query as it is read: what narrows the service's list, and what is decided here."""
+
+    narrow: dict[str, str] = field(default_factory=dict)
+    tests: list[Callable[[Row], bool]] = field(default_factory=list)
+    exact: bool = True
+    """Whether the service, asked with ``narrow``, gives just what the client asked for."""
+
+    def ask(self, name: str, value: str) -> None:
+        self.narrow[name] = value
+
+    def decide(self, test: Callable[[Row], bool]) -> None:
+        self.tests.append(test)
+        self.exact = False
+
+
+def find(query: Mapping[str, str], remembered: Remembered) -> Find:
+    """The question that a list query asks; unknown parameters are ignored."""
+    question = _Question()
+    for name, read in _PARAMETERS.items():
+        if value := query.get(name):
+            read(question, value, query, remembered)
+    order = query["orderBy"] if query.get("orderBy") in ORDERS else "createdAt"
+    descending = query.get("sortBy") != "asc"
+    page = page_of(query)
+    sorting = {"orderBy": order, "sortBy": "desc" if descending else "asc"}
+    askable = question.exact and order in SERVICE_ORDERS
+    return Find(
+        "/recipients",
+        "recipients",
+        page.number,
+        page.size,
+        hidden=lambda row: is_gone(row, remembered.get(row["id"], {})),
+        where=lambda row: all(test(row) for test in question.tests),
+        order=lambda row: ORDERS[order](row, remembered.get(row["id"], {})),
+        descending=descending,
+        ask={**page.query(), **question.narrow, **sorting} if askable else None,
+        narrow=question.narrow,
+        hiding=any(facts.get("deleted") for facts in remembered.values()),
+    )
+
+
+# Parameters: each narrows what the service lists, or is decided here, or both
+
+
+def _search(question: _Question, value: str, *_: Any) -> None:
+    wanted = value.casefold()
+
+    def anywhere(row: Row) -> bool:
+        return any(
+            wanted in _text(row.get(name)).casefold() for name in ("name", "email", "referenceId")
+        )
+
+    question.decide(anywhere)
+
+
+def _status(question: _Question, value: str, _: Any, remembered: Remembered) -> None:
+    worded = any(
+        UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in remembered.values()
+    )
+    if value in SERVICE_STATUSES:
+        question.ask("status", value)
+    if value not in SERVICE_STATUSES or worded:
+        question.decide(lambda row: shown_status(row, remembered.get(row["id"], {})) == value)
+
+
+def _compliance(question: _Question, value: str, *_: Any) -> None:
+    if value in SERVICE_COMPLIANCE:
+        question.ask("complianceStatus", value)
+    else:
+        question.decide(lambda row: shown_compliance(row.get("complianceStatus")) == value)
+
+
+def _country(question: _Question, value: str, *_: Any) -> None:
+    if code := alpha_2(value):
+        question.ask("country", code)
+    else:
+        question.decide(lambda _row: False)
+
+
+def _city(question: _Question, value: str, *_: Any) -> None:
+    question.decide(lambda row: _text(_address(row).get("city")).casefold() == value.casefold())
+
+
+def _payout_method(question: _Question, value: str, query: Mapping[str, str], _: Any) -> None:
+    with_currency = bool(query.get("payoutCurrency"))
+    if value == current.WALLET or (value == current.BANK_TRANSFER and with_currency):
+        question.ask("payoutMethod", value)
+    else:
+        question.decide(lambda row: method_of(row) == value)
+
+
+def _payout_currency(question: _Question, value: str, query: Mapping[str, str], _: Any) -> None:
+    code = value.upper()
+    if query.get("payoutMethod") == current.BANK_TRANSFER:
+        question.ask("currency", code)
+    else:
+        question.decide(lambda row: currency_of(row) == code)
+
+
+def _start_date(question: _Question, value: str, *_: Any) -> None:
+    if span := _span(value):
+        start, _end = span
+        # What was created since then was also updated since then.
+        question.ask("startDate", start.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+        question.decide(lambda row: created(row) >= start)
+
+
+def _end_date(question: _Question, value: str, *_: Any) -> None:
+    if span := _span(value):
+        _start, end = span
+        question.decide(lambda row: created(row) <= end)
+
+
+_PARAMETERS: dict[str, Callable[[_Question, str, Mapping[str, str], Remembered], None]] = {
+    "search": _search,
+    "status": _status,
+    "complianceStatus": _compliance,
+    "country": _country,
+    "city": _city,
+    "payoutMethod": _payout_method,
+    "payoutCurrency": _payout_currency,
+    "startDate": _start_date,
+    "endDate": _end_date,
+}
+
+
+# What a row says
+
+
+def method_of(row: Row) -> JSON:
+    primary = primary_account(row)
+    return primary["type"] if primary else row.get("payoutMethod")
+
+
+def currency_of(row: Row) -> JSON:
+    primary = primary_account(row)
+    return (primary or {}).get("currency") or row.get("primaryCurrency")
+
+
+def created(row: Row) -> datetime:
+    return instant(row.get("createdAt"))
+
+
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
+
+
+def instant(text: JSON) -> datetime:
+    """A date of the interfaces (ISO 8601, UTC where it does not say); the beginning of time if none."""
+    try:
+        read = datetime.fromisoformat(text)
+        return read.astimezone(UTC) if read.tzinfo else read.replace(tzinfo=UTC)
+    except (TypeError, ValueError, OverflowError):
+        return _BEGINNING
+
+
+def _span(text: str) -> tuple[datetime, datetime] | None:
+    """The first and the last instant that a date means; one without a time means its whole day."""
+    # A plus sign in a query is read as a space; before an offset it was a plus.
+    start = instant(re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text))
+    if start == _BEGINNING:
+        return None
+    if re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        return start, datetime.combine(start, time.max, UTC)
+    return start, start
+
+
+def _address(row: Row) -> Mapping[str, JSON]:
+    return row.get("address") or {}
+
+
+def _text(value: JSON) -> str:
+    return value if isinstance(value, str) else ""
+
+
+# Orders
+
+
+def _plain(name: str) -> Callable[[Row, Facts], Any]:
+    return lambda row, _facts: _text(row.get(name))
+
+
+def _in_address(name: str) -> Callable[[Row, Facts], Any]:
+    return lambda row, _facts: _text(_address(row).get(name))
+
+
+ORDERS: Mapping[str, Callable[[Row, Facts], Any]] = {
+    **{
+        name: _plain(name)
+        for name in (
+            [
+                "id",
+                "name",
+                "email",
+                "referenceId",
+                "firstName",
+                "lastName",
+                "type",
+                "language",
+                "dob",
+                "primaryCurrency",
+            ]
+        )
+    },
+    **{name: _in_address(name) for name in ("country", "city", "region", "postalCode")},
+    "status": lambda row, facts: _text(shown_status(row, facts)),
+    "complianceStatus": lambda row, _facts: _text(shown_compliance(row.get("complianceStatus"))),
+    "payoutMethod": lambda row, _facts: _text(method_of(row)),
+    "payoutCurrency": lambda row, _facts: _text(currency_of(row)),
+    "createdAt": lambda row, _facts: created(row),
+    "updatedAt": lambda row, _facts: instant(row.get("updatedAt")),
+}
+"""Legacy interface, section 4.1, orderBy: "status, country, city, name, email, id,
+complianceStatus and others"."""

@@ -1,0 +1,445 @@
+"""Recipients (legacy interface, section 4.1): eight operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from mappings import found, legacy, payout_changes, payouts, recipient_queries
+from mappings.banking import empty, invalid
+from mappings.errors import NOT_FOUND
+from mappings.government_ids import Sent, entries, sent_as
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Call,
+    Failure,
+    Flow,
+    Invalid,
+    Manners,
+    Operation,
+    Problem,
+    Recall,
+    Record,
+    Refused,
+    Request,
+    Together,
+    Unreachable,
+)
+from mappings.objects import (
+    RECIPIENT,
+    UPSTREAM_STATUS,
+    Facts,
+    is_gone,
+    payment_answer,
+    recipient_answer,
+    shown_ssn,
+    shown_status,
+)
+from mappings.paging import asked, meta, meta_of, page_of
+from mappings.payouts import Payout, Recipient, Sub
+
+# Create
+
+
+def create_recipient(request: Request) -> Flow:
+    """POST /recipients
+
+    POST   /recipients               the fields of the current document's create
+    PATCH  /recipients/:id           language and currency, when given
+    POST   /recipients/:id/accounts  for each account of a payout, the primary one first
+    GET    /recipients/:id           with a payout: the accounts decide status and route
+    DELETE /recipients/:id           when a later call is refused: the client sent one request
+
+    A recipient that cannot be deleted again is remembered as deleted, and so never shown.
+    """
+    body = request.body
+    payout = payouts.read(body.get("payout"), "payout.")
+    request.refuse(*_create_problems(body), *_payout_problems(payout, body))
+    holds = payouts.check_holds(payout, {}, request.manners)
+    ids = [*_sent_ssn(body), *payouts.sent_government_ids(payout)]
+    sent = _create_body(body, ids, request.manners)
+    names = {**RECIPIENT.sent_as(), **sent_as(ids)}
+    created = (yield Call("POST", "/recipients", sent, sent_as=names))["recipient"]
+    try:
+        recipient = yield from _complete(created, body, payout, request.manners)
+    except (Refused, Unreachable):
+        yield from _undo(created["id"])
+        raise
+    if holds:
+        yield Record("recipient", created["id"], holds)
+    shown = recipient_answer(recipient, holds, request.manners)
+    return Answer({"recipient": shown}, payouts.hold_notices(holds))
+
+
+def _create_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
+    needed = {"individual": ("firstName", "lastName"), "business": ("name",)}
+    for name in ("type", "email", *needed.get(body.get("type", ""), ())):
+        if not body.get(name):
+            yield empty(name)
+    yield from payouts.masks(body, "")
+
+
+def _payout_problems(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Problem]:
+    if payout.methods or payout.method:
+        yield from payouts.plan_problems(payout, body)
+
+
+def _create_body(body: Mapping[str, JSON], ids: list[Sent], manners: Manners) -> dict[str, JSON]:
+    sent = RECIPIENT.to_current(body)
+    sent.pop("language", None)
+    if body["type"] == "business":
+        sent["name"] = body["name"]
+    if ids:
+        sent["governmentIds"] = entries(ids, {}, manners)
+    return sent
+
+
+def _sent_ssn(body: Mapping[str, JSON]) -> list[Sent]:
+    return [Sent("US", body["ssn"], "ssn")] if body.get("ssn") else []
+
+
+def _complete(
+    created: Recipient, body: Mapping[str, JSON], payout: Payout, manners: Manners
+) -> Sub:
+    """What the create call has no fields for; returns the recipient as it then is."""
+    path, recipient = f"/recipients/{created['id']}", created
+    later = _later_fields(body)
+    if later:
+        names = RECIPIENT.sent_as() | {"primaryCurrency": _currency_field(body)}
+        recipient = (yield Call("PATCH", path, later, sent_as=names))["recipient"]
+    if not payout.methods:
+        return recipient
+    recipient = yield from payouts.add_planned(recipient, _plan(payout, body), manners)
+    try:
+        return (yield Call("GET", path))["recipient"]
+    except Failure:
+        # All of it is done; what is known of it is answer enough.
+        return recipient
+
+
+def _plan(payout: Payout, body: Mapping[str, JSON]) -> payouts.Plan:
+    return payouts.plan(payout, body, payout.methods, payouts.primary_method(payout))
+
+
+def _later_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
+    currency = body.get(_currency_field(body))
+    later = {"language": body.get("language"), "primaryCurrency": currency}
+    return {name: value for name, value in later.items() if value is not None}
+
+
+def _currency_field(body: Mapping[str, JSON]) -> str:
+    """Requests say ``currency``; clients that send an object back say ``primaryCurrency``."""
+    return "currency" if body.get("currency") else "primaryCurrency"
+
+
+def _undo(recipient_id: str) -> Sub:
+    yield Record("recipient", recipient_id, {"deleted": True})
+    try:
+        yield Call("DELETE", f"/recipients/{recipient_id}")
+    except Failure:
+        return
+
+
+# Read
+
+
+def read_recipient(request: Request) -> Flow:
+    """GET /recipients/:id
+
+    GET /recipients/:id
+    """
+    recipient, facts = yield from found.recipient(request.ids["id"])
+    return Answer({"recipient": recipient_answer(recipient, facts, request.manners)})
+
+
+def list_recipients(request: Request) -> Flow:
+    """GET /recipients
+
+    GET /recipients  once where the service can answer the question itself, else page by page
+    """
+    remembered = yield Recall("recipient")
+    result = yield recipient_queries.find(request.query, remembered)
+    shown = [
+        recipient_answer(row, remembered.get(row["id"], {}), request.manners) for row in result.rows
+    ]
+    number = page_of(request.query).number
+    return Answer({"recipients": shown, "meta": meta(number, result.pages, result.records)})
+
+
+def read_recipient_logs(request: Request) -> Flow:
+    """GET /recipients/:id/logs
+
+    GET /recipients/:id
+    GET /recipients/:id/logs
+    """
+    id_ = request.ids["id"]
+    call = Call("GET", f"/recipients/{id_}/logs", query=asked(request.query))
+    _recipient, given = yield from found.recipient_with(id_, call)
+    entries_given = given.get("activities") or []
+    counts = meta_of(given.get("meta"), page_of(request.query), len(entries_given))
+    return Answer({"activities": [_without_keys(one) for one in entries_given], "meta": counts})
+
+
+_KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature")
+
+
+def _without_keys(entry: Mapping[str, JSON]) -> dict[str, JSON]:
+    """A log entry as it is, but for header values that carry a key."""
+    headers = entry.get("headers")
+    if not isinstance(headers, dict):
+        return dict(entry)
+    return {
+        **entry,
+        "headers": {name: _masked_header(name, value) for name, value in headers.items()},
+    }
+
+
+def _masked_header(name: str, value: JSON) -> JSON:
+    carries = any(word in name.lower() for word in _KEY_HEADERS)
+    return "********" if carries and "*" not in str(value) else value
+
+
+def read_recipient_payments(request: Request) -> Flow:
+    """GET /recipients/:id/payments
+
+    GET /recipients/:id
+    GET /recipients/:id/payments  paged by the service
+    """
+    id_ = request.ids["id"]
+    call = Call("GET", f"/recipients/{id_}/payments", query=asked(request.query))
+    (recipient, facts), given = yield from found.recipient_with(id_, call)
+    shown = recipient_answer(recipient, facts, request.manners)
+    payments = [payment_answer(one, shown) for one in given.get("payments") or []]
+    counts = meta_of(given.get("meta"), page_of(request.query), len(payments))
+    return Answer({"payments": payments, "meta": counts})
+
+
+# Update
+
+
+def update_recipient(request: Request) -> Flow:
+    """PATCH /recipients/:id
+
+    GET    /recipients/:id                    what is shown decides what was changed
+    PATCH  /recipients/:id                    the fields sent, without what only answers have
+    PATCH  /recipients/:id/accounts/:account  a payout: the changed fields of the account there is
+    POST   /recipients/:id/accounts           a payout: where there is none, or its country changes
+    DELETE /recipients/:id/accounts/:account  the account that a new one took the place of
+
+    When the payout is refused, the recipient's own changes stay; sending them again is harmless.
+    """
+    recipient, facts = yield from found.recipient(request.ids["id"])
+    body, manners = _without_shown(request.body, recipient), request.manners
+    payout = payouts.read(body.get("payout"), "payout.")
+    changes = payout_changes.Changes(payout, recipient)
+    request.refuse(*_update_problems(body, recipient, facts), *changes.problems())
+    holds = payouts.check_holds(payout, facts, manners)
+    ids = [*_sent_ssn(body), *changes.government_ids]
+    fields = _update_fields(body, recipient, facts, ids, manners)
+    if fields:
+        names = RECIPIENT.sent_as() | {"primaryCurrency": _currency_field(body)} | sent_as(ids)
+        yield Call("PATCH", f"/recipients/{recipient['id']}", fields, sent_as=names)
+    if word := _status_fact(body, fields, facts):
+        yield Record("recipient", recipient["id"], word)
+    yield from payout_changes.carry_out(changes, manners)
+    if holds:
+        yield Record("recipient", recipient["id"], holds)
+    return Answer({"object": "updated"}, payouts.hold_notices(holds))
+
+
+def _without_shown(body: Mapping[str, JSON], recipient: Recipient) -> dict[str, JSON]:
+    """The body without the masks that were shown; any other mask is a problem."""
+    shown = {"ssn": shown_ssn(recipient), "passport": recipient.get("passport")}
+    return {
+        name: value
+        for name, value in body.items()
+        if not (name in shown and value is not None and value == shown[name])
+    }
+
+
+_SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
+
+
+def _update_problems(
+    body: Mapping[str, JSON], recipient: Recipient, facts: Facts
+) -> Iterator[Problem]:
+    for name in ("type", "email"):
+        if name in body and not body[name]:
+            yield empty(name)
+    yield from payouts.masks(body, "")
+    status = _new_status(body, recipient, facts)
+    if status is not None and status not in _SETTABLE:
+        yield invalid("status", f"must be one of: {', '.join(_SETTABLE)}")
+
+
+def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
+    """The status asked for; None where it is the one shown, or one that nobody can set."""
+    status = body.get("status")
+    if status in (None, "incomplete", shown_status(recipient, facts)):
+        return None
+    return status
+
+
+def _update_fields(
+    body: Mapping[str, JSON], recipient: Recipient, facts: Facts, ids: list[Sent], manners: Manners
+) -> dict[str, JSON]:
+    fields = RECIPIENT.to_current(body)
+    if "name" in body and _sends_name(body, recipient):
+        fields["name"] = body["name"]
+    currency = body.get(_currency_field(body))
+    if currency and currency != recipient.get("primaryCurrency"):
+        fields["primaryCurrency"] = currency
+    if status := _new_status(body, recipient, facts):
+        fields["status"] = UPSTREAM_STATUS.get(status, status)
+    if ids:
+        fields["governmentIds"] = entries(ids, recipient, manners)
+    return fields
+
+
+def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
+    """An individual's name is made of first and last name; on its own it is a change like any."""
+    if body.get("type", recipient.get("type")) == "business":
+        return True
+    parts = body.get("firstName") or body.get("lastName")
+    return not parts and body["name"] != recipient.get("name")
+
+
+def _status_fact(
+    body: Mapping[str, JSON], fields: Mapping[str, JSON], facts: Facts
+) -> dict[str, JSON]:
+    """The word to remember, or to forget, once the service has taken the status."""
+    if "status" not in fields:
+        return {}
+    word = body["status"] if body["status"] in UPSTREAM_STATUS else None
+    return {"status": word} if word != facts.get("status") else {}
+
+
+# Delete
+
+
+def delete_recipient(request: Request) -> Flow:
+    """DELETE /recipients/:id
+
+    GET    /recipients/:id  an archived one is gone for a legacy client
+    DELETE /recipients/:id  archives it; from here on it is remembered as deleted
+    """
+    id_ = request.ids["id"]
+    yield from found.recipient(id_)
+    yield Call("DELETE", f"/recipients/{id_}")
+    yield Record("recipient", id_, {"deleted": True})
+    return Answer({"object": "deleted"})
+
+
+def delete_recipients(request: Request) -> Flow:
+    """DELETE /recipients
+
+    GET    /recipients/:id  each: when one is unknown, none is deleted
+    DELETE /recipients      all at once
+    """
+    ids = list(dict.fromkeys(request.body["ids"]))
+    if not ids:
+        request.refuse(empty("ids"))
+    yield from _all_found(ids)
+    yield Call("DELETE", "/recipients", {"ids": ids}, sent_as={"ids": "ids"})
+    for id_ in ids:
+        yield Record("recipient", id_, {"deleted": True})
+    return Answer({"object": "deleted"})
+
+
+def _all_found(ids: list[str]) -> Sub:
+    if not all(map(RECIPIENT_ID.fullmatch, ids)):
+        raise Invalid(NOT_FOUND)
+    remembered = yield Recall("recipient")
+    given = yield Together([Call("GET", f"/recipients/{id_}") for id_ in ids])
+    for id_, one in zip(ids, given, strict=True):
+        if isinstance(one, Exception):
+            raise one
+        if is_gone(one["recipient"], remembered.get(id_, {})):
+            raise Invalid(NOT_FOUND)
+
+
+RECIPIENT_ID = re.compile("R-[A-Za-z0-9]+")
+_ONE, _ALL = "/recipients/{id}", "/recipients"
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        _ALL,
+        create_recipient,
+        "4.1",
+        "emulated",
+        "several calls, undone together; language, currency and payout follow the create call",
+        takes=legacy.RecipientBody,
+        gives=legacy.RecipientAnswer,
+    ),
+    Operation(
+        "GET",
+        _ALL,
+        list_recipients,
+        "4.1",
+        "emulated",
+        "what the service's filters and orders do not cover is decided here",
+        gives=legacy.RecipientsAnswer,
+        query=legacy.RecipientsQuery,
+    ),
+    Operation(
+        "DELETE",
+        _ALL,
+        delete_recipients,
+        "4.1",
+        "emulated",
+        "the service archives; they are gone for legacy clients",
+        takes=legacy.IdsBody,
+        gives=legacy.DoneAnswer,
+    ),
+    Operation(
+        "GET",
+        _ONE,
+        read_recipient,
+        "4.1",
+        "lossy",
+        "no counterpart of the automatic `inactive` after 12 months",
+        gives=legacy.RecipientAnswer,
+    ),
+    Operation(
+        "PATCH",
+        _ONE,
+        update_recipient,
+        "4.1",
+        "emulated",
+        "`disabled` and `inactive` are remembered here; a payout becomes accounts",
+        takes=legacy.RecipientBody,
+        gives=legacy.DoneAnswer,
+    ),
+    Operation(
+        "DELETE",
+        _ONE,
+        delete_recipient,
+        "4.1",
+        "emulated",
+        "the service archives; it is gone for legacy clients",
+        gives=legacy.DoneAnswer,
+    ),
+    Operation(
+        "GET",
+        f"{_ONE}/logs",
+        read_recipient_logs,
+        "4.1",
+        "exact",
+        "entries pass as they are, keys masked",
+        gives=legacy.ActivitiesAnswer,
+        query=legacy.PageQuery,
+    ),
+    Operation(
+        "GET",
+        f"{_ONE}/payments",
+        read_recipient_payments,
+        "4.1",
+        "exact",
+        "one call, paged by the service",
+        gives=legacy.PaymentsAnswer,
+        query=legacy.PageQuery,
+        rests_on="the payment object is the legacy document's (current interface, section 2.2)",
+    ),
+)
