@@ -1,0 +1,59 @@
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import CurrentWords
+from gateway.signing import Pair, in_form, signature, signed_headers, signed_text
+
+SIGNATURES = Path(__file__).parents[1] / "signatures"
+VECTORS = sorted(SIGNATURES.glob("*.json"))
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda path: path.stem)
+def test_the_signature_is_the_one_openssl_makes(vector: Path):
+    made = json.loads(vector.read_text("utf-8"))
+    assert made["signature"] == signature(
+        made["secret_key"],
+        made["timestamp"],
+        made["method"],
+        made["target"],
+        made["body"].encode(),
+    )
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+def test_the_script_makes_the_vectors_that_are_committed(tmp_path: Path):
+    subprocess.run(["sh", SIGNATURES / "make.sh", tmp_path], check=True)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_bytes() for path in VECTORS}
+
+
+def test_the_signed_text_is_four_lines_the_last_one_empty_without_a_body():
+    text = signed_text(1700000000, "post", "/v1/batches", b'{"a":1}')
+    assert text == b'1700000000\nPOST\n/v1/batches\n{"a":1}\n'
+    assert signed_text(1, "GET", "/v1/x", b"") == b"1\nGET\n/v1/x\n\n"
+
+
+def test_only_the_form_over_path_and_query_signs_the_query():
+    assert in_form("path", "/v1/x?a=1?b") == "/v1/x"
+    assert in_form("path-and-query", "/v1/x?a=1?b") == "/v1/x?a=1?b"
+    assert in_form("path", "/v1/x") == in_form("path-and-query", "/v1/x")
+
+
+def test_the_headers_are_in_the_services_words():
+    words = CurrentWords(scheme="prsign", timestamp_header="X-PR-Timestamp")
+    headers = signed_headers(
+        Pair("AK", "SK"), words, stamp=7, method="GET", target="/v1/x", body=b""
+    )
+    assert headers == {
+        "Authorization": f"prsign AK:{signature('SK', 7, 'GET', '/v1/x', b'')}",
+        "X-PR-Timestamp": "7",
+    }
+
+
+def test_a_pair_does_not_show_its_secret():
+    assert "hush" not in repr(Pair("AK", "hush"))
+    assert "hush" not in str(Pair("AK", "hush"))

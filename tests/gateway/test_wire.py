@@ -1,0 +1,208 @@
+import copy
+import json
+import pickle
+import sys
+from decimal import Decimal
+
+import pytest
+import simplejson
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.wire import DEPTH, DIGITS, Number, Unreadable, read, write
+
+
+def nested(levels: int) -> bytes:
+    return (
+        b'{"a":[' * (levels // 2)
+        + b"[" * (levels % 2)
+        + b"]" * (levels % 2)
+        + b"]}" * (levels // 2)
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.10", "1E5", "1e5", "1e+05", "-0.0", "0.00", "0e0", "1.0E-2", "-12.3400", "12345678901234567890",
+        "0." + "123456789" * 10, "9" * 4300, "1e4300", "true", "false", "null", "[]", "{}", '""',
+        '{"b":1,"a":{"b":[1,[]]}}', '"é王😀\u2028\u2029\x7f/"', '"\\"\\\\\\n\\t"', '"\\u0000"',
+    ],
+)  # fmt: skip
+def test_what_is_read_is_written_with_the_same_bytes(text: str):
+    assert write(read(text.encode())) == text.encode()
+
+
+numbers = st.from_regex(
+    r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", fullmatch=True
+)
+strings = st.text(st.characters(codec="utf-8")).map(
+    lambda text: json.dumps(text, ensure_ascii=False)
+)
+leaves = st.one_of(st.sampled_from(["true", "false", "null"]), numbers, strings)
+
+
+def _array(items: list[list[str]]) -> list[str]:
+    tokens = ["["]
+    for item in items:
+        tokens += [*item, ","]
+    return [*tokens[: len(tokens) - bool(items)], "]"]
+
+
+def _object(items: dict[str, list[str]]) -> list[str]:
+    tokens = ["{"]
+    for key, item in items.items():
+        tokens += [key, ":", *item, ","]
+    return [*tokens[: len(tokens) - bool(items)], "}"]
+
+
+documents = st.recursive(
+    leaves.map(lambda leaf: [leaf]),
+    lambda below: (
+        st.lists(below, max_size=5).map(_array)
+        | st.dictionaries(strings, below, max_size=5).map(_object)
+    ),
+    max_leaves=20,
+)
+
+
+@given(documents, st.sampled_from(["", " ", "\r\n\t "]))
+@example(["-0"], "")
+def test_spaces_are_all_that_is_lost(tokens: list[str], space: str):
+    compact = ["0" if token == "-0" else token for token in tokens]  # the one exception
+    spaced = space.join(["", *tokens, ""])
+    assert write(read(spaced.encode())) == "".join(compact).encode()
+
+
+@given(documents)
+def test_values_are_those_of_the_standard_library(tokens: list[str]):
+    text = "".join(tokens)
+    assert read(text.encode()) == json.loads(text, parse_float=Decimal)
+
+
+@given(
+    st.one_of(
+        st.binary(), st.text().map(str.encode), st.text('[]{}":,\\u0d8e1-. tn').map(str.encode)
+    )
+)
+@example(b'"\\ud83d\\ude00"')
+@example("ï»¿1".encode())
+@example("\ufeff\ufeff1".encode())
+def test_what_is_read_is_what_the_standard_library_reads_and_nothing_else_escapes(data: bytes):
+    try:
+        value = read(data)
+    except Unreadable:
+        return
+    text = data.decode("utf-8-sig")
+    assert value == json.loads(text, parse_float=Decimal, parse_constant=pytest.fail)
+
+
+def test_numbers_are_decimals_and_never_floats():
+    assert [type(item) for item in read(b"[1.10,1E5,7]")] == [Decimal, Number, int]
+    number = read(b"1E5")
+    assert number == Decimal(100_000)
+    assert isinstance(number, Decimal)
+    assert (number + 1).as_tuple() == Decimal(100_001).as_tuple()
+
+
+def test_a_copy_of_a_number_keeps_its_text():
+    number = read(b"1E5")
+    for same in (copy.copy(number), copy.deepcopy(number), pickle.loads(pickle.dumps(number))):
+        assert write(same) == b"1E5"
+
+
+def test_a_byte_order_mark_is_passed_over():
+    assert read(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "line 1 column 1"),
+        (b" \n ", "line 2"),
+        (b'{"a":1,\n"b":nope}', "not JSON: line 2 column 5"),
+        (b'{"a":1}{', "not JSON"),
+        (b"{'a':1}", "not JSON"),
+        (b"[1,]", "not JSON"),
+        (b"NaN", "not JSON"),
+        (b"[Infinity]", "not JSON"),
+        (b"-Infinity", "not JSON"),
+        (b'"\x01"', "not JSON"),
+        (b'"\\x"', "not JSON"),
+        (b"\xff\xfe{", "not UTF-8"),
+        (b'{"a":"\xed\xa0\x80"}', "not UTF-8"),
+        ('{"a":1}'.encode("utf-16"), "not UTF-8"),
+        (b'{"a":"\\ud800"}', "surrogate"),
+        (b'{"\\uDC00":1}', "surrogate"),
+        (b'["\\ude00\\ud83d"]', "surrogate"),
+        (b'{"a":1,"b":2,"a":3}', "the key 'a' twice"),
+        (b'[{"x":{"amount":1,"\\u0061mount":2}}]', "the key 'amount' twice"),
+        (b"9" * (DIGITS + 1), "digits"),
+        (b"-" + b"9" * 10_000_000, "digits"),
+        (b"0." + b"9" * 5000, "digits"),
+        (b"1e999999999", "digits"),
+        (b"1e-999999999", "digits"),
+        (b"1e99999999999999999999", "digits"),
+        (b"[" * 10_000_000, "nested"),
+        (b'{"a":' * 100_000, "nested"),
+        (nested(DEPTH + 1), "nested"),
+        (b'["]]]]",' * 100 + b"1" + b"]" * 100, "nested"),
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_what_cannot_be_kept_exactly_is_refused_with_a_reason(data: bytes, reason: str):
+    with pytest.raises(Unreadable, match=reason) as refused:
+        read(data)
+    assert (refused.value.__cause__, refused.value.__context__) == (None, None)
+
+
+def test_nesting_up_to_the_limit_is_read_and_written_wherever_the_stack_is():
+    deep = nested(DEPTH)
+
+    def further(levels: int) -> bytes:
+        return further(levels - 1) if levels else write(read(deep))
+
+    assert further(sys.getrecursionlimit() - 300) == deep
+
+
+def test_reasons_hold_nothing_of_the_input():
+    for data in (b'{"secret":12x}', b'{"a":"\x01secret"}', b'"secret\\q"', b'{"secret":"\\ud800"}'):
+        with pytest.raises(Unreadable) as refused:
+            read(data)
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.5,
+        {"a": [{"b": 1.0}]},
+        [float("nan")],
+        b"a",
+        {"a": b"b"},
+        {1: 2},
+        {None: 1},
+        {1, 2},
+        object(),
+    ],
+    ids=repr,
+)
+def test_what_is_not_json_is_not_written(value: object):
+    with pytest.raises(TypeError):
+        write(value)
+
+
+def test_what_holds_itself_is_not_written():
+    ring: list[object] = []
+    ring.append(ring)
+    with pytest.raises(TypeError, match="nested"):
+        write(ring)
+
+
+def test_tuples_are_arrays_and_decimals_of_our_own_are_written_by_their_text():
+    assert write({"a": (1, Decimal("1.50")), "b": Decimal(3)}) == b'{"a":[1,1.50],"b":3}'
+
+
+def test_simplejson_runs_with_its_speedups():
+    assert simplejson.encoder.c_make_encoder is not None
+    assert simplejson.decoder.c_scanstring is not None
