@@ -1,0 +1,347 @@
+"""`payout-gateway keys`: which API keys there are, and the pairs that they stand for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.settings import Misconfigured, Settings
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.keys import Checked
+    from gateway.signing import Pair
+    from gateway.store import Owner, Store
+    from gateway.store.key_rows import ListedKey
+
+_CUT_OFF = "…"
+
+Done = TypeVar("Done")
+
+
+class NotReplaced(Mistake):
+    """A pair that the service speaks against."""
+
+    exit_code = 1
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+
+
+@click.group()
+def keys() -> None:
+    """API keys and the pairs that they stand for."""
+
+
+@keys.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("--reactivate", is_flag=True, help="Bring keys of the file back that were revoked.")
+@config_option
+def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
+    """Import keys from FILE (- is stdin): all of them, or none.
+
+    Each line is a JSON object: {"merchant", "environment", "api_key", "access_key", "secret_key",
+    "name"?, "requests_per_hour"?, "allowed_ips"?}. A key that is there already is updated; what
+    its line leaves out stays as it is, null sets it back. No allowed_ips is any address.
+    """
+    from gateway.store import open_store
+    from gateway.store.key_import import import_keys
+    from gateway.store.key_lines import ImportRefused, read_lines
+
+    async def done() -> None:
+        lines = read_lines(file.read())
+        async with open_store(settings.state) as store:
+            imported = await import_keys(store, lines, reactivate=reactivate)
+        counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
+        whom = ", ".join(f"{owner} {n}" for owner, n in sorted(imported.owners.items()))
+        click.echo(f"Imported {_number(len(lines), 'key')} ({counts}): {whom}")
+        _warn_of_unconfigured(settings, imported.owners)
+
+    try:
+        _run(done())
+    except ImportRefused as error:
+        name = getattr(file, "name", "<stdin>")
+        raise Mistake(f"{name}: {error}; nothing was imported") from None
+
+
+def _warn_of_unconfigured(settings: Settings, owners: Iterable[Owner]) -> None:
+    configured = settings.environments.configured()
+    for name in sorted({owner.environment for owner in owners} - set(configured)):
+        click.echo(
+            f"Warning: [environments.{name}] is not configured: its keys work once it is", err=True
+        )
+
+
+@keys.command("list")
+@_json
+@config_option
+def list_(*, as_json: bool, settings: Settings) -> None:
+    """List the keys; none of it is secret."""
+    from gateway.store import open_store
+    from gateway.store.key_rows import listed_keys
+
+    async def done() -> Sequence[ListedKey]:
+        async with open_store(settings.state, create=False) as store:
+            return await listed_keys(store)
+
+    listed = _run(done())
+    if as_json:
+        click.echo(json.dumps({"keys": [_as_json(key) for key in listed]}, indent=2))
+        return
+    heads = ["name", "key", "merchant", "environment", "access key", "per hour", "addresses"]
+    _table([*heads, "created", "revoked"], [_as_row(key) for key in listed])
+
+
+def _as_json(key: ListedKey) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "prefix": key.prefix,
+        "merchant": key.merchant,
+        "environment": key.environment,
+        "access_key": key.access_key,
+        "requests_per_hour": key.requests_per_hour,
+        "allowed_ips": list(key.allowed_ips),
+        "created_at": _moment(key.created_at),
+        "revoked_at": _moment(key.revoked_at) or None,
+    }
+
+
+def _as_row(key: ListedKey) -> list[str]:
+    return [
+        key.name,
+        key.prefix + _CUT_OFF,
+        key.merchant,
+        key.environment,
+        key.access_key,
+        str(key.requests_per_hour or "default"),
+        " ".join(key.allowed_ips) or "any",
+        _moment(key.created_at),
+        _moment(key.revoked_at) or "-",
+    ]
+
+
+@keys.command("revoke")
+@click.argument("name_or_prefix")
+@config_option
+def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
+    """Have running gateways refuse a key, within about two seconds."""
+    from gateway.store import open_store
+    from gateway.store.key_rows import revoke
+
+    async def done() -> str:
+        async with open_store(settings.state, create=False) as store:
+            key = await _the_one(store, name_or_prefix)
+            if key.revoked_at:
+                return f"{key.name} was revoked at {_moment(key.revoked_at)} already"
+            await revoke(store, key.id)
+            return f"Revoked {key.name} ({key.owner})"
+
+    click.echo(_run(done()))
+
+
+@keys.command("rotate-secret")
+@click.argument("name_or_prefix")
+@click.option("--no-verify", is_flag=True, help="Do not ask the service whose account it is.")
+@config_option
+def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -> None:
+    """Replace the pair of a key's merchant and environment.
+
+    The new pair is read from stdin as JSON, {"access_key", "secret_key"}, or asked for on a
+    terminal. It has to see the oldest recipients that the stored pair sees, or nothing is
+    replaced (exit 1).
+    """
+    from gateway.store import open_store
+    from gateway.store.key_rows import AccessKeyTaken, pair_of, replace_pair
+
+    async def done() -> str:
+        async with open_store(settings.state, create=False) as store:
+            key = await _the_one(store, name_or_prefix)
+            new = _asked_pair()
+            if not no_verify:
+                await _verify_new(settings, key.owner, await pair_of(store, key.owner), new)
+            await replace_pair(store, key.owner, new)
+            return f"Replaced the pair of {key.owner} by {new.access_key}"
+
+    try:
+        click.echo(_run(done()))
+    except AccessKeyTaken:
+        raise Mistake("another merchant's keys stand for this access key already") from None
+
+
+def _asked_pair() -> Pair:
+    from gateway.store.key_lines import ImportRefused, read_pair
+
+    if sys.stdin.isatty():
+        asked = {
+            "access_key": click.prompt("Access key", err=True),
+            "secret_key": click.prompt("Secret key", err=True, hide_input=True),
+        }
+        written = json.dumps(asked).encode()
+    else:
+        written = sys.stdin.buffer.read()
+    try:
+        return read_pair(written)
+    except ImportRefused as error:
+        raise Mistake(f"stdin: {error}") from None
+
+
+async def _verify_new(settings: Settings, owner: Owner, old: Pair, new: Pair) -> None:
+    from gateway.keys import look, why_not_replaced
+    from gateway.upstream import open_upstream
+
+    async with open_upstream(settings) as upstream:
+        seen_before, seen_now = await asyncio.gather(
+            look(upstream, owner.environment, old), look(upstream, owner.environment, new)
+        )
+    if why := why_not_replaced(seen_before, seen_now):
+        raise NotReplaced(f"{why}; nothing was replaced (--no-verify replaces it anyway)")
+    for sight in (seen_before, seen_now):
+        if sight.result == "unreachable" or not sight.recipients:
+            click.echo(f"Warning: whose account it is was not told: {sight.told}", err=True)
+            return
+
+
+@keys.command("verify")
+@click.argument("names_or_prefixes", nargs=-1)
+@_json
+@config_option
+def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Settings) -> None:
+    """Check pairs against the service, by reads only (exit 1 on findings).
+
+    Without names, the pairs of all keys in use. Pairs are compared with one another, so that one
+    account under two merchant names is found.
+    """
+    from gateway.keys import check_pairs, findings_of
+    from gateway.store import open_store
+    from gateway.store.key_rows import listed_keys
+    from gateway.upstream import open_upstream
+
+    async def done() -> list[Checked]:
+        async with open_store(settings.state, create=False) as store:
+            chosen = [await _the_one(store, word) for word in names_or_prefixes]
+            those = chosen or [key for key in await listed_keys(store) if key.revoked_at is None]
+            async with open_upstream(settings) as upstream:
+                return await check_pairs(store, upstream, those)
+
+    checked = _run(done())
+    findings = findings_of(checked)
+    if as_json:
+        pairs = [_as_checked(pair) for pair in checked]
+        click.echo(json.dumps({"ok": not findings, "pairs": pairs, "findings": findings}, indent=2))
+    else:
+        rows = [[*pair.owner, pair.access_key, pair.sight.told] for pair in checked]
+        _table(["merchant", "environment", "access key", "result"], rows)
+        for finding in findings:
+            click.echo(f"Finding: {finding}")
+    if findings:
+        click.get_current_context().exit(1)
+
+
+def _as_checked(pair: Checked) -> dict[str, Any]:
+    return {
+        **pair.owner._asdict(),
+        "access_key": pair.access_key,
+        "keys": list(pair.keys),
+        "result": pair.sight.result,
+        "detail": pair.sight.told,
+    }
+
+
+@keys.command("new-encryption-key")
+@click.option("--add", is_flag=True, help="Add a key to the file that is there.")
+@config_option
+def new_encryption_key(*, add: bool, settings: Settings) -> None:
+    """Make the key file (state.encryption_key_file), or add a key to it.
+
+    The last key of the file encrypts what is written; all of them decrypt. Give every instance
+    the file before any is started with it, and back it up apart from the database.
+    """
+    from gateway.store import StoreUnavailable
+    from gateway.store.keyfile import add_key, make_key_file
+
+    file = settings.state.encryption_key_file
+    if file.exists() and not add:
+        raise Mistake(f"{file} is there already; --add adds a key, which encrypts from then on")
+    try:
+        add_key(file) if add else make_key_file(file)
+    except StoreUnavailable as error:
+        raise Mistake(str(error)) from None
+    click.echo(f"{'Added a key to' if add else 'Made'} {file}")
+
+
+# What the commands have in common.
+
+
+def _run(work: Coroutine[Any, Any, Done]) -> Done:
+    from gateway.store import StoreUnavailable
+
+    try:
+        with _quiet():
+            return asyncio.run(work)
+    except (StoreUnavailable, Misconfigured) as error:
+        raise Mistake(str(error)) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log lines between a command's own: what they would say is in its answer."""
+    import structlog
+
+    before = structlog.get_config()
+    structlog.configure(processors=[_drop])
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
+    from structlog import DropEvent
+
+    raise DropEvent
+
+
+async def _the_one(store: Store, word: str) -> ListedKey:
+    """The key that a word means. The word is never repeated: it might be a whole key."""
+    from gateway.store.key_rows import chosen, listed_keys
+
+    found = chosen(await listed_keys(store), word)
+    if not found:
+        raise Mistake("no key has this name or begins so; `keys list` shows what there is")
+    if len(found) > 1:
+        raise Mistake(f"{len(found)} keys begin so: {', '.join(key.name for key in found)}")
+    return found[0]
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> None:
+    """A ruled table on a terminal, aligned text elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*heads)
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))  # as Text, [ ] in a name are no markup
+        Console().print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in [heads, *rows]:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _moment(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}" if moment else ""

@@ -1,0 +1,345 @@
+"""Who is calling: API keys and the pairs that they stand for.
+
+Looking a key up costs no query once it is known. One task asks the database, once a second,
+whether any key changed, and re-reads those that did; so what another process revokes, imports or
+rotates is seen here within about two seconds.
+
+While the database cannot be read, known keys go on working for ``GRACE_SECONDS`` after it last
+could; longer would let a key live on that was revoked meanwhile. Unknown keys raise
+StoreUnavailable, because nobody can say whether they exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, Self
+from uuid import uuid4
+
+import structlog
+from cachetools import LRUCache, TTLCache
+
+from gateway.signing import Pair
+from gateway.store import StoreUnavailable
+from gateway.store.key_rows import change_count, changed_since, key_in_use, opened, pair_of
+from gateway.store.ledger import Owner
+from mappings.grammar import Unknown, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gateway.store import Store
+    from gateway.store.key_rows import AnyRow, ListedKey
+
+GRACE_SECONDS = 600.0
+POLL_SECONDS = 1.0
+LONGEST_KEY = 512
+
+_KNOWN_KEYS = 10_000
+_UNKNOWN_KEYS = 10_000
+_UNKNOWN_SECONDS = 5.0
+
+_SIDE_BY_SIDE = 8
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key in use; the key itself is nowhere in it.
+
+    ``requests_per_hour`` None is the configured limit; no network in ``allowed_ips`` is any
+    address.
+    """
+
+    id: str
+    name: str
+    prefix: str
+    merchant: str
+    environment: str
+    pair: Pair = field(repr=False)
+    requests_per_hour: int | None
+    allowed_ips: tuple[Network, ...]
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.merchant, self.environment)
+
+    def admits(self, address: str | Address) -> bool:
+        """Whether a client at this address may use the key; text that is no address may not."""
+        if not self.allowed_ips:
+            return True
+        try:
+            client = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        # A socket that serves both kinds shows an IPv4 client as ::ffff:192.0.2.1.
+        client = getattr(client, "ipv4_mapped", None) or client
+        return any(client in network for network in self.allowed_ips)
+
+
+class Keyring:
+    """Finds keys; ``async with`` it, so that it hears of changes.
+
+    What is known is bounded, and what is not known is kept apart and briefly: whoever guesses keys
+    can push no real one out.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+        grace_seconds: float = GRACE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._poll_seconds = poll_seconds
+        self._grace_seconds = grace_seconds
+        self._clock = clock
+        # By digest, never by the key. No time to live: the poll says when an entry is out of date.
+        self._known: LRUCache[str, Key] = LRUCache(_KNOWN_KEYS)
+        self._unknown: TTLCache[str, bool] = TTLCache(_UNKNOWN_KEYS, _UNKNOWN_SECONDS, clock)
+        self._asking: dict[str, asyncio.Task[Key | None]] = {}
+        self._count = -1
+        self._confirmed = clock()
+        self._readable = True
+        self._polling: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Keyring({len(self._known)} known)"
+
+    async def __aenter__(self) -> Self:
+        await self.refresh()
+        self._polling = asyncio.create_task(self._poll(), name="keyring")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        ending = [task for task in (self._polling, *self._asking.values()) if task]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def find(self, api_key: str) -> Key | None:
+        """The key in use that a client names; None where there is none; StoreUnavailable."""
+        if not 0 < len(api_key) <= LONGEST_KEY or not api_key.isascii():
+            return None
+        digest = self._store.encryption.digests(api_key)[0].value
+        if self._clock() - self._confirmed <= self._grace_seconds:
+            if key := self._known.get(digest):
+                return key
+            if digest in self._unknown:
+                return None
+        if not (asked := self._asking.get(digest)):
+            asked = asyncio.create_task(self._ask(digest, api_key))
+            self._asking[digest] = asked
+            asked.add_done_callback(lambda done: self._answered(digest, done))
+        # Others wait for the same answer: one client that goes away does not take it from them.
+        return await asyncio.shield(asked)
+
+    async def refresh(self) -> None:
+        """Re-reads the keys that changed since the last time; StoreUnavailable."""
+        started = self._clock()
+        async with self._store.read() as connection:
+            count = await change_count(connection)
+            # The first time nothing is known yet that could have changed.
+            news = count > self._count >= 0
+            changed = await changed_since(connection, self._count) if news else ()
+        if count < self._count:  # the database is another one, or an earlier state of it
+            self._known.clear()
+        if count != self._count:
+            self._unknown.clear()
+        self._renew({row.id: row for row in changed})
+        self._count = count
+        self._confirmed = started
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_seconds)
+            try:
+                await self.refresh()
+            except StoreUnavailable as error:
+                self._hear(readable=False, error=str(error))
+            except Exception:  # noqa: BLE001 - if this task ended, revoked keys would go on working
+                _log.exception("keys_not_refreshed")
+            else:
+                self._hear(readable=True)
+
+    def _hear(self, *, readable: bool, error: str = "") -> None:
+        if readable != self._readable and readable:
+            _log.info("keys_readable_again")
+        elif readable != self._readable:
+            _log.error("keys_not_readable", error=error, known_keys_work_for=self._grace_seconds)
+        self._readable = readable
+
+    def _renew(self, rows: dict[str, AnyRow]) -> None:
+        for digest, key in list(self._known.items()) if rows else ():
+            if row := rows.get(key.id):
+                # Out first: a row that cannot be read must not leave what it replaces.
+                del self._known[digest]
+                if row.revoked_at is None:
+                    with contextlib.suppress(StoreUnavailable):  # told when the key is next used
+                        self._known[digest] = self._key(row)
+
+    async def _ask(self, digest: str, api_key: str) -> Key | None:
+        digests = self._store.encryption.digests(api_key)
+        async with self._store.read() as connection:
+            row, count = await key_in_use(connection, digests)
+        key = self._key(row) if row else None
+        if count < self._count:
+            return key  # not kept: meanwhile a poll saw a change that this answer does not know of
+        if key:
+            self._known[digest] = key
+        else:
+            self._unknown[digest] = True
+        return key
+
+    def _answered(self, digest: str, done: asyncio.Task[Key | None]) -> None:
+        self._asking.pop(digest, None)
+        if not done.cancelled():
+            done.exception()  # seen, even where everyone who waited has gone
+
+    def _key(self, row: AnyRow) -> Key:
+        return Key(
+            id=row.id,
+            name=row.name,
+            prefix=row.prefix,
+            merchant=row.merchant,
+            environment=row.environment,
+            pair=opened(row, Owner(row.merchant, row.environment), self._store.encryption),
+            requests_per_hour=row.requests_per_hour,
+            allowed_ips=tuple(map(ipaddress.ip_network, row.allowed_ips)),
+        )
+
+
+# Whose account a pair opens. Only reads are made.
+
+OLDEST = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
+"""The recipients that an account is told by: the oldest, because new ones come at the other end."""
+
+
+class Sends(Protocol):
+    """The part of ``gateway.upstream.Upstream`` that is needed here."""
+
+    async def send(
+        self,
+        environment: str,
+        pair: Pair,
+        method: str,
+        target: str,
+        body: bytes | None,
+        *,
+        request_id: str,
+        write: bool,
+    ) -> Replied: ...
+
+
+class Replied(Protocol):
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a pair sees: the ids of its account's oldest recipients, or why it sees nothing."""
+
+    result: Literal["accepted", "refused", "unreachable"]
+    recipients: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def told(self) -> str:
+        if self.result == "accepted" and not self.recipients:
+            return "accepted, empty account: cannot be told apart"
+        return f"{self.result}, {self.why}" if self.why else self.result
+
+
+async def look(upstream: Sends, environment: str, pair: Pair) -> Sight:
+    """Asks the service for the account's oldest recipients."""
+    try:
+        reply = await upstream.send(
+            environment, pair, "GET", OLDEST, None, request_id=uuid4().hex, write=False
+        )
+    except (Unreachable, Unknown) as error:
+        return Sight("unreachable", why=str(error))
+    if reply.status in (401, 403):
+        return Sight("refused", why=f"the service answered {reply.status}: wrong pair")
+    if reply.status != 200:
+        return Sight("unreachable", why=f"the service answered {reply.status}")
+    try:
+        found = [str(recipient["id"]) for recipient in json.loads(reply.body)["recipients"]]
+    except (ValueError, KeyError, TypeError):
+        return Sight("unreachable", why="the answer cannot be read")
+    return Sight("accepted", tuple(found))
+
+
+def shared_accounts(seen: Mapping[Owner, Sight]) -> list[tuple[Owner, Owner]]:
+    """Merchants of one environment that see the same recipient: one account under two names."""
+    first: dict[tuple[str, str], Owner] = {}
+    shared: dict[tuple[Owner, Owner], None] = {}
+    for owner, sight in seen.items():
+        for recipient in sight.recipients:
+            holder = first.setdefault((owner.environment, recipient), owner)
+            if holder != owner:
+                shared[holder, owner] = None
+    return list(shared)
+
+
+def why_not_replaced(old: Sight, new: Sight) -> str | None:
+    """Why a new pair must not take the old one's place; None where nothing speaks against it."""
+    if new.result == "refused":
+        return "the service refuses the new pair"
+    if old.result == "refused":
+        return "the service refuses the stored pair, so the accounts cannot be compared"
+    if new.result == "unreachable" or old.result == "unreachable":
+        return None  # the caller tells that it was not checked
+    if not old.recipients and new.recipients:
+        return "the new pair sees recipients, and the stored pair's account has none"
+    if not set(old.recipients) <= set(new.recipients):
+        return "the new pair does not see the stored pair's oldest recipients: another account"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An owner's pair, the names of the keys that stand for it, and what it sees."""
+
+    owner: Owner
+    access_key: str
+    keys: tuple[str, ...]
+    sight: Sight
+
+
+async def check_pairs(store: Store, upstream: Sends, those: Iterable[ListedKey]) -> list[Checked]:
+    """Has the pair of each key looked through once, some side by side; StoreUnavailable."""
+    names: dict[Owner, list[str]] = {}
+    for key in those:
+        names.setdefault(key.owner, []).append(key.name)
+    bound = asyncio.Semaphore(_SIDE_BY_SIDE)
+
+    async def check(owner: Owner) -> Checked:
+        async with bound:
+            pair = await pair_of(store, owner)
+            sight = await look(upstream, owner.environment, pair)
+        return Checked(owner, pair.access_key, tuple(names[owner]), sight)
+
+    return await asyncio.gather(*map(check, names))
+
+
+def findings_of(checked: Sequence[Checked]) -> list[str]:
+    """What an operator has to see to, one line each."""
+    wrong = [f"{one.owner}: {one.sight.told}" for one in checked if one.sight.result != "accepted"]
+    shared = shared_accounts({one.owner: one.sight for one in checked})
+    return wrong + [
+        f"same account under two merchant names: {one} and {two}" for one, two in shared
+    ]

@@ -1,0 +1,1 @@
+"""alembic's scripts; ``gateway.store.migrate`` runs them."""

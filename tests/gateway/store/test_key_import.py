@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from gateway.settings import State
+from gateway.signing import Pair
+from gateway.store import Owner, Store, StoreUnavailable, open_store
+from gateway.store.key_import import Imported, import_keys
+from gateway.store.key_lines import ImportRefused, read_lines
+from gateway.store.key_rows import (
+    AccessKeyTaken,
+    chosen,
+    listed_keys,
+    pair_of,
+    prefix_of,
+    replace_pair,
+    revoke,
+)
+from gateway.store.keyfile import add_key
+
+ACME = {
+    "merchant": "acme",
+    "environment": "live",
+    "api_key": "key-of-acme-0123456789abcdefghij",
+    "access_key": "access-acme",
+    "secret_key": "secret-of-acme",
+}
+BOLT = {
+    "merchant": "bolt",
+    "environment": "live",
+    "api_key": "key-of-bolt-0123456789abcdefghij",
+    "access_key": "access-bolt",
+    "secret_key": "secret-of-bolt",
+}
+SECOND = {**ACME, "api_key": "another-of-acme-0123456789abcdef"}
+
+
+def lines(*keys: dict[str, Any]) -> bytes:
+    return b"\n".join(json.dumps(key).encode() for key in keys)
+
+
+async def imported(store: Store, *keys: dict[str, Any], reactivate: bool = False) -> Imported:
+    return await import_keys(store, read_lines(lines(*keys)), reactivate=reactivate)
+
+
+@pytest.fixture
+async def store(state: State) -> AsyncIterator[Store]:
+    async with open_store(state) as store:
+        yield store
+
+
+# What a file has to be.
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"merchant": ""}, "line 2: merchant: "),
+        ({"merchant": " acme"}, "line 2: merchant: "),
+        ({"merchant": None}, "line 2: merchant: "),
+        ({"environment": "test-hunter2"}, "line 2: environment: Input should be 'live' or 'sand"),
+        ({"api_key": "hunter2 with space"}, "line 2: api_key: must be visible ASCII"),
+        ({"api_key": "hunter2é"}, "line 2: api_key: must be visible ASCII"),
+        ({"api_key": "hunter2" * 100}, "line 2: api_key: "),
+        ({"api_key": 12345}, "line 2: api_key: "),
+        ({"access_key": "hunter2:x"}, "line 2: access_key: must not hold a colon"),
+        ({"secret_key": ""}, "line 2: secret_key: "),
+        ({"secret_key": "hunter2\n"}, "line 2: secret_key: "),
+        ({"secret_key": "hunter2\ud800"}, "line 2: secret_key: "),
+        ({"requests_per_hour": 0}, "line 2: requests_per_hour: "),
+        ({"requests_per_hour": True}, "line 2: requests_per_hour: "),
+        ({"requests_per_hour": "10"}, "line 2: requests_per_hour: "),
+        ({"requests_per_hour": 10**12}, "line 2: requests_per_hour: "),
+        ({"allowed_ips": "10.0.0.1"}, "line 2: allowed_ips: "),
+        ({"allowed_ips": ["10.0.0.1", "hunter2"]}, "line 2: allowed_ips.1: must be an address"),
+        ({"hourly": "hunter2"}, "line 2: hourly: unknown field"),
+        ({"hour\nly": "hunter2"}, r"line 2: 'hour\\nly': unknown field"),
+    ],
+)
+def test_what_is_wrong_is_told_by_line_and_field_and_never_by_value(
+    change: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ImportRefused) as refused:
+        read_lines(lines(ACME, {**BOLT, **change}))
+    assert str(refused.value).startswith(says.replace("\\\\", "\\"))
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_field_is_named_and_others_counted() -> None:
+    with pytest.raises(ImportRefused, match=r"line 1: access_key: missing \(and 4 more\)"):
+        read_lines(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"hunter2", "not JSON"),
+        (b'["hunter2"]', "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (b'{"merchant": "hunter2"', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'"\xff"', "not UTF-8 text"),
+        (b'{"api_key": "hunter2", "api_key": "hunter2"}', "api_key: stands there twice"),
+    ],
+)
+def test_a_line_that_is_no_object_is_told_by_its_number(line: bytes, says: str) -> None:
+    with pytest.raises(ImportRefused) as refused:
+        read_lines(lines(ACME) + b"\n\n" + line)
+    assert str(refused.value) == f"line 3: {says}"
+
+
+def test_an_empty_file_is_a_mistake() -> None:
+    with pytest.raises(ImportRefused, match="no key"):
+        read_lines(b"\n  \n")
+
+
+def test_blank_lines_windows_line_ends_and_a_byte_order_mark_are_nothing() -> None:
+    data = b"\xef\xbb\xbf\r\n" + lines(ACME) + b"\r\n\r\n" + lines(BOLT) + b"\r\n"
+    assert [line.number for line in read_lines(data)] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (ACME, "line 2: api_key: the key stands in line 1 already"),
+        ({**BOLT, "api_key": ACME["api_key"]}, "line 2: api_key: the key stands in line 1"),
+        ({**SECOND, "secret_key": "other"}, "line 2: access_key: line 1 has another pair"),
+        ({**SECOND, "access_key": "other"}, "line 2: access_key: line 1 has another pair"),
+        ({**BOLT, "access_key": "access-acme"}, "line 2: access_key: line 1 has it for another"),
+        ({**SECOND, "name": "main"}, "line 2: name: line 1 has this name"),
+    ],
+)
+def test_lines_that_contradict_each_other_are_refused(second: dict[str, Any], says: str) -> None:
+    with pytest.raises(ImportRefused, match=says):
+        read_lines(lines({**ACME, "name": "main"}, second))
+
+
+def test_networks_are_kept_in_their_own_spelling() -> None:
+    (line,) = read_lines(lines({**ACME, "allowed_ips": ["10.1.2.3/8", "192.0.2.7", "2001:DB8::1"]}))
+    assert line.key.allowed_ips == ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::1/128"]
+
+
+def test_no_repr_of_a_line_shows_key_or_secret() -> None:
+    (line,) = read_lines(lines(ACME))
+    assert ACME["api_key"] not in repr(line)
+    assert ACME["secret_key"] not in repr(line)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "prefix"),
+    [("k" * 40, "k" * 8), ("k" * 32, "k" * 8), ("k" * 31, "k" * 7), ("kkkk", "k"), ("kkk", "")],
+)
+def test_a_prefix_is_at_most_eight_characters_and_a_quarter_of_the_key(
+    api_key: str, prefix: str
+) -> None:
+    assert prefix_of(api_key) == prefix
+
+
+# What becomes of it.
+
+
+async def test_keys_are_imported_and_named_after_their_owner(store: Store) -> None:
+    done = await imported(store, ACME, SECOND, {**BOLT, "name": "acme-live-2"})
+    assert (done.new, done.changed, done.unchanged) == (3, 0, 0)
+    assert done.owners == {Owner("acme", "live"): 2, Owner("bolt", "live"): 1}
+    names = [key.name for key in await listed_keys(store)]
+    assert names == ["acme-live", "acme-live-3", "acme-live-2"]
+    assert await pair_of(store, Owner("acme", "live")) == Pair("access-acme", "secret-of-acme")
+
+
+def test_neither_key_nor_secret_is_in_the_database_file(sqlite: State) -> None:
+    async def put() -> None:
+        async with open_store(sqlite) as store:
+            await imported(store, ACME)
+
+    asyncio.run(put())
+    data = Path(sqlite.url.removeprefix("sqlite:///")).read_bytes()
+    assert b"access-acme" in data
+    assert str(ACME["api_key"]).encode() not in data
+    assert b"secret-of-acme" not in data
+
+
+async def test_importing_the_same_file_again_changes_nothing(store: Store) -> None:
+    await imported(store, ACME, BOLT)
+    before = await listed_keys(store)
+    done = await imported(store, ACME, BOLT)
+    assert (done.new, done.changed, done.unchanged) == (0, 0, 2)
+    assert await listed_keys(store) == before
+
+
+async def test_a_key_is_updated_by_what_its_line_says_and_null_sets_back(store: Store) -> None:
+    await imported(store, {**ACME, "requests_per_hour": 5, "allowed_ips": ["10.0.0.1"]})
+    await imported(store, {**ACME, "name": "renamed"})
+    (key,) = await listed_keys(store)
+    # An allow-list must not be lost by leaving it out.
+    assert (key.name, key.requests_per_hour) == ("renamed", 5)
+    assert key.allowed_ips == ("10.0.0.1/32",)
+    await imported(store, {**ACME, "requests_per_hour": None, "allowed_ips": []})
+    (key,) = await listed_keys(store)
+    assert (key.requests_per_hour, key.allowed_ips) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        ({**ACME, "merchant": "bolt", "access_key": "b"}, "api_key: the key is another merchant"),
+        ({**ACME, "environment": "sandbox", "access_key": "b"}, "api_key: the key is another"),
+        ({**SECOND, "secret_key": "typo"}, "access_key: another pair .* rotate-secret"),
+        ({**SECOND, "access_key": "typo"}, "access_key: another pair .* rotate-secret"),
+        ({**BOLT, "access_key": "access-acme"}, "access_key: another merchant's keys"),
+        ({**BOLT, "name": "main"}, "name: another key has this name"),
+    ],
+)
+async def test_what_contradicts_the_store_is_refused_with_its_line_and_nothing_is_imported(
+    store: Store, second: dict[str, Any], says: str
+) -> None:
+    await imported(store, {**ACME, "name": "main"})
+    before = await listed_keys(store)
+    fine = {**BOLT, "merchant": "fine", "access_key": "fine", "api_key": "fine-fine-fine"}
+    with pytest.raises(ImportRefused, match=f"line 2: {says}") as refused:
+        await imported(store, fine, second)
+    assert "typo" not in str(refused.value)
+    assert await listed_keys(store) == before
+
+
+async def test_one_access_key_may_stand_in_both_environments(store: Store) -> None:
+    await imported(store, ACME, {**SECOND, "environment": "sandbox"})
+    assert len(await listed_keys(store)) == 2
+
+
+async def test_a_revoked_key_comes_back_only_when_that_is_asked_for(store: Store) -> None:
+    await imported(store, ACME)
+    (key,) = await listed_keys(store)
+    await revoke(store, key.id)
+    with pytest.raises(ImportRefused, match=r"line 1: api_key: the key was revoked .*--rea"):
+        await imported(store, ACME)
+    done = await imported(store, ACME, reactivate=True)
+    assert done.changed == 1
+    assert await listed_keys(store) == [key]
+
+
+async def test_a_key_hashed_with_an_earlier_encryption_key_is_known_again(state: State) -> None:
+    async with open_store(state) as store:
+        await imported(store, ACME)
+    add_key(state.encryption_key_file)
+    async with open_store(state) as store:
+        done = await imported(store, ACME, BOLT)
+        assert (done.new, done.unchanged) == (1, 1)
+        assert await pair_of(store, Owner("acme", "live")) == Pair("access-acme", "secret-of-acme")
+
+
+async def test_imports_at_the_same_time_are_one_after_the_other(state: State) -> None:
+    async with open_store(state) as store, open_store(state) as second:
+        many = [{**ACME, "api_key": f"key {number}".replace(" ", "-")} for number in range(8)]
+        await asyncio.gather(
+            *(imported((store, second)[number % 2], key) for number, key in enumerate(many))
+        )
+        names = {key.name for key in await listed_keys(store)}
+    assert names == {"acme-live", *(f"acme-live-{number}" for number in range(2, 9))}
+
+
+# Pairs.
+
+
+async def test_a_replaced_pair_is_everyones_of_its_owner(store: Store) -> None:
+    await imported(store, ACME, SECOND, BOLT)
+    await replace_pair(store, Owner("acme", "live"), Pair("new-access", "new-secret"))
+    assert [key.access_key for key in await listed_keys(store)] == [
+        "new-access",
+        "new-access",
+        "access-bolt",
+    ]
+    assert await pair_of(store, Owner("acme", "live")) == Pair("new-access", "new-secret")
+
+
+async def test_a_pair_of_another_merchants_access_key_is_refused(store: Store) -> None:
+    await imported(store, ACME, BOLT)
+    with pytest.raises(AccessKeyTaken):
+        await replace_pair(store, Owner("acme", "live"), Pair("access-bolt", "x"))
+    assert await pair_of(store, Owner("acme", "live")) == Pair("access-acme", "secret-of-acme")
+
+
+async def test_a_secret_put_into_another_merchants_row_does_not_open(store: Store) -> None:
+    await imported(store, ACME, BOLT)
+    theft = "UPDATE pairs SET secret = (SELECT secret FROM pairs WHERE merchant = 'acme')"
+    async with store.write() as connection:
+        await connection.execute(text(theft))
+    with pytest.raises(StoreUnavailable, match="secret of bolt live"):
+        await pair_of(store, Owner("bolt", "live"))
+
+
+async def test_a_name_goes_before_a_beginning_and_keys_in_use_before_revoked_ones(
+    store: Store,
+) -> None:
+    await imported(store, {**ACME, "name": "key-of-b"}, SECOND, BOLT)
+    listed = await listed_keys(store)
+
+    def meant(word: str) -> list[str]:
+        return [key.name for key in chosen(listed, word)]
+
+    assert meant("key-of-b") == ["key-of-b"]
+    assert meant("key-of") == ["key-of-b", "bolt-live"]
+    assert meant("another") == ["acme-live"]
+    assert meant("") == []
+    assert meant(str(ACME["api_key"])) == []
+    await revoke(store, chosen(listed, "bolt-live")[0].id)
+    listed = await listed_keys(store)
+    assert meant("key-of") == ["key-of-b"]
+    assert meant("bolt-live") == ["bolt-live"]

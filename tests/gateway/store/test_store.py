@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, delete, insert, select, text, update
+from sqlalchemy.exc import IntegrityError, StatementError
+
+from gateway.settings import State
+from gateway.store import Ledger, Owner, Store, StoreUnavailable, open_store
+from gateway.store.crypto import new_key_line
+from gateway.store.keyfile import add_key, make_key_file
+from gateway.store.tables import counters, encryption_keys, keys, learned, metadata
+
+ACME = Owner("acme", "live")
+
+
+def key_file(state: State) -> Path:
+    return state.encryption_key_file
+
+
+def sqlite_path(state: State) -> Path:
+    return Path(state.url.removeprefix("sqlite:///"))
+
+
+def one_line(text: str) -> str:
+    assert "\n" not in text
+    return text
+
+
+async def opening(state: State) -> str:
+    """What an operator is told who starts with this state; empty where it opens."""
+    try:
+        async with open_store(state):
+            return ""
+    except StoreUnavailable as error:
+        return one_line(str(error))
+
+
+async def test_a_state_made_from_nothing_has_the_tables_of_the_code(state: State) -> None:
+    def differences(connection: Connection) -> list[object]:
+        options = {"compare_type": True, "compare_server_default": True}
+        return list(
+            compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
+        )
+
+    async with open_store(state) as store, store.read() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_opening_again_changes_nothing(state: State) -> None:
+    async with open_store(state) as store:
+        await Ledger(store).record(ACME, "batch", "B-1", {"n": 1})
+    async with open_store(state) as store:
+        assert await Ledger(store).recall(ACME, "batch", "B-1") == {"n": 1}
+
+
+async def test_instances_that_start_at_once_make_the_tables_once(postgres: State) -> None:
+    assert await asyncio.gather(*(opening(postgres) for _ in range(6))) == [""] * 6
+
+
+def test_processes_that_start_at_once_make_the_tables_once(sqlite: State) -> None:
+    make_key_file(key_file(sqlite))
+    script = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from gateway.settings import State\n"
+        "from gateway.store import open_store\n"
+        "async def main():\n"
+        "    state = State(url=sys.argv[1], encryption_key_file=Path(sys.argv[2]))\n"
+        "    async with open_store(state): pass\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-c", script, sqlite.url, str(key_file(sqlite))]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [process.communicate()[1] for process in running] == [b""] * 4
+
+
+async def test_a_database_of_a_newer_version_is_refused_and_left_alone(state: State) -> None:
+    async with open_store(state) as store, store.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    said = await opening(state)
+    assert "revision 9999" in said
+    assert "newer version" in said
+
+
+async def test_tables_of_something_else_are_refused_and_nothing_is_half_made(
+    sqlite: State,
+) -> None:
+    with sqlite3.connect(sqlite_path(sqlite)) as connection:
+        connection.execute("CREATE TABLE keys (x)")
+    assert "cannot be brought up to date" in await opening(sqlite)
+    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    connection.close()
+    assert tables == [("keys",)]
+
+
+async def test_made_files_are_their_owners_alone(sqlite: State) -> None:
+    before = os.umask(0)
+    try:
+        assert await opening(sqlite) == ""
+    finally:
+        os.umask(before)
+    for path in (sqlite_path(sqlite), key_file(sqlite)):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_sqlite_keeps_a_rollback_journal_and_foreign_keys(sqlite: State) -> None:
+    async with open_store(sqlite) as store:
+        async with store.read() as connection:
+            assert await connection.scalar(text("PRAGMA journal_mode")) == "delete"
+            assert await connection.scalar(text("PRAGMA foreign_keys")) == 1
+            assert await connection.scalar(text("PRAGMA busy_timeout")) == 5000
+        now = datetime.now(UTC)
+        row = {
+            **dict.fromkeys(("id", "name", "merchant", "key_hash", "hash_key_id"), "x"),
+            "environment": "live",
+            "prefix": "",
+            "pair_id": "none",
+            "allowed_ips": [],
+            "created_at": now,
+            "changed": 1,
+        }
+        with pytest.raises(IntegrityError):
+            async with store.write() as connection:
+                await connection.execute(insert(keys), row)
+
+
+async def _count_twice(store: Store) -> None:
+    async with store.write() as connection:
+        await connection.execute(update(counters).values(value=7))
+        await connection.execute(insert(counters), {"name": "keys", "value": 1})
+
+
+async def test_a_write_that_fails_leaves_nothing(state: State) -> None:
+    async with open_store(state) as store:
+        with pytest.raises(IntegrityError):
+            await _count_twice(store)
+        async with store.read() as connection:
+            assert await connection.scalar(select(counters.c.value)) == 0
+
+
+async def test_moments_are_utc_and_must_have_a_zone(state: State) -> None:
+    row = {"environment": "live", "name": "x", "value": "1"}
+    async with open_store(state) as store, store.write() as connection:
+        naive = {**row, "learned_at": datetime(2026, 1, 1)}  # noqa: DTZ001
+        with pytest.raises(StatementError, match="without a zone"):
+            await connection.execute(insert(learned), naive)
+        offset = datetime.fromisoformat("2026-01-01T01:00:00.000001+05:00")
+        await connection.execute(insert(learned), {**row, "learned_at": offset})
+        found = await connection.scalar(select(learned.c.learned_at))
+    assert found == offset
+    assert found.tzinfo is UTC
+
+
+async def test_a_write_that_is_given_up_half_way_leaves_the_store_as_usable_as_before(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        for number in range(30):
+            writing = [
+                asyncio.create_task(ledger.record(ACME, "batch", "B-1", {f"fact {n}": n}))
+                for n in range(4)
+            ]
+            await asyncio.sleep(number / 10_000)
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)
+        await ledger.record(ACME, "batch", "B-2", {"n": 1})
+        assert await ledger.recall(ACME, "batch", "B-2") == {"n": 1}
+
+
+# The key file.
+
+
+async def test_sqlite_makes_a_key_file_at_its_first_start_only(sqlite: State) -> None:
+    assert await opening(sqlite) == ""
+    key_file(sqlite).unlink()
+    assert "there is no key file" in await opening(sqlite)
+    assert not key_file(sqlite).exists()
+
+
+async def test_postgresql_never_makes_one_and_says_how(postgres: State) -> None:
+    key_file(postgres).unlink()
+    assert "keys new-encryption-key" in await opening(postgres)
+
+
+async def test_another_key_file_is_found_at_start(state: State) -> None:
+    assert await opening(state) == ""
+    key_file(state).unlink()
+    make_key_file(key_file(state))
+    assert "has no key" in await opening(state)
+
+
+async def test_another_key_under_the_same_id_is_found_at_start(state: State) -> None:
+    assert await opening(state) == ""
+    key_id = key_file(state).read_text().split()[0]
+    key_file(state).write_text(f"{key_id} {new_key_line().split()[1]}\n")
+    assert f"another key under the id {key_id}" in await opening(state)
+
+
+async def test_a_loose_key_file_is_refused_at_start(state: State) -> None:
+    assert await opening(state) == ""
+    key_file(state).chmod(0o644)
+    assert "chmod 600" in await opening(state)
+
+
+async def test_a_key_may_be_added_but_none_removed(state: State) -> None:
+    assert await opening(state) == ""
+    add_key(key_file(state))
+    assert await opening(state) == ""
+    last = key_file(state).read_text().splitlines()[-1]
+    key_file(state).write_text(last + "\n")
+    assert "has no key" in await opening(state)
+
+
+async def test_a_wrong_key_file_leaves_no_trace_in_the_database(state: State) -> None:
+    assert await opening(state) == ""
+    right = key_file(state).read_text()
+    key_file(state).write_text(new_key_line())
+    assert await opening(state)
+    key_file(state).write_text(right)
+    assert await opening(state) == ""
+
+
+async def test_a_check_value_cannot_be_moved_to_another_key(state: State) -> None:
+    key_file(state).exists() or make_key_file(key_file(state))
+    add_key(key_file(state))
+    async with open_store(state) as store, store.write() as connection:
+        one, two = (await connection.execute(select(encryption_keys))).all()
+        await connection.execute(delete(encryption_keys).where(encryption_keys.c.id == one.id))
+        moved = update(encryption_keys).where(encryption_keys.c.id == two.id)
+        await connection.execute(moved.values(check_value=one.check_value))
+    assert "another key" in await opening(state)
+
+
+# What operators are told.
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite://gateway.db", "three belong"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite:///gateway.db?mode=ro", "no parameters"),
+        ("postgresql://me:hunter2@host:port/db", "cannot be read as a URL"),
+    ],
+)
+async def test_an_address_that_is_none_says_how_one_is_written(url: str, says: str) -> None:
+    said = await opening(State(url=url))
+    assert says in said
+    assert "sqlite:////absolute/path.db" in said
+    assert "hunter2" not in said
+
+
+async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    said = await opening(State(url=f"sqlite:///{tmp_path}/nowhere/gateway.db"))
+    assert f"{tmp_path}/nowhere/gateway.db" in said
+    assert "folder exists" in said
+
+
+async def test_a_file_that_is_no_database_is_named(sqlite: State) -> None:
+    sqlite_path(sqlite).write_text(
+        "certainly not a database, and long enough to be read as one" * 9
+    )
+    assert "not a database" in await opening(sqlite)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become a user without rights")
+def test_a_folder_without_the_right_to_write_is_named() -> None:
+    script = (
+        "import asyncio, os, sys\n"
+        "from pathlib import Path\n"
+        "from gateway.settings import State\n"
+        "from gateway.store import StoreUnavailable, open_store\n"
+        "import aiosqlite, alembic.autogenerate, sqlalchemy.dialects.sqlite.aiosqlite\n"
+        "os.chdir(sys.argv[1])\n"
+        "os.chmod('.', 0o755)\n"
+        "os.chmod('gateway.db', 0o666)\n"
+        "os.setuid(65534)\n"
+        "async def main():\n"
+        "    async with open_store(State()): pass\n"
+        "try: asyncio.run(main())\n"
+        "except StoreUnavailable as error: print(error)\n"
+    )
+    # Not in tmp_path: the folders above it are closed to others.
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "gateway.db").touch()
+        command = [sys.executable, "-c", script, folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"folder {folder} cannot be written" in done.stdout, done
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1/db", "127.0.0.1:5432/no_such_database"])
+async def test_a_server_that_cannot_be_used_is_named_without_its_password(
+    address: str, tmp_path: Path, database: str
+) -> None:
+    make_key_file(tmp_path / "k")
+    url = f"postgresql://postgres:hunter2@{address}?application_name=hunter3"
+    said = await opening(State(url=url, encryption_key_file=tmp_path / "k"))
+    assert address in said
+    assert "hunter" not in said
+
+
+async def test_a_command_does_not_make_a_database_by_looking_for_it(sqlite: State) -> None:
+    with pytest.raises(StoreUnavailable, match="--config"):
+        async with open_store(sqlite, create=False):
+            pass
+    assert not sqlite_path(sqlite).exists()
+    assert not key_file(sqlite).exists()
+
+
+async def test_a_database_that_goes_away_is_unavailable_and_comes_back(
+    postgres: State, database: str
+) -> None:
+    async with open_store(postgres) as store:
+        ledger = Ledger(store)
+        await ledger.record(ACME, "batch", "B-1", {"n": 1})
+        with pytest.raises(StoreUnavailable):
+            async with store.write() as connection:
+                await connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        assert await ledger.recall(ACME, "batch", "B-1") == {"n": 1}
+
+
+async def test_a_file_that_another_process_keeps_locked_is_unavailable(sqlite: State) -> None:
+    async with open_store(sqlite) as store:
+        other = sqlite3.connect(sqlite_path(sqlite), isolation_level=None)
+        try:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await Ledger(store).learn("live", "x", 1)
+        finally:
+            other.close()
+        await Ledger(store).learn("live", "x", 1)
