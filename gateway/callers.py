@@ -1,0 +1,44 @@
+"""Where a request comes from: the address that counts behind trusted proxies."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
+def address_of(
+    remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]
+) -> Address | None:
+    """The client's address: the last of ``X-Forwarded-For`` that no trusted proxy has.
+
+    A header from anybody else says nothing, and neither does one that cannot be read. None where
+    there is no address at all (a Unix socket).
+    """
+    address = _read(remote)
+    hops = [hop for line in forwarded for hop in line.split(",")]
+    while address is not None and hops and _within(address, trusted):
+        nearer = _read(hops.pop().strip())
+        if nearer is None:
+            return None
+        address = nearer
+    return address
+
+
+def _within(address: Address, trusted: Sequence[Network]) -> bool:
+    return any(address in network for network in trusted if network.version == address.version)
+
+
+def _read(text: str | None) -> Address | None:
+    try:
+        address = ipaddress.ip_address((text or "").partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address

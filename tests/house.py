@@ -1,0 +1,107 @@
+"""The whole house for a test: a gateway on real sockets, in front of a service of the test's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from gateway.app import Running, run
+from gateway.settings import Settings
+from gateway.store import open_store
+from gateway.store.key_import import import_keys
+from gateway.store.key_lines import read_lines
+
+ENVIRONMENT = "sandbox"
+KEY = {
+    "merchant": "demo",
+    "environment": ENVIRONMENT,
+    "api_key": "an-api-key-for-tests",
+    "access_key": "SIMULATORACCESSKEY",
+    "secret_key": "simulator-secret-key",
+}
+
+
+@dataclass(slots=True)
+class Got:
+    """An answer: status, headers, the body's bytes, and the body read where it is JSON."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+    body: Any
+
+
+@dataclass(slots=True)
+class House:
+    """A running gateway and a client in front of it."""
+
+    running: Running
+    settings: Settings
+    session: aiohttp.ClientSession
+    api_key: str = KEY["api_key"]
+    headers: dict[str, str] = field(default_factory=dict)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Got:
+        """Sends ``path`` (from /v1 on, with its query) as it is written."""
+        sent = {"X-API-Key": self.api_key, **self.headers, **(headers or {})}
+        if body is not None:
+            data = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        url = aiohttp.client.URL(self.running.url + path, encoded=True)
+        async with self.session.request(method, url, data=data, headers=sent) as answer:
+            text = await answer.text()
+            is_json = answer.content_type == "application/json" and method != "HEAD"
+            return Got(answer.status, answer.headers, text, json.loads(text) if is_json else None)
+
+    async def import_key(self, **changes: Any) -> str:
+        """Imports one key more, as the command line would; returns it."""
+        line = {**KEY, **changes}
+        await import_lines(self.settings, [line])
+        return str(line["api_key"])
+
+
+def settings_for(folder: Path, base_url: str, **sections: Mapping[str, Any]) -> Settings:
+    """Settings with everything in ``folder`` and every port free; sections laid over."""
+    written: dict[str, Any] = {
+        "server": {"port": 0, "admin_port": 0},
+        "environments": {ENVIRONMENT: {"base_url": base_url}},
+        "state": {
+            "url": f"sqlite:///{folder}/gateway.db",
+            "encryption_key_file": str(folder / "gateway.key"),
+        },
+        "upstream": {"timeout_seconds": 5},
+    }
+    for name, section in sections.items():
+        written[name] = {**written.get(name, {}), **section}
+    return Settings(**written)
+
+
+async def import_lines(settings: Settings, lines: list[dict[str, Any]]) -> None:
+    data = "\n".join(json.dumps(line) for line in lines).encode()
+    async with open_store(settings.state) as store:
+        await import_keys(store, read_lines(data))
+
+
+@asynccontextmanager
+async def open_house(
+    folder: Path, base_url: str, **sections: Mapping[str, Any]
+) -> AsyncIterator[House]:
+    """A gateway in front of ``base_url``, with one key."""
+    settings = settings_for(folder, base_url, **sections)
+    await import_lines(settings, [KEY])
+    async with run(settings) as running, aiohttp.ClientSession() as session:
+        yield House(running, settings, session)
