@@ -104,6 +104,7 @@ class Handler:
         if not visit.admission.admitted:
             wait = str(visit.admission.retry_after)
             return answers.refusal(ErrorAnswer(429, (errors.OVER_LIMIT,), wait))
+        incoming.refuse_overlong(request, self._most)
         body, problems = await self._body(request, operation)
         asked = Request(
             now=self._clock(),

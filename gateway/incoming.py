@@ -46,6 +46,12 @@ def request_id(request: web.BaseRequest) -> str:
     return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
 
 
+def refuse_overlong(request: web.BaseRequest, most: int) -> None:
+    """Raises Overlong by the length that is declared, before any of it is read."""
+    if (request.content_length or 0) > most:
+        raise Overlong
+
+
 async def json_body(request: web.BaseRequest, most: int) -> JSON:
     """The body as values; raises Invalid where it is no JSON, Overlong where it is too large."""
     try:
@@ -59,8 +65,6 @@ async def json_body(request: web.BaseRequest, most: int) -> JSON:
 
 
 async def _bytes(request: web.BaseRequest, most: int) -> bytes:
-    if (request.content_length or 0) > most:
-        raise Overlong
     if request.headers.get("Expect", "").lower() == "100-continue":
         # Only now: whoever has no key, or is over the limit, need not send the body.
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

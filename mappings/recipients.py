@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from mappings import found, legacy, payout_changes, payouts, recipient_queries
-from mappings.banking import empty, invalid
+from mappings import (
+    found,
+    legacy,
+    payout_changes,
+    payouts,
+    recipient_bodies,
+    recipient_queries,
+)
+from mappings.banking import empty
 from mappings.errors import NOT_FOUND
-from mappings.government_ids import Sent, entries, sent_as
+from mappings.government_ids import sent_as
 from mappings.grammar import (
     JSON,
     Answer,
@@ -28,13 +35,9 @@ from mappings.grammar import (
 )
 from mappings.objects import (
     RECIPIENT,
-    UPSTREAM_STATUS,
-    Facts,
     is_gone,
     payment_answer,
     recipient_answer,
-    shown_ssn,
-    shown_status,
 )
 from mappings.paging import asked, meta, meta_of, page_of
 from mappings.payouts import Payout, Recipient, Sub
@@ -55,10 +58,10 @@ def create_recipient(request: Request) -> Flow:
     """
     body = request.body
     payout = payouts.read(body.get("payout"), "payout.")
-    request.refuse(*_create_problems(body), *_payout_problems(payout, body))
+    request.refuse(*recipient_bodies.create_problems(body), *_payout_problems(payout, body))
     holds = payouts.check_holds(payout, {}, request.manners)
-    ids = [*_sent_ssn(body), *payouts.sent_government_ids(payout)]
-    sent = _create_body(body, ids, request.manners)
+    ids = [*recipient_bodies.sent_ssn(body), *payouts.sent_government_ids(payout)]
+    sent = recipient_bodies.create_body(body, ids, request.manners)
     names = {**RECIPIENT.sent_as(), **sent_as(ids)}
     created = (yield Call("POST", "/recipients", sent, sent_as=names))["recipient"]
     try:
@@ -72,31 +75,9 @@ def create_recipient(request: Request) -> Flow:
     return Answer({"recipient": shown}, payouts.hold_notices(holds))
 
 
-def _create_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    needed = {"individual": ("firstName", "lastName"), "business": ("name",)}
-    for name in ("type", "email", *needed.get(body.get("type", ""), ())):
-        if not body.get(name):
-            yield empty(name)
-    yield from payouts.masks(body, "")
-
-
 def _payout_problems(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Problem]:
     if payout.methods or payout.method:
         yield from payouts.plan_problems(payout, body)
-
-
-def _create_body(body: Mapping[str, JSON], ids: list[Sent], manners: Manners) -> dict[str, JSON]:
-    sent = RECIPIENT.to_current(body)
-    sent.pop("language", None)
-    if body["type"] == "business":
-        sent["name"] = body["name"]
-    if ids:
-        sent["governmentIds"] = entries(ids, {}, manners)
-    return sent
-
-
-def _sent_ssn(body: Mapping[str, JSON]) -> list[Sent]:
-    return [Sent("US", body["ssn"], "ssn")] if body.get("ssn") else []
 
 
 def _complete(
@@ -104,9 +85,9 @@ def _complete(
 ) -> Sub:
     """What the create call has no fields for; returns the recipient as it then is."""
     path, recipient = f"/recipients/{created['id']}", created
-    later = _later_fields(body)
+    later = recipient_bodies.later_fields(body)
     if later:
-        names = RECIPIENT.sent_as() | {"primaryCurrency": _currency_field(body)}
+        names = RECIPIENT.sent_as() | {"primaryCurrency": recipient_bodies.currency_field(body)}
         recipient = (yield Call("PATCH", path, later, sent_as=names))["recipient"]
     if not payout.methods:
         return recipient
@@ -120,17 +101,6 @@ def _complete(
 
 def _plan(payout: Payout, body: Mapping[str, JSON]) -> payouts.Plan:
     return payouts.plan(payout, body, payout.methods, payouts.primary_method(payout))
-
-
-def _later_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    currency = body.get(_currency_field(body))
-    later = {"language": body.get("language"), "primaryCurrency": currency}
-    return {name: value for name, value in later.items() if value is not None}
-
-
-def _currency_field(body: Mapping[str, JSON]) -> str:
-    """Requests say ``currency``; clients that send an object back say ``primaryCurrency``."""
-    return "currency" if body.get("currency") else "primaryCurrency"
 
 
 def _undo(recipient_id: str) -> Sub:
@@ -230,89 +200,26 @@ def update_recipient(request: Request) -> Flow:
     When the payout is refused, the recipient's own changes stay; sending them again is harmless.
     """
     recipient, facts = yield from found.recipient(request.ids["id"])
-    body, manners = _without_shown(request.body, recipient), request.manners
+    body, manners = recipient_bodies.without_shown(request.body, recipient), request.manners
     payout = payouts.read(body.get("payout"), "payout.")
     changes = payout_changes.Changes(payout, recipient)
-    request.refuse(*_update_problems(body, recipient, facts), *changes.problems())
+    request.refuse(*recipient_bodies.update_problems(body, recipient, facts), *changes.problems())
     holds = payouts.check_holds(payout, facts, manners)
-    ids = [*_sent_ssn(body), *changes.government_ids]
-    fields = _update_fields(body, recipient, facts, ids, manners)
+    ids = [*recipient_bodies.sent_ssn(body), *changes.government_ids]
+    fields = recipient_bodies.update_fields(body, recipient, facts, ids, manners)
     if fields:
-        names = RECIPIENT.sent_as() | {"primaryCurrency": _currency_field(body)} | sent_as(ids)
+        names = (
+            RECIPIENT.sent_as()
+            | {"primaryCurrency": recipient_bodies.currency_field(body)}
+            | sent_as(ids)
+        )
         yield Call("PATCH", f"/recipients/{recipient['id']}", fields, sent_as=names)
-    if word := _status_fact(body, fields, facts):
+    if word := recipient_bodies.status_fact(body, fields, facts):
         yield Record("recipient", recipient["id"], word)
     yield from payout_changes.carry_out(changes, manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)
     return Answer({"object": "updated"}, payouts.hold_notices(holds))
-
-
-def _without_shown(body: Mapping[str, JSON], recipient: Recipient) -> dict[str, JSON]:
-    """The body without the masks that were shown; any other mask is a problem."""
-    shown = {"ssn": shown_ssn(recipient), "passport": recipient.get("passport")}
-    return {
-        name: value
-        for name, value in body.items()
-        if not (name in shown and value is not None and value == shown[name])
-    }
-
-
-_SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
-
-
-def _update_problems(
-    body: Mapping[str, JSON], recipient: Recipient, facts: Facts
-) -> Iterator[Problem]:
-    for name in ("type", "email"):
-        if name in body and not body[name]:
-            yield empty(name)
-    yield from payouts.masks(body, "")
-    status = _new_status(body, recipient, facts)
-    if status is not None and status not in _SETTABLE:
-        yield invalid("status", f"must be one of: {', '.join(_SETTABLE)}")
-
-
-def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
-    """The status asked for; None where it is the one shown, or one that nobody can set."""
-    status = body.get("status")
-    if status in (None, "incomplete", shown_status(recipient, facts)):
-        return None
-    return status
-
-
-def _update_fields(
-    body: Mapping[str, JSON], recipient: Recipient, facts: Facts, ids: list[Sent], manners: Manners
-) -> dict[str, JSON]:
-    fields = RECIPIENT.to_current(body)
-    if "name" in body and _sends_name(body, recipient):
-        fields["name"] = body["name"]
-    currency = body.get(_currency_field(body))
-    if currency and currency != recipient.get("primaryCurrency"):
-        fields["primaryCurrency"] = currency
-    if status := _new_status(body, recipient, facts):
-        fields["status"] = UPSTREAM_STATUS.get(status, status)
-    if ids:
-        fields["governmentIds"] = entries(ids, recipient, manners)
-    return fields
-
-
-def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
-    """An individual's name is made of first and last name; on its own it is a change like any."""
-    if body.get("type", recipient.get("type")) == "business":
-        return True
-    parts = body.get("firstName") or body.get("lastName")
-    return not parts and body["name"] != recipient.get("name")
-
-
-def _status_fact(
-    body: Mapping[str, JSON], fields: Mapping[str, JSON], facts: Facts
-) -> dict[str, JSON]:
-    """The word to remember, or to forget, once the service has taken the status."""
-    if "status" not in fields:
-        return {}
-    word = body["status"] if body["status"] in UPSTREAM_STATUS else None
-    return {"status": word} if word != facts.get("status") else {}
 
 
 # Delete

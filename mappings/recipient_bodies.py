@@ -1,0 +1,115 @@
+"""A recipient as a client sends it: what is wrong with it, and which fields of it travel.
+
+The table (``objects.RECIPIENT``) says what becomes of each field; what needs more than a table is
+here, for a create and for an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mappings.banking import empty, invalid
+from mappings.government_ids import Sent, entries
+from mappings.grammar import JSON, Manners, Problem
+from mappings.objects import RECIPIENT, UPSTREAM_STATUS, Facts, shown_ssn, shown_status
+from mappings.payouts import Recipient, masks
+
+SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
+"""The statuses that a legacy client can set (legacy interface, section 3)."""
+
+
+def create_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
+    needed = {"individual": ("firstName", "lastName"), "business": ("name",)}
+    for name in ("type", "email", *needed.get(body.get("type", ""), ())):
+        if not body.get(name):
+            yield empty(name)
+    yield from masks(body, "")
+
+
+def create_body(body: Mapping[str, JSON], ids: list[Sent], manners: Manners) -> dict[str, JSON]:
+    sent = RECIPIENT.to_current(body)
+    sent.pop("language", None)
+    if body["type"] == "business":
+        sent["name"] = body["name"]
+    if ids:
+        sent["governmentIds"] = entries(ids, {}, manners)
+    return sent
+
+
+def later_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
+    currency = body.get(currency_field(body))
+    later = {"language": body.get("language"), "primaryCurrency": currency}
+    return {name: value for name, value in later.items() if value is not None}
+
+
+def currency_field(body: Mapping[str, JSON]) -> str:
+    """Requests say ``currency``; clients that send an object back say ``primaryCurrency``."""
+    return "currency" if body.get("currency") else "primaryCurrency"
+
+
+def sent_ssn(body: Mapping[str, JSON]) -> list[Sent]:
+    return [Sent("US", body["ssn"], "ssn")] if body.get("ssn") else []
+
+
+def without_shown(body: Mapping[str, JSON], recipient: Recipient) -> dict[str, JSON]:
+    """The body without the masks that were shown; any other mask is a problem."""
+    shown = {"ssn": shown_ssn(recipient), "passport": recipient.get("passport")}
+    return {
+        name: value
+        for name, value in body.items()
+        if not (name in shown and value is not None and value == shown[name])
+    }
+
+
+def update_problems(
+    body: Mapping[str, JSON], recipient: Recipient, facts: Facts
+) -> Iterator[Problem]:
+    for name in ("type", "email"):
+        if name in body and not body[name]:
+            yield empty(name)
+    yield from masks(body, "")
+    status = _new_status(body, recipient, facts)
+    if status is not None and status not in SETTABLE:
+        yield invalid("status", f"must be one of: {', '.join(SETTABLE)}")
+
+
+def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
+    """The status asked for; None where it is the one shown, or one that nobody can set."""
+    status = body.get("status")
+    if status in (None, "incomplete", shown_status(recipient, facts)):
+        return None
+    return status
+
+
+def update_fields(
+    body: Mapping[str, JSON], recipient: Recipient, facts: Facts, ids: list[Sent], manners: Manners
+) -> dict[str, JSON]:
+    fields = RECIPIENT.to_current(body)
+    if "name" in body and _sends_name(body, recipient):
+        fields["name"] = body["name"]
+    currency = body.get(currency_field(body))
+    if currency and currency != recipient.get("primaryCurrency"):
+        fields["primaryCurrency"] = currency
+    if status := _new_status(body, recipient, facts):
+        fields["status"] = UPSTREAM_STATUS.get(status, status)
+    if ids:
+        fields["governmentIds"] = entries(ids, recipient, manners)
+    return fields
+
+
+def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
+    """An individual's name is made of first and last name; on its own it is a change like any."""
+    if body.get("type", recipient.get("type")) == "business":
+        return True
+    parts = body.get("firstName") or body.get("lastName")
+    return not parts and body["name"] != recipient.get("name")
+
+
+def status_fact(
+    body: Mapping[str, JSON], fields: Mapping[str, JSON], facts: Facts
+) -> dict[str, JSON]:
+    """The word to remember, or to forget, once the service has taken the status."""
+    if "status" not in fields:
+        return {}
+    word = body["status"] if body["status"] in UPSTREAM_STATUS else None
+    return {"status": word} if word != facts.get("status") else {}
