@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gateway import answers, incoming, logs
 from gateway.answers import Said
-from gateway.callers import address_of, networks
+from gateway.callers import Address, address_of, networks
 from gateway.keys import Key, Keyring
 from gateway.limits import Admission, Limits
 from gateway.player import Caller, Player
@@ -98,9 +98,7 @@ class Handler:
         if operation is None:
             raise Invalid(errors.NOT_FOUND)
         visit.operation = operation
-        key = await self._key(request)
-        visit.caller = Caller(key, visit.request_id)
-        visit.admission = await self._admitted(key)
+        visit.admission = await self._admitted(request, visit, operation)
         if not visit.admission.admitted:
             wait = str(visit.admission.retry_after)
             return answers.refusal(ErrorAnswer(429, (errors.OVER_LIMIT,), wait))
@@ -114,25 +112,34 @@ class Handler:
             manners=self._manners,
             problems=problems,
         )
-        answer = await self._player.play(operation.flow(asked), visit.caller, problems)
+        flow = operation.flow(asked)
+        answer = await self._player.play(flow, visit.caller, problems)
         visit.notices = answer.notices
         return answers.done(self._spelling.outward(operation.gives, dict(answer.body)))
+
+    async def _admitted(
+        self, request: web.BaseRequest, visit: Visit, operation: Operation
+    ) -> Admission:
+        """Who is calling, and whether they may do so once more; raises Invalid for nobody we know."""
+        address = self._address(request)
+        if operation.keyless:
+            return await self._limits.admit(f"address {address}", self._requests_per_hour)
+        key = await self._key(request)
+        if key.allowed_ips and (address is None or not key.admits(address)):
+            raise Invalid(errors.NOT_AUTHORIZED)
+        visit.caller = Caller(key, visit.request_id)
+        return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
 
     async def _key(self, request: web.BaseRequest) -> Key:
         given = request.headers.getall("X-API-Key", [])
         key = await self._keyring.find(given[0].strip()) if len(given) == 1 else None
         if key is None:
             raise Invalid(errors.INVALID_KEY)
-        if key.allowed_ips:
-            forwarded = request.headers.getall("X-Forwarded-For", [])
-            address = address_of(request.remote, forwarded, self._trusted)
-            if address is None or not key.admits(address):
-                raise Invalid(errors.NOT_AUTHORIZED)
         return key
 
-    async def _admitted(self, key: Key) -> Admission:
-        limit = key.requests_per_hour or self._requests_per_hour
-        return await self._limits.admit(key.id, limit)
+    def _address(self, request: web.BaseRequest) -> Address | None:
+        forwarded = request.headers.getall("X-Forwarded-For", [])
+        return address_of(request.remote, forwarded, self._trusted)
 
     async def _body(
         self, request: web.BaseRequest, operation: Operation

@@ -59,23 +59,28 @@ class Player:
         self._spelling = spelling
         self._listing = Listing()
 
-    async def play(self, flow: Flow, caller: Caller, problems: Sequence[Problem] = ()) -> Answer:
+    async def play(
+        self, flow: Flow, caller: Caller | None, problems: Sequence[Problem] = ()
+    ) -> Answer:
         """Plays a flow to its answer; raises the failure that it did not deal with.
 
-        No step is performed while there are ``problems`` with what the client sent: a flow that
-        has more to say about it says so before its first step.
+        Nothing is written while there are ``problems`` with what the client sent: a flow that has
+        more to say about it says so before its first write.
         """
         step, answer = _advance(flow)
         while step is not None:
-            if problems:
+            if problems and isinstance(step, Call) and not step.reads:
                 raise Invalid(*problems)
+            if caller is None:
+                raise TypeError("an operation without a key can ask the service nothing")
             try:
                 given = await self._perform(step, caller)
             except Failure as failure:
                 step, answer = _thrown(flow, failure)
             else:
                 step, answer = _advance(flow, given)
-        assert answer is not None  # noqa: S101 - a flow ends with its answer
+        if answer is None or problems:
+            raise Invalid(*problems)
         return answer
 
     async def _perform(self, step: Step, caller: Caller) -> Any:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from mappings import OPERATIONS
 from mappings.grammar import Operation
 
-KINDS = {"recipients": "R-[A-Za-z0-9]{1,64}"}
-"""What an id looks like below each collection (legacy interface, section 2)."""
+KINDS = {"recipients": "R-[A-Za-z0-9]{1,64}", "countries": "[A-Za-z]{2}"}
+"""What stands below each collection: an id (legacy interface, section 2), or a code."""
 
 
 @dataclass(frozen=True, slots=True)

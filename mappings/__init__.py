@@ -1,8 +1,8 @@
 """Both interfaces, and how one becomes the other: pure, without I/O, clock or randomness."""
 
-from mappings import kinds, payout_methods, recipients
+from mappings import geography, kinds, payout_methods, recipients
 
-OPERATIONS = (*recipients.OPERATIONS, *payout_methods.OPERATIONS)
+OPERATIONS = (*recipients.OPERATIONS, *payout_methods.OPERATIONS, *geography.OPERATIONS)
 """Every operation of the legacy interface."""
 
 for _operation in OPERATIONS:

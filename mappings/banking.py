@@ -37,7 +37,8 @@ class Digits:
     def said(self) -> str:
         count = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
         kind = "digits" if self.pattern == "[0-9]+" else "characters"
-        return f"must be a {self.called} of {count} {kind}"
+        article = "an" if self.called[0] in "aeiouI" else "a"
+        return f"must be {article} {self.called} of {count} {kind}"
 
 
 BRANCHES = {

@@ -49,5 +49,6 @@ def checked(
     word = facts.get("status")
     if word and not agrees(word, given.get("status")):
         yield Record("recipient", recipient_id, {"status": None})
-        return {name: fact for name, fact in facts.items() if name != "status"}
+        kept = {name: fact for name, fact in facts.items() if name != "status"}
+        return {**kept, "status_shown_before": word}
     return facts

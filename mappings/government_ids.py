@@ -6,11 +6,11 @@ back whole: what a client sends goes alone, and replaces the entry of its countr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mappings.banking import invalid
-from mappings.grammar import JSON, Invalid, Manners
+from mappings.grammar import JSON, Manners, Problem
 from mappings.objects import government_id_type
 
 
@@ -30,28 +30,25 @@ class Sent:
         }
 
 
-def entries(
+def entries(sent: list[Sent]) -> list[dict[str, str]]:
+    """What to send as ``governmentIds``: one entry a country and type."""
+    return list({one.country: one.entry() for one in sent}.values())
+
+
+def problems(
     sent: list[Sent], recipient: Mapping[str, JSON], manners: Manners
-) -> list[dict[str, str]]:
-    """What to send as ``governmentIds``; raises Invalid where that would lose another id."""
-    _refuse_two(sent)
-    wanted = {(one["country"], one["type"]): one for one in (each.entry() for each in sent)}
-    lost = [
-        held
-        for held in recipient.get("governmentIds") or []
-        if (held.get("country"), held.get("type")) not in wanted
-    ]
-    if lost and manners.government_ids == "keep":
-        told = "cannot be changed: the recipient has other government ids, which would be lost"
-        raise Invalid(invalid(sent[0].field, told))
-    return list(wanted.values())
-
-
-def _refuse_two(sent: list[Sent]) -> None:
+) -> Iterator[Problem]:
+    """Where sending them would lose another id, or they contradict each other."""
     seen: dict[str, str] = {}
     for one in sent:
         if seen.setdefault(one.country, one.value) != one.value:
-            raise Invalid(invalid(one.field, "differs from the ssn sent with it"))
+            yield invalid(one.field, "differs from the ssn sent with it")
+    replaced = {(entry["country"], entry["type"]) for entry in entries(sent)}
+    held = recipient.get("governmentIds") or []
+    lost = {(one.get("country"), one.get("type")) for one in held} - replaced
+    if sent and lost and manners.government_ids == "keep":
+        told = "cannot be changed: the recipient has other government ids, which would be lost"
+        yield invalid(sent[0].field, told)
 
 
 def sent_as(sent: list[Sent]) -> dict[str, str]:

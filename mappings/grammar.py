@@ -55,8 +55,8 @@ class Request:
     """A legacy request whose path, key and limit have been checked.
 
     Ids and words are in the current interface's spelling; ``body`` has passed the operation's
-    ``takes`` shape, and ``problems`` are what had to be taken out of it: no call is made while
-    there are any. ``query`` holds no empty parameter.
+    ``takes`` shape, and ``problems`` are what had to be taken out of it: nothing is written
+    while there are any. ``query`` holds no empty parameter.
     """
 
     now: datetime
@@ -240,8 +240,8 @@ class Operation:
     """One operation of the legacy interface, and the flow that carries it out.
 
     ``path`` is below ``/v1``, ids as ``{name}``. ``takes`` is the shape of the body that clients
-    send, ``query`` that of their parameters, ``gives`` that of the answer. ``because`` is the reason for its ``exactness``, and
-    ``rests_on`` what it presumes that the documents do not show.
+    send, ``query`` that of their parameters, ``gives`` that of the answer. ``because`` is the reason for its ``exactness``,
+    ``keyless`` that it needs no API key, and ``rests_on`` what it presumes that the documents do not show.
     """
 
     method: str
@@ -253,6 +253,7 @@ class Operation:
     gives: Any
     takes: Any = None
     query: Any = None
+    keyless: bool = False
     rests_on: str = ""
 
     @property

@@ -218,10 +218,15 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
             return reader(shape).validate_python(body), tuple(problems)
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
-            problems |= dict.fromkeys(map(_problem, found))
-            body = _without(body, [one["loc"] for one in found if one["type"] != "missing"])
-            if any(one["type"] == "missing" for one in found):
-                raise Invalid(*problems) from None
+            if all(one["type"] == "missing" for one in found):
+                # What is missing now was wrong, and taken out, or was never there.
+                told = {spelled(one["loc"]): _problem(one) for one in found}
+                named = {re.split(r"[.\[]", problem.field or "")[0] for problem in problems}
+                absent = [problem for name, problem in told.items() if name not in named]
+                raise Invalid(*problems, *absent) from None
+            wrong_ones = [one for one in found if one["type"] != "missing"]
+            problems |= dict.fromkeys(map(_problem, wrong_ones))
+            body = _without(body, [one["loc"] for one in wrong_ones])
 
 
 def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:

@@ -95,7 +95,7 @@ class Payout(TypedDict, total=False):
     holdup: Hold
     primary: Primary
     method: Annotated[str | None, Word("wallet")]
-    methodDisplay: str | None
+    methodDisplay: Annotated[str | None, Word("wallet")]
     accounts: Accounts
 
 

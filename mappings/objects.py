@@ -277,4 +277,7 @@ def payment_answer(
     for side in ("source", "target"):
         code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
         shown[name] = payment.get(name) or (currency_name(code) if code else None)
+    target = shown["targetCurrency"]
+    if shown["targetAmount"] is None and target and target == shown["sourceCurrency"]:
+        shown["targetAmount"] = shown["sourceAmount"]
     return shown

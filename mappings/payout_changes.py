@@ -34,6 +34,7 @@ from mappings.payouts import (
     masks,
     names,
     plan,
+    send_account,
     sent_government_ids,
     unknown_method,
 )
@@ -171,16 +172,22 @@ def carry_out(changes: Changes, manners: Manners) -> Sub:
     """PATCHes the accounts that there are, and adds those that there are not."""
     for method in changes.touched:
         if fields := changes.fields(method):
-            yield from _change(changes, method, fields)
+            yield from _change(changes, method, fields, manners)
     yield from add_planned(changes.recipient, changes.new_accounts, manners)
 
 
-def _change(changes: Changes, method: str, fields: Mapping[str, JSON]) -> Sub:
+def _change(changes: Changes, method: str, fields: Mapping[str, JSON], manners: Manners) -> Sub:
     """PATCH /recipients/:id/accounts/:account, read once more where the id has just changed."""
-    id_, sent_as = changes.recipient["id"], names(changes.payout, method)
-    held = changes.account(method) or {}
+    id_, held = changes.recipient["id"], changes.account(method) or {}
+    country = held.get("country")
+    call = Call(
+        "PATCH",
+        account_path(id_, held),
+        fields,
+        sent_as=names(changes.payout, method, country),
+    )
     try:
-        yield Call("PATCH", account_path(id_, held), fields, sent_as=sent_as)
+        yield from send_account(call, country, manners)
     except Refused as refused:
         if refused.status != 404:
             raise
@@ -188,4 +195,4 @@ def _change(changes: Changes, method: str, fields: Mapping[str, JSON]) -> Sub:
         found = shown_accounts(fresh).get(ACCOUNT_TYPES[method])
         if found is None:
             raise
-        yield Call("PATCH", account_path(id_, found), fields, sent_as=sent_as)
+        yield from send_account(replace(call, path=account_path(id_, found)), country, manners)

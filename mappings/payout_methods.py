@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mappings import found, legacy, payout_changes, payouts
+from mappings import found, government_ids, legacy, payout_changes, payouts
 from mappings.errors import NOT_FOUND
-from mappings.government_ids import entries, sent_as
 from mappings.grammar import Answer, Call, Flow, Invalid, Operation, Record, Request
 from mappings.objects import payout_answer
 
@@ -21,15 +20,21 @@ def create_payout_method(request: Request) -> Flow:
     """
     recipient, facts = yield from found.recipient(request.ids["id"])
     payout = payouts.read(request.body, "")
-    request.refuse(*payouts.plan_problems(payout, recipient))
-    holds = payouts.check_holds(payout, facts, request.manners)
+    ids = payouts.sent_government_ids(payout)
+    request.refuse(
+        *payouts.plan_problems(payout, recipient),
+        *payouts.hold_problems(payout, facts, request.manners),
+        *government_ids.problems(ids, recipient, request.manners),
+    )
+    holds = payouts.new_holds(payout, facts)
     primary = payouts.primary_method(payout)
     plan = payouts.plan(payout, recipient, payout.methods, primary)
-    ids = payouts.sent_government_ids(payout)
     if ids:
-        fields = {"governmentIds": entries(ids, recipient, request.manners)}
+        fields = {"governmentIds": government_ids.entries(ids)}
         path = f"/recipients/{recipient['id']}"
-        recipient = (yield Call("PATCH", path, fields, sent_as=sent_as(ids)))["recipient"]
+        recipient = (yield Call("PATCH", path, fields, sent_as=government_ids.sent_as(ids)))[
+            "recipient"
+        ]
     recipient = yield from payouts.add_planned(recipient, plan, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)
@@ -61,11 +66,18 @@ def update_payout_method(request: Request) -> Flow:
     recipient, facts = yield from found.recipient(request.ids["id"])
     payout = payouts.read(request.body, "")
     changes = payout_changes.Changes(payout, recipient)
-    request.refuse(*changes.problems())
-    holds = payouts.check_holds(payout, facts, request.manners)
-    if ids := changes.government_ids:
-        fields = {"governmentIds": entries(ids, recipient, request.manners)}
-        yield Call("PATCH", f"/recipients/{recipient['id']}", fields, sent_as=sent_as(ids))
+    ids = changes.government_ids
+    request.refuse(
+        *changes.problems(),
+        *payouts.hold_problems(payout, facts, request.manners),
+        *government_ids.problems(ids, recipient, request.manners),
+    )
+    holds = payouts.new_holds(payout, facts)
+    if ids:
+        fields = {"governmentIds": government_ids.entries(ids)}
+        yield Call(
+            "PATCH", f"/recipients/{recipient['id']}", fields, sent_as=government_ids.sent_as(ids)
+        )
     yield from payout_changes.carry_out(changes, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)

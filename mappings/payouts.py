@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mappings import banking, current, legacy
@@ -18,7 +18,6 @@ from mappings.grammar import (
     JSON,
     Call,
     Failure,
-    Invalid,
     Manners,
     Problem,
     Recall,
@@ -195,13 +194,15 @@ def holder(recipient: Recipient) -> JSON:
     return recipient.get("name")
 
 
-def names(payout: Payout, method: str) -> dict[str, str]:
-    """Account field to the client's own, for ``sent_as``."""
+def names(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
+    """Account field to the client's own, for ``sent_as``; ``country`` where the client sent none."""
     place = payout.account_place(method)
     if method == legacy.WALLET:
         return {**WALLET.sent_as(place), "type": f"{payout.place}primary.method"}
-    bank = payout.bank or {}
+    bank = {"country": country, **(payout.bank or {})}
     told = BANK.sent_as(place)
+    if bank.get("bankRegion") and not bank.get("bankProvince"):
+        told["bankRegion"] = f"{place}bankRegion"
     told["branchId"] = place + banking.branch_field(bank)
     told["type"] = f"{payout.place}primary.method"
     if not bank.get("currency"):
@@ -220,32 +221,27 @@ def sent_government_ids(payout: Payout) -> list[Sent]:
     return [Sent(country, value, f"{payout.account_place(legacy.BANK)}governmentId")]
 
 
-def add_account(
-    recipient_id: str, account: dict[str, JSON], sent_as: Mapping[str, str], manners: Manners
-) -> Sub:
-    """POST /recipients/:id/accounts, once more where the country wants the number in its IBAN.
+def send_account(call: Call, country: JSON, manners: Manners) -> Sub:
+    """Makes a call with an account, once more where the country wants the number in its IBAN.
 
     Returns the account. ``accountNum`` never holds an IBAN: a client that sent an IBAN alone has
     it sent alone, and only a service that says it misses the number gets the domestic one.
     """
-    path = f"/recipients/{recipient_id}/accounts"
-    number = _number_from_iban(account, manners)
+    number = _number_from_iban(call.body, manners)
     if number is None:
-        return (yield Call("POST", path, account, sent_as=sent_as))["account"]
-    whole = {**account, "accountNum": number}
-    country = account["country"]
-    if manners.account_number_from_iban == "auto":
-        facts = yield Recall("country", country)
-        if not facts.get("account_number"):
-            try:
-                return (yield Call("POST", path, account, sent_as=sent_as))["account"]
-            except Refused as refused:
-                if not refused.names("empty_field", "accountNum"):
-                    raise
-            added = (yield Call("POST", path, whole, sent_as=sent_as))["account"]
-            yield Record("country", country, {"account_number": True})
-            return added
-    return (yield Call("POST", path, whole, sent_as=sent_as))["account"]
+        return (yield call).get("account", {})
+    whole = replace(call, body={**call.body, "accountNum": number})
+    known = manners.account_number_from_iban == "always" or (yield Recall("country", country))
+    if not known:
+        try:
+            return (yield call).get("account", {})
+        except Refused as refused:
+            if not refused.names("empty_field", "accountNum"):
+                raise
+    sent = yield whole
+    if not known:
+        yield Record("country", country, {"account_number": True})
+    return sent.get("account", {})
 
 
 def _number_from_iban(account: Mapping[str, JSON], manners: Manners) -> str | None:
@@ -255,20 +251,26 @@ def _number_from_iban(account: Mapping[str, JSON], manners: Manners) -> str | No
     return banking.account_number_in(iban)
 
 
-def add_planned(recipient: Recipient, planned: Plan, manners: Manners) -> Sub:
+def add_planned(
+    recipient: Recipient, planned: Plan, manners: Manners, *, whole: bool = False
+) -> Sub:
     """Adds the accounts of a plan; then each takes the place of the one clients saw of its type.
 
-    Returns the recipient as it then is. When one is refused, those before it are taken back. An
-    old account that cannot be deleted stays as one that is not primary, and nothing is lost.
+    Returns the recipient as it then is. When one is refused, those before it are taken back,
+    unless the caller takes back the ``whole`` recipient. An old account that cannot be deleted
+    stays as one that is not primary, and nothing is lost.
     """
     before = recipient
     added: list[dict[str, JSON]] = []
     try:
         for account, sent_as in planned.accounts:
-            answered = yield from add_account(recipient["id"], account, sent_as, manners)
+            path = f"/recipients/{recipient['id']}/accounts"
+            call = Call("POST", path, account, sent_as=sent_as)
+            answered = yield from send_account(call, account.get("country"), manners)
             added.append({**account, **answered})
     except (Refused, Unreachable):
-        yield from _take_back(before, added)
+        if not whole:
+            yield from _take_back(before, added)
         raise
     shown = shown_accounts(before)
     replaced = [shown[account["type"]] for account in added if account["type"] in shown]
@@ -305,17 +307,21 @@ def account_path(recipient_id: str, account: Mapping[str, JSON]) -> str:
 # autoswitch and holdup: remembered, not carried out
 
 
-def check_holds(payout: Payout, facts: Facts, manners: Manners) -> dict[str, JSON]:
-    """What is to be remembered; raises Invalid where the operator wants it refused."""
+def new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
+    """What is to be remembered: what was sent and is not what was shown."""
     changed: dict[str, JSON] = {}
     for name, hold in payout.holds.items():
         shown = hold_answer(facts, name)
-        if {**shown, **hold} == shown:
-            continue
-        if hold.get("active") and manners.holdup == "refuse":
-            raise Invalid(invalid(f"{payout.place}{name}.active", "is not supported"))
-        changed[name] = {**shown, **hold}
+        if {**shown, **hold} != shown:
+            changed[name] = {**shown, **hold}
     return changed
+
+
+def hold_problems(payout: Payout, facts: Facts, manners: Manners) -> Iterator[Problem]:
+    """An active hold asks for what the gateway cannot do; an operator may want it refused."""
+    for name, hold in new_holds(payout, facts).items():
+        if hold["active"] and manners.holdup == "refuse":
+            yield invalid(f"{payout.place}{name}.active", "is not supported")
 
 
 def hold_notices(changed: Mapping[str, JSON]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from mappings.banking import empty, invalid
 from mappings.government_ids import Sent, entries
-from mappings.grammar import JSON, Manners, Problem
+from mappings.grammar import JSON, Problem
 from mappings.objects import RECIPIENT, UPSTREAM_STATUS, Facts, shown_ssn, shown_status
 from mappings.payouts import Recipient, masks
 
@@ -26,13 +26,13 @@ def create_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
     yield from masks(body, "")
 
 
-def create_body(body: Mapping[str, JSON], ids: list[Sent], manners: Manners) -> dict[str, JSON]:
+def create_body(body: Mapping[str, JSON], ids: list[Sent]) -> dict[str, JSON]:
     sent = RECIPIENT.to_current(body)
     sent.pop("language", None)
     if body["type"] == "business":
         sent["name"] = body["name"]
     if ids:
-        sent["governmentIds"] = entries(ids, {}, manners)
+        sent["governmentIds"] = entries(ids)
     return sent
 
 
@@ -74,15 +74,17 @@ def update_problems(
 
 
 def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
-    """The status asked for; None where it is the one shown, or one that nobody can set."""
+    """The status asked for; None where nobody can set it, or it is the one shown.
+
+    Also the one shown before the service's own changed: echoing `inactive` never un-suspends.
+    """
     status = body.get("status")
-    if status in (None, "incomplete", shown_status(recipient, facts)):
-        return None
-    return status
+    shown = (shown_status(recipient, facts), facts.get("status_shown_before"))
+    return None if status in (None, "incomplete", *shown) else status
 
 
 def update_fields(
-    body: Mapping[str, JSON], recipient: Recipient, facts: Facts, ids: list[Sent], manners: Manners
+    body: Mapping[str, JSON], recipient: Recipient, facts: Facts, ids: list[Sent]
 ) -> dict[str, JSON]:
     fields = RECIPIENT.to_current(body)
     if "name" in body and _sends_name(body, recipient):
@@ -93,7 +95,7 @@ def update_fields(
     if status := _new_status(body, recipient, facts):
         fields["status"] = UPSTREAM_STATUS.get(status, status)
     if ids:
-        fields["governmentIds"] = entries(ids, recipient, manners)
+        fields["governmentIds"] = entries(ids)
     return fields
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from mappings import (
     found,
+    government_ids,
     legacy,
     payout_changes,
     payouts,
@@ -15,7 +16,6 @@ from mappings import (
 )
 from mappings.banking import empty
 from mappings.errors import NOT_FOUND
-from mappings.government_ids import sent_as
 from mappings.grammar import (
     JSON,
     Answer,
@@ -58,11 +58,16 @@ def create_recipient(request: Request) -> Flow:
     """
     body = request.body
     payout = payouts.read(body.get("payout"), "payout.")
-    request.refuse(*recipient_bodies.create_problems(body), *_payout_problems(payout, body))
-    holds = payouts.check_holds(payout, {}, request.manners)
     ids = [*recipient_bodies.sent_ssn(body), *payouts.sent_government_ids(payout)]
-    sent = recipient_bodies.create_body(body, ids, request.manners)
-    names = {**RECIPIENT.sent_as(), **sent_as(ids)}
+    request.refuse(
+        *recipient_bodies.create_problems(body),
+        *_payout_problems(payout, body),
+        *payouts.hold_problems(payout, {}, request.manners),
+        *government_ids.problems(ids, {}, request.manners),
+    )
+    holds = payouts.new_holds(payout, {})
+    sent = recipient_bodies.create_body(body, ids)
+    names = {**RECIPIENT.sent_as(), **government_ids.sent_as(ids)}
     created = (yield Call("POST", "/recipients", sent, sent_as=names))["recipient"]
     try:
         recipient = yield from _complete(created, body, payout, request.manners)
@@ -91,7 +96,7 @@ def _complete(
         recipient = (yield Call("PATCH", path, later, sent_as=names))["recipient"]
     if not payout.methods:
         return recipient
-    recipient = yield from payouts.add_planned(recipient, _plan(payout, body), manners)
+    recipient = yield from payouts.add_planned(recipient, _plan(payout, body), manners, whole=True)
     try:
         return (yield Call("GET", path))["recipient"]
     except Failure:
@@ -203,15 +208,20 @@ def update_recipient(request: Request) -> Flow:
     body, manners = recipient_bodies.without_shown(request.body, recipient), request.manners
     payout = payouts.read(body.get("payout"), "payout.")
     changes = payout_changes.Changes(payout, recipient)
-    request.refuse(*recipient_bodies.update_problems(body, recipient, facts), *changes.problems())
-    holds = payouts.check_holds(payout, facts, manners)
     ids = [*recipient_bodies.sent_ssn(body), *changes.government_ids]
-    fields = recipient_bodies.update_fields(body, recipient, facts, ids, manners)
+    request.refuse(
+        *recipient_bodies.update_problems(body, recipient, facts),
+        *changes.problems(),
+        *payouts.hold_problems(payout, facts, manners),
+        *government_ids.problems(ids, recipient, manners),
+    )
+    holds = payouts.new_holds(payout, facts)
+    fields = recipient_bodies.update_fields(body, recipient, facts, ids)
     if fields:
         names = (
             RECIPIENT.sent_as()
             | {"primaryCurrency": recipient_bodies.currency_field(body)}
-            | sent_as(ids)
+            | government_ids.sent_as(ids)
         )
         yield Call("PATCH", f"/recipients/{recipient['id']}", fields, sent_as=names)
     if word := recipient_bodies.status_fact(body, fields, facts):
