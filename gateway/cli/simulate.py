@@ -59,6 +59,19 @@ class CannotListen(click.ClickException):
     show_default=True,
     help="HTTP status of validation failures.",
 )
+@click.option(
+    "--no-inferred",
+    is_flag=True,
+    help="Answer 404 where the document shows no path: listing, editing and deleting batches.",
+)
+@click.option("--bare", is_flag=True, help="Answer writes on batches with no more than an id.")
+@click.option(
+    "--processing-seconds",
+    type=click.FloatRange(min=0),
+    default=2,
+    show_default=True,
+    help="How long a started batch is processing.",
+)
 def simulate(
     *,
     port: int,
@@ -70,6 +83,9 @@ def simulate(
     account_number_with_iban: Literal["optional", "required"],
     lists_archived: bool,
     validation_status: str,
+    no_inferred: bool,
+    bare: bool,
+    processing_seconds: float,
 ) -> None:
     """Run a stateful stand-in for the payout service's current interface."""
     switches = Switches(
@@ -77,6 +93,9 @@ def simulate(
         account_number_with_iban=account_number_with_iban,
         lists_archived=lists_archived,
         validation_status=cast("Literal[400, 406]", int(validation_status)),
+        inferred=not no_inferred,
+        answers="bare" if bare else "full",
+        processing_seconds=processing_seconds,
     )
     keys = [DEMO_KEY] if key_file is None else read_keys(key_file)
     service = Service(keys=keys, switches=switches, seed=seed, requests_kept=REQUESTS_KEPT)

@@ -10,23 +10,27 @@ it is made, and can often be switched (`Switches`).
     await simulator.stop()
 """
 
+from gateway.simulator.books import Start
 from gateway.simulator.exchange import Seen
 from gateway.simulator.faults import Fault
 from gateway.simulator.running import Simulator, start
 from gateway.simulator.service import Service
-from gateway.simulator.state import Account, Recipient, World
+from gateway.simulator.state import Account, Batch, Payment, Recipient, World
 from gateway.simulator.switches import DEMO_API_KEY, DEMO_KEY, Key, Switches, Words
 
 __all__ = [
     "DEMO_API_KEY",
     "DEMO_KEY",
     "Account",
+    "Batch",
     "Fault",
     "Key",
+    "Payment",
     "Recipient",
     "Seen",
     "Service",
     "Simulator",
+    "Start",
     "Switches",
     "Words",
     "World",

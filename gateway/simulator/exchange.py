@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.simulator.operations import Arrived
+from gateway.simulator.arrived import Arrived
 
 
 @dataclass

@@ -10,10 +10,11 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from multidict import CIMultiDict
 
-from gateway.simulator import activity
+from gateway.simulator import activity, processing
+from gateway.simulator.arrived import Arrived
 from gateway.simulator.exchange import Exchange
 from gateway.simulator.faults import Fault
-from gateway.simulator.operations import Arrived, find_operation
+from gateway.simulator.operations import find_operation
 from gateway.simulator.refusals import Problem, Refusal
 from gateway.simulator.service import Service
 from gateway.simulator.signature import caller, signed_part
@@ -78,7 +79,10 @@ class Face:
 
     def _run(self, exchange: Exchange, arrived: Arrived) -> None:
         try:
-            operation, arrived.ids = find_operation(exchange.method, exchange.path)
+            processing.finish_due(arrived.world)
+            operation, arrived.ids = find_operation(
+                exchange.method, exchange.path, arrived.world.words, arrived.world.switches
+            )
             if exchange.method != "GET":
                 arrived.body = {**_arguments(arrived.query), **_read_body(exchange)}
             exchange.answer = write_json({"ok": True, **operation(arrived)})

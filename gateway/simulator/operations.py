@@ -1,171 +1,97 @@
 """Every operation of the current interface that the simulator has: its path and its answer."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 
-from gateway.simulator import accounts, listing, recipients, views
-from gateway.simulator.paging import read_page
-from gateway.simulator.refusals import Problems, not_found
-from gateway.simulator.state import Recipient, World
-from gateway.simulator.wire import JsonObject
+from gateway.simulator import batch_operations as batch
+from gateway.simulator import recipient_operations as recipient
+from gateway.simulator.arrived import Operation
+from gateway.simulator.refusals import NoSuchOperation
+from gateway.simulator.switches import Switches, Words
 
+RECIPIENTS = "/v1/recipients"
+RECIPIENT = "/v1/recipients/{id}"
+ACCOUNTS = "/v1/recipients/{id}/accounts"
+ACCOUNT = "/v1/recipients/{id}/accounts/{recipientAccountId}"
+BATCHES = "/v1/batches"
+BATCH = "/v1/batches/{id}"
+PAYMENTS = "/v1/batches/{id}/payments"
+PAYMENT = "/v1/batches/{id}/payments/{paymentId}"
 
-@dataclass
-class Arrived:
-    """One accepted request. `body` has the query's arguments too (section 4).
-
-    `touched` are the recipients that it was about, for their activity logs.
-    """
-
-    world: World
-    ids: tuple[str, ...]
-    query: dict[str, str]
-    body: JsonObject
-    touched: list[Recipient] = field(default_factory=list)
-
-    def recipient(self) -> Recipient:
-        found = self.world.recipient(self.ids[0])
-        self.touched.append(found)
-        return found
+Table = tuple[tuple[str, re.Pattern[str], Operation], ...]
 
 
-Operation = Callable[[Arrived], JsonObject]
+def _table(*lines: tuple[str, str, Operation]) -> Table:
+    return tuple((method, _pattern(path), operation) for method, path, operation in lines)
 
 
-def create_recipient(arrived: Arrived) -> JsonObject:
-    created = recipients.create(arrived.world, arrived.body)
-    arrived.touched.append(created)
-    return {"recipient": views.recipient(arrived.world, created)}
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\\{[A-Za-z]+\\\}", "([^/]+)", re.escape(path)))
 
 
-def read_recipient(arrived: Arrived) -> JsonObject:
-    return {"recipient": views.recipient(arrived.world, arrived.recipient())}
+@lru_cache
+def _documented(words: Words) -> Table:
+    return _table(
+        ("POST", RECIPIENTS, recipient.create_recipient),
+        ("GET", RECIPIENTS, recipient.list_recipients),
+        ("DELETE", RECIPIENTS, recipient.delete_recipients),
+        ("GET", RECIPIENT, recipient.read_recipient),
+        ("PATCH", RECIPIENT, recipient.update_recipient),
+        ("DELETE", RECIPIENT, recipient.delete_recipient),
+        ("GET", "/v1/recipients/{id}/logs", recipient.list_logs),
+        ("GET", "/v1/recipients/{id}/payments", recipient.list_payments),
+        ("GET", "/v1/recipients/{id}/offlinePayments", recipient.list_offline_payments),
+        ("POST", ACCOUNTS, recipient.create_account),
+        ("GET", ACCOUNT, recipient.read_account),
+        ("PATCH", ACCOUNT, recipient.update_account),
+        ("DELETE", ACCOUNT, recipient.delete_account),
+        ("POST", BATCHES, batch.create_batch),
+        ("POST", PAYMENTS, batch.add_payment),
+        ("POST", "/v1/batches/{id}/generate-quote", batch.generate_quote),
+        ("POST", "/v1/batches/{id}/start-processing", batch.start_processing),
+        ("GET", words.summary_path, batch.read_summary),
+        ("GET", "/v1/payments/{id}", batch.read_payment),
+        ("GET", words.balance_path, batch.read_balance),
+    )
 
 
-def update_recipient(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    recipients.update(arrived.world, recipient, arrived.body)
-    return {"recipient": views.recipient(arrived.world, recipient)}
-
-
-def delete_recipient(arrived: Arrived) -> JsonObject:
-    recipients.archive(arrived.world, [arrived.recipient()])
-    return {}
-
-
-def delete_recipients(arrived: Arrived) -> JsonObject:
-    """One unknown id, and nothing is deleted."""
-    ids = arrived.body.get("ids")
-    problems = Problems()
-    if ids is None or ids == []:
-        problems.empty("ids")
-    elif not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
-        problems.invalid("ids", "Must be an array of strings")
-    problems.refuse_if_any()
-    found = [arrived.world.recipient(each) for each in ids or []]
-    arrived.touched.extend(found)
-    recipients.archive(arrived.world, found)
-    return {}
-
-
-def list_recipients(arrived: Arrived) -> JsonObject:
-    return listing.recipients(arrived.world, arrived.query)
-
-
-def list_logs(arrived: Arrived) -> JsonObject:
-    """The newest first. Reading the log is not itself entered in it."""
-    recipient = arrived.world.recipient(arrived.ids[0])
-    return _page(arrived, "activities", list(reversed(recipient.activities)))
-
-
-def list_payments(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    shown = [views.payment(arrived.world, recipient, each) for each in recipient.payments]
-    return _page(arrived, "payments", shown)
-
-
-def list_offline_payments(arrived: Arrived) -> JsonObject:
-    return {"offlinePayments": arrived.recipient().offline_payments}
-
-
-def _page(arrived: Arrived, name: str, entries: Sequence[JsonObject]) -> JsonObject:
-    problems = Problems()
-    page = read_page(problems, arrived.query, arrived.world.switches.max_page_size)
-    problems.refuse_if_any()
-    return {name: page.of(entries), "meta": page.meta(len(entries))}
-
-
-def create_account(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    recipients.writable(recipient)
-    problems = Problems()
-    account = accounts.draft(arrived.world, problems, recipient.fields, arrived.body)
-    problems.refuse_if_any()
-    accounts.attach(recipient, account)
-    _changed(arrived, recipient)
-    return {"account": views.account(account)}
-
-
-def read_account(arrived: Arrived) -> JsonObject:
-    return {"account": views.account(accounts.of(arrived.recipient(), arrived.ids[1]))}
-
-
-def update_account(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    account = accounts.of(recipient, arrived.ids[1])
-    recipients.writable(recipient)
-    accounts.update(arrived.world, recipient, account, arrived.body)
-    _changed(arrived, recipient)
-    return {"account": views.account(account)}
-
-
-def delete_account(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    account = accounts.of(recipient, arrived.ids[1])
-    recipients.writable(recipient)
-    accounts.remove(recipient, account)
-    _changed(arrived, recipient)
-    return {"object": "deleted"}
-
-
-def _changed(arrived: Arrived, recipient: Recipient) -> None:
-    recipient.updated_at = arrived.world.now()
-    recipients.settle(recipient)
-
-
-def _at(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r":[A-Za-z]+", "([^/]+)", path))
-
-
-RECIPIENTS = _at("/v1/recipients")
-RECIPIENT = _at("/v1/recipients/:id")
-ACCOUNTS = _at("/v1/recipients/:id/accounts")
-ACCOUNT = _at("/v1/recipients/:id/accounts/:recipientAccountId")
-
-OPERATIONS: tuple[tuple[str, re.Pattern[str], Operation], ...] = (
-    ("POST", RECIPIENTS, create_recipient),
-    ("GET", RECIPIENTS, list_recipients),
-    ("DELETE", RECIPIENTS, delete_recipients),
-    ("GET", RECIPIENT, read_recipient),
-    ("PATCH", RECIPIENT, update_recipient),
-    ("DELETE", RECIPIENT, delete_recipient),
-    ("GET", _at("/v1/recipients/:id/logs"), list_logs),
-    ("GET", _at("/v1/recipients/:id/payments"), list_payments),
-    ("GET", _at("/v1/recipients/:id/offlinePayments"), list_offline_payments),
-    ("POST", ACCOUNTS, create_account),
-    ("GET", ACCOUNT, read_account),
-    ("PATCH", ACCOUNT, update_account),
-    ("DELETE", ACCOUNT, delete_account),
+# What neither document has in its tables: section 1 says that open batches can be edited and
+# deleted, and the paths are taken to be the earlier interface's; clients list payments.
+INFERRED = _table(
+    ("GET", BATCHES, batch.list_batches),
+    ("DELETE", BATCHES, batch.delete_batches),
+    ("GET", BATCH, batch.read_batch),
+    ("PATCH", BATCH, batch.update_batch),
+    ("DELETE", BATCH, batch.delete_batch),
+    ("GET", PAYMENTS, batch.list_batch_payments),
+    ("PATCH", PAYMENT, batch.update_payment),
+    ("DELETE", PAYMENT, batch.delete_payment),
 )
+PAYMENT_LIST = _table(("GET", "/v1/payments", batch.list_payments))
 
 
-def find_operation(method: str, path: str) -> tuple[Operation, tuple[str, ...]]:
+def find_operation(
+    method: str, path: str, words: Words, switches: Switches
+) -> tuple[Operation, tuple[str, ...]]:
     """Paths are taken as written: no trailing slash, nothing decoded.
 
-    Raises Refusal `not_found` for an unknown path, and for a method that a path does not have.
+    Raises NoSuchOperation for an unknown path, and for a method that a path does not have.
     """
-    for known, pattern, operation in OPERATIONS:
+    if found := _look(_documented(words), method, path):
+        return found
+    for table, offered in (
+        (INFERRED, switches.inferred),
+        (PAYMENT_LIST, switches.lists_payments),
+    ):
+        if found := _look(table, method, path):
+            if offered:
+                return found
+            raise NoSuchOperation(switches.inferred_status)
+    raise NoSuchOperation
+
+
+def _look(table: Table, method: str, path: str) -> tuple[Operation, tuple[str, ...]] | None:
+    for known, pattern, operation in table:
         if known == method and (match := pattern.fullmatch(path)):
             return operation, match.groups()
-    raise not_found("Path")
+    return None

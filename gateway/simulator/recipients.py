@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from gateway.simulator import accounts
 from gateway.simulator.account_rules import BANK, lacks_government_id
 from gateway.simulator.countries import PHONE_COUNTRIES
-from gateway.simulator.refusals import Problem, Problems, Refusal
+from gateway.simulator.refusals import Problems, invalid_status
 from gateway.simulator.rules import ON_CREATE, ON_UPDATE, read_fields
 from gateway.simulator.state import Recipient, World
 from gateway.simulator.values import blank
@@ -24,8 +24,10 @@ def create(world: World, body: JsonObject) -> Recipient:
     now = world.now()
     recipient = Recipient(_new_id(world), fields, created_at=now, updated_at=now)
     world.recipients[recipient.id] = recipient
+    world.books.created["recipient"] += 1
     for account in drafts:
         accounts.attach(recipient, account)
+        world.books.created["account"] += 1
     settle(recipient)
     return recipient
 
@@ -73,7 +75,7 @@ def update(world: World, recipient: Recipient, body: JsonObject) -> None:
 
 def writable(recipient: Recipient) -> None:
     if recipient.archived:
-        raise Refusal(Problem("invalid_status", "Recipient is archived"))
+        raise invalid_status("Recipient is archived")
 
 
 def archive(world: World, recipients: Iterable[Recipient]) -> None:

@@ -6,10 +6,20 @@ from gateway.simulator.wire import JsonObject
 
 STATUS = {
     "invalid_status": 400,
+    "expired_quote": 400,
     "invalid_api_key": 401,
     "not_found": 404,
     "internal_server_error": 500,
 }
+
+
+# One answer has one status: what is wrong with fields is told before what does not exist, and
+# that before what is in the wrong state.
+TOLD_TOGETHER = (
+    frozenset({"empty_field", "invalid_field"}),
+    frozenset({"not_found"}),
+    frozenset({"invalid_status"}),
+)
 
 
 @dataclass(frozen=True)
@@ -37,8 +47,23 @@ class Refusal(Exception):
         return {"ok": False, "errors": [problem.as_json() for problem in self.problems]}
 
 
+class NoSuchOperation(Refusal):
+    """For a path, or a method that a path does not have."""
+
+    def __init__(self, http_status: int = 404) -> None:
+        super().__init__(Problem("not_found", "Path does not exist"))
+        self.http_status = http_status
+
+    def status(self, validation_status: int) -> int:  # noqa: ARG002  # as Refusal's
+        return self.http_status
+
+
 def not_found(what: str) -> Refusal:
     return Refusal(Problem("not_found", f"{what} does not exist"))
+
+
+def invalid_status(message: str) -> Refusal:
+    return Refusal(Problem("invalid_status", message))
 
 
 @dataclass
@@ -58,9 +83,16 @@ class Problems:
     def invalid(self, name: str, message: str = "Value is invalid") -> None:
         self._add("invalid_field", name, message)
 
+    def not_found(self, name: str, what: str) -> None:
+        self._add("not_found", name, f"{what} does not exist")
+
+    def invalid_status(self, name: str, message: str) -> None:
+        self._add("invalid_status", name, message)
+
     def _add(self, code: str, name: str, message: str) -> None:
         self.found.append(Problem(code, message, self.prefix + name))
 
     def refuse_if_any(self) -> None:
-        if self.found:
-            raise Refusal(*self.found)
+        for codes in TOLD_TOGETHER:
+            if told := [each for each in self.found if each.code in codes]:
+                raise Refusal(*told)

@@ -3,14 +3,16 @@
 import random
 import string
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 
-from gateway.simulator import seeds
+from gateway.simulator import money, processing, seeds
+from gateway.simulator.books import Books, Start
 from gateway.simulator.exchange import Seen
 from gateway.simulator.faults import Fault, same_path
 from gateway.simulator.refusals import not_found
-from gateway.simulator.state import Recipient, World
+from gateway.simulator.state import Batch, Outcome, Payment, Recipient, World
 from gateway.simulator.switches import DEMO_KEY, Key, Switches, Words
 from gateway.simulator.wire import JsonObject
 
@@ -37,6 +39,7 @@ class Service:
         self.worlds: dict[tuple[str, str], World] = {}
         self.requests: deque[Seen] = deque(maxlen=requests_kept)
         self.faults: list[Fault] = []
+        self.books = Books()
         self._random = random.Random(seed)  # noqa: S311  # ids protect nothing here
 
     def add_key(self, key: Key) -> None:
@@ -48,9 +51,24 @@ class Service:
         at = (merchant, environment)
         if at not in self.worlds:
             self.worlds[at] = World(
-                merchant, environment, self.switches, self.words, self._seconds, self._new_id
+                merchant,
+                environment,
+                self.switches,
+                self.words,
+                self._seconds,
+                self._new_id,
+                self.books,
             )
         return self.worlds[at]
+
+    @property
+    def starts(self) -> list[Start]:
+        """Every start that was executed, in order."""
+        return self.books.starts
+
+    @property
+    def created(self) -> Counter[str]:
+        return self.books.created
 
     def _seconds(self) -> float:
         """Looks the clock up each time, so that a test can put another one in its place."""
@@ -67,6 +85,58 @@ class Service:
             if recipient_id in world.recipients:
                 return world.recipients[recipient_id]
         raise not_found("Recipient")
+
+    def batch(self, batch_id: str) -> Batch:
+        """Whoever's it is, as it is by now. Raises Refusal `not_found`."""
+        for world in self.worlds.values():
+            if batch_id in world.batches:
+                processing.finish_due(world)
+                return world.batches[batch_id]
+        raise not_found("Batch")
+
+    def payment(self, payment_id: str) -> Payment:
+        """As `batch`; seeded payments are their recipient's."""
+        for world in self.worlds.values():
+            if payment_id in world.payments:
+                processing.finish_due(world)
+                return world.payments[payment_id]
+        raise not_found("Payment")
+
+    def balance(
+        self, merchant: str, currency: str, *, environment: str = DEMO_KEY.environment
+    ) -> Decimal:
+        world = self.world(merchant, environment)
+        processing.finish_due(world)
+        return world.balance(currency)
+
+    def set_balance(
+        self,
+        merchant: str,
+        currency: str,
+        amount: Decimal | str,
+        *,
+        environment: str = DEMO_KEY.environment,
+    ) -> None:
+        """For each merchant five currencies are funded from the beginning, and no other."""
+        self.world(merchant, environment).balances[currency] = money.cents(Decimal(amount))
+
+    def set_wallet_balance(
+        self,
+        merchant: str,
+        currency: str,
+        amount: Decimal | str,
+        *,
+        environment: str = DEMO_KEY.environment,
+    ) -> None:
+        """There is none until it is set."""
+        world = self.world(merchant, environment)
+        world.wallet_balance = (currency, money.cents(Decimal(amount)))
+
+    def set_outcome(self, recipient_id: str, outcome: Outcome) -> None:
+        """What becomes of the recipient's payments in every batch that ends from now on."""
+        for world in self.worlds.values():
+            processing.finish_due(world)
+        self.recipient(recipient_id).outcome = outcome
 
     def set_compliance(self, recipient_id: str, status: str) -> None:
         """`pending`, `review`, `verified` or `blocked`: no operation of the interface moves it."""

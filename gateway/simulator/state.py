@@ -4,12 +4,20 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Literal
 
-from gateway.simulator.refusals import not_found
+from gateway.simulator.books import Books
+from gateway.simulator.money import ZERO, total
+from gateway.simulator.refusals import invalid_status, not_found
 from gateway.simulator.switches import Switches, Words
 from gateway.simulator.wire import JsonObject
 
 ACTIVITIES_KEPT = 200
+FUNDED = ("USD", "EUR", "GBP", "CAD", "AUD")
+FUNDS = Decimal("1000000.00")
+
+Outcome = Literal["processed", "failed", "returned"]
 
 
 @dataclass
@@ -27,7 +35,7 @@ class Recipient:
     """`fields` as written; the rest is what the service adds.
 
     `extra` is laid over the answers last, for tests that want a field to read otherwise, or a
-    field that the document does not have.
+    field that the document does not have. `outcome` is what will become of payments to them.
     """
 
     id: str
@@ -42,6 +50,7 @@ class Recipient:
     offline_payments: list[JsonObject] = field(default_factory=list)
     activities: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=ACTIVITIES_KEPT))
     extra: JsonObject = field(default_factory=dict)
+    outcome: Outcome = "processed"
 
     @property
     def archived(self) -> bool:
@@ -57,6 +66,74 @@ class Recipient:
         return address
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a payment moves: `rate` is how much of the target currency one of the source buys.
+
+    `method` is None while the recipient has no account.
+    """
+
+    method: str | None
+    source: Decimal
+    source_currency: str
+    target: Decimal
+    target_currency: str
+    rate: Decimal
+    fee: Decimal
+
+
+@dataclass(eq=False)
+class Payment:
+    """`amount` and `currency` as written; `extra` as a recipient's."""
+
+    id: str
+    batch: "Batch" = field(repr=False)
+    recipient: Recipient = field(repr=False)
+    amount: Decimal
+    currency: str
+    memo: str
+    terms: Terms
+    created_at: datetime
+    updated_at: datetime
+    status: str = "pending"
+    processed_at: datetime | None = None
+    extra: JsonObject = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Batch:
+    """`state` is `open` until it is started; answers say `pending` where funds are lacking."""
+
+    id: str
+    currency: str
+    description: str
+    created_at: datetime
+    updated_at: datetime
+    state: str = "open"
+    payments: dict[str, Payment] = field(default_factory=dict)
+    quotes: int = 0
+    quote_expires_at: datetime | None = None
+    sent_at: datetime | None = None
+    completed_at: datetime | None = None
+    extra: JsonObject = field(default_factory=dict)
+
+    def must_be_open(self) -> None:
+        """Section 1, item 8: from the start on it can be neither edited nor deleted."""
+        if self.state != "open":
+            raise invalid_status(f"Batch is {self.state}")
+
+    @property
+    def amount(self) -> Decimal:
+        return total(each.terms.source for each in self.payments.values())
+
+    @property
+    def cost(self) -> Decimal:
+        """Payouts plus fees (current interface, section 1, item 8)."""
+        return total(
+            part for each in self.payments.values() for part in (each.terms.source, each.terms.fee)
+        )
+
+
 @dataclass
 class World:
     """All that belongs to one merchant in one environment; nothing in it is seen from another."""
@@ -67,7 +144,13 @@ class World:
     words: Words
     seconds: Callable[[], float]
     new_id: Callable[[str, int], str]
+    books: Books
     recipients: dict[str, Recipient] = field(default_factory=dict)
+    batches: dict[str, Batch] = field(default_factory=dict)
+    payments: dict[str, Payment] = field(default_factory=dict)
+    processing: list[Batch] = field(default_factory=list)
+    balances: dict[str, Decimal] = field(default_factory=lambda: dict.fromkeys(FUNDED, FUNDS))
+    wallet_balance: tuple[str, Decimal] | None = None
 
     def now(self) -> datetime:
         """To the millisecond, which is what answers show, so that a shown date finds its record."""
@@ -79,6 +162,15 @@ class World:
         if found is None or (found.archived and not self.switches.reads_archived):
             raise not_found("Recipient")
         return found
+
+    def batch(self, batch_id: str) -> Batch:
+        """Raises Refusal `not_found`."""
+        if batch_id not in self.batches:
+            raise not_found("Batch")
+        return self.batches[batch_id]
+
+    def balance(self, currency: str) -> Decimal:
+        return self.balances.get(currency, ZERO)
 
 
 def iso(moment: datetime) -> str:

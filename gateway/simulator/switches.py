@@ -6,12 +6,22 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Words:
-    """Words that the document made neutral; a real service has its own (section 1, item 7)."""
+    """Words that the document made neutral; a real service has its own (section 1, item 7).
+
+    wallet, service: the kinds of account and balance, and the key of the wallet balance.
+    batch_currency: what a request calls the currency of a batch; answers call it `currency`.
+    summary: the key of a summary's answer. `{id}` in summary_path is the batch's.
+    """
 
     scheme: str = "svcsign"
     timestamp_header: str = "X-SVC-Timestamp"
     wallet: str = "wallet"
     avatar_url: str = "avatarUrl"
+    service: str = "service"
+    batch_currency: str = "currency"
+    summary: str = "batchSummary"
+    summary_path: str = "/v1/batch/{id}/summary"
+    balance_path: str = "/v1/balance"
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,16 @@ class Switches:
     validation_status: 400 is section 7's; some operation descriptions list 406.
     lists_archived, reads_archived: whether a deleted recipient is still in lists, and by id.
     max_page_size: larger page sizes are cut to it (section 8: maximum not shown).
+    inferred: whether there are operations that the document speaks of (section 1, item 8: open
+        batches can be edited and deleted) and gives no path for; lists_payments: whether all
+        payments can be listed, of which it says nothing. Where not, their paths answer
+        inferred_status.
+    answers: payloads of writes on batches and payments, which are not shown: "full" is the earlier
+        interface's, "bare" an id for what was made and nothing for the rest. Reads are complete.
+    balance_shape: whether balances are an "object" by currency, or a "list".
+    unknown_recipient: the status where a body names a recipient that does not exist.
+    processing_seconds, quote_seconds: how long processing takes, and how long a quote holds.
+    processed_word: what a batch is once processed (section 1); the earlier interface has another.
     wire_countries: where `swiftBic`, bank address and city are required (section 2.6 names none).
     """
 
@@ -37,6 +57,17 @@ class Switches:
     reads_archived: bool = True
     max_page_size: int = 1000
     recipient_id_length: int = 16
+    batch_id_length: int = 22
+    payment_id_length: int = 22
+    inferred: bool = True
+    lists_payments: bool = True
+    inferred_status: Literal[404, 405, 501] = 404
+    answers: Literal["full", "bare"] = "full"
+    balance_shape: Literal["object", "list"] = "object"
+    unknown_recipient: Literal[404, 400] = 404
+    processing_seconds: float = 2
+    quote_seconds: float = 1800
+    processed_word: Literal["processed", "complete"] = "processed"
     wire_countries: frozenset[str] = frozenset(
         {"AO", "BM", "BO", "BZ", "ET", "FJ", "GY", "HT", "JM", "KH", "MN", "MZ", "TO", "UZ", "ZM"}
     )

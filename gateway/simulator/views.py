@@ -1,5 +1,7 @@
 """How the service shows what it remembers (current interface, sections 2.3 to 2.7)."""
 
+from decimal import Decimal
+
 from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
 from gateway.simulator.countries import SEPA
 from gateway.simulator.rules import ADDRESS
@@ -17,7 +19,6 @@ ROUTE_FEE = {"ach": "1.00", "fps": "1.00", "eft": "1.50", "sepa": "1.00", "wire"
 
 def recipient(world: World, shown: Recipient) -> JsonObject:
     fields, primary = shown.fields, shown.primary
-    route = _route(world, primary)
     checked_at = shown.compliance_checked_at
     return {
         "id": shown.id,
@@ -43,10 +44,9 @@ def recipient(world: World, shown: Recipient) -> JsonObject:
             {**entry, "value": mask(entry["value"])} for entry in fields.get("governmentIds", [])
         ],
         "address": {name: shown.address.get(name) for name in ADDRESS},
-        "routeType": route,
-        # Section 2.3: null means that the profile is incomplete.
-        "routeMinimum": None if shown.status == "incomplete" else ROUTE_MINIMUM.get(str(route)),
-        "estimatedFees": ROUTE_FEE.get(str(route), "0.00"),
+        "routeType": _route(world, primary),
+        "routeMinimum": route_minimum(world, shown),
+        "estimatedFees": estimated_fees(world, shown),
         "payoutMethod": primary.type if primary else None,
         "primaryCurrency": fields.get("primaryCurrency"),
         "accounts": [account(each) for each in shown.accounts],
@@ -56,6 +56,27 @@ def recipient(world: World, shown: Recipient) -> JsonObject:
         "updatedAt": iso(shown.updated_at),
         **shown.extra,
     }
+
+
+def route_minimum(world: World, shown: Recipient) -> str | None:
+    """Section 2.3: null means that the profile is incomplete."""
+    if shown.status == "incomplete":
+        return None
+    return ROUTE_MINIMUM.get(str(_route(world, shown.primary)))
+
+
+def estimated_fees(world: World, shown: Recipient) -> str:
+    return ROUTE_FEE.get(str(_route(world, shown.primary)), "0.00")
+
+
+def minimum(world: World, shown: Recipient) -> Decimal | None:
+    """The least amount, as answers show it: a test may have laid another over it."""
+    told = shown.extra.get("routeMinimum", route_minimum(world, shown))
+    return None if told is None else Decimal(str(told))
+
+
+def fee(world: World, shown: Recipient) -> Decimal:
+    return Decimal(str(shown.extra.get("estimatedFees", estimated_fees(world, shown))))
 
 
 def _route(world: World, primary: Account | None) -> str | None:
@@ -102,8 +123,3 @@ def _bank(fields: JsonObject) -> JsonObject:
         "bankRegionCode": fields.get("bankRegion"),
         "bankPostalCode": fields.get("bankPostalCode"),
     }
-
-
-def payment(world: World, payee: Recipient, seeded: JsonObject) -> JsonObject:
-    """With the recipient as it is now, unless the seeded payment brought its own."""
-    return {"recipient": recipient(world, payee), **seeded}

@@ -94,6 +94,39 @@ class Client:
     async def read(self, recipient):
         return (await self.call("GET", f"/v1/recipients/{recipient['id']}")).json["recipient"]
 
+    def pay(self, recipient, amount="10.00", currency="USD", **fields):
+        """A payment of a request."""
+        paid = {"recipient": {"id": recipient["id"]}, "amount": amount, "currency": currency}
+        return {**paid, **fields}
+
+    async def batch(self, *payments, currency="USD", **fields):
+        """Creates one of these payments; the batch as the create answers it."""
+        body = {"currency": currency, "payments": payments, **fields}
+        answer = await self.call("POST", "/v1/batches", body)
+        assert answer.status == 200, answer.text
+        return answer.json["batch"]
+
+    async def add(self, batch, payment):
+        answer = await self.call("POST", f"/v1/batches/{batch['id']}/payments", payment)
+        assert answer.status == 200, answer.text
+        return answer.json["payment"]
+
+    async def quote(self, batch):
+        return await self.call("POST", f"/v1/batches/{batch['id']}/generate-quote")
+
+    async def start(self, batch):
+        return await self.call("POST", f"/v1/batches/{batch['id']}/start-processing")
+
+    async def summary(self, batch):
+        answer = await self.call("GET", f"/v1/batch/{batch['id']}/summary")
+        assert answer.status == 200, answer.text
+        return answer.json["batchSummary"]
+
+    async def amounts(self, batch):
+        """(source, target) of each payment."""
+        found = (await self.summary(batch))["payments"]
+        return [(each["sourceAmount"], each["targetAmount"]) for each in found]
+
 
 @pytest.fixture
 def clock():
@@ -151,3 +184,23 @@ def wallet():
 @pytest.fixture
 def us_address():
     return {"street1": "1 High Street", "city": "Austin", "country": "US", "postalCode": "73301"}
+
+
+@pytest.fixture
+async def payee(client, us_bank, us_address):
+    """Can be paid, in US dollars, by bank transfer: at least 1, for a fee of 1.00."""
+    return await client.recipient(address=us_address, account=us_bank)
+
+
+@pytest.fixture
+async def german(client, german_bank, us_address):
+    """Can be paid in euros, by bank transfer: at least 2, for a fee of 1.00."""
+    address = {**us_address, "country": "DE"}
+    return await client.recipient(name="Zoë", address=address, account=german_bank)
+
+
+@pytest.fixture
+async def wallet_holder(client, wallet, us_address):
+    return await client.recipient(
+        address=us_address, account={**wallet, "currency": "EUR"}, email="wallet@example.com"
+    )

@@ -38,12 +38,29 @@ def running(*arguments, lines, stdin=""):
 
 
 def listed(url, access_key, secret_key, query="", signed_query=""):
+    target = "/v1/recipients"
+    text = f"GET\n{target}{signed_query}\n\n"
+    return asked(f"{url}{target}{query}", "GET", text, (access_key, secret_key))
+
+
+def called(url, method, target, body=""):
+    return asked(f"{url}{target}", method, f"{method}\n{target}\n{body}\n", DEMO, body)
+
+
+def asked(address, method, text, pair, body=""):
+    access_key, secret_key = pair
     stamp = str(int(time.time()))
-    text = f"{stamp}\nGET\n/v1/recipients{signed_query}\n\n".encode()
-    signature = hmac.new(secret_key.encode(), text, hashlib.sha256).hexdigest()
+    signed = f"{stamp}\n{text}".encode()
+    signature = hmac.new(secret_key.encode(), signed, hashlib.sha256).hexdigest()
     request = urllib.request.Request(
-        f"{url}/v1/recipients{query}",
-        headers={"Authorization": f"svcsign {access_key}:{signature}", "X-SVC-Timestamp": stamp},
+        address,
+        method=method,
+        data=body.encode() or None,
+        headers={
+            "Authorization": f"svcsign {access_key}:{signature}",
+            "X-SVC-Timestamp": stamp,
+            "Content-Type": "application/json",
+        },
     )
     try:
         with urllib.request.urlopen(request, timeout=10) as response:
@@ -87,6 +104,25 @@ def test_it_takes_keys_and_switches():
         assert listed(url, *DEMO)[0] == 401
         assert listed(url, "AK1", "one", "?orderBy=id")[0] == 401
         assert listed(url, "AK1", "one", "?orderBy=id", "?orderBy=id")[0] == 406
+
+
+def test_it_can_have_no_inferred_operations_and_answer_barely():
+    with running("--no-inferred", "--bare", "--processing-seconds", "0", lines=2) as (_, url, _):
+        person = (
+            '{"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com",'
+        )
+        person += '"address": {"country": "US"},'
+        person += '"account": {"type": "wallet", "emailAddress": "a@example.com"}}'
+        _, answer = called(url, "POST", "/v1/recipients", person)
+        paid = {"recipient": {"id": answer["recipient"]["id"]}, "amount": "1", "currency": "USD"}
+        body = json.dumps({"currency": "USD", "payments": [paid]})
+        status, answer = called(url, "POST", "/v1/batches", body)
+        assert (status, set(answer["batch"])) == (200, {"id"})
+        path = f"/v1/batches/{answer['batch']['id']}"
+        assert called(url, "GET", path)[0] == called(url, "GET", "/v1/batches")[0] == 404
+        assert called(url, "POST", f"{path}/start-processing") == (200, {"ok": True})
+        status, answer = called(url, "GET", f"/v1/batch/{path[12:]}/summary")
+        assert (status, answer["batchSummary"]["status"]) == (200, "processed")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,132 @@
+"""Whether a payment can be what a request says (current interface, sections 2.1 and 4.3)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from gateway.simulator import money, rates, values
+from gateway.simulator.quotes import agree
+from gateway.simulator.refusals import Problems, Refusal
+from gateway.simulator.state import Batch, Payment, Recipient, Terms, World
+from gateway.simulator.values import blank
+from gateway.simulator.wire import JsonObject
+
+REFUSED = ("suspended", "archived")
+
+
+@dataclass(frozen=True)
+class Order:
+    """A payment that could be made."""
+
+    recipient: Recipient
+    amount: Decimal
+    currency: str
+    memo: str
+    terms: Terms
+
+
+def entries(
+    problems: Problems, body: JsonObject, name: str
+) -> Iterable[tuple[Problems, JsonObject]]:
+    """The objects of an array in a body; none is as good as an empty one."""
+    sent = body.get(name)
+    if not isinstance(sent, list | None):
+        problems.invalid(name, "Must be an array")
+        return
+    for position, entry in enumerate(sent or []):
+        if isinstance(entry, dict):
+            yield problems.within(f"{name}[{position}]."), entry
+        else:
+            problems.invalid(f"{name}[{position}]", "Must be an object")
+
+
+def read(world: World, problems: Problems, sent: JsonObject, batch: Batch) -> Order | None:
+    """Only worth anything when `problems` found none."""
+    payee = _payee(world, problems, sent.get("recipient"))
+    return _read_rest(world, problems, sent, batch, payee)
+
+
+def read_change(
+    world: World, problems: Problems, sent: JsonObject, payment: Payment
+) -> Order | None:
+    """Who is paid is not among what can be changed (earlier interface, section 4.4)."""
+    before = {
+        "amount": money.text(payment.amount),
+        "currency": payment.currency,
+        "memo": payment.memo,
+    }
+    return _read_rest(world, problems, {**before, **sent}, payment.batch, payment.recipient)
+
+
+def _read_rest(
+    world: World, problems: Problems, sent: JsonObject, batch: Batch, payee: Recipient | None
+) -> Order | None:
+    amount = _read_amount(problems, sent.get("amount"))
+    currency = read_currency(problems, sent, "currency")
+    memo = read_text(problems, sent, "memo")
+    if payee is None or amount is None or currency is None or not batch.currency:
+        return None
+    terms = agree(world, batch, payee, amount, currency)
+    if not (terms.source and terms.target):
+        problems.invalid(
+            "amount", f"Is nothing in {terms.source_currency} or {terms.target_currency}"
+        )
+    return Order(payee, amount, currency, memo, terms)
+
+
+def _payee(world: World, problems: Problems, sent: Any) -> Recipient | None:
+    """An incomplete recipient may be in a batch: it is the start that asks for more."""
+    if not isinstance(sent, dict | None):
+        problems.invalid("recipient", "Must be an object")
+        return None
+    wanted = (sent or {}).get("id")
+    if blank(wanted):
+        problems.empty("recipient.id")
+        return None
+    try:
+        found = world.recipient(wanted) if isinstance(wanted, str) else None
+    except Refusal:
+        found = None
+    if found is None:
+        _unknown(world, problems)
+    elif found.status in REFUSED:
+        problems.invalid_status("recipient.id", f"Recipient is {found.status}")
+    return found
+
+
+def _unknown(world: World, problems: Problems) -> None:
+    if world.switches.unknown_recipient == 404:
+        problems.not_found("recipient.id", "Recipient")
+    else:
+        problems.invalid("recipient.id", "Recipient does not exist")
+
+
+def _read_amount(problems: Problems, sent: Any) -> Decimal | None:
+    if blank(sent):
+        problems.empty("amount")
+    elif wrong := money.amount(sent):
+        problems.invalid("amount", wrong)
+    else:
+        return Decimal(sent)
+    return None
+
+
+def read_currency(problems: Problems, sent: JsonObject, name: str) -> str | None:
+    code = sent.get(name)
+    if blank(code):
+        problems.empty(name)
+    elif wrong := values.currency(code):
+        problems.invalid(name, wrong)
+    elif code not in rates.CURRENCIES:
+        problems.invalid(name, "The service does not pay in it")
+    else:
+        return str(code)
+    return None
+
+
+def read_text(problems: Problems, sent: JsonObject, name: str) -> str:
+    value = sent.get(name)
+    if value is not None and (wrong := values.text(value)):
+        problems.invalid(name, wrong)
+    return str(value or "")

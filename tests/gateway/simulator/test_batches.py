@@ -1,0 +1,313 @@
+"""Creating batches, adding payments to them, and reading them back."""
+
+import re
+
+import pytest
+
+from gateway.simulator import Key, Switches, Words
+
+BATCH = {
+    "id", "status", "amount", "totalPayments", "currency", "description", "sentAt", "completedAt",
+    "createdAt", "updatedAt", "quoteExpiredAt",
+}  # fmt: skip
+PAYMENT = {
+    "id", "recipient", "status", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees",
+    "recipientFees", "merchantFees", "memo", "sourceCurrency", "sourceCurrencyName",
+    "targetCurrency", "targetCurrencyName", "compliance", "processedAt", "createdAt", "updatedAt",
+    "batch",
+}  # fmt: skip
+LISTED = PAYMENT | {"method", "methodDisplay", "isSupplyPayment"}
+NOBODY = {"recipient": {"id": "R-nobody"}, "amount": "1.00", "currency": "USD"}
+
+
+async def counted(client):
+    return {name: client.service.created[name] for name in ("batch", "payment")}
+
+
+async def test_a_batch_may_be_empty(client):
+    batch = await client.batch(description="März")
+    assert set(batch) == BATCH
+    assert re.fullmatch(r"B-[A-Za-z0-9]{22}", batch["id"])
+    assert (batch["status"], batch["amount"], batch["totalPayments"]) == ("open", "0.00", 0)
+    assert (batch["currency"], batch["description"]) == ("USD", "März")
+    assert batch["createdAt"] == batch["updatedAt"] == "2025-10-09T08:53:20.000Z"
+    assert [batch[name] for name in ("sentAt", "completedAt", "quoteExpiredAt")] == [None] * 3
+    answer = await client.call("POST", "/v1/batches", {"currency": "EUR"})
+    assert answer.json["batch"]["description"] == ""
+
+
+async def test_a_batch_is_created_with_its_payments(client, payee, german):
+    batch = await client.batch(client.pay(payee, "10.10", memo="née"), client.pay(german, "7"))
+    assert (batch["amount"], batch["totalPayments"]) == ("17.10", 2)
+    assert await counted(client) == {"batch": 1, "payment": 2}
+    summary = await client.summary(batch)
+    first, second = summary.pop("payments")
+    assert summary == batch
+    assert set(first) == LISTED
+    assert re.fullmatch(r"P-[A-Za-z0-9]{22}", first["id"])
+    assert first["recipient"] == {
+        "id": payee["id"],
+        "referenceId": None,
+        "email": "zoe@example.com",
+        "name": "Zoë Peña",
+        "status": "active",
+        "country": "US",
+    }
+    assert (first["status"], first["memo"], second["memo"]) == ("pending", "née", "")
+    assert (first["method"], first["methodDisplay"]) == ("bank-transfer", "Bank Transfer")
+    assert (first["fees"], first["merchantFees"], first["recipientFees"]) == (
+        "1.00",
+        "1.00",
+        "0.00",
+    )
+    assert first["batch"] == {
+        name: batch[name] for name in ("id", "sentAt", "completedAt", "createdAt", "updatedAt")
+    }
+
+
+async def test_a_summary_has_all_payments(client, payee):
+    batch = await client.batch(*(client.pay(payee, str(number)) for number in range(1, 251)))
+    amounts = [source for source, _ in await client.amounts(batch)]
+    assert amounts == [f"{number}.00" for number in range(1, 251)]
+    assert batch["amount"] == "31375.00"
+
+
+async def test_a_payment_is_added(client, clock, payee):
+    batch = await client.batch()
+    clock.now += 5
+    added = await client.add(batch, client.pay(payee, "12.34", memo="second thought"))
+    assert set(added) == PAYMENT
+    assert added["recipient"] == await client.read(payee)
+    assert added["createdAt"] == added["batch"]["updatedAt"] == "2025-10-09T08:53:25.000Z"
+    summary = await client.summary(batch)
+    assert (summary["amount"], summary["totalPayments"]) == ("12.34", 1)
+    assert summary["updatedAt"] == added["createdAt"]
+    answer = await client.call("GET", f"/v1/payments/{added['id']}")
+    assert answer.json == {"ok": True, "payment": added}
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        "0", "0.00", "-1.00", "+1.00", "1.0", "1.000", "1.", ".50", "1e2", "1,00", "1_000",
+        " 1.00", "1.00\n", "\u0661", "NaN", "", None, 1, 1.5, True, [], "9" * 31,
+    ],
+)  # fmt: skip
+async def test_an_amount_is_positive_with_two_decimals_or_none(client, payee, amount):
+    code = "empty_field" if amount in ("", None) else "invalid_field"
+    answer = await client.call(
+        "POST",
+        "/v1/batches",
+        {"currency": "USD", "payments": [client.pay(payee), client.pay(payee, amount)]},
+    )
+    assert (answer.status, answer.errors) == (400, [(code, "payments[1].amount")])
+    assert await counted(client) == {"batch": 0, "payment": 0}
+
+
+async def test_large_amounts_stay_exact(client, payee):
+    large = "9" * 30 + ".99"
+    batch = await client.batch(client.pay(payee, large), client.pay(payee, "0.02"))
+    assert batch["amount"] == "1" + "0" * 30 + ".01"
+    assert batch["status"] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("body", "errors"),
+    [
+        ({}, [("empty_field", "currency")]),
+        ({"currency": "usd"}, [("invalid_field", "currency")]),
+        ({"currency": "XXX"}, [("invalid_field", "currency")]),
+        ({"currency": 5}, [("invalid_field", "currency")]),
+        (
+            {"currency": "USD", "description": 5, "payments": {}},
+            [("invalid_field", "description"), ("invalid_field", "payments")],
+        ),
+        (
+            {"payments": ["all", {}]},
+            [
+                ("empty_field", "currency"),
+                ("invalid_field", "payments[0]"),
+                ("empty_field", "payments[1].recipient.id"),
+                ("empty_field", "payments[1].amount"),
+                ("empty_field", "payments[1].currency"),
+            ],
+        ),
+        (
+            {
+                "currency": "USD",
+                "payments": [
+                    {"recipient": "R-1", "amount": "x", "currency": "euros", "memo": 7},
+                    {"recipient": {"email": "a@example.com"}, "amount": "1", "currency": "USD"},
+                ],
+            },
+            [
+                ("invalid_field", "payments[0].recipient"),
+                ("invalid_field", "payments[0].amount"),
+                ("invalid_field", "payments[0].currency"),
+                ("invalid_field", "payments[0].memo"),
+                ("empty_field", "payments[1].recipient.id"),
+            ],
+        ),
+    ],
+)
+async def test_a_create_is_told_all_that_is_wrong(client, body, errors):
+    answer = await client.call("POST", "/v1/batches", body)
+    assert (answer.status, answer.errors) == (400, errors)
+    assert client.service.world().batches == {}
+
+
+async def test_what_is_wrong_with_an_added_payment(client, payee):
+    batch = await client.batch()
+    target = f"/v1/batches/{batch['id']}/payments"
+    answer = await client.call("POST", target, {"amount": "1.5"})
+    assert answer.errors == [
+        ("empty_field", "recipient.id"),
+        ("invalid_field", "amount"),
+        ("empty_field", "currency"),
+    ]
+    answer = await client.call("POST", target, NOBODY)
+    assert (answer.status, answer.errors) == (404, [("not_found", "recipient.id")])
+    answer = await client.call("POST", "/v1/batches/B-none/payments", client.pay(payee))
+    assert (answer.status, answer.errors) == (404, [("not_found", None)])
+    assert await counted(client) == {"batch": 1, "payment": 0}
+
+
+async def test_the_status_of_validation_failures_can_be_the_other_one(connect):
+    client = await connect(switches=Switches(validation_status=406))
+    assert (await client.call("POST", "/v1/batches", {})).status == 406
+    batch = await client.batch()
+    assert (await client.start(batch)).status == 400
+
+
+async def test_an_unknown_recipient_is_not_found_once_the_fields_are_right(client, payee):
+    odd = {**NOBODY, "recipient": {"id": 7}}
+    body = {"currency": "USD", "payments": [client.pay(payee), NOBODY, odd]}
+    answer = await client.call("POST", "/v1/batches", body)
+    unknown = [("not_found", f"payments[{position}].recipient.id") for position in (1, 2)]
+    assert (answer.status, answer.errors) == (404, unknown)
+    body["payments"].append(client.pay(payee, "0"))
+    answer = await client.call("POST", "/v1/batches", body)
+    assert (answer.status, answer.errors) == (400, [("invalid_field", "payments[3].amount")])
+
+
+async def test_an_unknown_recipient_can_be_an_invalid_field(connect):
+    client = await connect(switches=Switches(unknown_recipient=400))
+    body = {"currency": "USD", "payments": [NOBODY, {**NOBODY, "amount": ""}]}
+    answer = await client.call("POST", "/v1/batches", body)
+    assert (answer.status, answer.errors) == (
+        400,
+        [
+            ("invalid_field", "payments[0].recipient.id"),
+            ("invalid_field", "payments[1].recipient.id"),
+            ("empty_field", "payments[1].amount"),
+        ],
+    )
+
+
+async def test_suspended_and_archived_recipients_are_refused(client, payee, german):
+    await client.call("PATCH", f"/v1/recipients/{payee['id']}", {"status": "suspended"})
+    await client.call("DELETE", f"/v1/recipients/{german['id']}")
+    body = {"currency": "USD", "payments": [client.pay(payee), client.pay(german)]}
+    answer = await client.call("POST", "/v1/batches", body)
+    wrong = [("invalid_status", f"payments[{position}].recipient.id") for position in (0, 1)]
+    assert (answer.status, answer.errors) == (400, wrong)
+    body["payments"].append(NOBODY)
+    answer = await client.call("POST", "/v1/batches", body)
+    assert (answer.status, answer.errors) == (404, [("not_found", "payments[2].recipient.id")])
+    assert await counted(client) == {"batch": 0, "payment": 0}
+
+
+async def test_an_archived_recipient_can_be_unknown(connect):
+    client = await connect(switches=Switches(reads_archived=False))
+    gone = await client.recipient()
+    await client.call("DELETE", f"/v1/recipients/{gone['id']}")
+    body = {"currency": "USD", "payments": [client.pay(gone)]}
+    answer = await client.call("POST", "/v1/batches", body)
+    assert (answer.status, answer.errors) == (404, [("not_found", "payments[0].recipient.id")])
+
+
+async def test_an_incomplete_recipient_may_be_in_a_batch(client):
+    batch = await client.batch(client.pay(await client.recipient()))
+    (payment,) = (await client.summary(batch))["payments"]
+    assert (payment["recipient"]["status"], payment["method"]) == ("incomplete", None)
+    assert (payment["targetCurrency"], payment["fees"]) == ("USD", "0.00")
+
+
+async def test_a_batch_that_the_balance_does_not_cover_is_pending(client, payee):
+    client.service.set_balance("demo", "USD", "100.99")
+    batch = await client.batch(client.pay(payee, "100.00"))
+    assert batch["status"] == "pending"
+    client.service.set_balance("demo", "USD", "101.00")
+    assert (await client.summary(batch))["status"] == "open"
+    await client.add(batch, client.pay(payee, "0.01"))
+    assert (await client.summary(batch))["status"] == "pending"
+    assert (await client.batch(client.pay(payee, currency="ZAR"), currency="ZAR"))[
+        "status"
+    ] == "pending"
+
+
+async def test_another_merchant_sees_none_of_it(client, payee):
+    batch = await client.batch(client.pay(payee))
+    (payment,) = (await client.summary(batch))["payments"]
+    client.service.add_key(Key("AK2", "two", "other"))
+    client.access_key, client.secret_key = "AK2", "two"
+    for target in (f"/v1/batch/{batch['id']}/summary", f"/v1/payments/{payment['id']}"):
+        assert (await client.call("GET", target)).status == 404
+    assert (await client.start(batch)).status == (await client.quote(batch)).status == 404
+    answer = await client.call(
+        "POST", "/v1/batches", {"currency": "USD", "payments": [client.pay(payee)]}
+    )
+    assert answer.errors == [("not_found", "payments[0].recipient.id")]
+
+
+async def test_writes_can_answer_with_no_more_than_an_id(connect, us_bank, us_address):
+    client = await connect(switches=Switches(answers="bare"))
+    payee = await client.recipient(address=us_address, account=us_bank)
+    batch = await client.batch(client.pay(payee))
+    assert set(batch) == {"id"}
+    added = await client.add(batch, client.pay(payee, "1"))
+    assert set(added) == {"id"}
+    path = f"/v1/batches/{batch['id']}"
+    bare = {"ok": True}
+    assert (await client.call("PATCH", path, {"description": "x"})).json == bare
+    target = f"{path}/payments/{added['id']}"
+    assert (await client.call("PATCH", target, {"memo": "x"})).json == bare
+    assert (await client.quote(batch)).json == bare
+    read = (await client.call("GET", f"/v1/payments/{added['id']}")).json["payment"]
+    assert (set(read), read["memo"]) == (PAYMENT, "x")
+    assert (await client.call("DELETE", target)).json == bare
+    summary = await client.summary(batch)
+    assert set(summary) == BATCH | {"payments"}
+    assert set(summary["payments"][0]) == LISTED
+    assert (await client.start(batch)).json == bare
+    other = await client.batch()
+    assert (await client.call("DELETE", f"/v1/batches/{other['id']}")).json == bare
+
+
+async def test_words_and_lengths_can_be_another_services(connect, us_bank, us_address):
+    client = await connect(
+        words=Words(
+            batch_currency="sourceCurrency",
+            summary_path="/v1/batches/{id}/summary",
+            summary="digest",
+        ),
+        switches=Switches(batch_id_length=16, payment_id_length=20),
+    )
+    answer = await client.call("POST", "/v1/batches", {"currency": "USD"})
+    assert answer.errors == [("empty_field", "sourceCurrency")]
+    payee = await client.recipient(address=us_address, account=us_bank)
+    batch = await client.batch(client.pay(payee), sourceCurrency="USD")
+    assert (len(batch["id"]), batch["currency"]) == (len("B-") + 16, "USD")
+    answer = await client.call("GET", f"/v1/batches/{batch['id']}/summary")
+    assert len(answer.json["digest"]["payments"][0]["id"]) == len("P-") + 20
+    assert (await client.call("GET", f"/v1/batch/{batch['id']}/summary")).status == 404
+
+
+async def test_a_test_can_lay_fields_over(client, payee):
+    batch = await client.batch(client.pay(payee))
+    client.service.batch(batch["id"]).extra = {"status": "accepted", "dealId": "D-1"}
+    (payment,) = (await client.summary(batch))["payments"]
+    client.service.payment(payment["id"]).extra = {"status": "held"}
+    summary = await client.summary(batch)
+    assert (summary["status"], summary["dealId"]) == ("accepted", "D-1")
+    assert summary["payments"][0]["status"] == "held"
