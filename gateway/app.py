@@ -150,10 +150,10 @@ async def _answers(origin: str) -> bool:
         return False
 
 
-async def until_told_to_end() -> None:
-    """Returns on SIGTERM or SIGINT."""
+def told_to_end() -> asyncio.Event:
+    """Set on SIGTERM or SIGINT, from now on; to be called before anybody is told that we run."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    await told.wait()
+    return told

@@ -25,8 +25,8 @@ from gateway.routes import match
 from gateway.settings import Settings
 from gateway.store import StoreUnavailable
 from mappings import errors, kinds
-from mappings.errors import ErrorAnswer
-from mappings.grammar import JSON, Failure, Invalid, Operation, Problem, Request
+from mappings.errors import KNOWN_CODES, ErrorAnswer
+from mappings.grammar import JSON, Failure, Invalid, Operation, Problem, Refused, Request
 from mappings.spelling import Spelling
 
 log = structlog.get_logger()
@@ -152,15 +152,25 @@ class Handler:
     def _failed(self, failure: Failure, visit: Visit) -> ErrorAnswer:
         answer = errors.answer(failure)
         if answer.status >= 500:
-            visit.told |= {"failure": type(failure).__name__, "because": str(failure)}
+            visit.told |= {"failure": type(failure).__name__, **_because(failure)}
         takes = visit.operation.takes if visit.operation else None
-        named = [
-            Problem(
-                one.code, one.message, self._spelling.field(takes, one.field) if one.field else None
-            )
-            for one in answer.problems
-        ]
+        named = [self._named(one, takes) for one in answer.problems]
         return ErrorAnswer(answer.status, tuple(named), answer.retry_after)
+
+    def _named(self, problem: Problem, takes: Any) -> Problem:
+        """A problem with its field in the client's own words, in the message too."""
+        if problem.field is None:
+            return problem
+        own = self._spelling.field(takes, problem.field)
+        return Problem(problem.code, problem.message.replace(problem.field, own), own)
+
+
+def _because(failure: Failure) -> dict[str, Any]:
+    """Of a refusal its status and the codes that are known; other texts are the service's."""
+    if not isinstance(failure, Refused):
+        return {"because": str(failure)}
+    codes = [one.code if one.code in KNOWN_CODES else "unknown" for one in failure.problems]
+    return {"service_status": failure.status, "service_codes": codes}
 
 
 def _log(request: web.BaseRequest, visit: Visit, status: int) -> None:

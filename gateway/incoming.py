@@ -62,6 +62,9 @@ async def json_body(request: web.BaseRequest, most: int) -> JSON:
     except TimeoutError:
         message = "The body did not arrive in time."
         raise Invalid(Problem("invalid_field", message)) from None
+    except (web.RequestPayloadError, ConnectionError):
+        message = "The body is not what its headers say, or was cut off."
+        raise Invalid(Problem("invalid_field", message)) from None
 
 
 async def _bytes(request: web.BaseRequest, most: int) -> bytes:

@@ -51,6 +51,15 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _log = structlog.get_logger(__name__)
 
 
+def _unmapped(text: str) -> Network:
+    """A network; one of IPv4-mapped addresses as IPv4's, because clients' addresses are so read."""
+    network = ipaddress.ip_network(text)
+    mapped = network.network_address.ipv4_mapped if network.version == 6 else None
+    if mapped and network.prefixlen >= 96:
+        return ipaddress.ip_network(f"{mapped}/{network.prefixlen - 96}")
+    return network
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """An API key in use; the key itself is nowhere in it.
@@ -215,7 +224,7 @@ class Keyring:
             environment=row.environment,
             pair=opened(row, Owner(row.merchant, row.environment), self._store.encryption),
             requests_per_hour=row.requests_per_hour,
-            allowed_ips=tuple(map(ipaddress.ip_network, row.allowed_ips)),
+            allowed_ips=tuple(map(_unmapped, row.allowed_ips)),
         )
 
 

@@ -1,8 +1,8 @@
 """List questions: one call where the service can answer, else a reading of all it lists.
 
 A scan is complete or it is no answer. Pages are read in the order of creation, so that what is
-new comes at the end; when the service's count changes between pages, rows may have moved from
-one to another, and the scan is made again.
+new comes at the end; when rows may have moved from one page to another meanwhile, the scan is made
+again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cachetools import TTLCache
@@ -54,9 +54,10 @@ class Listing:
         about = (owner, question.path)
         if question.ask is not None and not self._may_list_hidden(question, about):
             found = await _asked(question, question.ask, make)
-            if not any(map(question.hidden, found.rows)):
+            if found and not any(map(question.hidden, found.rows)):
                 return found
-            self._lists_hidden[about] = True
+            if found:
+                self._lists_hidden[about] = True
         rows = await _scan(question, make)
         self._learn(question, about, rows)
         return _page_of(question, rows)
@@ -72,12 +73,19 @@ class Listing:
             self._lists_hidden[about] = False
 
 
-async def _asked(question: Find, ask: Mapping[str, str], make: Make) -> Found:
-    part = _part(await make(Call("GET", question.path, query=ask)), question, question.page)
+async def _asked(question: Find, ask: Mapping[str, str], make: Make) -> Found | None:
+    """The service's own answer; None where it will not give one, or not say of how many."""
+    try:
+        part = _part(await make(Call("GET", question.path, query=ask)), question, question.page)
+    except Refused as refused:
+        if refused.status in (400, 406):  # a value that it does not take, where lists have no 406
+            return None
+        raise
+    if part.pages is None or part.records is None:
+        return None
     # Some services give their last page for one that lies past the end.
-    rows = part.rows if part.page == question.page else []
-    pages = FIRST if part.pages is None else part.pages
-    return Found(rows, pages, len(rows) if part.records is None else part.records)
+    is_past = part.page != question.page or question.page > part.pages
+    return Found([] if is_past else part.rows, part.pages, part.records)
 
 
 def _page_of(question: Find, rows: list[Row]) -> Found:
@@ -90,16 +98,32 @@ def _page_of(question: Find, rows: list[Row]) -> Found:
 
 
 async def _scan(question: Find, make: Make) -> list[Row]:
+    """Every row, narrowed where the service takes that."""
+    try:
+        return await _settled(question, make)
+    except Refused as refused:
+        if refused.status not in (400, 406) or not question.narrow:
+            raise
+    return await _settled(replace(question, narrow={}), make)
+
+
+async def _settled(question: Find, make: Make) -> list[Row]:
     for _ in range(TRIES):
         parts = await _all_parts(question, make)
+        if parts is None:
+            continue
         rows = {str(row["id"]): row for part in parts for row in part.rows}
-        counts = {part.records for part in parts}
-        if counts == {None} or counts == {len(rows)}:
+        if {part.records for part in parts} in ({None}, {len(rows)}):
             return list(rows.values())
     raise Unreachable("the list kept changing while it was read")
 
 
-async def _all_parts(question: Find, make: Make) -> list[_Part]:
+async def _all_parts(question: Find, make: Make) -> list[_Part] | None:
+    """Every page; None where rows moved from page to page meanwhile.
+
+    The last page is read before the others and again after them: whatever was taken out of the
+    list or put into it between, its rows have moved.
+    """
     size: int | None = PAGE_SIZE
     try:
         first = await _read(question, FIRST, size, make)
@@ -109,18 +133,42 @@ async def _all_parts(question: Find, make: Make) -> list[_Part]:
         size = None  # more than this service gives: its own default, then
         first = await _read(question, FIRST, size, make)
     if first.pages is None:
-        return await _until_empty(question, first, size, make)
-    numbers = iter(range(FIRST + 1, first.pages + 1))
-    others: list[_Part] = []
+        return await _twice_alike(question, first, size, make)
+    if first.pages <= FIRST:
+        return [first]
+    last = await _read(question, first.pages, size, make)
+    others = await _side_by_side(question, range(FIRST, first.pages), size, make)
+    again = await _read(question, first.pages, size, make)
+    return [*others, again] if _ids([last]) == _ids([again]) else None
+
+
+async def _side_by_side(question: Find, pages: range, size: int | None, make: Make) -> list[_Part]:
+    numbers = iter(pages)
+    parts: list[_Part] = []
 
     async def read() -> None:
-        others.extend([await _read(question, number, size, make) for number in numbers])
+        parts.extend([await _read(question, number, size, make) for number in numbers])
 
-    readers = [read() for _ in range(min(SIDE_BY_SIDE, first.pages - 1))]
+    readers = [read() for _ in range(min(SIDE_BY_SIDE, len(pages)))]
     for outcome in await asyncio.gather(*readers, return_exceptions=True):
         if outcome is not None:
             raise outcome
-    return [first, *others]
+    return parts
+
+
+def _ids(parts: list[_Part]) -> list[str]:
+    return [str(row["id"]) for part in parts for row in part.rows]
+
+
+async def _twice_alike(
+    question: Find, first: _Part, size: int | None, make: Make
+) -> list[_Part] | None:
+    """For a service that does not say how many pages there are."""
+    parts = await _until_empty(question, first, size, make)
+    if len(parts) == FIRST:
+        return parts
+    again = await _until_empty(question, await _read(question, FIRST, size, make), size, make)
+    return again if _ids(parts) == _ids(again) else None
 
 
 async def _until_empty(question: Find, first: _Part, size: int | None, make: Make) -> list[_Part]:

@@ -6,12 +6,14 @@ Here every answer is the legacy interface's, and what is logged holds nothing a 
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Any
 
 import structlog
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.http_exceptions import BadHttpMethod
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from gateway import answers, logs
 from mappings import errors
@@ -28,10 +30,21 @@ NO_ACCESS_LOG: Any = None
 log = structlog.get_logger()
 
 
+_WELL_FORMED = re.compile(r"b'[A-Z]{1,20} /\S* HTTP/1\.[01]")
+
+
 class Connection(RequestHandler):
     """One client connection."""
 
     __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # aiohttp queues the error behind the running request, and does not tell its body.
+        running = self._current_request
+        failed = self._messages and isinstance(self._messages[-1][0], _ErrInfo)
+        if running and failed and not running.content.is_eof():
+            running.content.set_exception(web.RequestPayloadError("malformed"))
 
     def handle_error(
         self,
@@ -44,6 +57,8 @@ class Connection(RequestHandler):
             raise ConnectionError("an answer has begun; no other can be sent")
         request_id = secrets.token_hex(12)
         problem = MALFORMED if status < 500 else errors.INTERNAL
+        if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(str(exc)):
+            problem = errors.NOT_FOUND  # a method that no path has
         said = answers.refusal(errors.of(problem), closes=True)
         log.warning(
             "malformed", request_id=request_id, status=said.status, error=type(exc).__name__

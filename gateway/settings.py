@@ -7,6 +7,8 @@ errors. What a mistake says names the key and, where it stands in the file, the 
 from __future__ import annotations
 
 import ipaddress
+import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -16,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -23,7 +26,6 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -57,6 +59,15 @@ def _network(text: str) -> str:
     return text
 
 
+def _listed(given: Any) -> Any:
+    """A list in a variable: with commas, or as JSON."""
+    if not isinstance(given, str):
+        return given
+    if given.lstrip().startswith("["):
+        return json.loads(given)
+    return [part.strip() for part in given.split(",") if part.strip()]
+
+
 Origin = Annotated[str, AfterValidator(_origin)]
 Network = Annotated[str, AfterValidator(_network)]
 
@@ -71,7 +82,7 @@ class Server(Section):
     admin_host: str = "127.0.0.1"
     admin_port: int = Field(8081, ge=0, le=65535)
     workers: int = Field(1, ge=1)
-    trusted_proxies: tuple[Network, ...] = ()
+    trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_listed)] = ()
 
 
 class Environment(Section):
@@ -186,8 +197,6 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         extra="forbid",
         frozen=True,
-        env_prefix=ENVIRONMENT_PREFIX,
-        env_nested_delimiter="__",
     )
 
     server: Server = Server()
@@ -203,14 +212,40 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - made below, to skip empty ones
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no .env files: one place less to look
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - see Addressed
+        *_others: PydanticBaseSettingsSource,  # the library's own reading of variables and .env files
+        **_named: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (
-            EnvSettingsSource(settings_cls, env_ignore_empty=True),
-            init_settings,
-        )
+        return Variables(settings_cls), init_settings
+
+
+class Variables(PydanticBaseSettingsSource):
+    """``PAYOUT_GATEWAY_SERVER__PORT`` as ``server.port``.
+
+    Every variable of ours with a double underscore names a key, and one that does not exist is a
+    mistake; an orchestrator sets others (``PAYOUT_GATEWAY_PORT``) for a service of this name.
+    """
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError  # all of them are read at once
+
+    def __call__(self) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        for name, value in os.environ.items():
+            if keys := keys_of(name):
+                holder = read
+                for key in keys[:-1]:
+                    holder = holder.setdefault(key, {})
+                if value:
+                    holder[keys[-1]] = value
+        return read
+
+
+def keys_of(variable: str) -> list[str] | None:
+    """The key that a variable names; None where it is not one of ours."""
+    name = variable.upper()
+    if not name.startswith(ENVIRONMENT_PREFIX) or "__" not in name:
+        return None
+    return name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
 
 
 def load(path: Path | None) -> Settings:
@@ -221,15 +256,13 @@ def load(path: Path | None) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise Misconfigured([f"{path}: not TOML: {error}"]) from None
     try:
-        settings = Settings(**written)
+        return Settings(**written)
     except ValidationError as error:
         raise Misconfigured(_problems(error, path, text)) from None
-    except ValueError as error:  # an environment variable that is not what its key takes
-        raise Misconfigured([f"environment variable: {error}"]) from None
-    return settings
 
 
 def _problems(error: ValidationError, path: Path | None, text: str) -> list[str]:
+    variables = {".".join(keys): name for name in os.environ if (keys := keys_of(name))}
     lines = []
     for problem in error.errors(include_input=False, include_url=False, include_context=False):
         keys = [str(part) for part in problem["loc"]]
@@ -237,9 +270,19 @@ def _problems(error: ValidationError, path: Path | None, text: str) -> list[str]
             "extra_forbidden": "unknown key",
             "missing": "missing",
         }.get(problem["type"], problem["msg"].removeprefix("Value error, "))
-        place = f"{path}:{line}: " if path and (line := _line_of(text, keys)) else ""
-        lines.append(f"{place}{'.'.join(keys)}: {what}")
+        key, line = ".".join(keys), _line_of(text, keys)
+        set_by = next((name for named, name in variables.items() if _within(named, key)), None)
+        if set_by:
+            lines.append(f"environment variable {set_by}: {what}")
+        else:
+            lines.append(f"{path}:{line}: {key}: {what}" if path and line else f"{key}: {what}")
     return lines
+
+
+def _within(one: str, other: str) -> bool:
+    """Whether one key is the other, or is in it, or the other way round."""
+    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+    return longer == shorter or longer.startswith(f"{shorter}.")
 
 
 def _line_of(text: str, keys: list[str]) -> int | None:
@@ -247,10 +290,10 @@ def _line_of(text: str, keys: list[str]) -> int | None:
     section, found = "", None
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
-            section = header[1].replace('"', "").replace(" ", "")
+            section = re.sub(r"[\"' ]", "", header[1])
             here = section
-        elif assignment := re.match(r"\s*([\w.\"-]+)\s*=", line):
-            here = f"{section}.{assignment[1]}".lstrip(".").replace('"', "")
+        elif assignment := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            here = re.sub(r"[\"']", "", f"{section}.{assignment[1]}").lstrip(".")
         else:
             continue
         if here == ".".join(keys):

@@ -25,6 +25,8 @@ STATUS = {
 VALIDATION = frozenset({"invalid_status", "invalid_field", "empty_field", "expired_quote"})
 """The codes that the service answers with 400 or, for some operations, 406."""
 
+KNOWN_CODES = frozenset({*STATUS, "partner_integration_error"})
+
 INTERNAL = Problem("internal_server_error", "Internal error.")
 UNREACHED = Problem(
     "internal_server_error", "The service could not be reached; nothing was changed."

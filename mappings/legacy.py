@@ -204,8 +204,12 @@ class PayoutBody(TypedDict, total=False):
 
 
 class RecipientBody(TypedDict, total=False):
-    """The fields of a create and of an update; an update also takes ``status``."""
+    """The fields of a create and of an update; an update also takes ``status``.
 
+    ``id`` is in whole objects that are sent back.
+    """
+
+    id: Text | None
     type: RecipientType
     name: Text | None
     firstName: Text | None

@@ -15,7 +15,8 @@ from mappings.kinds import is_mask
 
 Facts = Mapping[str, JSON]
 """What the ledger remembers of a recipient: ``status`` (``disabled`` or ``inactive``),
-``deleted``, ``autoswitch``, ``holdup``."""
+``deleted`` and, where the service would not have that, ``still_there``, ``autoswitch``,
+``holdup``."""
 
 # Field tables
 

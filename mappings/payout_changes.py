@@ -13,7 +13,6 @@ from mappings import banking, legacy
 from mappings.banking import empty
 from mappings.government_ids import Sent
 from mappings.grammar import JSON, Call, Manners, Problem, Refused
-from mappings.kinds import is_mask
 from mappings.objects import (
     ACCOUNT_TYPES,
     WALLET,
@@ -149,8 +148,7 @@ class Changes:
 
     def _bank_fields(self, held: Mapping[str, JSON]) -> dict[str, JSON]:
         differing = self.differing
-        sent = bank_to_current({"country": held.get("country"), **differing}, held.get("branchId"))
-        return {name: value for name, value in sent.items() if not is_mask(value)}
+        return bank_to_current({"country": held.get("country"), **differing}, held.get("branchId"))
 
     @property
     def new_accounts(self) -> Plan:

@@ -52,13 +52,33 @@ def sent_ssn(body: Mapping[str, JSON]) -> list[Sent]:
 
 
 def without_shown(body: Mapping[str, JSON], recipient: Recipient) -> dict[str, JSON]:
-    """The body without the masks that were shown; any other mask is a problem."""
-    shown = {"ssn": shown_ssn(recipient), "passport": recipient.get("passport")}
+    """The body without the masks that were shown; of a whole object, only what was changed.
+
+    A body with an ``id`` is an object sent back. What its client did not change is not sent: it
+    would undo what others changed meanwhile, and some services reckon a recipient's status anew
+    when they are sent its address.
+    """
+    shown = {**RECIPIENT.to_legacy(recipient), "ssn": shown_ssn(recipient)}
+    compared = _COMPARED if body.get("id") else _MASKED
     return {
         name: value
         for name, value in body.items()
-        if not (name in shown and value is not None and value == shown[name])
+        if name not in compared or not _same(value, shown.get(name))
     }
+
+
+_MASKED = frozenset({"ssn", "passport"})
+_COMPARED = frozenset(
+    {"type", "name", "firstName", "lastName", "email", "address", "referenceId"}
+    | {"dob", "language"}
+    | _MASKED
+)
+
+
+def _same(sent: JSON, shown: JSON) -> bool:
+    if isinstance(sent, dict) and isinstance(shown, dict):
+        return all(value == shown.get(name) for name, value in sent.items())
+    return bool(sent == shown)
 
 
 def update_problems(

@@ -47,10 +47,13 @@ class _Question:
     exact: bool = True
     """Whether the service, asked with ``narrow``, gives just what the client asked for."""
 
-    def ask(self, name: str, value: str) -> None:
-        self.narrow[name] = value
+    def ask(self, test: Callable[[Row], bool], **narrow: str) -> None:
+        """The service can decide it; where it will not, the test does."""
+        self.narrow |= narrow
+        self.tests.append(test)
 
     def decide(self, test: Callable[[Row], bool]) -> None:
+        """Only we can decide it."""
         self.tests.append(test)
         self.exact = False
 
@@ -65,7 +68,8 @@ def find(query: Mapping[str, str], remembered: Remembered) -> Find:
     descending = query.get("sortBy") != "asc"
     page = page_of(query)
     sorting = {"orderBy": order, "sortBy": "desc" if descending else "asc"}
-    askable = question.exact and order in SERVICE_ORDERS
+    still_there = any(facts.get("still_there") for facts in remembered.values())
+    askable = question.exact and order in SERVICE_ORDERS and not still_there
     return Find(
         "/recipients",
         "recipients",
@@ -96,25 +100,31 @@ def _search(question: _Question, value: str, *_: Any) -> None:
 
 
 def _status(question: _Question, value: str, _: Any, remembered: Remembered) -> None:
+    def is_shown(row: Row) -> bool:
+        return bool(shown_status(row, remembered.get(row["id"], {})) == value)
+
     worded = any(
         UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in remembered.values()
     )
     if value in SERVICE_STATUSES:
-        question.ask("status", value)
+        question.ask(is_shown, status=value)
     if value not in SERVICE_STATUSES or worded:
-        question.decide(lambda row: shown_status(row, remembered.get(row["id"], {})) == value)
+        question.decide(is_shown)
 
 
 def _compliance(question: _Question, value: str, *_: Any) -> None:
+    def is_shown(row: Row) -> bool:
+        return bool(shown_compliance(row.get("complianceStatus")) == value)
+
     if value in SERVICE_COMPLIANCE:
-        question.ask("complianceStatus", value)
+        question.ask(is_shown, complianceStatus=value)
     else:
-        question.decide(lambda row: shown_compliance(row.get("complianceStatus")) == value)
+        question.decide(is_shown)
 
 
 def _country(question: _Question, value: str, *_: Any) -> None:
     if code := alpha_2(value):
-        question.ask("country", code)
+        question.ask(lambda row: bool(_address(row).get("country") == code), country=code)
     else:
         question.decide(lambda _row: False)
 
@@ -124,26 +134,34 @@ def _city(question: _Question, value: str, *_: Any) -> None:
 
 
 def _payout_method(question: _Question, value: str, query: Mapping[str, str], _: Any) -> None:
+    def is_primary(row: Row) -> bool:
+        return bool(method_of(row) == value)
+
     with_currency = bool(query.get("payoutCurrency"))
     if value == current.WALLET or (value == current.BANK_TRANSFER and with_currency):
-        question.ask("payoutMethod", value)
+        question.ask(is_primary, payoutMethod=value)
     else:
-        question.decide(lambda row: method_of(row) == value)
+        question.decide(is_primary)
 
 
 def _payout_currency(question: _Question, value: str, query: Mapping[str, str], _: Any) -> None:
     code = value.upper()
+
+    def is_its(row: Row) -> bool:
+        return bool(currency_of(row) == code)
+
     if query.get("payoutMethod") == current.BANK_TRANSFER:
-        question.ask("currency", code)
+        question.ask(is_its, currency=code)
     else:
-        question.decide(lambda row: currency_of(row) == code)
+        question.decide(is_its)
 
 
 def _start_date(question: _Question, value: str, *_: Any) -> None:
     if span := _span(value):
         start, _end = span
         # What was created since then was also updated since then.
-        question.ask("startDate", start.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+        text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        question.ask(lambda row: created(row) >= start, startDate=text)
         question.decide(lambda row: created(row) >= start)
 
 

@@ -109,11 +109,12 @@ def _plan(payout: Payout, body: Mapping[str, JSON]) -> payouts.Plan:
 
 
 def _undo(recipient_id: str) -> Sub:
-    yield Record("recipient", recipient_id, {"deleted": True})
+    yield Record("recipient", recipient_id, {"deleted": True, "still_there": True})
     try:
         yield Call("DELETE", f"/recipients/{recipient_id}")
     except Failure:
         return
+    yield Record("recipient", recipient_id, {"still_there": None})
 
 
 # Read

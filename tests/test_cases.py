@@ -93,7 +93,7 @@ async def test_case(file: Path, tmp_path: Path) -> None:
     assert got.status == case["answer"].get("status", 200)
     assert not service.expected, "calls that were not made"
     expected = case.get("remembers", case.get("remembered", {}))
-    assert after == {**dict.fromkeys(after, {}), **expected}
+    assert after == {**{kind: {} for kind in after}, **expected}
 
 
 async def _remember(ledger: Ledger, remembered: dict[str, Any]) -> None:

@@ -44,6 +44,10 @@ def main() -> None:
     """Runs a command; a mistake is one line on stderr and exit code 2."""
     try:
         sys.exit(gateway.main(prog_name="payout-gateway", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        path = error.ctx.command_path if error.ctx else "payout-gateway"
+        click.echo(f"payout-gateway: no command given; see `{path} --help`", err=True)
+        sys.exit(2)
     except click.ClickException as error:
         code = error.exit_code if isinstance(error, Mistake) else 2
         click.echo(f"payout-gateway: {' '.join(error.format_message().split())}", err=True)

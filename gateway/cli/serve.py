@@ -48,26 +48,28 @@ def serve(*, config: Path | None, demo: bool) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    from gateway.app import until_told_to_end
+    from gateway.app import told_to_end
 
+    told = told_to_end()
     async with AsyncExitStack() as stack:
         running = await _running(stack, settings)
         print(
             f"payout-gateway accepts connections on {running.url}, admin on {running.admin_url}",
             flush=True,
         )
-        await until_told_to_end()
+        await told.wait()
 
 
 async def _demo(settings: Settings) -> None:
-    from gateway.app import until_told_to_end
+    from gateway.app import told_to_end
     from gateway.demo import demo_settings, instructions
 
+    told = told_to_end()
     async with AsyncExitStack() as stack:
         ready = await stack.enter_async_context(demo_settings(settings))
         running = await _running(stack, ready)
         print(instructions(running), flush=True)
-        await until_told_to_end()
+        await told.wait()
 
 
 async def _running(stack: AsyncExitStack, settings: Settings) -> Running:

@@ -1,0 +1,416 @@
+"""The configuration: what a file and the environment say, and what is said of a mistake."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.app import check_runnable
+from gateway.settings import Misconfigured, Settings, load
+
+BASE = "[environments.live]\nbase_url = 'https://service.example'\n"
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in os.environ:
+        if name.startswith("PAYOUT_GATEWAY"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def written(text: str) -> Path:
+    path = Path("gateway.toml")
+    path.write_text(text, "utf-8")
+    return path
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(Misconfigured) as refused:
+        load(written(text))
+    return refused.value.problems
+
+
+def problem(text: str) -> str:
+    (one,) = problems(text)
+    return one
+
+
+# What there is without a word.
+
+
+def test_without_a_file_everything_has_its_documented_default() -> None:
+    settings = load(None)
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
+    assert (settings.server.admin_host, settings.server.admin_port) == ("127.0.0.1", 8081)
+    assert (settings.server.workers, settings.server.trusted_proxies) == (1, ())
+    assert settings.environments.configured() == {}
+    assert settings.state.url == "sqlite:///gateway.db"
+    assert settings.state.encryption_key_file == Path("gateway.key")
+    assert settings.limits.url == "memory://"
+    assert (settings.limits.requests_per_hour, settings.limits.body_bytes) == (10_000, 67_108_864)
+    assert (settings.upstream.timeout_seconds, settings.upstream.connections) == (25, 100)
+    assert settings.upstream.signed_target == "auto"
+    assert settings.upstream.inferred_operations == "auto"
+    assert settings.legacy.stand_ins == "all"
+    assert settings.legacy.verify_before_start == "warn"
+    assert settings.legacy.government_ids == "keep"
+    assert settings.legacy.holdup == "remember"
+    assert settings.legacy.primary_currency == "both"
+    assert settings.vocabulary.legacy.service_total == "ServiceTotal"
+    assert settings.vocabulary.current.scheme == "svcsign"
+    assert settings.vocabulary.current.timestamp_header == "X-SVC-Timestamp"
+
+
+def test_an_empty_file_is_as_good_as_none() -> None:
+    assert load(written("")) == load(None)
+
+
+def test_a_file_says_what_it_says_and_no_more() -> None:
+    settings = load(
+        written(BASE + "[server]\nport = 9000\ntrusted_proxies = ['10.0.0.0/8', '::1']")
+    )
+    assert settings.server.port == 9000
+    assert settings.server.host == "127.0.0.1"
+    assert settings.server.trusted_proxies == ("10.0.0.0/8", "::1")
+    assert list(settings.environments.configured()) == ["live"]
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    settings = load(None)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.server.port = 1
+
+
+# Mistakes in a file.
+
+
+def test_an_unknown_key_is_named_with_its_line() -> None:
+    text = BASE + "\n[server]\nport = 1\nprot = 2\n"
+    assert problem(text) == "gateway.toml:6: server.prot: unknown key"
+
+
+def test_an_unknown_section_is_named_with_its_line() -> None:
+    assert problem("[sever]\nport = 1") == "gateway.toml:1: sever: unknown key"
+
+
+def test_an_unknown_environment_is_named_with_its_line() -> None:
+    said = problem("[environments.test]\nbase_url = 'https://service.example'")
+    assert said == "gateway.toml:1: environments.test: unknown key"
+
+
+def test_a_key_outside_its_section_is_named_with_its_line() -> None:
+    assert problem("port = 1\n[server]\nport = 2") == "gateway.toml:1: port: unknown key"
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("[server]\nport = 'http'", "server.port"),
+        ("[server]\nport = 65536", "server.port"),
+        ("[server]\nport = -1", "server.port"),
+        ("[server]\nport = 80.5", "server.port"),
+        ("[server]\nworkers = 0", "server.workers"),
+        ("[server]\ntrusted_proxies = 8", "server.trusted_proxies"),
+        ("[limits]\nrequests_per_hour = 0", "limits.requests_per_hour"),
+        ("[limits]\nbody_bytes = 1", "limits.body_bytes"),
+        ("[limits]\nurl = 'http://limits.example'", "limits.url"),
+        ("[state]\nurl = 'mysql://db'", "state.url"),
+        ("[upstream]\ntimeout_seconds = 0", "upstream.timeout_seconds"),
+        ("[upstream]\ntimeout_seconds = 'soon'", "upstream.timeout_seconds"),
+        ("[upstream]\nconnections = 0", "upstream.connections"),
+        ("[upstream]\nsigned_target = 'query'", "upstream.signed_target"),
+        ("[upstream]\ninferred_operations = 'never'", "upstream.inferred_operations"),
+        ("[legacy]\nstand_ins = 'some'", "legacy.stand_ins"),
+        ("[legacy]\nholdup = true", "legacy.holdup"),
+        ("[legacy]\nprimary_currency = ''", "legacy.primary_currency"),
+        ("[vocabulary.current]\nsummary_path = '/v1/batch/summary'", "vocabulary.current.summary_path"),
+        ("[vocabulary.current]\nbalance_path = 'balance'", "vocabulary.current.balance_path"),
+        ("[vocabulary.legacy]\nwallet = 7", "vocabulary.legacy.wallet"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_named_with_its_line(line: str, key: str) -> None:
+    said = problem(f"# a comment\n\n{line}")
+    assert said.startswith(f"gateway.toml:4: {key}: ")
+    assert len(said) > len(f"gateway.toml:4: {key}: ")
+
+
+def test_a_bad_entry_of_a_list_is_named_with_the_line_of_the_list() -> None:
+    said = problem("[server]\ntrusted_proxies = ['10.0.0.0/8', '10.0.0.0/99']")
+    assert said.startswith("gateway.toml:2: server.trusted_proxies.1: ")
+
+
+def test_a_missing_key_is_named_with_the_line_of_its_section() -> None:
+    said = problem("[server]\nport = 1\n[environments.live]\nlegacy_base_url = ''")
+    assert said == "gateway.toml:3: environments.live.base_url: missing"
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    said = problems("[server]\nport = 'x'\nhots = 'y'\n[limits]\nbody_bytes = 0")
+    assert [one.split(": ")[0] for one in said] == [
+        "gateway.toml:2",
+        "gateway.toml:3",
+        "gateway.toml:5",
+    ]
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    ["server.port = 'x'", "server = { port = 'x' }", "[server]\n  port='x'", "[ server ]\nport = 'x'",
+     "[server] # here\nport = 'x'", '["server"]\n"port" = "x"'],
+)  # fmt: skip
+def test_a_line_is_found_however_toml_spells_it(spelled: str) -> None:
+    said = problem(spelled)
+    assert said.startswith(f"gateway.toml:{spelled.count(chr(10)) + 1}: server.port: ")
+
+
+def test_what_is_no_toml_is_named_with_its_line() -> None:
+    said = problem("[server]\nport = = 1")
+    assert said.startswith("gateway.toml: not TOML: ")
+    assert "line 2" in said
+
+
+@pytest.mark.parametrize("text", ["[server]\nport = 1\nport = 2", "[server]\n[server]"])
+def test_a_key_twice_is_a_mistake(text: str) -> None:
+    assert "not TOML" in problem(text)
+
+
+def test_a_file_that_is_no_text_is_a_mistake() -> None:
+    Path("gateway.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(Misconfigured, match=r"gateway\.toml: not UTF-8 text"):
+        load(Path("gateway.toml"))
+
+
+def test_a_file_that_cannot_be_read_is_a_mistake() -> None:
+    with pytest.raises(Misconfigured, match=r"other\.toml: No such file"):
+        load(Path("other.toml"))
+    with pytest.raises(Misconfigured, match=r"\.: Is a directory"):
+        load(Path())
+
+
+def test_no_mistake_repeats_a_value_that_may_be_secret() -> None:
+    secret = "mysql://gateway:hush-hush@db/gateway"
+    said = problem(f"[state]\nurl = '{secret}'")
+    assert "hush-hush" not in said
+
+
+# Addresses of the service.
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("https://service.example", "https://service.example"),
+        ("https://service.example/", "https://service.example"),
+        ("http://127.0.0.1:8090", "http://127.0.0.1:8090"),
+        ("https://[2001:db8::1]:8443/", "https://[2001:db8::1]:8443"),
+        ("https://service.example/payouts/", "https://service.example/payouts"),
+        ("https://v1.example", "https://v1.example"),
+    ],
+)
+def test_a_base_url_is_kept_without_its_last_slash(address: str, kept: str) -> None:
+    settings = load(written(f"[environments.sandbox]\nbase_url = '{address}'"))
+    assert settings.environments.configured()["sandbox"].base_url == kept
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://service.example/v1", "https://service.example/v1/", "https://service.example/payouts/v1",
+     "service.example", "//service.example", "ftp://service.example", "https://", "", "https:///v1",
+     "https://service.example?x=1", "https://service.example#x", "https://me:hush@service.example"],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["base_url", "legacy_base_url"])
+def test_a_base_url_that_would_not_work_is_refused(key: str, address: str) -> None:
+    other = "base_url = 'https://service.example'\n" if key == "legacy_base_url" else ""
+    if key == "legacy_base_url" and not address:
+        assert load(written(f"[environments.live]\n{other}{key} = ''"))
+        return
+    text = f"[environments.live]\n{other}{key} = '{address}'"
+    for said in problems(text):
+        assert said.startswith(f"gateway.toml:{text.count(chr(10)) + 1}: environments.live.{key}")
+        assert "hush" not in said
+
+
+def test_a_base_url_that_ends_in_v1_is_told_what_to_leave_out() -> None:
+    said = problem("[environments.live]\nbase_url = 'https://service.example/v1'")
+    assert said.startswith("gateway.toml:2: environments.live.base_url: ")
+    assert "without /v1" in said
+
+
+# The environment.
+
+
+def test_a_variable_overrides_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PORT", "9001")
+    settings = load(written("[server]\nport = 9000\nhost = '::1'"))
+    assert (settings.server.port, settings.server.host) == (9001, "::1")
+
+
+def test_a_variable_is_enough_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAYOUT_GATEWAY_ENVIRONMENTS__LIVE__BASE_URL", "https://service.example/")
+    assert load(None).environments.configured()["live"].base_url == "https://service.example"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "of"),
+    [
+        ("SERVER__TRUSTED_PROXIES", '["10.0.0.0/8"]', lambda all_: all_.server.trusted_proxies == ("10.0.0.0/8",)),
+        ("SERVER__HOST", "::", lambda all_: all_.server.host == "::"),
+        ("UPSTREAM__TIMEOUT_SECONDS", "2.5", lambda all_: all_.upstream.timeout_seconds == 2.5),
+        ("LIMITS__REQUESTS_PER_HOUR", "5", lambda all_: all_.limits.requests_per_hour == 5),
+        ("LEGACY__HOLDUP", "refuse", lambda all_: all_.legacy.holdup == "refuse"),
+        ("STATE__ENCRYPTION_KEY_FILE", "/run/k", lambda all_: all_.state.encryption_key_file == Path("/run/k")),
+        ("VOCABULARY__CURRENT__SCHEME", "own", lambda all_: all_.vocabulary.current.scheme == "own"),
+        ("VOCABULARY__LEGACY__WALLET", "own", lambda all_: all_.vocabulary.for_mappings().legacy_wallet == "own"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)  # fmt: skip
+def test_every_kind_of_key_can_be_a_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, of: object
+) -> None:
+    monkeypatch.setenv(f"PAYOUT_GATEWAY_{name}", value)
+    assert of(load(None))
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PORT", "")
+    assert load(written("[server]\nport = 9000")).server.port == 9000
+
+
+def test_a_bad_variable_is_named_and_not_blamed_on_a_line_of_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PORT", "http")
+    said = problem("[server]\nport = 9000")
+    assert "port" in said.lower()
+    assert not said.startswith("gateway.toml:2"), "the line is right; the variable is not"
+
+
+def test_a_bad_variable_without_a_file_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAYOUT_GATEWAY_LIMITS__BODY_BYTES", "many")
+    with pytest.raises(Misconfigured, match=r"limits\.body_bytes|LIMITS__BODY_BYTES"):
+        load(None)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/8, ::1", '["10.0.0.0/8", "::1"]'])
+def test_a_list_can_be_a_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__TRUSTED_PROXIES", text)
+    assert load(None).server.trusted_proxies == ("10.0.0.0/8", "::1")
+
+
+def test_a_variable_that_is_no_list_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__TRUSTED_PROXIES", "everybody")
+    with pytest.raises(Misconfigured, match=r"(?i)trusted_proxies"):
+        load(None)
+
+
+@pytest.mark.parametrize("name", ["SERVER__PROT", "SEVER__PORT"])
+def test_a_variable_for_an_unknown_key_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"PAYOUT_GATEWAY_{name}", "1")
+    with pytest.raises(Misconfigured, match=f"(?i){name.replace('__', '(__|.)')}"):
+        load(None)
+
+
+def test_variables_that_an_orchestrator_sets_for_a_service_of_that_name_are_not_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR"):
+        monkeypatch.setenv(f"PAYOUT_GATEWAY_{name}", "tcp://10.0.0.1:8080")
+    assert load(None).server.port == 8080
+
+
+def test_a_variable_with_a_secret_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL", "mysql://gateway:hush-hush@db")
+    with pytest.raises(Misconfigured) as refused:
+        load(None)
+    assert "hush-hush" not in str(refused.value)
+
+
+# Secrets from files, and paths.
+
+
+def test_an_address_can_be_read_from_a_file() -> None:
+    Path("database").write_text("postgresql://gateway:hush@db/gateway\n")
+    settings = load(written("[state]\nurl_file = 'database'"))
+    assert settings.state.url == "postgresql://gateway:hush@db/gateway"
+
+
+def test_the_file_of_an_address_goes_before_the_address() -> None:
+    Path("limits").write_text("redis://limits")
+    settings = load(written("[limits]\nurl = 'memory://'\nurl_file = 'limits'"))
+    assert settings.limits.url == "redis://limits"
+
+
+def test_the_file_of_an_address_can_be_named_by_a_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("database").write_text("postgresql://db/gateway")
+    monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL_FILE", "database")
+    assert load(None).state.url == "postgresql://db/gateway"
+
+
+def test_the_file_of_an_address_that_is_not_there_is_a_mistake() -> None:
+    assert "database: No such file" in problem("[state]\nurl_file = 'database'")
+
+
+@pytest.mark.parametrize("text", ["", "mysql://gateway:hush@db", "not an address"])
+def test_the_file_of_an_address_that_holds_none_is_a_mistake(text: str) -> None:
+    Path("database").write_text(text)
+    said = problem("[state]\nurl_file = 'database'")
+    assert "state.url" in said
+    assert "hush" not in said
+
+
+def test_relative_paths_are_of_the_folder_that_the_gateway_runs_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for folder in ("etc", "run"):
+        (tmp_path / folder).mkdir()
+    text = "[state]\nurl_file = 'database'\nencryption_key_file = 'own.key'"
+    (tmp_path / "etc/gateway.toml").write_text(text)
+    (tmp_path / "etc/database").write_text("postgresql://etc")
+    (tmp_path / "run/database").write_text("postgresql://run")
+    monkeypatch.chdir(tmp_path / "run")
+    settings = load(Path("../etc/gateway.toml"))
+    assert settings.state.url == "postgresql://run"
+    assert settings.state.encryption_key_file == Path("own.key")
+
+
+def test_a_secret_is_in_no_name_of_a_mistake_about_its_file() -> None:
+    Path("database").write_bytes(b"\xff\xfe")
+    assert problem("[state]\nurl_file = 'database'") == "database: not UTF-8 text"
+
+
+# What is well-formed and cannot be run.
+
+
+def runnable(text: str) -> list[str]:
+    try:
+        check_runnable(load(written(text)))
+    except Misconfigured as refused:
+        return refused.problems
+    return []
+
+
+def test_one_environment_is_enough_to_run() -> None:
+    assert runnable(BASE) == []
+
+
+def test_no_environment_cannot_be_run() -> None:
+    (said,) = runnable("[server]\nport = 1")
+    assert "base_url" in said
+
+
+def test_several_processes_cannot_share_a_file() -> None:
+    (said,) = runnable(BASE + "[server]\nworkers = 2")
+    assert said.startswith("server.workers: ")
+    assert "postgresql" in said
+
+
+def test_settings_made_in_code_know_no_other_keys() -> None:
+    with pytest.raises(ValueError, match="colour"):
+        Settings(colour="red")

@@ -1,0 +1,265 @@
+"""The words of each side: spelled where a shape marks them, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import TypedDict
+
+from mappings import current, legacy
+from mappings.grammar import Vocabulary
+from mappings.kinds import Key, Word
+from mappings.spelling import Spelling, of_current, of_legacy
+
+WORDS = Vocabulary(
+    legacy_wallet="paypal",
+    legacy_service="acme",
+    legacy_service_total="AcmeTotal",
+    legacy_avatar_url="gravatarUrl",
+    current_wallet="payco",
+    current_avatar_url="pictureUrl",
+)
+LEGACY, CURRENT, NEUTRAL = of_legacy(WORDS), of_current(WORDS), of_legacy(Vocabulary())
+
+
+class Inner(TypedDict, total=False):
+    method: Annotated[str | None, Word("wallet")]
+    text: str
+
+
+class Shape(TypedDict, total=False):
+    method: Annotated[str, Word("wallet")]
+    text: str
+    inner: Inner | None
+    inners: list[Inner]
+    wallet: Annotated[Inner | None, Key("wallet")]
+    avatarUrl: Annotated[str, Key("avatar_url")]
+    anything: Any
+
+
+SPELLING = Spelling({"wallet": "paypal", "avatar_url": "gravatarUrl"})
+
+PAIRS = [
+    ({"method": "wallet"}, {"method": "paypal"}),
+    ({"method": "bank"}, {"method": "bank"}),
+    ({"method": None}, {"method": None}),
+    ({"method": 5}, {"method": 5}),
+    ({"method": ["wallet"]}, {"method": ["wallet"]}),
+    ({"text": "wallet"}, {"text": "wallet"}),
+    (
+        {"inner": {"method": "wallet", "text": "wallet"}},
+        {"inner": {"method": "paypal", "text": "wallet"}},
+    ),
+    ({"inner": None}, {"inner": None}),
+    ({"inner": "wallet"}, {"inner": "wallet"}),
+    ({"inners": [{"method": "wallet"}, {}]}, {"inners": [{"method": "paypal"}, {}]}),
+    ({"inners": {"method": "wallet"}}, {"inners": {"method": "wallet"}}),
+    ({"wallet": {"method": "wallet"}}, {"paypal": {"method": "paypal"}}),
+    ({"wallet": None}, {"paypal": None}),
+    ({"avatarUrl": "wallet"}, {"gravatarUrl": "wallet"}),
+    (
+        {"anything": {"wallet": {"method": "wallet"}}},
+        {"anything": {"wallet": {"method": "wallet"}}},
+    ),
+    ({"unknown": {"method": "wallet"}}, {"unknown": {"method": "wallet"}}),
+]
+
+
+@pytest.mark.parametrize(("neutral", "spelled"), PAIRS, ids=[str(pair[1]) for pair in PAIRS])
+def test_words_are_spelled_where_the_shape_marks_them_and_nowhere_else(
+    neutral: Any, spelled: Any
+) -> None:
+    assert SPELLING.outward(Shape, neutral) == spelled
+    assert SPELLING.inward(Shape, spelled) == neutral
+
+
+def test_a_word_in_the_midst_of_other_text_is_not_one() -> None:
+    for text in ("wallets", "my wallet", "WALLET", "wallet ", "e-wallet"):
+        assert SPELLING.outward(Shape, {"method": text}) == {"method": text}
+
+
+def test_the_order_of_fields_is_kept() -> None:
+    sent = {"text": 1, "paypal": {}, "method": 2, "gravatarUrl": 3}
+    assert list(SPELLING.inward(Shape, sent)) == ["text", "wallet", "method", "avatarUrl"]
+    assert list(SPELLING.outward(Shape, SPELLING.inward(Shape, sent))) == list(sent)
+
+
+def test_the_documents_own_name_of_a_field_is_none_where_a_side_has_its_own() -> None:
+    """A client's ``wallet`` beside its ``paypal`` must not take its place."""
+    sent = {"paypal": {"text": "mine"}, "wallet": {"text": "not mine"}}
+    assert SPELLING.inward(Shape, sent) == {"wallet": {"text": "mine"}}
+    assert SPELLING.inward(Shape, dict(reversed(sent.items()))) == {"wallet": {"text": "mine"}}
+
+
+def test_what_has_no_shape_is_left_alone() -> None:
+    assert SPELLING.inward(None, {"paypal": "paypal"}) == {"paypal": "paypal"}
+    assert SPELLING.outward(None, {"wallet": "wallet"}) == {"wallet": "wallet"}
+
+
+@pytest.mark.parametrize("value", [None, [], "wallet", 5])
+def test_what_is_no_object_in_the_place_of_one_is_left_alone(value: Any) -> None:
+    assert SPELLING.inward(Shape, value) == value
+    assert SPELLING.outward(Shape, value) == value
+
+
+def test_nothing_that_was_given_is_changed_itself() -> None:
+    given_ = {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
+    SPELLING.outward(Shape, given_)
+    assert given_ == {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
+
+
+# Names of fields
+
+
+@pytest.mark.parametrize(
+    ("shape", "neutral", "spelled"),
+    [
+        (Shape, "wallet.text", "paypal.text"),
+        (Shape, "inners[3].method", "inners[3].method"),
+        (Shape, "text", "text"),
+        (Shape, "unknown.wallet", "unknown.wallet"),
+        (Shape, "text.wallet", "text.wallet"),
+        (Shape, "avatarUrl", "gravatarUrl"),
+        (None, "wallet", "wallet"),
+        (
+            legacy.RecipientBody,
+            "payout.accounts.wallet.address",
+            "payout.accounts.paypal.address",
+        ),
+        (legacy.RecipientBody, "payout.accounts.wallet", "payout.accounts.paypal"),
+        (legacy.RecipientBody, "payout.accounts.bank.name", "payout.accounts.bank.name"),
+        (legacy.PayoutBody, "accounts.wallet.address", "accounts.paypal.address"),
+        (legacy.PayoutBody, "primary.method", "primary.method"),
+    ],
+)
+def test_a_field_s_full_name_is_spelled_as_the_field_is(
+    shape: Any, neutral: str, spelled: str
+) -> None:
+    assert LEGACY.field(shape, neutral) == spelled
+    assert NEUTRAL.field(shape, neutral) == neutral
+
+
+# The shapes of both interfaces
+
+ANSWERED = {
+    "method": "wallet",
+    "primary": {"method": "wallet", "currency": {"code": "USD", "name": "wallet"}},
+    "accounts": {
+        "bank": {"name": "wallet", "institution": "Wallet", "bankCity": "wallet"},
+        "wallet": {"address": "wallet"},
+    },
+}
+RECIPIENT = {
+    "id": "R-1",
+    "name": "wallet",
+    "referenceId": "avatarUrl",
+    "avatarUrl": "wallet",
+    "address": {"city": "wallet"},
+    "payoutMethod": "wallet",
+    "payout": ANSWERED,
+}
+
+
+def _spelled(recipient: dict[str, Any]) -> dict[str, Any]:
+    payout = {
+        **ANSWERED,
+        "method": "paypal",
+        "primary": {**ANSWERED["primary"], "method": "paypal"},
+        "accounts": {"bank": ANSWERED["accounts"]["bank"], "paypal": {"address": "wallet"}},
+    }
+    names = {"avatarUrl": "gravatarUrl"}
+    return {
+        **{names.get(name, name): value for name, value in recipient.items()},
+        "payoutMethod": "paypal",
+        "payout": payout,
+    }
+
+
+@pytest.mark.parametrize(
+    ("shape", "wrap"),
+    [
+        (legacy.Recipient, lambda one: one),
+        (legacy.RecipientAnswer, lambda one: {"recipient": one}),
+        (legacy.RecipientsAnswer, lambda one: {"recipients": [one, one], "meta": {"page": 1}}),
+        (legacy.PaymentsAnswer, lambda one: {"payments": [{"memo": "wallet", "recipient": one}]}),
+    ],
+    ids=["recipient", "answer", "list", "payments"],
+)
+def test_a_recipient_is_told_in_the_client_s_words_and_its_free_text_in_its_own(
+    shape: Any, wrap: Any
+) -> None:
+    assert LEGACY.outward(shape, wrap(RECIPIENT)) == wrap(_spelled(RECIPIENT))
+
+
+def test_a_payout_is_told_in_the_client_s_words() -> None:
+    assert LEGACY.outward(legacy.Payout, ANSWERED) == _spelled(RECIPIENT)["payout"]
+
+
+def test_a_payout_that_is_sent_back_is_read_in_the_client_s_words() -> None:
+    sent = {"payout": _spelled(RECIPIENT)["payout"]}
+    read = LEGACY.inward(legacy.RecipientBody, sent)["payout"]
+    assert read["primary"]["method"] == "wallet"
+    assert read["accounts"]["wallet"] == {"address": "wallet"}
+    assert read["accounts"]["bank"] == ANSWERED["accounts"]["bank"]
+
+
+def test_an_account_is_sent_and_read_in_the_service_s_words() -> None:
+    account = {"type": "wallet", "emailAddress": "wallet", "accountHolderName": "wallet"}
+    spelled = {**account, "type": "payco"}
+    assert CURRENT.outward(current.Account, account) == spelled
+    recipient = {"accounts": [spelled], "payoutMethod": "payco", "pictureUrl": "payco"}
+    assert CURRENT.inward(current.RecipientAnswer, {"recipient": recipient}) == {
+        "recipient": {"accounts": [account], "payoutMethod": "wallet", "avatarUrl": "payco"}
+    }
+
+
+@pytest.mark.parametrize("word", ["wallet", "bank-transfer"])
+def test_the_filter_of_a_list_is_read_and_asked_in_each_side_s_words(word: str) -> None:
+    spelled = {"wallet": ("paypal", "payco")}.get(word, (word, word))
+    query = {"payoutMethod": word, "search": "wallet", "city": "wallet"}
+    client, service = ({**query, "payoutMethod": one} for one in spelled)
+    assert LEGACY.inward(legacy.RecipientsQuery, client) == query
+    assert CURRENT.outward(current.RecipientsQuery, query) == service
+
+
+def test_the_display_of_a_method_is_in_the_client_s_words_too() -> None:
+    for shown, told in (("Wallet", "Paypal"), ("Bank Transfer", "Bank Transfer")):
+        assert LEGACY.outward(legacy.Payout, {"methodDisplay": shown}) == {"methodDisplay": told}
+
+
+# Whatever the words, whatever the value
+
+NAMES = st.sampled_from(
+    ["payout", "accounts", "paypal", "bank", "method", "primary", "name", "gravatarUrl", "address"]
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.sampled_from(["paypal", "bank", "x"]), st.integers()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(NAMES, inner)),
+)
+
+
+@given(VALUES)
+def test_what_was_read_in_a_side_s_words_is_told_in_them_unchanged(value: Any) -> None:
+    for shape in (legacy.Recipient, legacy.RecipientAnswer, legacy.Payout):
+        assert LEGACY.outward(shape, LEGACY.inward(shape, value)) == value
+
+
+@given(VALUES)
+def test_with_the_documents_own_words_nothing_is_spelled_otherwise(value: Any) -> None:
+    for shape in (legacy.Recipient, legacy.RecipientBody, current.Recipient):
+        assert NEUTRAL.inward(shape, value) is value
+        assert NEUTRAL.outward(shape, value) is value
+
+
+def test_each_side_has_its_words_from_its_own_settings() -> None:
+    only_legacy = Vocabulary(legacy_wallet="paypal")
+    assert of_current(only_legacy).outward(current.Account, {"type": "wallet"}) == {
+        "type": "wallet"
+    }
+    only_current = Vocabulary(current_wallet="payco")
+    assert of_legacy(only_current).outward(legacy.Payout, {"method": "wallet"}) == {
+        "method": "wallet"
+    }

@@ -1,0 +1,126 @@
+"""The real command as a process of its own, in front of a simulator of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "gateway"]
+SECONDS = 10
+"""How long a start or an end may take on a busy machine."""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's environment without a configuration of the gateway, and with variables."""
+    own = {name: value for name, value in os.environ.items() if "PAYOUT_GATEWAY" not in name}
+    return {**own, **variables}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether a connection to a port of this machine is taken."""
+    with socket.socket() as knocking:
+        return knocking.connect_ex(("127.0.0.1", port)) == 0
+
+
+def command(
+    *arguments: str, folder: Path, stdin: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command of the gateway in a folder, to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env=environment(**variables),
+    )
+
+
+def configuration(base_url: str, *more: str) -> str:
+    """A gateway.toml with a sandbox, everything in its own folder and every port free."""
+    return "\n".join(
+        [
+            "[server]\nport = 0\nadmin_port = 0",
+            f'[environments.sandbox]\nbase_url = "{base_url}"',
+            '[state]\nurl = "sqlite:///gateway.db"\nencryption_key_file = "gateway.key"',
+            *more,
+        ]
+    )
+
+
+@dataclass(slots=True)
+class Process:
+    """A running `serve`; ``log`` is the file that its standard error goes to."""
+
+    running: asyncio.subprocess.Process
+    said: str
+    port: int
+    admin_port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def logged(self) -> str:
+        return self.log.read_text("utf-8")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log lines, each of which must be a JSON object."""
+        return [json.loads(line) for line in self.logged().splitlines()]
+
+    async def ends(self) -> int:
+        """Tells it to end; its exit code."""
+        self.running.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            return await self.running.wait()
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
+) -> AsyncIterator[Process]:
+    """`serve` in a folder, from when it accepts connections; killed if it has not ended."""
+    log = folder / "stderr"
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            "serve",
+            *arguments,
+            cwd=folder,
+            env=environment(**(variables or {})),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+        )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(SECONDS):
+            said = ""
+            while "accepts connections" not in said:
+                line = await process.stdout.readline()
+                assert line, f"it ended: {log.read_text('utf-8')}"
+                said += line.decode()
+        ports = re.findall(r"http://127\.0\.0\.1:(\d+)", said.splitlines()[-1])
+        yield Process(process, said, int(ports[0]), int(ports[1]), log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

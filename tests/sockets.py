@@ -1,0 +1,131 @@
+"""Requests written by hand, byte for byte: what no HTTP client would send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+SECONDS = 2
+"""How long an answer may take; a server that takes longer hangs."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """One answer as it came: its status, headers by lower-case name, and the bytes of its body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The code of the first error."""
+        return str(self.json["errors"][0]["code"])
+
+
+@dataclass(slots=True)
+class Wire:
+    """A connection on which a test writes and listens; what it waits for comes in 2 s or fails."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def say(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    def end(self) -> None:
+        """Says that nothing more will come, and goes on listening."""
+        self.writer.write_eof()
+
+    async def answer(self, *, bodiless: bool = False) -> Heard | None:
+        """The next answer; None where the connection was closed without one."""
+        async with asyncio.timeout(SECONDS):
+            try:
+                return await self._answer(bodiless=bodiless)
+            except (asyncio.IncompleteReadError, ConnectionError) as error:
+                part = getattr(error, "partial", b"")
+                assert not part, f"an answer that is cut off: {part!r}"
+                return None
+
+    async def _answer(self, *, bodiless: bool) -> Heard:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head[:-4].split("\r\n")
+        headers = {
+            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
+        }
+        status = int(first.split(" ")[1])
+        length = 0 if bodiless or status == 100 else int(headers["content-length"])
+        return Heard(status, headers, await self.reader.readexactly(length))
+
+    async def closed(self) -> bool:
+        """Whether the server closes the connection now, having said nothing more."""
+        async with asyncio.timeout(SECONDS):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    async def silent(self, seconds: float = 0.15) -> bool:
+        """Whether nothing comes for a while, and the connection stays."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.reader.read(1)
+        except TimeoutError:
+            return True
+        return False
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            return
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def wire(port: int, host: str = "127.0.0.1") -> Wire:
+    return Wire(*await asyncio.open_connection(host, port))
+
+
+async def heard(port: int, data: bytes, *, ended: bool = False) -> Heard | None:
+    """What a connection gets for these bytes: its first answer, or None for a clean close.
+
+    ``ended`` is that the client says at once that nothing more will come.
+    """
+    async with await wire(port) as connection:
+        await connection.say(data)
+        if ended:
+            connection.end()
+        return await connection.answer()
+
+
+def assert_legacy(answer: Heard) -> None:
+    """An answer of the legacy interface: compact JSON that begins with ``ok``, for any origin."""
+    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+    assert answer.headers["access-control-allow-origin"] == "*"
+    done = answer.status == 200
+    assert answer.body.startswith(b'{"ok":true' if done else b'{"ok":false,"errors":[{"code":"')
+    compact = json.dumps(answer.json, separators=(",", ":"), ensure_ascii=False)
+    assert answer.body == compact.encode()
+
+
+async def until(so: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Waits for what another task or process does; fails where it is not done in time."""
+    end = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < end, "it did not happen in time"
+        await asyncio.sleep(0.01)
