@@ -30,6 +30,12 @@ def admin_application(checks: Mapping[str, Check]) -> web.Application:
     return application
 
 
+def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
+    """Everything of our own must be well, and at least one environment."""
+    environments = {name for name in checks if name.startswith("environments.")}
+    return not faults.keys() - environments and not environments <= faults.keys()
+
+
 async def _checked(check: Check) -> str | None:
     try:
         async with asyncio.timeout(CHECK_SECONDS):

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import aiohttp
+import structlog
 from aiohttp import web
 
 from gateway.admin import Check, admin_application
 from gateway.handler import Handler
+from gateway.ids import Ids
+from gateway.inferred import InferredOperations
 from gateway.keys import Keyring
 from gateway.learned import recall_learned
 from gateway.limits import open_limits
 from gateway.player import Player
 from gateway.server import Server
-from gateway.settings import Misconfigured, Settings
+from gateway.settings import ENVIRONMENT_PREFIX, Misconfigured, Settings
 from gateway.store import Ledger, Store, StoreUnavailable, open_store
+from gateway.store.engine import parsed
+from gateway.store.key_rows import listed_keys
 from gateway.upstream import check_extensions, open_upstream
-from mappings.spelling import of_current, of_legacy
+from mappings.spelling import of_legacy
+
+log = structlog.get_logger()
 
 SPARE_SECONDS = 5
 """How much longer than an upstream call a shutdown waits for what is in flight."""
@@ -48,28 +57,39 @@ class Running:
 
 def check_runnable(settings: Settings) -> None:
     """Raises Misconfigured for what is well-formed and still cannot be run."""
-    problems = []
+    if problems := list(_problems(settings)):
+        raise Misconfigured(problems)
+
+
+def _problems(settings: Settings) -> Iterator[str]:
+    server = settings.server
     if not settings.environments.configured():
-        problems.append(
+        yield (
             "environments: none is configured; set base_url under [environments.live] or "
             "[environments.sandbox]"
         )
-    if settings.server.workers > 1 and settings.state.url.startswith("sqlite"):
-        problems.append(
+    try:
+        parsed(settings.state.url)
+    except StoreUnavailable as unavailable:
+        yield f"state.url: {unavailable}"
+    if server.workers > 1 and settings.state.url.startswith("sqlite"):
+        yield (
             "server.workers: more than one process cannot share a SQLite state; set state.url to "
             "a postgresql:// address, or workers to 1"
         )
-    elif settings.server.workers > 1:
-        problems.append("server.workers: this version runs one process; set workers to 1")
-    if problems:
-        raise Misconfigured(problems)
+    elif server.workers > 1:
+        yield "server.workers: this version runs one process; set workers to 1"
+    if not settings.limits.url.startswith("memory://"):
+        yield "limits.url: the shared limit is not built yet; use memory://"
+    if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
+        yield "server.admin_port: is the port that clients use; choose another"
 
 
 @asynccontextmanager
 async def run(settings: Settings) -> AsyncIterator[Running]:
     """A running gateway; on leaving, what is in flight is finished first.
 
-    Raises Misconfigured, StoreUnavailable, and OSError where it cannot listen.
+    Raises Misconfigured, also where it cannot listen, and StoreUnavailable.
     """
     check_extensions()
     check_runnable(settings)
@@ -81,22 +101,38 @@ async def run(settings: Settings) -> AsyncIterator[Running]:
         upstream = await stack.enter_async_context(open_upstream(settings, learned=learned))
         keyring = await stack.enter_async_context(Keyring(store))
         vocabulary = settings.vocabulary.for_mappings()
-        player = Player(upstream, ledger, of_current(vocabulary))
+        inferred = InferredOperations(settings.upstream.inferred_operations, learned)
+        player = Player(upstream, ledger, vocabulary, inferred)
         handler = Handler(
             settings,
             keyring=keyring,
             limits=limits,
             player=player,
+            ids=Ids(store, settings.legacy.stand_ins),
             spelling=of_legacy(vocabulary),
             clock=_now,
         )
         door = web.ServerRunner(Server(handler), shutdown_timeout=_patience(settings))
         admin = web.AppRunner(admin_application(_checks(settings, store)), access_log=None)
-        host, port = await _listen(stack, door, settings.server.host, settings.server.port)
+        server = settings.server
+        host, port = await _listen(stack, door, server.host, server.port, "SERVER__PORT")
         admin_host, admin_port = await _listen(
-            stack, admin, settings.server.admin_host, settings.server.admin_port
+            stack, admin, server.admin_host, server.admin_port, "SERVER__ADMIN_PORT"
         )
+        await _tell_of_no_keys(store)
         yield Running(host, port, admin_host, admin_port)
+
+
+async def _tell_of_no_keys(store: Store) -> None:
+    """A state without keys is often one made by accident, in another folder."""
+    if not await listed_keys(store):
+        log.warning(
+            "no_keys",
+            state=store.where,
+            folder=str(Path.cwd()),
+            means="every client is answered invalid_api_key",
+            do="run `payout-gateway keys import`, or start in the folder of the state that is meant",
+        )
 
 
 def _now() -> datetime:
@@ -108,11 +144,16 @@ def _patience(settings: Settings) -> float:
 
 
 async def _listen(
-    stack: AsyncExitStack, runner: web.BaseRunner, host: str, port: int
+    stack: AsyncExitStack, runner: web.BaseRunner, host: str, port: int, variable: str
 ) -> tuple[str, int]:
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, host, port, reuse_address=True).start()
+    try:
+        await web.TCPSite(runner, host, port, reuse_address=True).start()
+    except OSError as error:
+        why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        told = f"cannot listen on {host} port {port}: {why}; {ENVIRONMENT_PREFIX}{variable} sets another"
+        raise Misconfigured([told]) from None
     return host, runner.addresses[0][1]
 
 
@@ -128,14 +169,19 @@ def _checks(settings: Settings, store: Store) -> dict[str, Check]:
         except StoreUnavailable as unavailable:
             return str(unavailable)
 
-    async def environments() -> str | None:
-        origins = [one.base_url for one in settings.environments.configured().values()]
-        reached = await asyncio.gather(*map(_answers, origins))
-        return (
-            None if any(reached) else "no environment's base_url answers; see its network and TLS"
-        )
+    def environment(origin: str) -> Check:
+        async def check() -> str | None:
+            return (
+                None if await _answers(origin) else "base_url does not answer; see network and TLS"
+            )
 
-    return {"state": state, "environments": environments}
+        return check
+
+    environments = {
+        f"environments.{name}": environment(one.base_url)
+        for name, one in settings.environments.configured().items()
+    }
+    return {"state": state, **environments}
 
 
 async def _answers(origin: str) -> bool:

@@ -269,7 +269,7 @@ class Sight:
     @property
     def told(self) -> str:
         if self.result == "accepted" and not self.recipients:
-            return "accepted, empty account: cannot be told apart"
+            return "accepted; the account has no recipients, so it cannot be told from another"
         return f"{self.result}, {self.why}" if self.why else self.result
 
 
@@ -282,7 +282,10 @@ async def look(upstream: Sends, environment: str, pair: Pair) -> Sight:
     except (Unreachable, Unknown) as error:
         return Sight("unreachable", why=str(error))
     if reply.status in (401, 403):
-        return Sight("refused", why=f"the service answered {reply.status}: wrong pair")
+        return Sight(
+            "refused",
+            why=f"the service answered {reply.status}: wrong pair, base_url, clock or vocabulary",
+        )
     if reply.status != 200:
         return Sight("unreachable", why=f"the service answered {reply.status}")
     try:
@@ -310,8 +313,8 @@ def why_not_replaced(old: Sight, new: Sight) -> str | None:
         return "the service refuses the new pair"
     if old.result == "refused":
         return "the service refuses the stored pair, so the accounts cannot be compared"
-    if new.result == "unreachable" or old.result == "unreachable":
-        return None  # the caller tells that it was not checked
+    if "unreachable" in (new.result, old.result):
+        return f"the accounts could not be compared: {new.told}"
     if not old.recipients and new.recipients:
         return "the new pair sees recipients, and the stored pair's account has none"
     if not set(old.recipients) <= set(new.recipients):

@@ -186,8 +186,7 @@ async def _until_empty(question: Find, first: _Part, size: int | None, make: Mak
 
 async def _read(question: Find, number: int, size: int | None, make: Make) -> _Part:
     paging = {"page": str(number)} | ({"pageSize": str(size)} if size else {})
-    sorting = {"orderBy": "createdAt", "sortBy": "asc"}
-    query = {**paging, **question.narrow, **sorting}
+    query = {**paging, **question.narrow, **question.sorting}
     return _part(await make(Call("GET", question.path, query=query)), question, number)
 
 

@@ -23,7 +23,9 @@ _SHARED: list[Any] = [
 def configure(*, level: str = "info") -> None:
     pretty = sys.stderr.isatty()
     renderer: Any = (
-        structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(sort_keys=False)
+        if pretty
+        else structlog.processors.JSONRenderer()
     )
     structlog.configure(
         processors=[*_SHARED, renderer],

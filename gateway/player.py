@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from gateway import wire
+from gateway.inferred import InferredOperations
+from gateway.kept import Kept
 from gateway.keys import Key
 from gateway.listing import Listing
 from gateway.store.ledger import Ledger
 from gateway.upstream import Reply, Upstream
-from mappings.current import Endpoint, endpoint_of
+from mappings.current import BALANCE, SUMMARY, Endpoint, endpoint_of
 from mappings.grammar import (
     JSON,
     Answer,
@@ -34,8 +37,9 @@ from mappings.grammar import (
     Together,
     Unknown,
     Unreachable,
+    Vocabulary,
 )
-from mappings.spelling import Spelling
+from mappings.spelling import of_current
 
 SIDE_BY_SIDE = 8
 """How many reads of one request are under way at a time."""
@@ -53,11 +57,23 @@ class Caller:
 
 
 class Player:
-    def __init__(self, upstream: Upstream, ledger: Ledger, spelling: Spelling) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        ledger: Ledger,
+        vocabulary: Vocabulary,
+        inferred: InferredOperations,
+    ) -> None:
         self._upstream = upstream
         self._ledger = ledger
-        self._spelling = spelling
+        self._spelling = of_current(vocabulary)
+        self._paths = {
+            SUMMARY: vocabulary.current_summary_path,
+            BALANCE: vocabulary.current_balance_path,
+        }
+        self._inferred = inferred
         self._listing = Listing()
+        self._kept = Kept()
 
     async def play(
         self, flow: Flow, caller: Caller | None, problems: Sequence[Problem] = ()
@@ -87,17 +103,19 @@ class Player:
         owner = caller.key.owner
         match step:
             case Call():
-                return await self.call(step, caller)
+                return await self._any_call(step, caller)
             case Together(calls):
                 return await self.together(calls, caller)
             case Find():
                 return await self._listing.find(step, lambda one: self.call(one, caller), owner)
+            case Recall("legacy id"):
+                return await self._ledger.legacy_ids(owner)
             case Recall(kind, str() as id_):
                 return await self._ledger.recall(owner, kind, id_)
             case Recall(kind):
                 return await self._ledger.recall_all(owner, kind)
-            case Record(kind, id_, facts):
-                return await self._ledger.record(owner, kind, id_, facts)
+            case Record():
+                return await self._ledger.record_all(owner, [step, *step.also])
 
     async def together(self, calls: Sequence[Call], caller: Caller) -> list[Any]:
         """Reads, side by side; what failed stands in its place."""
@@ -107,11 +125,28 @@ class Player:
                 raise TypeError("only reads are made together: of a write the order matters")
             async with caller.places:
                 try:
-                    return await self.call(call, caller)
+                    return await self._any_call(call, caller)
                 except Failure as failure:
                     return failure
 
         return await asyncio.gather(*map(one, calls))
+
+    async def _any_call(self, call: Call, caller: Caller) -> JSON:
+        if call.witness is not None:
+            make = partial(self.call, caller=caller)
+            return await self._inferred.call(call, caller.key.environment, make)
+        owner = caller.key.owner
+        if call.keeps and (kept := self._kept.get(owner, call)) is not None:
+            return kept
+        asked_at = self._kept.count(owner)
+        try:
+            body = await self.call(call, caller)
+        finally:
+            if not call.reads and call.path.startswith("/recipients"):
+                self._kept.forget(owner)
+        if call.keeps:
+            self._kept.put(owner, call, body, asked_at)
+        return body
 
     async def call(self, call: Call, caller: Caller) -> JSON:
         """The body of a 2xx answer; raises Refused, Unreachable or Unknown."""
@@ -136,13 +171,21 @@ class Player:
                 caller.key.environment,
                 caller.key.pair,
                 call.method,
-                target(call.path, query),
+                self._target(endpoint, call, query),
                 body,
                 request_id=caller.request_id,
                 write=not call.reads,
             )
         finally:
             caller.seconds += asyncio.get_running_loop().time() - began
+
+    def _target(self, endpoint: Endpoint, call: Call, query: Mapping[str, str]) -> str:
+        """The request target: percent-encoded, as it is sent and as it is signed."""
+        path = f"/v1{call.path}"
+        if own := self._paths.get(endpoint.path):
+            found = endpoint.pattern.fullmatch(call.path)
+            path = own.format(**(found.groupdict() if found else {}))
+        return path + (f"?{urlencode(query, quote_via=quote)}" if query else "")
 
     def _refused(
         self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
@@ -164,11 +207,6 @@ class Player:
             self._spelling.field(endpoint.takes, name): field_
             for name, field_ in call.sent_as.items()
         }
-
-
-def target(path: str, query: Mapping[str, str]) -> str:
-    """The request target: percent-encoded, as it is sent and as it is signed."""
-    return f"/v1{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
 
 
 def _advance(flow: Flow, given: Any = None) -> tuple[Step | None, Answer | None]:

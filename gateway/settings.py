@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -54,6 +55,27 @@ def _origin(text: str) -> str:
     return text.rstrip("/")
 
 
+def _one_of(*schemes: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text.partition("://")[0] not in schemes or "://" not in text:
+            raise ValueError(f"must begin with {' or '.join(f'{one}://' for one in schemes)}")
+        return text
+
+    return check
+
+
+def _token(text: str) -> str:
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
+        raise ValueError("must be a word that an HTTP header can have")
+    return text
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError("must be a word")
+    return text
+
+
 def _network(text: str) -> str:
     ipaddress.ip_network(text, strict=False)
     return text
@@ -70,6 +92,8 @@ def _listed(given: Any) -> Any:
 
 Origin = Annotated[str, AfterValidator(_origin)]
 Network = Annotated[str, AfterValidator(_network)]
+Token = Annotated[str, AfterValidator(_token)]
+NeutralWord = Annotated[str, AfterValidator(_word)]
 
 
 class Section(BaseModel):
@@ -120,13 +144,13 @@ class Addressed(Section):
 
 
 class State(Addressed):
-    url: str = Field("sqlite:///gateway.db", pattern=r"^(sqlite|postgresql)://")
+    url: Annotated[str, AfterValidator(_one_of("sqlite", "postgresql"))] = "sqlite:///gateway.db"
     url_file: Path | None = None
     encryption_key_file: Path = Path("gateway.key")
 
 
 class Limits(Addressed):
-    url: str = Field("memory://", pattern=r"^(memory|redis|rediss)://")
+    url: Annotated[str, AfterValidator(_one_of("memory", "redis", "rediss"))] = "memory://"
     url_file: Path | None = None
     requests_per_hour: int = Field(10_000, ge=1)
     body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
@@ -140,20 +164,20 @@ class Upstream(Section):
 
 
 class LegacyWords(Section):
-    wallet: str = "wallet"
-    service: str = "service"
-    service_total: str = "ServiceTotal"
-    avatar_url: str = "avatarUrl"
+    wallet: NeutralWord = "wallet"
+    service: NeutralWord = "service"
+    service_total: NeutralWord = "ServiceTotal"
+    avatar_url: NeutralWord = "avatarUrl"
 
 
 class CurrentWords(Section):
-    scheme: str = "svcsign"
-    timestamp_header: str = "X-SVC-Timestamp"
-    wallet: str = "wallet"
-    avatar_url: str = "avatarUrl"
+    scheme: Token = "svcsign"
+    timestamp_header: Token = "X-SVC-Timestamp"
+    wallet: NeutralWord = "wallet"
+    avatar_url: NeutralWord = "avatarUrl"
     balance_path: str = Field("/v1/balance", pattern=r"^/v1/")
     summary_path: str = Field("/v1/batch/{id}/summary", pattern=r"^/v1/.*\{id\}")
-    batch_currency: str = "currency"
+    batch_currency: NeutralWord = "currency"
 
 
 class Words(Section):
@@ -181,6 +205,7 @@ class Legacy(Section):
     holdup: Literal["remember", "refuse"] = "remember"
     primary_currency: Literal["both", "flat", "nested"] = "both"
     account_number_from_iban: Literal["auto", "always", "never"] = "auto"
+    send_memo: bool = True
 
     def for_mappings(self) -> Manners:
         return Manners(
@@ -188,6 +213,8 @@ class Legacy(Section):
             holdup=self.holdup,
             primary_currency=self.primary_currency,
             account_number_from_iban=self.account_number_from_iban,
+            verify_before_start=self.verify_before_start,
+            send_memo=self.send_memo,
         )
 
 
@@ -243,9 +270,13 @@ class Variables(PydanticBaseSettingsSource):
 def keys_of(variable: str) -> list[str] | None:
     """The key that a variable names; None where it is not one of ours."""
     name = variable.upper()
-    if not name.startswith(ENVIRONMENT_PREFIX) or "__" not in name:
+    if not name.startswith(ENVIRONMENT_PREFIX):
         return None
-    return name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+    rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+    # ``SERVER_PORT`` means ``SERVER__PORT``, and would be passed over silently.
+    if "__" not in rest and rest.partition("_")[0] not in Settings.model_fields:
+        return None
+    return rest.split("__")
 
 
 def load(path: Path | None) -> Settings:

@@ -48,6 +48,9 @@ meets the closing one is a write of unknown outcome."""
 UNFIT = 5
 """Connections that one call finds unfit before it gives up: a server may speak first on each."""
 
+ANSWER_BYTES = 64 * 1024 * 1024
+"""An answer of the service may be as large, whatever clients may send."""
+
 TARGET = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
 
 
@@ -115,7 +118,7 @@ class Upstream:
         self._session = session
         self._words = settings.vocabulary.current
         self._seconds = settings.upstream.timeout_seconds
-        self._most = settings.limits.body_bytes
+        self._most = max(settings.limits.body_bytes, ANSWER_BYTES)
         self._origins = {
             name: URL(environment.base_url)
             for name, environment in settings.environments.configured().items()

@@ -1,9 +1,19 @@
 """Both interfaces, and how one becomes the other: pure, without I/O, clock or randomness."""
 
-from mappings import geography, kinds, payout_methods, recipients
+from mappings import balances, batches, geography, kinds, payments, payout_methods, recipients
 
-OPERATIONS = (*recipients.OPERATIONS, *payout_methods.OPERATIONS, *geography.OPERATIONS)
-"""Every operation of the legacy interface."""
+OPERATIONS = (
+    *recipients.OPERATIONS,
+    *payout_methods.OPERATIONS,
+    *batches.OPERATIONS,
+    *payments.OPERATIONS,
+    *balances.OPERATIONS,
+    *geography.OPERATIONS,
+)
+"""Every operation of the legacy interface, all 29."""
+
+UNLISTED = payments.UNLISTED
+"""What clients in the field use besides."""
 
 for _operation in OPERATIONS:
     if _operation.takes is not None:

@@ -30,8 +30,12 @@ class Digits:
     called: str
     pattern: str = "[0-9]+"
 
+    def bare(self, text: str) -> str:
+        """The identifier without the separators that people write."""
+        return re.sub(r"[\s.\-/]", "", text)
+
     def fits(self, text: str) -> bool:
-        bare = re.sub(r"[\s.\-/]", "", text)
+        bare = self.bare(text)
         return bool(re.fullmatch(self.pattern, bare)) and self.least <= len(bare) <= self.most
 
     def said(self) -> str:

@@ -99,6 +99,22 @@ class Recipient(TypedDict, total=False):
 # The legacy document's section 2, which the current one points to
 
 
+class BatchFields(TypedDict, total=False):
+    """What a summary says of a batch."""
+
+    id: str
+    status: str
+    amount: str
+    totalPayments: int
+    currency: str
+    description: str | None
+    sentAt: str | None
+    completedAt: str | None
+    createdAt: str | None
+    updatedAt: str | None
+    quoteExpiredAt: str | None
+
+
 class Batch(TypedDict, total=False):
     id: str
     createdAt: str | None
@@ -108,7 +124,12 @@ class Batch(TypedDict, total=False):
 
 
 class Payment(TypedDict, total=False):
+    """``amount`` and ``currency`` are what a create sends."""
+
     id: str
+    amount: str
+    currency: str
+    method: Annotated[str | None, Word("wallet")]
     recipient: Recipient
     status: str
     sourceAmount: str | None
@@ -180,6 +201,42 @@ class PageQuery(TypedDict, total=False):
     pageSize: str
 
 
+class EmailQuery(TypedDict, total=False):
+    email: str
+
+
+class BatchCreate(TypedDict, total=False):
+    currency: Annotated[str, Key("batch_currency")]
+    description: str
+    payments: list[JSON]
+
+
+class SummaryBatch(BatchFields, total=False):
+    payments: list[Payment]
+    methods: dict[Annotated[str, Word("wallet")], JSON]
+
+
+class SummaryAnswer(TypedDict, total=False):
+    """The names under which a batch and its payments may stand; see ``payment_lists``."""
+
+    batchSummary: SummaryBatch
+    batch: SummaryBatch
+    summary: SummaryBatch
+    payments: list[Payment]
+
+
+class PaymentAnswer(TypedDict, total=False):
+    payment: Payment
+
+
+class BalanceEntry(TypedDict, total=False):
+    type: Annotated[str | None, Word("wallet")]
+
+
+class BalanceAnswer(TypedDict, total=False):
+    balances: dict[Annotated[str, Word("wallet")], BalanceEntry]
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One line of section 4; ``path`` below ``/v1``, ids as ``{name}``."""
@@ -189,15 +246,21 @@ class Endpoint:
     takes: Any = None
     gives: Any = None
     query: Any = None
+    inferred: bool = False
+    """Not listed in section 4; presumed to be there, because section 1.8 says what it is for."""
     pattern: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        written = re.sub(r"\{\w+\}", ID, self.path)
+        written = re.sub(r"\{(\w+)\}", rf"(?P<\1>{ID})", self.path)
         object.__setattr__(self, "pattern", re.compile(written))
 
 
 ID = r"[A-Za-z]{1,4}-[A-Za-z0-9]+"
 """Section 2.2. Strict, so that no id can make a path lead elsewhere."""
+
+SUMMARY = "/batch/{id}/summary"
+BALANCE = "/balance"
+"""The two whose paths a service may spell otherwise (``[vocabulary.current]``)."""
 
 ENDPOINTS = (
     # 4.1 Recipients
@@ -214,6 +277,20 @@ ENDPOINTS = (
     Endpoint("GET", "/recipients/{id}/accounts/{account}", gives=AccountAnswer),
     Endpoint("PATCH", "/recipients/{id}/accounts/{account}", takes=Account, gives=AccountAnswer),
     Endpoint("DELETE", "/recipients/{id}/accounts/{account}"),
+    # 4.3 Batches and payments
+    Endpoint("POST", "/batches", takes=BatchCreate),
+    Endpoint("POST", "/batches/{id}/payments"),
+    Endpoint("POST", "/batches/{id}/generate-quote"),
+    Endpoint("POST", "/batches/{id}/start-processing"),
+    Endpoint("GET", SUMMARY, gives=SummaryAnswer),
+    Endpoint("GET", "/payments/{id}", gives=PaymentAnswer),
+    Endpoint("GET", BALANCE, gives=BalanceAnswer),
+    # Not listed
+    Endpoint("GET", "/batches", query=PageQuery, inferred=True),
+    Endpoint("PATCH", "/batches/{id}", inferred=True),
+    Endpoint("DELETE", "/batches/{id}", inferred=True),
+    Endpoint("PATCH", "/batches/{id}/payments/{payment}", inferred=True),
+    Endpoint("DELETE", "/batches/{id}/payments/{payment}", inferred=True),
 )
 
 

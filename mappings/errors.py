@@ -29,7 +29,7 @@ KNOWN_CODES = frozenset({*STATUS, "partner_integration_error"})
 
 INTERNAL = Problem("internal_server_error", "Internal error.")
 UNREACHED = Problem(
-    "internal_server_error", "The service could not be reached; nothing was changed."
+    "internal_server_error", "The service gave no answer that can be used; nothing was changed."
 )
 OUTCOME_UNKNOWN = Problem(
     "internal_server_error",
@@ -68,6 +68,21 @@ def answer(failure: Failure) -> ErrorAnswer:
     if isinstance(failure, Refused):
         return _refused(failure)
     return of(OUTCOME_UNKNOWN if isinstance(failure, Unknown) else UNREACHED)
+
+
+def in_body(refused: Refused) -> Refused:
+    """A refusal of what the *body* names: what is not found is a wrong value of its field."""
+    told = [
+        replace(problem, code="invalid_field") if problem.code == "not_found" else problem
+        for problem in refused.problems
+    ]
+    status = 400 if refused.status == 404 else refused.status
+    return Refused(status, told, sent_as=refused.sent_as, retry_after=refused.retry_after)
+
+
+def where_named(refused: Refused) -> Refused:
+    """The refusal as one of the body where it names a field of it, else as it is."""
+    return in_body(refused) if any(one.field for one in refused.problems) else refused
 
 
 def of(*problems: Problem) -> ErrorAnswer:

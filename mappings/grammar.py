@@ -45,6 +45,8 @@ class Manners:
     holdup: Literal["remember", "refuse"] = "remember"
     primary_currency: Literal["both", "flat", "nested"] = "both"
     account_number_from_iban: Literal["auto", "always", "never"] = "auto"
+    verify_before_start: Literal["warn", "refuse", "off"] = "warn"
+    send_memo: bool = True
 
 
 # What comes in and what goes out.
@@ -56,21 +58,30 @@ class Request:
 
     Ids and words are in the current interface's spelling; ``body`` has passed the operation's
     ``takes`` shape, and ``problems`` are what had to be taken out of it: nothing is written
-    while there are any. ``query`` holds no empty parameter.
+    while there are any. ``query`` holds no empty parameter. ``seed`` is the request's own id, for
+    ids that are made here; ``keys`` are the caller's own, so that no answer shows them.
     """
 
     now: datetime
+    seed: str = ""
     ids: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: JSON = None
     manners: Manners = Manners()
     problems: tuple[Problem, ...] = ()
+    keys: tuple[str, ...] = field(default=(), repr=False)
 
     def refuse(self, *found: Problem) -> None:
         """Raises Invalid with all that is wrong, of the shape and of what a flow found."""
-        told = {problem.field for problem in self.problems}
-        if all_ := (*self.problems, *(one for one in found if one.field not in told)):
-            raise Invalid(*all_)
+        told = [problem.field for problem in self.problems if problem.field]
+        others = [one for one in found if not any(_is_within(one.field, field) for field in told)]
+        if self.problems or others:
+            raise Invalid(*self.problems, *others)
+
+
+def _is_within(field: str | None, told: str) -> bool:
+    """Whether a field is one that was told of already, or stands inside it."""
+    return field is not None and (field == told or field.startswith((f"{told}.", f"{told}[")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,11 @@ class Call:
 
     ``path`` is below ``/v1``. ``sent_as`` names, for each field of ``body`` (``address.city``),
     the field that the legacy client sent it in; a refusal is told with those names.
+
+    ``witness`` makes it a call of an *inferred operation*, one that the document does not list:
+    NoSuchOperation is thrown where the service lacks it, which is only believed when the batch,
+    and the payment, that it names can be seen. A read that ``keeps`` its answer may be answered
+    with one so many seconds old, unless something was changed through the gateway since.
     """
 
     method: str
@@ -100,6 +116,8 @@ class Call:
     body: JSON = None
     query: Mapping[str, str] = field(default_factory=dict)
     sent_as: Mapping[str, str] = field(default_factory=dict)
+    witness: tuple[str, ...] | None = None
+    keeps: float = 0
 
     @property
     def reads(self) -> bool:
@@ -123,7 +141,8 @@ class Find:
     ``ask`` is the query with which the service answers it alone, in one call; None where it
     cannot. Otherwise all that ``narrow`` lets through is read, what is ``hidden`` is left out,
     what ``where`` agrees to is kept and put in ``order``, ties by id. ``hiding`` says that rows
-    which the client must not see are known to exist.
+    which the client must not see are known to exist, and ``sorting`` is what the service is asked
+    for while all is read.
     """
 
     path: str
@@ -137,6 +156,9 @@ class Find:
     ask: Mapping[str, str] | None
     narrow: Mapping[str, str]
     hiding: bool = False
+    sorting: Mapping[str, str] = field(
+        default_factory=lambda: {"orderBy": "createdAt", "sortBy": "asc"}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +184,18 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Has the ledger remember facts of an object; a fact of None is forgotten. Yields None."""
+    """Has the ledger remember facts of an object; a fact of None is forgotten. Yields None.
+
+    Where the object's facts are not those that it is to ``find``, nothing is remembered and
+    Conflict is thrown: of two that change an object at once, one wins. What is recorded ``also``
+    is remembered with it, or not at all.
+    """
 
     kind: str
     id: str
     facts: Mapping[str, JSON]
+    find: Mapping[str, JSON] = field(default_factory=dict)
+    also: tuple[Record, ...] = ()
 
 
 Step = Call | Together | Find | Recall | Record
@@ -222,6 +251,14 @@ class Refused(Failure):
         )
 
 
+class Conflict(Failure):
+    """The ledger has other facts of an object than were to be found."""
+
+
+class NoSuchOperation(Failure):
+    """The service does not have an inferred operation; there is another way."""
+
+
 class Unreachable(Failure):
     """The request never left, or was a read that got no answer: nothing was changed by it."""
 
@@ -239,7 +276,7 @@ Exactness = Literal["exact", "emulated", "inferred", "lossy"]
 class Operation:
     """One operation of the legacy interface, and the flow that carries it out.
 
-    ``path`` is below ``/v1``, ids as ``{name}``. ``takes`` is the shape of the body that clients
+    ``path`` is below ``/v1``, ids as ``{name}``, words of the vocabulary as ``<name>``. ``takes`` is the shape of the body that clients
     send, ``query`` that of their parameters, ``gives`` that of the answer. ``because`` is the reason for its ``exactness``,
     ``keyless`` that it needs no API key, and ``rests_on`` what it presumes that the documents do not show.
     """

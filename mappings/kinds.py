@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal
 
@@ -22,18 +23,33 @@ from pydantic_core import PydanticCustomError
 from mappings.grammar import Invalid, Problem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Word:
-    """Marks a value that is one of the vocabulary's words, or a key when it marks a field."""
+    """Marks a value that is one of the vocabulary's words, or one of some."""
 
-    name: Literal["wallet", "service", "service_total", "avatar_url"]
+    names: tuple[str, ...]
+
+    def __init__(self, *names: Literal["wallet", "service"]) -> None:
+        object.__setattr__(self, "names", names)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """Marks a field whose *name* is one of the vocabulary's words."""
 
-    name: Literal["wallet", "service", "service_total", "avatar_url"]
+    name: Literal["wallet", "service", "service_total", "avatar_url", "batch_currency"]
+
+
+@dataclass(frozen=True, slots=True)
+class Id:
+    """Marks an id; a long one goes to legacy clients as a stand-in."""
+
+    kind: Literal["recipient", "batch", "payment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """Marks free text in which ids may be mentioned; those that are known are spelled anew."""
 
 
 def wrong(message: str) -> PydanticCustomError:
@@ -151,6 +167,18 @@ def _whole(value: Any) -> Any:
     raise wrong("must be a whole number")
 
 
+def _amount(value: Any) -> Any:
+    """By its text: digits, and optionally a point and exactly two more; more than nothing."""
+    text = str(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else value
+    if text is None:
+        raise missing()
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{2})?", text):
+        raise wrong("must be an amount: digits, and either two decimals or none")
+    if not text.strip("0."):
+        raise wrong("must be more than zero")
+    return text
+
+
 def _ssn(value: Any) -> Any:
     value = _text(value)
     if re.fullmatch("[0-9]{9}", value) or is_mask(value):
@@ -172,6 +200,7 @@ Day = Annotated[str, BeforeValidator(_day)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Ssn = Annotated[str, BeforeValidator(_ssn)]
+Amount = Annotated[str, BeforeValidator(_amount)]
 RecipientType = Annotated[
     Literal["individual", "business"], BeforeValidator(_one_of("individual", "business"))
 ]
@@ -225,22 +254,34 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
                 absent = [problem for name, problem in told.items() if name not in named]
                 raise Invalid(*problems, *absent) from None
             wrong_ones = [one for one in found if one["type"] != "missing"]
+            places = [one["loc"] for one in wrong_ones]
+            if all(_problem(one) in problems for one in wrong_ones):
+                places = [place[:1] for place in places]  # an emptied item is wrong as well
             problems |= dict.fromkeys(map(_problem, wrong_ones))
-            body = _without(body, [one["loc"] for one in wrong_ones])
+            body = _without(body, places)
 
 
 def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
-    """The value without the fields at these places; a list with a wrong item goes as a whole."""
+    """The value without what is wrong at these places; a wrong item of a list leaves an empty one."""
+    if isinstance(value, list):
+        return [_cleaned(one, _inner(places, number), {}) for number, one in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    kept = {}
-    for name, one in value.items():
-        inner = [place[1:] for place in places if place[:1] == (name,)]
-        if not inner:
-            kept[name] = one
-        elif all(inner) and isinstance(one, dict):
-            kept[name] = _without(one, inner)
-    return kept
+    cleaned = {name: _cleaned(one, _inner(places, name), _GONE) for name, one in value.items()}
+    return {name: one for name, one in cleaned.items() if one is not _GONE}
+
+
+_GONE = object()
+
+
+def _inner(places: list[tuple[int | str, ...]], name: int | str) -> list[tuple[int | str, ...]]:
+    return [place[1:] for place in places if place[:1] == (name,)]
+
+
+def _cleaned(value: Any, inner: list[tuple[int | str, ...]], gone: Any) -> Any:
+    if not inner:
+        return value
+    return _without(value, inner) if all(inner) and isinstance(value, dict | list) else gone
 
 
 def _problem(error: Mapping[str, Any]) -> Problem:

@@ -13,12 +13,15 @@ from typing_extensions import TypedDict
 from mappings.grammar import JSON
 from mappings.kinds import (
     A_list,
+    Amount,
     An_object,
     Country,
     Day,
     Email,
     Flag,
+    Id,
     Key,
+    Mentions,
     RecipientType,
     ShownCurrency,
     Ssn,
@@ -100,7 +103,7 @@ class Payout(TypedDict, total=False):
 
 
 class Recipient(TypedDict, total=False):
-    id: str
+    id: Annotated[str, Id("recipient")]
     referenceId: str | None
     email: str | None
     name: str | None
@@ -128,7 +131,7 @@ class Recipient(TypedDict, total=False):
 
 
 class PaymentBatch(TypedDict, total=False):
-    id: str | None
+    id: Annotated[str | None, Id("batch")]
     createdAt: str | None
     updatedAt: str | None
     sentAt: str | None
@@ -136,7 +139,7 @@ class PaymentBatch(TypedDict, total=False):
 
 
 class Payment(TypedDict, total=False):
-    id: str
+    id: Annotated[str, Id("payment")]
     recipient: Recipient
     status: str | None
     sourceAmount: str | None
@@ -156,6 +159,101 @@ class Payment(TypedDict, total=False):
     createdAt: str | None
     updatedAt: str | None
     batch: PaymentBatch | None
+
+
+# Section 2: Batch, batch summary, balance entry
+
+
+class BatchRecipient(TypedDict, total=False):
+    """The reduced recipient of batch listings; ``countryCode`` for clients that read that."""
+
+    id: Annotated[str, Id("recipient")]
+    referenceId: str | None
+    email: str | None
+    name: str | None
+    status: str | None
+    country: str | None
+    countryCode: str | None
+
+
+class ListedPayment(Payment, total=False):
+    """In batch listings; ``recipient`` is a BatchRecipient there."""
+
+    method: Annotated[str | None, Word("wallet")]
+    methodDisplay: Annotated[str | None, Word("wallet")]
+    isSupplyPayment: bool
+
+
+class Batch(TypedDict, total=False):
+    id: Annotated[str, Id("batch")]
+    status: str | None
+    amount: str | None
+    totalPayments: int | None
+    currency: str | None
+    description: str | None
+    sentAt: str | None
+    completedAt: str | None
+    createdAt: str | None
+    updatedAt: str | None
+
+
+class BatchPayments(TypedDict):
+    payments: list[ListedPayment]
+    meta: Meta
+
+
+class WholeBatch(Batch, total=False):
+    payments: BatchPayments
+
+
+class Figures(TypedDict, total=False):
+    """Numbers, exact."""
+
+    count: int
+    value: JSON
+    fees: JSON
+    recipientFees: JSON
+    merchantFees: JSON
+    net: JSON
+
+
+class MethodFigures(Figures, total=False):
+    accountType: Annotated[str, Word("wallet", "service")]
+    displayName: Annotated[str, Word("wallet")]
+
+
+class MerchantBalances(TypedDict, total=False):
+    GatewayTotal: JSON
+    ServiceTotal: Annotated[JSON, Key("service_total")]
+
+
+class Summary(TypedDict, total=False):
+    id: Annotated[str, Id("batch")]
+    processed_by: str
+    errors: list[JSON]
+    serverTime: str
+    status: str
+    currency: str | None
+    description: str | None
+    sentAt: str | None
+    completedAt: str | None
+    createdAt: str | None
+    updatedAt: str | None
+    quoteExpiredAt: str | None
+    methods: dict[Annotated[str, Word("wallet")], MethodFigures]
+    ServiceTotal: Annotated[Figures, Key("service_total")]
+    GatewayTotal: Figures
+    total: Figures
+    merchantBalances: MerchantBalances
+    enoughFunds: bool
+
+
+class BalanceEntry(TypedDict, total=False):
+    primary: bool
+    amount: str
+    currency: str | None
+    type: Annotated[str, Word("wallet", "service")]
+    accountNumber: str | None
 
 
 # Section 4.1: what clients send and what comes back
@@ -227,8 +325,8 @@ class RecipientBody(TypedDict, total=False):
     status: Text | None
 
 
-class IdsBody(TypedDict):
-    ids: Annotated[list[Text], A_list]
+class RecipientIdsBody(TypedDict):
+    ids: Annotated[list[Annotated[Text, Id("recipient")]], A_list]
 
 
 class Meta(TypedDict):
@@ -246,8 +344,16 @@ class RecipientsAnswer(TypedDict):
     meta: Meta
 
 
+class Activity(TypedDict, total=False):
+    """Section 4.1, logs: an entry passes as it is; these are the texts that may mention ids."""
+
+    url: Annotated[str | None, Mentions()]
+    request: Annotated[str | None, Mentions()]
+    response: Annotated[str | None, Mentions()]
+
+
 class ActivitiesAnswer(TypedDict):
-    activities: list[JSON]
+    activities: list[Activity]
     meta: Meta
 
 
@@ -278,6 +384,79 @@ class RecipientsQuery(TypedDict, total=False):
     payoutCurrency: str
 
 
+class BatchesQuery(TypedDict, total=False):
+    page: str
+    pageSize: str
+    search: str
+
+
 class PageQuery(TypedDict, total=False):
     page: str
     pageSize: str
+
+
+# Section 4.3 and 4.4: what clients send and what comes back
+
+
+class PaymentRecipientBody(TypedDict, total=False):
+    id: Annotated[Text | None, Id("recipient")]
+    email: Email | None
+
+
+class PaymentBody(TypedDict, total=False):
+    recipient: Annotated[PaymentRecipientBody, An_object] | None
+    sourceAmount: Amount | None
+    sourceCurrency: ShownCurrency
+    targetAmount: Amount | None
+    targetCurrency: ShownCurrency
+    memo: Text | None
+
+
+class BatchBody(TypedDict, total=False):
+    sourceCurrency: ShownCurrency
+    description: Text | None
+    payments: Annotated[list[Annotated[PaymentBody, An_object]], A_list] | None
+
+
+class ChangedPaymentBody(PaymentBody, total=False):
+    id: Annotated[Text | None, Id("payment")]
+
+
+class RemovedPaymentBody(TypedDict, total=False):
+    id: Annotated[Text | None, Id("payment")]
+
+
+class BatchChangeBody(TypedDict, total=False):
+    payments: Annotated[list[Annotated[ChangedPaymentBody, An_object]], A_list] | None
+    update_payments: Annotated[list[Annotated[ChangedPaymentBody, An_object]], A_list] | None
+    remove_payments: Annotated[list[Annotated[RemovedPaymentBody, An_object]], A_list] | None
+
+
+class BatchIdsBody(TypedDict):
+    ids: Annotated[list[Annotated[Text, Id("batch")]], A_list]
+
+
+class BatchAnswer(TypedDict):
+    batch: WholeBatch
+
+
+class BatchesAnswer(TypedDict):
+    batches: list[Batch]
+    meta: Meta
+
+
+class SummaryAnswer(TypedDict):
+    batchSummary: Summary
+
+
+class PaymentAnswer(TypedDict):
+    payment: Payment
+
+
+class ListedPaymentsAnswer(TypedDict):
+    payments: list[ListedPayment]
+    meta: Meta
+
+
+class BalancesAnswer(TypedDict):
+    balances: dict[Annotated[str, Word("wallet")], BalanceEntry]

@@ -99,7 +99,8 @@ def shown_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
     word = facts.get("status")
     if word and agrees(word, recipient.get("status")):
         return word
-    return recipient.get("status")
+    # Only payments show one that is archived, and the legacy document has no word for it.
+    return "inactive" if recipient.get("status") == "archived" else recipient.get("status")
 
 
 UPSTREAM_STATUS = {"disabled": "suspended", "inactive": "active"}
@@ -262,6 +263,28 @@ def currency_answer(code: str | None, manners: Manners) -> dict[str, Any]:
 
 
 # A payment as answers show it
+
+
+def is_abandoned(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> bool:
+    """Whether it is in a batch that the service still has, and clients do not."""
+    batch = payment.get("batch") or {}
+    return bool(aliases.get(str(batch.get("id")), {}).get("abandoned"))
+
+
+def as_clients_know(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
+    """A payment by the ids that it and its batch had first.
+
+    ``aliases`` are the ledger's facts (kind ``alias``) of the ids that a draft made real got.
+    """
+    known = {**payment, "id": _first_id(payment.get("id"), aliases)}
+    if batch := payment.get("batch"):
+        known["batch"] = {**batch, "id": _first_id(batch.get("id"), aliases)}
+    return known
+
+
+def _first_id(id_: JSON, aliases: Mapping[str, Facts]) -> JSON:
+    return aliases.get(str(id_), {}).get("id", id_)
+
 
 PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
 

@@ -178,9 +178,10 @@ def bank_to_current(bank: Mapping[str, JSON], shown_branch: JSON = None) -> dict
     if iban := account.get("iban"):
         account["iban"] = banking.normal_iban(iban)
     if branch := banking.branch_of(bank, shown_branch):
-        account["branchId"] = branch
+        rule = banking.BRANCHES.get(str(bank.get("country")))
+        account["branchId"] = rule.bare(branch) if rule else branch
     if bank.get("country") == "CA" and bank.get("institution"):
-        account["bankId"] = bank["institution"]
+        account["bankId"] = banking.INSTITUTION.bare(bank["institution"])
     if bank.get("bankRegion"):
         account.setdefault("bankRegion", bank["bankRegion"])
     return account

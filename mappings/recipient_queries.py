@@ -65,7 +65,7 @@ def find(query: Mapping[str, str], remembered: Remembered) -> Find:
         if value := query.get(name):
             read(question, value, query, remembered)
     order = query["orderBy"] if query.get("orderBy") in ORDERS else "createdAt"
-    descending = query.get("sortBy") != "asc"
+    descending = query.get("sortBy", "").lower() != "asc"
     page = page_of(query)
     sorting = {"orderBy": order, "sortBy": "desc" if descending else "asc"}
     still_there = any(facts.get("still_there") for facts in remembered.values())

@@ -21,6 +21,7 @@ from mappings.grammar import (
     Answer,
     Call,
     Failure,
+    Find,
     Flow,
     Invalid,
     Manners,
@@ -35,6 +36,9 @@ from mappings.grammar import (
 )
 from mappings.objects import (
     RECIPIENT,
+    Facts,
+    as_clients_know,
+    is_abandoned,
     is_gone,
     payment_answer,
     recipient_answer,
@@ -154,41 +158,70 @@ def read_recipient_logs(request: Request) -> Flow:
     _recipient, given = yield from found.recipient_with(id_, call)
     entries_given = given.get("activities") or []
     counts = meta_of(given.get("meta"), page_of(request.query), len(entries_given))
-    return Answer({"activities": [_without_keys(one) for one in entries_given], "meta": counts})
+    return Answer(
+        {"activities": [_without_keys(one, request.keys) for one in entries_given], "meta": counts}
+    )
 
 
 _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature")
+_CREDENTIALS = re.compile(r"(?i)^\s*(bearer|basic|digest|\w*sign)\s+\S")
 
 
-def _without_keys(entry: Mapping[str, JSON]) -> dict[str, JSON]:
+def _without_keys(entry: Mapping[str, JSON], keys: tuple[str, ...]) -> dict[str, JSON]:
     """A log entry as it is, but for header values that carry a key."""
     headers = entry.get("headers")
     if not isinstance(headers, dict):
         return dict(entry)
-    return {
-        **entry,
-        "headers": {name: _masked_header(name, value) for name, value in headers.items()},
+    masked = {
+        name: "********" if _carries_a_key(name, value, keys) else value
+        for name, value in headers.items()
     }
+    return {**entry, "headers": masked}
 
 
-def _masked_header(name: str, value: JSON) -> JSON:
-    carries = any(word in name.lower() for word in _KEY_HEADERS)
-    return "********" if carries and "*" not in str(value) else value
+def _carries_a_key(name: str, value: JSON, keys: tuple[str, ...]) -> bool:
+    text = str(value)
+    if any(key in text for key in keys if key) or _CREDENTIALS.match(text):
+        return True
+    return "*" not in text and any(word in name.lower() for word in _KEY_HEADERS)
 
 
 def read_recipient_payments(request: Request) -> Flow:
     """GET /recipients/:id/payments
 
     GET /recipients/:id
-    GET /recipients/:id/payments  paged by the service
+    GET /recipients/:id/payments  paged by the service; read whole where some must not be shown
     """
     id_ = request.ids["id"]
-    call = Call("GET", f"/recipients/{id_}/payments", query=asked(request.query))
+    path, aliases = f"/recipients/{id_}/payments", (yield Recall("alias"))
+    call = Call("GET", path, query=asked(request.query))
     (recipient, facts), given = yield from found.recipient_with(id_, call)
+    payments, counts = given.get("payments") or [], given.get("meta")
+    if any(one.get("abandoned") for one in aliases.values()):
+        result = yield _payments_left(path, request, aliases)
+        payments = result.rows
+        counts = meta(page_of(request.query).number, result.pages, result.records)
     shown = recipient_answer(recipient, facts, request.manners)
-    payments = [payment_answer(one, shown) for one in given.get("payments") or []]
-    counts = meta_of(given.get("meta"), page_of(request.query), len(payments))
-    return Answer({"payments": payments, "meta": counts})
+    rows = [payment_answer(as_clients_know(one, aliases), shown) for one in payments]
+    return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
+
+
+def _payments_left(path: str, request: Request, aliases: Mapping[str, Facts]) -> Find:
+    """The payments but for those of abandoned batches, the newest first."""
+    page = page_of(request.query)
+    return Find(
+        path,
+        "payments",
+        page.number,
+        page.size,
+        hidden=lambda row: is_abandoned(row, aliases),
+        where=lambda _row: True,
+        order=recipient_queries.created,
+        descending=True,
+        ask=None,
+        narrow={},
+        sorting={},
+    )
 
 
 # Update
@@ -308,7 +341,7 @@ OPERATIONS = (
         "4.1",
         "emulated",
         "the service archives; they are gone for legacy clients",
-        takes=legacy.IdsBody,
+        takes=legacy.RecipientIdsBody,
         gives=legacy.DoneAnswer,
     ),
     Operation(

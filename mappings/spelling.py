@@ -9,107 +9,72 @@ such a shape is brought from a side's own spelling to the neutral one (``inward`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
-
-from typing_extensions import is_typeddict
+from typing import Any
 
 from mappings.grammar import JSON, Vocabulary
-from mappings.kinds import Key, Word
+from mappings.kinds import Word
+from mappings.places import Items, Mark, Object, place_of, rewritten
 
 _NEUTRAL = {
     "wallet": "wallet",
     "service": "service",
     "service_total": "ServiceTotal",
     "avatar_url": "avatarUrl",
+    "batch_currency": "currency",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    fields: Mapping[str, _Place | None]
-    keys: Mapping[str, str]
-    """The fields whose names are words: field to word, empty for every other field."""
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
-    item: _Place
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    word: str
-
-
-_Place = _Object | _List | _Value
 
 
 class Spelling:
     """One side's spelling of the words; ``words`` maps each word's name to its spelling."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
-        self._outward = {name: word for name, word in words.items() if word != _NEUTRAL[name]}
+        self._words = {name: word for name, word in words.items() if word != _NEUTRAL[name]}
 
     def inward(self, shape: Any, value: JSON) -> JSON:
-        place = _place(shape) if self._outward else None
-        return self._into(place, value) if place else value
+        place = place_of(shape) if self._words else None
+        return rewritten(place, value, self._neutral_word, self._neutral_field)
 
     def outward(self, shape: Any, value: JSON) -> JSON:
-        place = _place(shape) if self._outward else None
-        return self._out(place, value) if place else value
+        place = place_of(shape) if self._words else None
+        return rewritten(place, value, self._own_word, self._own_field)
 
     def field(self, shape: Any, name: str) -> str:
         """A field's full name (``payout.accounts.wallet.address``) in this side's spelling."""
-        place = _place(shape) if self._outward else None
-        return self._spelled(place, name) if place else name
-
-    def _spelled(self, place: _Place | None, name: str) -> str:
+        place = place_of(shape) if self._words else None
         parts = []
         for part in name.split("."):
             key, bracket, index = part.partition("[")
-            if isinstance(place, _List):
+            if isinstance(place, Items):
                 place = place.item
-            if not isinstance(place, _Object):
-                parts.append(part)
-                continue
-            word = self._outward.get(place.keys.get(key, ""), key)
-            parts.append(word + bracket + index)
-            place = place.fields.get(key)
+            if isinstance(place, Object):
+                part = self._own_field(place, key)[1] + bracket + index  # noqa: PLW2901
+                place = place.fields.get(key)
+            parts.append(part)
         return ".".join(parts)
 
-    def _out(self, place: _Place | None, value: JSON) -> JSON:
-        match place, value:
-            case _Value(word), str() if word in self._outward:
-                return _reworded(value, _NEUTRAL[word], self._outward[word])
-            case _List(item), list():
-                return [self._out(item, one) for one in value]
-            case _Object(fields, keys), dict():
-                return {
-                    self._outward.get(keys.get(name, ""), name): self._out(fields.get(name), one)
-                    for name, one in value.items()
-                }
+    def _own_word(self, mark: Mark, value: str) -> str:
+        for name in self._changed(mark):
+            value = _reworded(value, _NEUTRAL[name], self._words[name])
         return value
 
-    def _into(self, place: _Place | None, value: JSON) -> JSON:
-        match place, value:
-            case _Value(word), str() if word in self._outward:
-                return _reworded(value, self._outward[word], _NEUTRAL[word])
-            case _List(item), list():
-                return [self._into(item, one) for one in value]
-            case _Object(fields, _keys), dict():
-                neutral = [(self._neutral(place, name), one) for name, one in value.items()]
-                return {name: self._into(fields.get(name), one) for name, one in neutral if name}
+    def _neutral_word(self, mark: Mark, value: str) -> str:
+        for name in self._changed(mark):
+            value = _reworded(value, self._words[name], _NEUTRAL[name])
         return value
 
-    def _neutral(self, place: _Object, spelled: str) -> str | None:
-        """The field that a name stands for; None for a neutral word where this side has its own."""
+    def _changed(self, mark: Mark) -> list[str]:
+        names = mark.names if isinstance(mark, Word) else ()
+        return [name for name in names if name in self._words]
+
+    def _own_field(self, place: Object, name: str) -> tuple[str, str]:
+        return name, self._words.get(place.keys.get(name, ""), name)
+
+    def _neutral_field(self, place: Object, spelled: str) -> tuple[str, str] | None:
+        """None for a neutral word where this side has its own: there it is no field."""
         for name, word in place.keys.items():
-            if self._outward.get(word) == spelled:
-                return name
-        return None if place.keys.get(spelled, "") in self._outward else spelled
+            if self._words.get(word) == spelled:
+                return name, name
+        return None if place.keys.get(spelled, "") in self._words else (spelled, spelled)
 
 
 def _reworded(value: str, from_: str, to: str) -> str:
@@ -138,34 +103,9 @@ def of_legacy(vocabulary: Vocabulary) -> Spelling:
 
 def of_current(vocabulary: Vocabulary) -> Spelling:
     return Spelling(
-        {"wallet": vocabulary.current_wallet, "avatar_url": vocabulary.current_avatar_url}
+        {
+            "wallet": vocabulary.current_wallet,
+            "avatar_url": vocabulary.current_avatar_url,
+            "batch_currency": vocabulary.current_batch_currency,
+        }
     )
-
-
-@cache
-def _place(shape: Any) -> _Place | None:
-    """Where words stand in a shape; None where none does."""
-    origin = get_origin(shape)
-    if origin is Annotated:
-        inner, *marks = get_args(shape)
-        word = next((mark.name for mark in marks if isinstance(mark, Word)), None)
-        return _Value(word) if word else _place(inner)
-    if origin in (Union, UnionType):
-        return next((place for one in get_args(shape) if (place := _place(one))), None)
-    if origin is list:
-        item = _place(get_args(shape)[0])
-        return _List(item) if item else None
-    return _object(shape) if is_typeddict(shape) else None
-
-
-def _object(shape: Any) -> _Object | None:
-    hints = get_type_hints(shape, include_extras=True)
-    fields = {name: _place(hint) for name, hint in hints.items()}
-    keys = {name: key for name, hint in hints.items() if (key := _key(hint))}
-    return _Object(fields, keys) if keys or any(fields.values()) else None
-
-
-def _key(hint: Any) -> str | None:
-    if get_origin(hint) is not Annotated:
-        return None
-    return next((mark.name for mark in get_args(hint)[1:] if isinstance(mark, Key)), None)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gateway.settings import Misconfigured
 from gateway.simulator import Fault, Service, Simulator, start
 from gateway.store import open_store
 from gateway.store.key_rows import listed_keys, revoke
@@ -1191,6 +1192,9 @@ async def test_http_1_0_is_answered_and_closed(standing: House) -> None:
 
 
 async def test_a_port_that_is_taken_is_an_error_at_the_start(build: Build) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(Misconfigured, match="in use"),
+    ):
         async with build(server={"port": taken.getsockname()[1]}):
             pass

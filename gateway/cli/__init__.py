@@ -14,6 +14,10 @@ COMMANDS = {
     "simulate": "Run the built-in simulator of the service.",
     "keys": "Import, list, revoke, rotate and verify API keys.",
     "check": "Validate a configuration.",
+    "operations": "Show what every legacy operation becomes.",
+    "ids": "Import ids that clients know objects by.",
+    "batches": "List batches that were abandoned at the service.",
+    "doctor": "Try the configured service, by reads only.",
 }
 
 

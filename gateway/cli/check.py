@@ -13,7 +13,13 @@ from gateway.settings import Misconfigured, load
 
 
 @click.command()
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), default=CONFIG)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=CONFIG,
+    show_default=True,
+    help="The file to validate.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def check(*, config: Path, as_json: bool) -> None:
     """Validate a configuration; exit 1 when something is wrong with it."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
-from gateway.settings import Misconfigured, Settings
+from gateway.cli.output import completed, table
+from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -59,15 +59,20 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
 
     async def done() -> None:
         lines = read_lines(file.read())
+        key_file = settings.state.encryption_key_file
+        was_there = key_file.exists()
         async with open_store(settings.state) as store:
             imported = await import_keys(store, lines, reactivate=reactivate)
+        if not was_there:
+            told = f"Made {key_file.absolute()}: back it up, without it the state cannot be read"
+            click.echo(told, err=True)
         counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
         whom = ", ".join(f"{owner} {n}" for owner, n in sorted(imported.owners.items()))
         click.echo(f"Imported {_number(len(lines), 'key')} ({counts}): {whom}")
         _warn_of_unconfigured(settings, imported.owners)
 
     try:
-        _run(done())
+        completed(done())
     except ImportRefused as error:
         name = getattr(file, "name", "<stdin>")
         raise Mistake(f"{name}: {error}; nothing was imported") from None
@@ -93,12 +98,12 @@ def list_(*, as_json: bool, settings: Settings) -> None:
         async with open_store(settings.state, create=False) as store:
             return await listed_keys(store)
 
-    listed = _run(done())
+    listed = completed(done())
     if as_json:
         click.echo(json.dumps({"keys": [_as_json(key) for key in listed]}, indent=2))
         return
     heads = ["name", "key", "merchant", "environment", "access key", "per hour", "addresses"]
-    _table([*heads, "created", "revoked"], [_as_row(key) for key in listed])
+    table([*heads, "created", "revoked"], [_as_row(key) for key in listed])
 
 
 def _as_json(key: ListedKey) -> dict[str, Any]:
@@ -145,7 +150,7 @@ def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
             await revoke(store, key.id)
             return f"Revoked {key.name} ({key.owner})"
 
-    click.echo(_run(done()))
+    click.echo(completed(done()))
 
 
 @keys.command("rotate-secret")
@@ -172,7 +177,7 @@ def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -
             return f"Replaced the pair of {key.owner} by {new.access_key}"
 
     try:
-        click.echo(_run(done()))
+        click.echo(completed(done()))
     except AccessKeyTaken:
         raise Mistake("another merchant's keys stand for this access key already") from None
 
@@ -232,14 +237,14 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
             async with open_upstream(settings) as upstream:
                 return await check_pairs(store, upstream, those)
 
-    checked = _run(done())
+    checked = completed(done())
     findings = findings_of(checked)
     if as_json:
         pairs = [_as_checked(pair) for pair in checked]
         click.echo(json.dumps({"ok": not findings, "pairs": pairs, "findings": findings}, indent=2))
     else:
         rows = [[*pair.owner, pair.access_key, pair.sight.told] for pair in checked]
-        _table(["merchant", "environment", "access key", "result"], rows)
+        table(["merchant", "environment", "access key", "result"], rows)
         for finding in findings:
             click.echo(f"Finding: {finding}")
     if findings:
@@ -281,35 +286,6 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
 # What the commands have in common.
 
 
-def _run(work: Coroutine[Any, Any, Done]) -> Done:
-    from gateway.store import StoreUnavailable
-
-    try:
-        with _quiet():
-            return asyncio.run(work)
-    except (StoreUnavailable, Misconfigured) as error:
-        raise Mistake(str(error)) from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No log lines between a command's own: what they would say is in its answer."""
-    import structlog
-
-    before = structlog.get_config()
-    structlog.configure(processors=[_drop])
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
-
-
-def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
-    from structlog import DropEvent
-
-    raise DropEvent
-
-
 async def _the_one(store: Store, word: str) -> ListedKey:
     """The key that a word means. The word is never repeated: it might be a whole key."""
     from gateway.store.key_rows import chosen, listed_keys
@@ -320,23 +296,6 @@ async def _the_one(store: Store, word: str) -> ListedKey:
     if len(found) > 1:
         raise Mistake(f"{len(found)} keys begin so: {', '.join(key.name for key in found)}")
     return found[0]
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> None:
-    """A ruled table on a terminal, aligned text elsewhere."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(*heads)
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))  # as Text, [ ] in a name are no markup
-        Console().print(table)
-        return
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in [heads, *rows]:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
 def _number(count: int, what: str) -> str:

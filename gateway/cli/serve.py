@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,8 +79,3 @@ async def _running(stack: AsyncExitStack, settings: Settings) -> Running:
         return await stack.enter_async_context(run(settings))
     except (Misconfigured, StoreUnavailable) as error:
         raise Mistake(str(error)) from None
-    except OSError as error:
-        server = settings.server
-        ports = f"{server.host} port {server.port}, or {server.admin_host} port {server.admin_port}"
-        why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
-        raise Mistake(f"cannot listen on {ports}: {why}") from None

@@ -44,7 +44,7 @@ def entries(
 def read(world: World, problems: Problems, sent: JsonObject, batch: Batch) -> Order | None:
     """Only worth anything when `problems` found none."""
     payee = _payee(world, problems, sent.get("recipient"))
-    return _read_rest(world, problems, sent, batch, payee)
+    return _read_rest(world, problems, _in_current_names(sent, batch), batch, payee)
 
 
 def read_change(
@@ -56,7 +56,17 @@ def read_change(
         "currency": payment.currency,
         "memo": payment.memo,
     }
-    return _read_rest(world, problems, {**before, **sent}, payment.batch, payment.recipient)
+    changed = {**before, **_in_current_names(sent, payment.batch)}
+    return _read_rest(world, problems, changed, payment.batch, payment.recipient)
+
+
+def _in_current_names(sent: JsonObject, batch: Batch) -> JsonObject:
+    """Paths that the document does not list are known from the earlier one, with its payloads."""
+    if sent.get("sourceAmount") is not None:
+        return {"amount": sent["sourceAmount"], "currency": batch.currency, **sent}
+    if sent.get("targetAmount") is not None:
+        return {"amount": sent["targetAmount"], "currency": sent.get("targetCurrency"), **sent}
+    return sent
 
 
 def _read_rest(

@@ -78,12 +78,25 @@ def _listed(row: AnyRow) -> ListedKey:
 def chosen(those: Sequence[ListedKey], word: str) -> list[ListedKey]:
     """The keys that a name or the beginning of a key means; more than one is ambiguous.
 
-    A name goes before a beginning, and keys in use before revoked ones.
+    A name goes before a beginning, and keys in use before revoked ones. A beginning shorter than
+    ``SHORTEST`` means nothing, and one that also begins other keys' names is ambiguous.
     """
     if named := [key for key in those if key.name == word]:
         return named
-    begun = [key for key in those if word and key.prefix.startswith(word)]
-    return [key for key in begun if key.revoked_at is None] or begun
+    begun = [key for key in those if _begins(word, key.prefix)]
+    meant = [key for key in those if key in begun or (begun and key.name.startswith(word))]
+    return [key for key in meant if key.revoked_at is None] or meant
+
+
+SHORTEST = 4
+"""Fewer characters of a key are no way to say which is meant to be revoked."""
+
+
+def _begins(word: str, prefix: str) -> bool:
+    """Whether a key that is shown as ``prefix`` may begin with this word."""
+    if len(word) < min(SHORTEST, len(prefix)) or not word:
+        return False
+    return prefix.startswith(word) or word.startswith(prefix)
 
 
 async def next_change(connection: AsyncConnection) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -140,4 +141,18 @@ learned = Table(
     Column("value", Text, nullable=False),  # JSON
     Column("learned_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("environment", "name"),
+)
+
+ids = Table(
+    # What legacy clients call an object whose own id is too long for them, or another. Two legacy
+    # ids may stand for one object: a stand-in, and one imported later.
+    "ids",
+    metadata,
+    *_owner(),
+    Column("legacy_id", Text, nullable=False),
+    Column("current_id", Text, nullable=False),
+    Column("imported", Boolean, nullable=False),
+    Column("created_at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "legacy_id"),
+    Index(None, "merchant", "environment", "current_id"),
 )

@@ -451,6 +451,11 @@ UNREADABLE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.upstream.ANSWER_BYTES", 1024)
+
+
 @pytest.mark.parametrize("what", UNREADABLE)
 async def test_an_answer_that_cannot_be_read_makes_a_write_unknown(what: str):
     play = always(UNREADABLE[what], close=True)

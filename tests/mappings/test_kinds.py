@@ -183,7 +183,9 @@ def test_a_required_value_that_is_null_is_an_empty_field(kind: str) -> None:
 
 def test_a_required_field_that_is_missing_is_an_empty_field() -> None:
     for body in ({}, {"ids": ""}):
-        assert problems(legacy.IdsBody, body) == [Problem("empty_field", "ids is required.", "ids")]
+        assert problems(legacy.RecipientIdsBody, body) == [
+            Problem("empty_field", "ids is required.", "ids")
+        ]
 
 
 def test_empty_text_leaves_a_field_out_wherever_it_stands() -> None:
@@ -212,7 +214,7 @@ def test_a_body_that_is_no_object_is_refused_without_a_field(body: Any) -> None:
 def test_what_is_wrong_is_taken_out_and_what_is_right_is_kept() -> None:
     sent = {"text": "a", "day": "soon", "inner": {"text": "b", "email": "nobody"}}
     taken, wrong = kinds.read(Shape, {**sent, "inners": [{"text": "c"}, {"text": []}]})
-    assert taken == {"text": "a", "inner": {"text": "b"}}
+    assert taken == {"text": "a", "inner": {"text": "b"}, "inners": [{"text": "c"}, {}]}
     assert [one.field for one in wrong] == ["day", "inner.email", "inners[1].text"]
 
 

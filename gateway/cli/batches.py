@@ -1,0 +1,75 @@
+"""`payout-gateway batches`: what an operator should look at."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.output import completed, table
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.store.abandoned import AbandonedBatch
+
+NEVER_START = "never start it"
+
+
+@click.group()
+def batches() -> None:
+    """What became of batches at the service."""
+
+
+@batches.command("abandoned")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@config_option
+def abandoned(*, as_json: bool, settings: Settings) -> None:
+    """List batches that the service still has and that clients do not see any more.
+
+    The gateway never starts them. In the service's dashboard they can be started by hand, and must
+    not be: what they pay was changed, deleted, or is paid by another batch.
+    """
+    from gateway.store import open_store
+    from gateway.store.abandoned import abandoned_batches
+
+    async def done() -> list[AbandonedBatch]:
+        async with open_store(settings.state, create=False) as store:
+            return await abandoned_batches(store)
+
+    found = completed(done())
+    if as_json:
+        click.echo(json.dumps({"batches": [_as_json(one) for one in found]}, indent=2))
+    elif not found:
+        click.echo("No batch is abandoned.")
+    else:
+        heads = ["merchant", "environment", "batch", "abandoned at the service", "since"]
+        table([*heads, "what to do"], [_as_row(one) for one in found])
+
+
+def _as_json(one: AbandonedBatch) -> dict[str, Any]:
+    return {
+        **one.owner._asdict(),
+        "batch": one.batch,
+        "abandoned": one.upstream,
+        "since": _moment(one.since),
+        "deleted": one.is_deleted,
+        "what_to_do": _what_to_do(one),
+    }
+
+
+def _as_row(one: AbandonedBatch) -> list[str]:
+    batch = one.batch or "-"
+    return [*one.owner, batch, one.upstream, _moment(one.since), _what_to_do(one)]
+
+
+def _what_to_do(one: AbandonedBatch) -> str:
+    why = "its client deleted it" if one.is_deleted else "its client goes on with another"
+    return f"delete it in the dashboard or leave it; {NEVER_START}: {why}"
+
+
+def _moment(when: datetime) -> str:
+    return f"{when:%Y-%m-%dT%H:%M:%SZ}"

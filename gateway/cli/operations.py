@@ -1,0 +1,123 @@
+"""`payout-gateway operations`: what every operation of the legacy interface becomes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway.cli.configured import settings_of
+from gateway.cli.output import completed, table
+from gateway.settings import Settings
+from mappings.grammar import Operation
+
+_CALL = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[ .].*)?")
+_UNTRIED = "not tried yet"
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Default: gateway.toml where it exists.",
+)
+def operations(*, config: Path | None, as_json: bool) -> None:
+    """Show what every operation of the legacy interface becomes, how exactly, and why.
+
+    With a configuration also which of the operations that the current document does not list were
+    found at each environment's service.
+    """
+    from mappings import OPERATIONS, UNLISTED
+
+    listed = [_as_json(one) for one in OPERATIONS]
+    unlisted = [_as_json(one) for one in UNLISTED]
+    settings = settings_of(config)
+    found = completed(_found_out(settings)) if settings.environments.configured() else {}
+    if as_json:
+        told = {"operations": listed, "unlisted": unlisted, "inferred": found}
+        click.echo(json.dumps(told, indent=2))
+        return
+    _show("Legacy interface", listed)
+    _show("Used by clients in the field, and not in the legacy document", unlisted)
+    for environment, those in found.items():
+        click.echo(f"\nNot listed by the current document, at the service of {environment}\n")
+        table(
+            ["operation", "found", "when"],
+            [[one["operation"], one["found"], one["at"] or "-"] for one in those],
+        )
+
+
+def _as_json(operation: Operation) -> dict[str, Any]:
+    return {
+        "method": operation.method,
+        "path": f"/v1{re.sub('[<>]', '', operation.path)}",
+        "section": operation.section,
+        "exactness": operation.exactness,
+        "becomes": becomes(operation),
+        "because": operation.because,
+        "rests_on": operation.rests_on or None,
+    }
+
+
+def becomes(operation: Operation) -> list[dict[str, str]]:
+    """The calls of the current interface, as the flow's docstring lists them below its title."""
+    _title, *lines = (inspect.getdoc(operation.flow) or "").splitlines()
+    found = [_CALL.fullmatch(line) for line in lines]
+    return [
+        {"call": " ".join(one["call"].split()), "note": (one["note"] or "").lstrip(". ")}
+        for one in found
+        if one
+    ]
+
+
+def _show(heading: str, rows: list[dict[str, Any]]) -> None:
+    click.echo(f"\n{heading}\n")
+    for row in rows:
+        click.echo(f"{row['method']} {row['path']}  (section {row['section']}, {row['exactness']})")
+        width = max(len(one["call"]) for one in row["becomes"])
+        for one in row["becomes"]:
+            click.echo(f"    {one['call']:{width}}  {one['note']}".rstrip())
+        click.echo(f"    because: {row['because']}")
+        if row["rests_on"]:
+            click.echo(f"    rests on: {row['rests_on']}")
+
+
+async def _found_out(settings: Settings) -> dict[str, list[dict[str, Any]]]:
+    """By environment, what is known of each inferred operation; nothing where there is no state."""
+    from gateway.store import Ledger, StoreUnavailable, open_store
+
+    try:
+        async with open_store(settings.state, create=False) as store:
+            learned = {
+                name: await Ledger(store).learned(name)
+                for name in settings.environments.configured()
+            }
+    except StoreUnavailable as unavailable:
+        click.echo(f"Warning: what was found out is not known: {unavailable}", err=True)
+        return {}
+    return {name: _inferred(facts) for name, facts in learned.items()}
+
+
+def _inferred(facts: dict[str, tuple[Any, datetime]]) -> list[dict[str, Any]]:
+    from mappings.current import ENDPOINTS
+
+    names = [f"{one.method} {one.path}" for one in ENDPOINTS if one.inferred]
+    return [_told(name, facts.get(f"inferred {name}")) for name in names]
+
+
+def _told(name: str, fact: tuple[Any, datetime] | None) -> dict[str, Any]:
+    if fact is None:
+        return {"operation": name, "found": _UNTRIED, "at": None}
+    value, _learned_at = fact
+    found = "present" if value["present"] else "absent"
+    return {
+        "operation": name,
+        "found": found,
+        "at": f"{datetime.fromtimestamp(value['at'], UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }

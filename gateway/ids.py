@@ -1,0 +1,72 @@
+"""Stand-ins made, kept and resolved: what legacy clients call objects, and what the service does.
+
+What a legacy id stands for never changes, so it is kept in memory once it was looked up; what an
+object is called may be imported later. A stand-in is recorded before it is handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from cachetools import LRUCache, TTLCache
+
+from gateway.store import Store
+from gateway.store.id_rows import Collision, current_ids, keep, legacy_ids
+from gateway.store.ledger import Owner
+from mappings.grammar import JSON
+from mappings.ids import ids_in, ids_mentioned, needs_stand_in, stand_in
+
+_KEPT = 200_000
+_SECONDS = 60
+
+
+class Ids:
+    def __init__(self, store: Store, mode: Literal["all", "batches", "none"]) -> None:
+        self._store = store
+        self._mode = mode
+        # The oldest key: a key added later must not give every object another stand-in.
+        self._key = next(iter(store.encryption.derived("stand-in ids").values()))
+        self._legacy: TTLCache[tuple[Owner, str], str] = TTLCache(_KEPT, _SECONDS)
+        self._current: LRUCache[tuple[Owner, str], str] = LRUCache(_KEPT)
+
+    async def current(self, owner: Owner, those: Iterable[str]) -> dict[str, str]:
+        """What each id that a client sent stands for; one that stands for nothing is left out."""
+        wanted = set(those)
+        known = {id_: self._current[owner, id_] for id_ in wanted if (owner, id_) in self._current}
+        if missing := wanted - known.keys():
+            found = await current_ids(self._store, owner, missing)
+            for legacy_id, current_id in found.items():
+                self._current[owner, legacy_id] = current_id
+            known |= found
+        return known
+
+    async def legacy(self, owner: Owner, those: set[tuple[str, str]]) -> dict[str, str]:
+        """What clients call each of these (kind, id), where that differs; recorded by then."""
+        wanted = {id_: kind for kind, id_ in those}
+        known = {id_: self._legacy[owner, id_] for id_ in wanted if (owner, id_) in self._legacy}
+        if missing := wanted.keys() - known.keys():
+            found = await legacy_ids(self._store, owner, missing)
+            new: dict[str, str] = {}
+            for id_ in missing - found.keys():
+                if needs_stand_in(wanted[id_], id_, self._mode):
+                    name = stand_in(self._key, owner.merchant, id_)
+                    if new.setdefault(name, id_) != id_:
+                        raise Collision(name)
+            if new:
+                await keep(self._store, owner, new)
+                found |= {id_: name for name, id_ in new.items()}
+            for id_ in missing:
+                self._legacy[owner, id_] = found.get(id_, id_)
+            known |= found
+        return {id_: name for id_, name in known.items() if name != id_}
+
+    async def legacy_in(self, owner: Owner, shape: Any, value: JSON) -> dict[str, str]:
+        """The names of every id in a value of a shape."""
+        found, mentioned = ids_in(shape, value), ids_mentioned(shape, value)
+        names = await self.legacy(owner, found) if found else {}
+        return names | await self.known(owner, mentioned - names.keys())
+
+    async def known(self, owner: Owner, those: set[str]) -> dict[str, str]:
+        """The names of those that have one already: for free text no stand-in is made."""
+        return await legacy_ids(self._store, owner, those) if those else {}

@@ -1,0 +1,61 @@
+"""What ``ids import`` reads: CSV of ``legacy_id,current_id``, all of it checked before any is kept."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+from mappings.ids import PREFIXES, SHAPE
+
+HEADER = ["legacy_id", "current_id"]
+
+
+class PairsRefused(Exception):
+    """Why nothing was imported, with the line it is on."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(f"line {line}: {what}")
+
+
+def read_id_pairs(data: bytes) -> dict[str, tuple[int, str]]:
+    """Legacy id to its line and current id; raises PairsRefused."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PairsRefused(data[: error.start].count(b"\n") + 1, "is not UTF-8") from None
+    found: dict[str, tuple[int, str]] = {}
+    lines_by_current: dict[str, int] = {}
+    for line, legacy_id, current_id in _pairs(text):
+        _check(line, legacy_id, current_id)
+        earlier, known = found.get(legacy_id, (line, current_id))
+        if known != current_id:
+            raise PairsRefused(line, f"{legacy_id} stands for another id in line {earlier}")
+        twin = lines_by_current.setdefault(current_id, line)
+        if twin != line and legacy_id not in found:
+            raise PairsRefused(line, f"{current_id} has another legacy id in line {twin}")
+        found.setdefault(legacy_id, (line, current_id))
+    if not found:
+        raise PairsRefused(1, "there is no pair in it")
+    return found
+
+
+def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
+    rows = csv.reader(text.splitlines(), strict=True)
+    try:
+        for row in rows:
+            cells = [cell.strip() for cell in row]
+            if not any(cells) or (rows.line_num == 1 and cells == HEADER):
+                continue
+            if len(cells) != len(HEADER):
+                raise PairsRefused(rows.line_num, "must be legacy_id,current_id")
+            yield rows.line_num, cells[0], cells[1]
+    except csv.Error as error:
+        raise PairsRefused(rows.line_num, f"is not CSV ({error})") from None
+
+
+def _check(line: int, legacy_id: str, current_id: str) -> None:
+    for name, id_ in zip(HEADER, (legacy_id, current_id), strict=True):
+        if not SHAPE.fullmatch(id_) or id_.partition("-")[0] not in PREFIXES.values():
+            raise PairsRefused(line, f"{name} is not an id, such as R-, B- or P- and 16 characters")
+    if legacy_id.partition("-")[0] != current_id.partition("-")[0]:
+        raise PairsRefused(line, f"{legacy_id} and {current_id} are ids of different objects")

@@ -1,0 +1,85 @@
+"""Balances (legacy interface, section 4.5): three operations, one call."""
+
+from __future__ import annotations
+
+from mappings import current, legacy
+from mappings.current import BALANCE
+from mappings.drafts import balances_in
+from mappings.errors import NOT_FOUND
+from mappings.grammar import JSON, Answer, Call, Flow, Invalid, Operation, Request
+from mappings.payouts import Sub
+
+SERVICE = "service"
+
+
+def read_balances(_request: Request) -> Flow:
+    """GET /profile/balances
+
+    GET /balance
+    """
+    return Answer({"balances": (yield from _balances())})
+
+
+def read_service_balances(_request: Request) -> Flow:
+    """GET /profile/balances/service
+
+    GET /balance
+    """
+    held = yield from _balances()
+    of_service = {name: one for name, one in held.items() if one["type"] != current.WALLET}
+    return Answer({"balances": of_service})
+
+
+def read_wallet_balance(_request: Request) -> Flow:
+    """GET /profile/balances/wallet
+
+    GET /balance  without a wallet account it is not found
+    """
+    held = yield from _balances()
+    of_wallet = {name: one for name, one in held.items() if one["type"] == current.WALLET}
+    if not of_wallet:
+        raise Invalid(NOT_FOUND)
+    return Answer({"balances": of_wallet})
+
+
+def _balances() -> Sub:
+    """By currency code for service accounts, by ``wallet`` for the wallet account."""
+    shown: dict[str, dict[str, JSON]] = {}
+    for entry in balances_in((yield Call("GET", BALANCE))):
+        is_wallet = entry.get("type") == current.WALLET
+        currency = entry.get("currency")
+        name = current.WALLET if is_wallet else str(currency)
+        shown[name] = {
+            "primary": bool(entry.get("primary", not shown)),
+            "amount": None if entry.get("amount") is None else str(entry["amount"]),
+            "currency": currency,
+            "type": current.WALLET if is_wallet else SERVICE,
+            "accountNumber": entry.get("accountNumber"),
+        }
+    return shown
+
+
+_PATH = "/profile/balances"
+_WHY = "one call; its payload is not shown, an object or a list of entries is read"
+
+OPERATIONS = (
+    Operation("GET", _PATH, read_balances, "4.5", "emulated", _WHY, gives=legacy.BalancesAnswer),
+    Operation(
+        "GET",
+        f"{_PATH}/<service>",
+        read_service_balances,
+        "4.5",
+        "emulated",
+        _WHY,
+        gives=legacy.BalancesAnswer,
+    ),
+    Operation(
+        "GET",
+        f"{_PATH}/<wallet>",
+        read_wallet_balance,
+        "4.5",
+        "emulated",
+        _WHY,
+        gives=legacy.BalancesAnswer,
+    ),
+)

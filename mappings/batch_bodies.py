@@ -1,0 +1,281 @@
+"""Payments as clients send them: what is wrong with them, whom they pay, and what is sent on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mappings import money, paging
+from mappings.banking import empty, invalid
+from mappings.batch_views import Batch, Entry, matched
+from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together
+from mappings.ids import SHAPE
+from mappings.objects import Facts, is_gone
+from mappings.payouts import Sub
+
+CACHE_SECONDS = 60
+"""How old the answer to a look-up by address may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A payment of a body, and the place that its fields stand below."""
+
+    body: Mapping[str, JSON]
+    place: str
+    told: frozenset[str | None] = frozenset()
+    """The fields that were refused for what stood in them, and taken out."""
+
+    @property
+    def recipient(self) -> Mapping[str, JSON]:
+        return self.body.get("recipient") or {}
+
+    @property
+    def amount_side(self) -> str:
+        return "source" if self.body.get("sourceAmount") else "target"
+
+
+def sent_in(
+    payments: Sequence[Mapping[str, JSON]] | None,
+    list_name: str = "payments",
+    problems: Sequence[Problem] = (),
+) -> list[Sent]:
+    told = frozenset(problem.field for problem in problems)
+    return [Sent(body, f"{list_name}[{place}].", told) for place, body in enumerate(payments or [])]
+
+
+# What is wrong
+
+
+def payment_problems(sent: Sent) -> Iterator[Problem]:
+    """Of a payment to add."""
+    id_ = sent.recipient.get("id")
+    if f"{sent.place}recipient.email" in sent.told:
+        pass
+    elif not id_ and not sent.recipient.get("email"):
+        yield empty(f"{sent.place}recipient.id")
+    elif id_ and not (SHAPE.fullmatch(id_) and id_.startswith("R-")):
+        yield invalid(f"{sent.place}recipient.id", "is not the id of a recipient")
+    amounts_told = {f"{sent.place}{side}Amount" for side in ("source", "target")} & sent.told
+    if not amounts_told and not (sent.body.get("sourceAmount") or sent.body.get("targetAmount")):
+        yield empty(f"{sent.place}sourceAmount")
+    yield from amount_problems(sent)
+
+
+def amount_problems(sent: Sent) -> Iterator[Problem]:
+    if sent.body.get("sourceAmount") and sent.body.get("targetAmount"):
+        yield invalid(f"{sent.place}targetAmount", "and sourceAmount cannot both be given")
+    if sent.body.get("targetAmount") and not sent.body.get("targetCurrency"):
+        yield empty(f"{sent.place}targetCurrency")
+
+
+def batch_currency(body: Mapping[str, JSON]) -> str | None:
+    """``sourceCurrency``, or the payments' own where they agree; None where there is none."""
+    named = {payment.get("sourceCurrency") for payment in body.get("payments") or []} - {None}
+    if body.get("sourceCurrency"):
+        return str(body["sourceCurrency"])
+    return str(named.pop()) if len(named) == 1 else None
+
+
+def currency_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
+    payments = sent_in(body.get("payments"))
+    first = body.get("sourceCurrency")
+    for sent in payments:
+        own = sent.body.get("sourceCurrency")
+        first = first or own
+        if own and own != first:
+            yield invalid(f"{sent.place}sourceCurrency", "differs from the batch's currency")
+    if not first:
+        yield empty("sourceCurrency")
+
+
+# Whom they pay
+
+
+def added_problems(sent: Sent, currency: JSON) -> Iterator[Problem]:
+    """Of a payment to add to a batch that there is: it takes the batch's currency."""
+    yield from payment_problems(sent)
+    own = sent.body.get("sourceCurrency")
+    if own and own != currency:
+        yield invalid(f"{sent.place}sourceCurrency", "differs from the batch's currency")
+
+
+def recipients_of(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
+    """GET /recipients?email=, once for each distinct address, side by side.
+
+    Returns for each payment its recipient, as much as is known of it: at least the id. Raises
+    Invalid for addresses that nobody or several have, and for recipients who cannot be paid.
+    """
+    remembered = yield Recall("recipient")
+    addresses = {s.recipient["email"]: None for s in payments if not s.recipient.get("id")}
+    rows = yield from _looked_up(list(addresses), remembered)
+    problems: list[Problem] = []
+    found: list[dict[str, JSON]] = []
+    for sent in payments:
+        recipient, fault = _recipient(sent, rows)
+        facts = remembered.get(recipient.get("id", ""), {})
+        fault = fault or _not_payable(sent, recipient, facts, batch_currency)
+        problems += [fault] if fault else []
+        found.append(recipient)
+    if problems:
+        raise Invalid(*problems)
+    return found
+
+
+def _looked_up(addresses: list[str], remembered: Mapping[str, Facts]) -> Sub:
+    """By address, the recipients who have it, but for those that are archived or deleted."""
+    calls = [_by_address(address) for address in addresses]
+    answers = (yield Together(calls)) if calls else []
+    found: dict[str, list[dict[str, JSON]]] = {}
+    for address, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, Exception):
+            raise answer
+        rows = _with_address(answer, address, remembered)
+        for page in range(2, paging.whole((answer.get("meta") or {}).get("pages"), 1) + 1):
+            if len(rows) > 1:
+                break
+            more = yield _by_address(address, page)
+            rows += _with_address(more, address, remembered)
+        found[address] = rows
+    return found
+
+
+def _by_address(address: str, page: int = 1) -> Call:
+    paged = {"page": str(page)} if page > 1 else {}
+    return Call("GET", "/recipients", query={"email": address, **paged}, keeps=CACHE_SECONDS)
+
+
+def _with_address(
+    answer: JSON, address: str, remembered: Mapping[str, Facts]
+) -> list[dict[str, JSON]]:
+    """The document calls the filter exact; case aside, it is checked here all the same."""
+    return [
+        row
+        for row in answer.get("recipients") or []
+        if not is_gone(row, remembered.get(row["id"], {}))
+        and str(row.get("email")).casefold() == address.casefold()
+    ]
+
+
+def _recipient(
+    sent: Sent, rows: Mapping[str, list[dict[str, JSON]]]
+) -> tuple[dict[str, JSON], Problem | None]:
+    if id_ := sent.recipient.get("id"):
+        return {"id": id_}, None
+    found = rows[sent.recipient["email"]]
+    if len(found) == 1:
+        return found[0], None
+    what = "is the address of no recipient" if not found else "is the address of several recipients"
+    return {}, invalid(f"{sent.place}recipient.email", what)
+
+
+def _not_payable(
+    sent: Sent, recipient: Mapping[str, JSON], facts: Facts, batch_currency: JSON
+) -> Problem | None:
+    """What is known here already; no call is made to find out more."""
+    field = "id" if sent.recipient.get("id") else "email"
+    place = f"{sent.place}recipient.{field}"
+    if (
+        facts.get("deleted")
+        or facts.get("status") == "disabled"
+        or recipient.get("status") == "suspended"
+    ):
+        return Problem("invalid_status", f"{place} names a recipient who cannot be paid.", place)
+    least = money.amount_of(recipient.get("routeMinimum"))
+    side = sent.amount_side
+    currency = sent.body.get("targetCurrency") if side == "target" else batch_currency
+    amount = money.amount_of(sent.body.get(f"{side}Amount"))
+    if least is None or amount is None or currency != recipient.get("primaryCurrency"):
+        return None
+    if amount < least:
+        return invalid(f"{sent.place}{side}Amount", f"is less than the least amount, {least}")
+    return None
+
+
+def is_as_asked(batch: Batch) -> bool:
+    """Whether the service's batch pays what the ledger says: to whom, how much, in what currency."""
+    asked = Counter(_asked(entry, batch.facts.get("currency")) for entry in batch.entries)
+    paid: Counter[tuple[JSON, ...]] = Counter()
+    for payment, entry in matched(batch.payments, batch.entries):
+        side = "source" if entry is None or entry.get("sourceAmount") else "target"
+        amount = money.amount_of(payment.get(f"{side}Amount"))
+        recipient = (payment.get("recipient") or {}).get("id")
+        paid[recipient, amount, payment.get(f"{side}Currency")] += 1
+    return asked == paid
+
+
+def _asked(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
+    if entry.get("sourceAmount"):
+        return entry["recipient"]["id"], money.amount_of(entry["sourceAmount"]), currency
+    amount = money.amount_of(entry.get("targetAmount"))
+    return entry["recipient"]["id"], amount, entry.get("targetCurrency")
+
+
+KEPT_OF_A_RECIPIENT = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
+
+
+def entry_of(sent: Sent, recipient: Mapping[str, JSON], *, id_: str | None = None) -> Entry:
+    """What the ledger keeps of a payment to add."""
+    memo = sent.body.get("memo")
+    entry = {"id": id_, "recipient": kept_of(recipient), **amounts(sent.body), "memo": memo}
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def kept_of(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
+    """What listings show of a recipient."""
+    named = {name: recipient.get(name) for name in KEPT_OF_A_RECIPIENT}
+    named["country"] = named["country"] or (recipient.get("address") or {}).get("country")
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
+    names = ("sourceAmount", "targetAmount", "targetCurrency")
+    return {name: body[name] for name in names if body.get(name) is not None}
+
+
+def changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
+    named = {"memo": body["memo"]} if memo and body.get("memo") is not None else {}
+    return {**amounts(body), **named}
+
+
+def with_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
+    """An entry with what a client changes; a new amount displaces the other side's."""
+    changed = changes(body)
+    kept = dict(entry)
+    if changed.keys() & {"sourceAmount", "targetAmount"}:
+        for name in ("sourceAmount", "targetAmount", "targetCurrency"):
+            kept.pop(name, None)
+    return {**kept, **changed}
+
+
+# What is sent on
+
+
+def to_send(entry: Entry, currency: str, *, memo: bool) -> dict[str, Any]:
+    """A payment of POST ``/batches`` (current interface, section 4.3)."""
+    if entry.get("sourceAmount"):
+        amount, of = entry["sourceAmount"], currency
+    else:
+        amount, of = entry["targetAmount"], entry["targetCurrency"]
+    sent = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount, "currency": of}
+    return sent | ({"memo": entry["memo"]} if memo and entry.get("memo") else {})
+
+
+def sent_as(payments: Sequence[Sent], prefix: str = "payments[{}].") -> dict[str, str]:
+    """The names of errors on the payments of a call."""
+    names: dict[str, str] = {}
+    for number, sent in enumerate(payments):
+        ours, side = prefix.format(number), sent.amount_side
+        field = "id" if sent.recipient.get("id") else "email"
+        names |= {
+            f"{ours}recipient": f"{sent.place}recipient.{field}",
+            f"{ours}recipient.id": f"{sent.place}recipient.{field}",
+            f"{ours}amount": f"{sent.place}{side}Amount",
+            f"{ours}currency": f"{sent.place}targetCurrency"
+            if side == "target"
+            else "sourceCurrency",
+            f"{ours}memo": f"{sent.place}memo",
+        }
+    return names

@@ -1,0 +1,526 @@
+"""Batches (legacy interface, section 4.3): nine operations."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from mappings import batch_bodies, legacy, summaries
+from mappings.banking import empty, invalid
+from mappings.batch_bodies import Sent, sent_in
+from mappings.batch_views import (
+    EDITABLE,
+    Batch,
+    Entry,
+    batch_answer,
+    batch_of,
+    listed_batch,
+    whole_answer,
+)
+from mappings.current import BALANCE, SUMMARY
+from mappings.drafts import (
+    WRONG_STATUS,
+    balances_in,
+    edited,
+    loaded,
+    made_real,
+    moved,
+    not_abandoned,
+    released,
+    stamp,
+)
+from mappings.errors import NOT_FOUND, in_body
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Call,
+    Failure,
+    Flow,
+    Invalid,
+    NoSuchOperation,
+    Operation,
+    Problem,
+    Recall,
+    Record,
+    Refused,
+    Request,
+    Together,
+    Unreachable,
+)
+from mappings.ids import made
+from mappings.paging import meta, page_of, whole
+from mappings.payment_lists import batch_in, payments_in
+from mappings.payouts import Sub
+
+# Create
+
+
+def create_batch(request: Request) -> Flow:
+    """POST /batches
+
+    GET  /recipients?email=  once for each distinct address, side by side
+    POST /batches
+    GET  /batch/:id/summary  where the answer to the create does not tell all
+    """
+    body = request.body
+    payments = sent_in(body.get("payments"), problems=request.problems)
+    request.refuse(
+        *batch_bodies.currency_problems(body),
+        *(problem for sent in payments for problem in batch_bodies.payment_problems(sent)),
+    )
+    currency = str(batch_bodies.batch_currency(body))
+    recipients = yield from batch_bodies.recipients_of(payments, currency)
+    entries = [batch_bodies.entry_of(*both) for both in zip(payments, recipients, strict=True)]
+    sent = {
+        "currency": currency,
+        "description": body.get("description"),
+        "payments": [
+            batch_bodies.to_send(one, currency, memo=request.manners.send_memo) for one in entries
+        ],
+    }
+    names = {"currency": "sourceCurrency", **batch_bodies.sent_as(payments)}
+    call = Call(
+        "POST",
+        "/batches",
+        {name: value for name, value in sent.items() if value is not None},
+        sent_as=names,
+    )
+    try:
+        answered = yield call
+    except Refused as refused:
+        raise in_body(refused) from None
+    given = batch_in(answered)
+    facts = {
+        "phase": "sent",
+        "version": 1,
+        "upstream": given["id"],
+        "currency": currency,
+        "description": body.get("description"),
+        "createdAt": given.get("createdAt") or stamp(request.now),
+        "updatedAt": given.get("updatedAt") or stamp(request.now),
+    }
+    kept = Record("payments", given["id"], {"entries": entries})
+    yield Record("batch", given["id"], facts, also=(kept,))
+    found = payments_in(answered)
+    if not (given.get("status") and given.get("createdAt") and (found or not entries)):
+        try:
+            read = yield Call("GET", SUMMARY.format(id=given["id"]))
+        except Failure:
+            # It is made: a client told otherwise would make it again.
+            return Answer({"batch": batch_answer(_as_asked(given, facts, entries))})
+        given, found = batch_in(read), payments_in(read)
+    return Answer(
+        {"batch": batch_answer(batch_of(str(facts["upstream"]), facts, entries, given, found))}
+    )
+
+
+def _as_asked(
+    given: Mapping[str, JSON], facts: Mapping[str, JSON], entries: Sequence[Entry]
+) -> Batch:
+    """A batch whose payments nobody has told of yet."""
+    known = {**facts, "status": given.get("status") or "open"}
+    return batch_of(str(given["id"]), known, entries, {}, ())
+
+
+# Read
+
+
+def read_batch(request: Request) -> Flow:
+    """GET /batches/:id
+
+    GET /batch/:id/summary
+    """
+    batch = yield from loaded(request.ids["id"])
+    return Answer({"batch": whole_answer(batch, (yield Recall("recipient")))})
+
+
+def list_batches(request: Request) -> Flow:
+    """GET /batches
+
+    GET /batches  where the service has it; what the ledger knows fills in, or is the list
+    """
+    known = yield Recall("batch")
+    listed = yield from _listed(known)
+    names = yield Recall("legacy id")
+    wanted = request.query.get("search", "").casefold()
+    rows = [row for row in listed if wanted in names.get(row["id"], row["id"]).casefold()]
+    rows.sort(key=lambda row: str(row["id"]))
+    rows.sort(key=lambda row: str(row.get("createdAt")), reverse=True)
+    page = page_of(request.query)
+    start = (page.number - 1) * page.size
+    shown = yield from _rows(rows[start : start + page.size], known)
+    counts = meta(page.number, math.ceil(len(rows) / page.size), len(rows))
+    return Answer({"batches": shown, "meta": counts})
+
+
+def _listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
+    """Every batch that there is, by the id that clients know, with what is known of it."""
+    rows = {
+        id_: {**facts, "id": id_} for id_, facts in known.items() if facts.get("phase") != "deleted"
+    }
+    ours = {facts.get("upstream"): id_ for id_, facts in known.items()}
+    abandoned = {one for facts in known.values() for one in facts.get("abandoned", [])}
+    number, pages, seen = 1, 1, 0
+    while number <= pages:
+        query = {"page": str(number), "pageSize": "100"}
+        try:
+            body = yield Call("GET", "/batches", query=query, witness=())
+        except NoSuchOperation:
+            return list(rows.values())
+        for given in body.get("batches") or []:
+            id_ = ours.get(given["id"], given["id"])
+            if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
+                rows[id_] = {**rows.get(id_, {}), **given, "id": id_}
+        more = len(rows) > seen  # a service may not page at all, and give the same rows again
+        pages = whole((body.get("meta") or {}).get("pages"), number + 1 if more else 0)
+        number, seen = number + 1, len(rows)
+    return list(rows.values())
+
+
+def _rows(rows: Sequence[Mapping[str, JSON]], known: Mapping[str, Mapping[str, JSON]]) -> Sub:
+    """The batches of a page; those that the list does not tell all of are read, side by side."""
+    drafts = {row["id"] for row in rows if _is_draft(known.get(row["id"], {}))}
+    unread = [row for row in rows if not _tells_all(row) and row["id"] not in drafts]
+    calls = [Call("GET", SUMMARY.format(id=row.get("upstream") or row["id"])) for row in unread]
+    answers = (yield Together(calls)) if calls else []
+    read = {row["id"]: answer for row, answer in zip(unread, answers, strict=True)}
+    shown: list[dict[str, JSON]] = []
+    for row in rows:
+        facts, answer = known.get(row["id"], {}), read.get(row["id"])
+        if row["id"] in drafts:
+            batch = yield from loaded(row["id"])
+        elif answer is None or isinstance(answer, Exception):
+            batch = batch_of(row["id"], facts, (), row, ())
+        else:
+            batch = batch_of(row["id"], facts, (), batch_in(answer), payments_in(answer))
+        shown += [listed_batch(batch)]
+    return shown
+
+
+def _tells_all(row: Mapping[str, JSON]) -> bool:
+    return None not in (row.get("status"), row.get("amount"), row.get("totalPayments"))
+
+
+def _is_draft(facts: Mapping[str, JSON]) -> bool:
+    return bool(facts) and facts.get("upstream") is None
+
+
+def read_batch_summary(request: Request) -> Flow:
+    """GET /batches/:id/summary
+
+    POST /batches           for a draft: a summary is of a batch that the service has
+    GET  /batch/:id/summary
+    GET  /balance
+    """
+    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
+    balance = yield Call("GET", BALANCE)
+    balances = balances_in(balance)
+    return Answer({"batchSummary": summaries.summary(batch, balances, stamp(request.now))})
+
+
+# Change
+
+
+def update_batch(request: Request) -> Flow:
+    """PATCH /batches/:id
+
+    GET   /batch/:id/summary  the payments that there are
+    GET   /recipients?email=  for payments to add, once for each distinct address
+    PATCH /batches/:id        where the service has it, else the batch becomes a draft
+    """
+    batch = yield from loaded(request.ids["id"])
+    body = request.body
+    sent = sent_in(body.get("payments"), problems=request.problems)
+    added = [one for one in sent if not one.body.get("id")]
+    changed = [one for one in sent if one.body.get("id")] + sent_in(
+        body.get("update_payments"), "update_payments"
+    )
+    removed = sent_in(body.get("remove_payments"), "remove_payments")
+    request.refuse(*_change_problems(batch, added, changed, removed))
+    if batch.status not in EDITABLE:
+        raise Invalid(WRONG_STATUS)
+    recipients = yield from batch_bodies.recipients_of(added, batch.currency)
+    entries = [
+        batch_bodies.entry_of(one, recipient, id_=made("P", request.seed, batch.id, str(number)))
+        for number, (one, recipient) in enumerate(zip(added, recipients, strict=True))
+    ]
+    upstream = {payment["id"]: payment["upstream"] for payment in batch.payments}
+    memo = request.manners.send_memo
+    changes = {_known(batch, one): one.body for one in changed}
+    gone = [_known(batch, one) for one in removed]
+    call = Call(
+        "PATCH",
+        f"/batches/{batch.upstream}",
+        {
+            "payments": [_as_legacy(entry, memo=memo) for entry in entries],
+            "update_payments": [
+                {"id": upstream[id_], **batch_bodies.changes(sent, memo=memo)}
+                for id_, sent in changes.items()
+            ],
+            "remove_payments": [{"id": upstream[id_]} for id_ in gone],
+        },
+        sent_as=_change_names(added, changed, removed),
+        witness=(batch.upstream,),
+    )
+
+    def apply(those: Sequence[Entry]) -> list[Entry]:
+        kept = [one for one in those if one.get("id") not in gone]
+        return [
+            *(batch_bodies.with_changes(one, changes.get(one.get("id"), {})) for one in kept),
+            *entries,
+        ]
+
+    yield from edited(batch, request, call, apply)
+    return Answer({"object": "updated"})
+
+
+def _known(batch: Batch, sent: Sent) -> JSON:
+    payment = batch.payment(str(sent.body.get("id")))
+    return payment["id"] if payment else None
+
+
+def _change_problems(
+    batch: Batch, added: list[Sent], changed: list[Sent], removed: list[Sent]
+) -> Iterator[Problem]:
+    seen: set[JSON] = set()
+    for one in [*changed, *removed]:
+        if not one.body.get("id"):
+            yield empty(f"{one.place}id")
+            continue
+        id_ = _known(batch, one)
+        if id_ is None:
+            yield invalid(f"{one.place}id", "is not a payment of this batch")
+        elif id_ in seen:
+            yield invalid(f"{one.place}id", "is named more than once")
+        seen.add(id_)
+    for one in changed:
+        yield from batch_bodies.amount_problems(one)
+    for one in added:
+        yield from batch_bodies.added_problems(one, batch.currency)
+
+
+def _as_legacy(entry: Entry, *, memo: bool) -> dict[str, JSON]:
+    """A payment to add, as the legacy document shows it: the payload that is presumed."""
+    return {"recipient": {"id": entry["recipient"]["id"]}, **batch_bodies.changes(entry, memo=memo)}
+
+
+def _change_names(added: list[Sent], changed: list[Sent], removed: list[Sent]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    lists = {"payments": added, "update_payments": changed, "remove_payments": removed}
+    for list_name, those in lists.items():
+        for number, one in enumerate(those):
+            ours = f"{list_name}[{number}]."
+            names |= {f"{ours}{name}": f"{one.place}{name}" for name in ("id", *one.body)}
+            names |= batch_bodies.sent_as([one], ours)
+    return names
+
+
+def generate_quote(request: Request) -> Flow:
+    """POST /batches/:id/generate-quote
+
+    POST /batches                     for a draft
+    POST /batches/:id/generate-quote
+    GET  /batch/:id/summary           rates and amounts as they are now
+    """
+    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
+    yield Call("POST", f"/batches/{batch.upstream}/generate-quote")
+    batch = yield from loaded(batch.id)
+    return Answer({"batch": whole_answer(batch, (yield Recall("recipient")))})
+
+
+# Start
+
+
+def start_batch(request: Request) -> Flow:
+    """POST /batches/:id/start-processing
+
+    GET  /batch/:id/summary            the status, and what is compared with the ledger
+    POST /batches                      for a draft
+    POST /batches/:id/start-processing once
+    GET  /batch/:id/summary            where the answer does not tell all
+    """
+    yield from not_abandoned(request.ids["id"])
+    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
+    if batch.status not in EDITABLE or not batch.payments:
+        raise Invalid(WRONG_STATUS)
+    notices = _verified(batch, request)
+    yield from moved(batch, "starting", request.now)
+    try:
+        answered = yield Call("POST", f"/batches/{batch.upstream}/start-processing")
+    except (Refused, Unreachable):
+        yield from released(batch)
+        raise
+    version = (batch.facts.get("version") or 0) + 1
+    facts = {"phase": "sent", "since": None, "version": version, "started": stamp(request.now)}
+    yield Record("batch", batch.id, facts)
+    given = batch_in(answered)
+    if not (given.get("status") and given.get("sentAt")):
+        batch = yield from loaded(batch.id)
+        return Answer({"batch": batch_answer(batch)}, notices)
+    started = batch_of(
+        batch.id, batch.facts, batch.entries, {**batch.given, **given}, batch.payments
+    )
+    return Answer({"batch": batch_answer(started)}, notices)
+
+
+def _verified(batch: Batch, request: Request) -> tuple[str, ...]:
+    """What the service is about to pay, against what was asked for through the gateway."""
+    made_here = batch.facts.get("createdAt")
+    if request.manners.verify_before_start == "off" or not made_here:
+        return ()
+    if batch_bodies.is_as_asked(batch):
+        return ()
+    if request.manners.verify_before_start == "refuse":
+        raise Invalid(WRONG_STATUS)
+    return ("a batch was started whose payments are not those asked for through the gateway",)
+
+
+# Delete
+
+
+def delete_batch(request: Request) -> Flow:
+    """DELETE /batches/:id
+
+    GET    /batch/:id/summary
+    DELETE /batches/:id        where the service has it, else its batch is abandoned
+    """
+    batch = yield from loaded(request.ids["id"])
+    yield from _deleted(batch, request)
+    return Answer({"object": "deleted"})
+
+
+def delete_batches(request: Request) -> Flow:
+    """DELETE /batches
+
+    GET    /batch/:id/summary  each: all are checked before the first is deleted
+    DELETE /batches/:id        each
+    """
+    ids = list(dict.fromkeys(request.body["ids"]))
+    request.refuse(*([] if ids else [empty("ids")]))
+    if not all(_BATCH_ID.fullmatch(id_) for id_ in ids):
+        raise Invalid(NOT_FOUND)
+    batches: list[Batch] = []
+    for id_ in ids:
+        batches += [(yield from loaded(id_))]
+    if any(batch.status not in EDITABLE for batch in batches):
+        raise Invalid(WRONG_STATUS)
+    for batch in batches:
+        yield from _deleted(batch, request)
+    return Answer({"object": "deleted"})
+
+
+def _deleted(batch: Batch, request: Request) -> Sub:
+    yield from moved(batch, "deleting", request.now)
+    abandoned = list(batch.facts.get("abandoned", []))
+    if not batch.is_draft:
+        try:
+            yield Call("DELETE", f"/batches/{batch.upstream}", witness=(batch.upstream,))
+        except NoSuchOperation:
+            abandoned.append(batch.upstream)
+        except (Refused, Unreachable):
+            yield from released(batch)
+            raise
+    left = tuple(Record("alias", upstream, {"abandoned": True}) for upstream in abandoned)
+    facts = {"phase": "deleted", "since": None, "abandoned": abandoned}
+    yield Record("batch", batch.id, facts, also=left)
+
+
+_BATCH_ID = re.compile("B-[A-Za-z0-9]+")
+_ALL, _ONE = "/batches", "/batches/{id}"
+_INFERRED = "the path is presumed to be the legacy one; without it the batch becomes a draft here"
+_EDITABLE = "an open batch can be edited and deleted (current interface, section 1.8)"
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        _ALL,
+        create_batch,
+        "4.3",
+        "emulated",
+        "what the answer leaves out is read from the summary",
+        takes=legacy.BatchBody,
+        gives=legacy.BatchAnswer,
+        rests_on="a payment's memo is taken; an answer's payload is not shown",
+    ),
+    Operation(
+        "GET",
+        _ALL,
+        list_batches,
+        "4.3",
+        "inferred",
+        "the ledger is the list where the service has none",
+        gives=legacy.BatchesAnswer,
+        query=legacy.BatchesQuery,
+        rests_on="GET /batches, which the document does not list",
+    ),
+    Operation(
+        "DELETE",
+        _ALL,
+        delete_batches,
+        "4.3",
+        "inferred",
+        "each is deleted, once all were checked",
+        takes=legacy.BatchIdsBody,
+        gives=legacy.DoneAnswer,
+        rests_on=_EDITABLE,
+    ),
+    Operation(
+        "GET",
+        _ONE,
+        read_batch,
+        "4.3",
+        "emulated",
+        "the summary, and what was asked for",
+        gives=legacy.BatchAnswer,
+        rests_on="a summary has all payment details (section 4.3)",
+    ),
+    Operation(
+        "PATCH",
+        _ONE,
+        update_batch,
+        "4.3",
+        "inferred",
+        _INFERRED,
+        takes=legacy.BatchChangeBody,
+        gives=legacy.DoneAnswer,
+        rests_on=_EDITABLE,
+    ),
+    Operation(
+        "DELETE",
+        _ONE,
+        delete_batch,
+        "4.3",
+        "inferred",
+        "without the path the service's batch is abandoned and never started",
+        gives=legacy.DoneAnswer,
+        rests_on=_EDITABLE,
+    ),
+    Operation(
+        "POST",
+        f"{_ONE}/generate-quote",
+        generate_quote,
+        "4.3",
+        "emulated",
+        "the quote, then the summary",
+        gives=legacy.BatchAnswer,
+    ),
+    Operation(
+        "GET",
+        f"{_ONE}/summary",
+        read_batch_summary,
+        "4.3",
+        "emulated",
+        "computed from payments and balance where the service does not give it",
+        gives=legacy.SummaryAnswer,
+    ),
+    Operation(
+        "POST",
+        f"{_ONE}/start-processing",
+        start_batch,
+        "4.3",
+        "emulated",
+        "compared with what was asked for, then started once",
+        gives=legacy.BatchAnswer,
+    ),
+)

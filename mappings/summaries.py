@@ -1,0 +1,128 @@
+"""The batch summary (legacy interface, section 2), computed where the service does not give it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+
+from mappings import current, money
+from mappings.batch_views import Batch, Payment, batch_answer, method_display
+from mappings.grammar import JSON
+
+SERVICE = "service"
+FIGURES = ("fees", "recipientFees", "merchantFees")
+
+_OF_THE_BATCH = [
+    "status",
+    "currency",
+    "description",
+    "sentAt",
+    "completedAt",
+    "createdAt",
+    "updatedAt",
+]
+
+
+def summary(batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str) -> dict[str, JSON]:
+    """``Batch summary``; what the service gives of it stands."""
+    shown = batch_answer(batch)
+    wallet = [payment for payment in batch.payments if method_of(payment) == current.WALLET]
+    others = [payment for payment in batch.payments if method_of(payment) != current.WALLET]
+    held = {
+        "GatewayTotal": _held(balances, batch.currency, wallet=True),
+        "ServiceTotal": _held(balances, batch.currency, wallet=False),
+    }
+    computed: dict[str, JSON] = {
+        "processed_by": "API",
+        "errors": [],
+        "serverTime": now,
+        "quoteExpiredAt": None,
+        "methods": _methods(batch.payments),
+        "ServiceTotal": figures(others),
+        "GatewayTotal": figures(wallet),
+        "total": figures(batch.payments),
+        "merchantBalances": {name: money.number(amount) for name, amount in held.items()},
+        "enoughFunds": _net(others) <= held["ServiceTotal"]
+        and _net(wallet) <= held["GatewayTotal"],
+    }
+    given = {name: batch.given[name] for name in computed if batch.given.get(name) is not None}
+    told = {**computed, **_as_numbers(given)}
+    told["methods"] = {**computed["methods"], **told["methods"]}
+    return {
+        "id": batch.id,
+        "processed_by": told.pop("processed_by"),
+        "errors": told.pop("errors"),
+        "serverTime": told.pop("serverTime"),
+        **{name: shown[name] for name in _OF_THE_BATCH},
+        **told,
+    }
+
+
+def _as_numbers(given: JSON) -> JSON:
+    """Figures as the legacy document has them, where a service writes them as text."""
+    if isinstance(given, dict):
+        return {
+            name: _figure(value) if name in _NUMBERS else _as_numbers(value)
+            for name, value in given.items()
+        }
+    return given
+
+
+_NUMBERS = frozenset({"value", "net", *FIGURES})
+
+
+def _figure(value: JSON) -> JSON:
+    amount = money.amount_of(value)
+    return money.number(amount) if amount is not None else value
+
+
+def method_of(payment: Payment) -> str:
+    recipient = payment.get("recipient") or {}
+    return str(payment.get("method") or recipient.get("payoutMethod") or current.BANK_TRANSFER)
+
+
+def _methods(payments: Sequence[Payment]) -> dict[str, JSON]:
+    """By method; both of the legacy document's are always there."""
+    by_method: dict[str, list[Payment]] = {current.BANK_TRANSFER: [], current.WALLET: []}
+    for payment in payments:
+        by_method.setdefault(method_of(payment), []).append(payment)
+    return {
+        method: {
+            **figures(those),
+            "accountType": current.WALLET if method == current.WALLET else SERVICE,
+            "displayName": method_display(method),
+        }
+        for method, those in by_method.items()
+    }
+
+
+def figures(payments: Iterable[Payment]) -> dict[str, JSON]:
+    """count, value, fees, recipientFees, merchantFees, net; JSON numbers, exact."""
+    those = list(payments)
+    sums = {name: _sum(those, name) for name in FIGURES}
+    value = _sum(those, "sourceAmount")
+    return {
+        "count": len(those),
+        "value": money.number(value),
+        **{name: money.number(amount) for name, amount in sums.items()},
+        "net": money.number(value + sums["merchantFees"]),
+    }
+
+
+def _net(payments: Sequence[Payment]) -> Decimal:
+    return _sum(payments, "sourceAmount") + _sum(payments, "merchantFees")
+
+
+def _sum(payments: Sequence[Payment], name: str) -> Decimal:
+    read = (money.amount_of(payment.get(name)) for payment in payments)
+    return sum((amount for amount in read if amount is not None), Decimal(0))
+
+
+def _held(balances: Sequence[Mapping[str, JSON]], currency: JSON, *, wallet: bool) -> Decimal:
+    """What the merchant has: on the wallet account, or on service accounts of the currency."""
+    amounts = (
+        money.amount_of(entry.get("amount"))
+        for entry in balances
+        if (entry.get("type") == current.WALLET) is wallet and (entry.get("currency") == currency)
+    )
+    return sum((amount for amount in amounts if amount is not None), Decimal(0))

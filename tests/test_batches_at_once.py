@@ -1,0 +1,217 @@
+"""Requests on one batch at the same time: one wins, and what is paid is what was answered.
+
+In many rounds over real sockets, and in the order that is worst, which delayed answers bring about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.simulator import Fault, Service, Switches
+from tests.house import Got, House
+from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+
+ROUNDS = 25
+SERVICES = pytest.mark.parametrize("inferred", [True, False], ids=["inferred", "documented"])
+
+
+def service_of(*, inferred: bool) -> Service:
+    return Service(seed=1, switches=Switches(inferred=inferred, processing_seconds=60))
+
+
+def paid(service: Service) -> list[str]:
+    """The amounts of the only batch that was started since the books were last cleared."""
+    (started,) = service.starts
+    batch = service.batch(started.batch_id)
+    return [str(payment.terms.source) for payment in batch.payments.values()]
+
+
+def is_lost(got: Got) -> bool:
+    return got.status == 406 and [one["code"] for one in got.body["errors"]] == ["invalid_status"]
+
+
+async def edit(house: House, batch: str, payment: str, amount: str = "9.00") -> Got:
+    body = {"sourceAmount": amount}
+    return await house.ask("PATCH", f"/v1/batches/{batch}/payments/{payment}", body)
+
+
+async def begin(house: House, batch: str) -> Got:
+    return await house.ask("POST", f"/v1/batches/{batch}/start-processing")
+
+
+@SERVICES
+async def test_of_an_edit_and_a_start_at_once_one_wins(*, inferred: bool, tmp_path: Path) -> None:
+    service = service_of(inferred=inferred)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        for number in range(ROUNDS):
+            batch = await make_batch(house, recipient, "5.00")
+            (payment,) = await payment_ids(house, batch)
+            if number % 3 == 2:  # a batch that is edited already, and so may be a draft
+                assert (await edit(house, batch, payment, "5.00")).status == 200
+            service.starts.clear()
+            both = (edit(house, batch, payment), begin(house, batch))
+            edited, started = await asyncio.gather(*both)
+            assert edited.status == 200 or is_lost(edited), edited.text
+            assert started.status == 200 or is_lost(started), started.text
+            assert 200 in (edited.status, started.status)
+            assert len(service.starts) == (started.status == 200)
+            if started.status == 200:
+                assert paid(service) == ["9.00" if edited.status == 200 else "5.00"]
+            elif not service.starts:
+                assert (await begin(house, batch)).status == 200
+                assert paid(service) == ["9.00"]
+
+
+@SERVICES
+async def test_of_a_deletion_and_a_start_at_once_one_wins(
+    *, inferred: bool, tmp_path: Path
+) -> None:
+    service = service_of(inferred=inferred)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        for _ in range(ROUNDS):
+            batch = await make_batch(house, recipient, "5.00")
+            service.starts.clear()
+            deletion = house.ask("DELETE", f"/v1/batches/{batch}")
+            deleted, started = await asyncio.gather(deletion, begin(house, batch))
+            assert len(service.starts) == (started.status == 200)
+            assert (deleted.status == 200) == (started.status != 200)
+            assert deleted.status == 200 or is_lost(deleted), deleted.text
+
+
+@SERVICES
+async def test_of_many_starts_at_once_one_is_made(*, inferred: bool, tmp_path: Path) -> None:
+    service = service_of(inferred=inferred)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        for number in range(ROUNDS):
+            batch = await make_batch(house, recipient, "5.00")
+            if number % 2:
+                (payment,) = await payment_ids(house, batch)
+                assert (await edit(house, batch, payment)).status == 200
+            service.starts.clear()
+            several = await asyncio.gather(*(begin(house, batch) for _ in range(4)))
+            assert sorted(got.status for got in several) == [200, 406, 406, 406]
+            assert len(service.starts) == 1
+
+
+async def test_a_draft_is_made_real_once(tmp_path: Path) -> None:
+    service = service_of(inferred=False)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        for _ in range(ROUNDS):
+            batch = await make_batch(house, recipient, "5.00")
+            (payment,) = await payment_ids(house, batch)
+            assert (await edit(house, batch, payment)).status == 200
+            before = service.created["batch"]
+            summary = house.ask("GET", f"/v1/batches/{batch}/summary")
+            quote = house.ask("POST", f"/v1/batches/{batch}/generate-quote")
+            several = await asyncio.gather(summary, quote, begin(house, batch))
+            assert all(got.status == 200 or is_lost(got) for got in several)
+            assert 200 in {got.status for got in several}
+            assert service.created["batch"] == before + 1
+
+
+async def test_of_edits_at_once_each_that_was_answered_counts(tmp_path: Path) -> None:
+    service = service_of(inferred=False)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        for _ in range(ROUNDS):
+            batch = await make_batch(house, recipient, "1.00", "1.00", "1.00")
+            those = await payment_ids(house, batch)
+            edits = (edit(house, batch, payment, "9.00") for payment in those)
+            won = [got.status == 200 for got in await asyncio.gather(*edits)]
+            assert any(won)
+            service.starts.clear()
+            assert (await begin(house, batch)).status == 200
+            assert paid(service) == ["9.00" if one else "1.00" for one in won]
+
+
+# The worst order: what read the batch first changes it last
+
+
+@SERVICES
+@pytest.mark.parametrize("late", ["edit", "delete", "remove", "start"])
+async def test_who_read_the_batch_before_it_was_started_cannot_change_it_after(
+    *, inferred: bool, late: str, tmp_path: Path
+) -> None:
+    service = service_of(inferred=inferred)
+    async with open_town(tmp_path, service) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00", "6.00")
+        payment, _other = await payment_ids(house, batch)
+        simulator.next(Fault("GET", "/v1/batch/*/summary", answer_delay=0.5))
+        request = {
+            "edit": lambda: edit(house, batch, payment),
+            "delete": lambda: house.ask("DELETE", f"/v1/batches/{batch}"),
+            "remove": lambda: house.ask("DELETE", f"/v1/batches/{batch}/payments/{payment}"),
+            "start": lambda: begin(house, batch),
+        }[late]
+        slow = asyncio.create_task(request())
+        await asyncio.sleep(0.1)
+        assert (await begin(house, batch)).status == 200
+        assert is_lost(await slow), "the batch was started meanwhile"
+        assert (await done(house, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
+        assert is_lost(await begin(house, batch))
+        assert len(service.starts) == 1
+        assert paid(service) == ["5.00", "6.00"]
+
+
+@SERVICES
+async def test_a_start_that_read_the_batch_before_an_edit_is_refused_after_it(
+    *, inferred: bool, tmp_path: Path
+) -> None:
+    service = service_of(inferred=inferred)
+    async with open_town(tmp_path, service) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (payment,) = await payment_ids(house, batch)
+        simulator.next(Fault("GET", "/v1/batch/*/summary", answer_delay=0.5))
+        slow = asyncio.create_task(begin(house, batch))
+        await asyncio.sleep(0.1)
+        assert (await edit(house, batch, payment)).status == 200
+        assert is_lost(await slow)
+        assert not service.starts
+        assert (await begin(house, batch)).status == 200
+        assert paid(service) == ["9.00"]
+
+
+async def test_an_abandoned_batch_is_started_by_none_of_its_ids(tmp_path: Path) -> None:
+    service = service_of(inferred=False)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (payment,) = await payment_ids(house, batch)
+        for amount in ("6.00", "7.00"):  # each time the service's batch is abandoned
+            assert (await edit(house, batch, payment, amount)).status == 200
+            await done(house, "POST", f"/batches/{batch}/generate-quote")
+        first, second, third = service.world().batches
+        assert (await begin(house, second)).status in (404, 406)
+        assert not service.starts
+        assert (await begin(house, third)).status == 200
+        assert is_lost(await begin(house, batch))
+        assert is_lost(await begin(house, first))
+        assert len(service.starts) == 1
+
+
+async def test_by_two_ids_of_one_batch_an_edit_and_a_start_do_not_both_win(tmp_path: Path) -> None:
+    """After an edit the service has the batch under another id than its clients."""
+    service = service_of(inferred=False)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (payment,) = await payment_ids(house, batch)
+        assert (await edit(house, batch, payment, "6.00")).status == 200
+        await done(house, "POST", f"/batches/{batch}/generate-quote")
+        current = list(service.world().batches)[-1]
+        (its_payment,) = service.batch(current).payments
+        edited = await edit(house, current, its_payment, "9.00")
+        assert edited.status in (200, 404)
+        assert (await begin(house, batch)).status == 200
+        assert paid(service) == ["9.00" if edited.status == 200 else "6.00"]
+        assert (await begin(house, current)).status in (404, 406)
+        assert len(service.starts) == 1

@@ -1,0 +1,240 @@
+"""Two merchants of one gateway: neither sees or touches what is the other's, by any spelling of an id.
+
+Where each has an account of its own, nothing at all is shared. Two may also be one account to the
+service, with a pair of keys each: the service then shows both the same objects, and what must stay
+apart is what the gateway itself knows: names of ids, drafts, memos, remembered words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import DEMO_KEY, Key, Service, Switches
+from gateway.store import Owner, open_store
+from gateway.store.id_rows import current_ids, keep
+from mappings import OPERATIONS, UNLISTED
+from tests.house import Got, House
+from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+
+KINDS = pytest.mark.parametrize("inferred", [True, False], ids=["inferred", "documented"])
+
+
+class Other:
+    """The second merchant, at the same door."""
+
+    def __init__(self, house: House, api_key: str) -> None:
+        self.house = house
+        self.headers = {"X-API-Key": api_key}
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Got:
+        return await self.house.ask(method, f"/v1{path}", body, headers=self.headers)
+
+
+@asynccontextmanager
+async def two_merchants(
+    folder: Path, *, inferred: bool, one_account: bool = False
+) -> AsyncIterator[tuple[Service, House, Other]]:
+    account = DEMO_KEY.merchant if one_account else "bolt"
+    keys = [DEMO_KEY, Key("BOLTACCESSKEY", "bolt-secret-key", account)]
+    switches = Switches(inferred=inferred, recipient_id_length=22, processing_seconds=60)
+    service = Service(keys=keys, seed=1, switches=switches)
+    async with open_town(folder, service) as (house, _simulator):
+        api_key = await house.import_key(
+            merchant="bolt",
+            api_key="another-api-key-for-tests",
+            access_key="BOLTACCESSKEY",
+            secret_key="bolt-secret-key",
+        )
+        yield service, house, Other(house, api_key)
+
+
+async def spellings(house: House, merchant: str, *names: str) -> dict[str, list[str]]:
+    """Every spelling of ids of a merchant: as clients know them, as the service does, imported."""
+    owner = Owner(merchant, "sandbox")
+    async with open_store(house.settings.state) as store:
+        current = await current_ids(store, owner, names)
+        old = {f"{name[:2]}OLD{number}": current[name] for number, name in enumerate(names)}
+        await keep(store, owner, old, imported=True)
+    by_current = {id_: name for name, id_ in old.items()}
+    return {name: [name, current[name], by_current[current[name]]] for name in names}
+
+
+PAYMENT = {"sourceAmount": "10.00"}
+
+
+def bodies(method: str, path: str, ids: dict[str, str]) -> Any:
+    """A body for an operation, about the ids."""
+    if method == "GET" or path.endswith(("generate-quote", "start-processing")):
+        return None
+    if method == "DELETE":
+        key = "recipient" if path == "/recipients" else "batch"
+        return {"ids": [ids[key]]} if path in ("/recipients", "/batches") else None
+    return {
+        "/recipients/{id}": {"firstName": "Eve"},
+        "/recipients/{id}/payout-methods": {
+            "primary": {"method": "wallet", "currency": "USD"},
+            "accounts": {"wallet": {"address": "eve@wallet.example.com"}},
+        },
+        "/batches": {
+            "sourceCurrency": "USD",
+            "payments": [{"recipient": {"id": ids["recipient"]}, **PAYMENT}],
+        },
+        "/batches/{id}": {"update_payments": [{"id": ids["payment"], **PAYMENT}]},
+        "/batches/{id}/payments": {"recipient": {"id": ids["recipient"]}, **PAYMENT},
+        "/batches/{id}/payments/{payment}": PAYMENT,
+    }[path]
+
+
+def requests(ids: dict[str, str]) -> list[tuple[str, str, Any]]:
+    """Every operation that names an object, asked about these."""
+    asked = []
+    for one in (*OPERATIONS, *UNLISTED):
+        kind = one.path.split("/")[1].removesuffix("s").replace("batche", "batch")
+        body = None
+        if kind in ids and (one.path, one.method) not in {
+            ("/recipients", "POST"),
+            ("/recipients", "GET"),
+            ("/batches", "GET"),
+            ("/payments", "GET"),
+        }:
+            body = bodies(one.method, one.path, ids)
+            path = one.path.replace("{id}", ids[kind]).replace("{payment}", ids["payment"])
+            asked.append((one.method, path, body))
+    return asked
+
+
+def test_every_operation_that_names_an_object_is_asked() -> None:
+    ids = {"recipient": "R-1", "batch": "B-1", "payment": "P-1"}
+    assert len(requests(ids)) == len(OPERATIONS) + len(UNLISTED) - 4 - 4
+
+
+@KINDS
+@pytest.mark.parametrize("drafted", [False, True], ids=["as made", "edited"])
+async def test_no_operation_reaches_another_merchant_s_objects_by_any_spelling(
+    *, inferred: bool, drafted: bool, tmp_path: Path
+) -> None:
+    async with two_merchants(tmp_path, inferred=inferred) as (service, house, other):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (payment,) = await payment_ids(house, batch)
+        if drafted:
+            body = {"memo": "a secret of demo", "sourceAmount": "6.00"}
+            await done(house, "PATCH", f"/batches/{batch}/payments/{payment}", body)
+        before = await done(house, "GET", f"/batches/{batch}")
+        spelled = await spellings(house, "demo", recipient, batch, payment)
+        for number in range(3):
+            ids = {
+                "recipient": spelled[recipient][number],
+                "batch": spelled[batch][number],
+                "payment": spelled[payment][number],
+            }
+            for method, path, body in requests(ids):
+                got = await other.ask(method, path, body)
+                assert got.status in (404, 406), (method, path, got.text)
+                assert "secret" not in got.text
+                assert "ada@" not in got.text
+        assert await done(house, "GET", f"/batches/{batch}") == before
+        world = service.world("bolt")
+        assert (world.recipients, world.batches, world.payments) == ({}, {}, {})
+        assert not service.starts
+        for path in ("/batches", "/recipients", "/payments"):
+            assert (await other.ask("GET", path)).body["meta"]["records"] == 0, path
+
+
+@KINDS
+async def test_each_merchant_has_its_own_lists_and_ids(*, inferred: bool, tmp_path: Path) -> None:
+    async with two_merchants(tmp_path, inferred=inferred) as (_service, house, other):
+        made = []
+        for name, headers in (("ada", {}), ("eve", other.headers)):
+            recipient = await make_recipient(house, name, headers=headers)
+            batch = await make_batch(house, recipient, "5.00", headers=headers)
+            made.append((recipient, batch, headers))
+        for recipient, batch, headers in made:
+            listed = await done(house, "GET", "/batches", headers=headers)
+            assert [one["id"] for one in listed["batches"]] == [batch]
+            people = await done(house, "GET", "/recipients", headers=headers)
+            assert [one["id"] for one in people["recipients"]] == [recipient]
+            payments = await done(house, "GET", "/payments", headers=headers)
+            assert [one["batch"]["id"] for one in payments["payments"]] == [batch]
+
+
+async def test_a_look_up_by_address_is_never_answered_with_another_merchant_s(
+    tmp_path: Path,
+) -> None:
+    async with two_merchants(tmp_path, inferred=True) as (_service, house, other):
+        await make_recipient(house)
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [{"recipient": {"email": "ada@example.com"}, **PAYMENT}],
+        }
+        await done(house, "POST", "/batches", body)
+        got = await other.ask("POST", "/batches", body)
+        assert got.status == 406
+        assert got.body["errors"][0]["field"] == "payments[0].recipient.email"
+
+
+async def test_an_imported_id_is_its_merchant_s_alone(tmp_path: Path) -> None:
+    async with two_merchants(tmp_path, inferred=True) as (_service, house, other):
+        batches = []
+        for headers in ({}, other.headers):
+            recipient = await make_recipient(house, headers=headers)
+            batches.append(await make_batch(house, recipient, "5.00", headers=headers))
+        async with open_store(house.settings.state) as store:
+            for merchant, batch in zip(("demo", "bolt"), batches, strict=True):
+                owner = Owner(merchant, "sandbox")
+                found = await current_ids(store, owner, [batch])
+                await keep(store, owner, {"B-OLD1": found[batch]}, imported=True)
+        created = [
+            (await done(house, "GET", "/batches/B-OLD1", headers=headers))["batch"]["payments"]
+            for headers in ({}, other.headers)
+        ]
+        assert created[0] != created[1]
+
+
+# One account, two merchants
+
+
+@KINDS
+async def test_of_one_account_stand_ins_are_each_merchant_s_own(
+    *, inferred: bool, tmp_path: Path
+) -> None:
+    together = two_merchants(tmp_path, inferred=inferred, one_account=True)
+    async with together as (service, house, other):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (payment,) = await payment_ids(house, batch)
+        spelled = await spellings(house, "demo", recipient, batch, payment)
+        for number in (0, 2):  # the client's name, and an imported one
+            ids = {
+                "recipient": spelled[recipient][number],
+                "batch": spelled[batch][number],
+                "payment": spelled[payment][number],
+            }
+            for method, path, body in requests(ids):
+                got = await other.ask(method, path, body)
+                assert got.status in (404, 406), (method, path, got.text)
+        assert not service.starts
+        assert len(service.world().recipients) == 1
+        assert len(service.batch(next(iter(service.world().batches))).payments) == 1
+
+
+@KINDS
+async def test_of_one_account_what_only_the_gateway_knows_is_not_told(
+    *, inferred: bool, tmp_path: Path
+) -> None:
+    together = two_merchants(tmp_path, inferred=inferred, one_account=True)
+    async with together as (service, house, other):
+        recipient = await make_recipient(house)
+        await done(house, "PATCH", f"/recipients/{recipient}", {"status": "inactive"})
+        (current,) = service.world().recipients
+        assert (await done(house, "GET", f"/recipients/{recipient}"))["recipient"][
+            "status"
+        ] == "inactive"
+        told = await other.ask("GET", f"/recipients/{current}")
+        assert (told.status, told.body["recipient"]["status"]) == (200, "active")
+        assert recipient not in told.text

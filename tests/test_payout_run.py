@@ -1,0 +1,186 @@
+"""A whole payout run through the gateway, in front of every kind of service.
+
+A service may have the operations that the current document does not list, or none of them, and
+may answer in full or barely: the legacy client sees the same bytes, ids and times aside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Service, Switches, start
+from tests.house import House, open_house
+
+ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
+BANK = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
+}
+WALLET = {
+    "primary": {"method": "wallet", "currency": "USD"},
+    "accounts": {"wallet": {"address": "ada@wallet.example.com"}},
+}
+TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+ID = re.compile(r"\b[RBPA]-[A-Za-z0-9]{10,}\b")
+
+
+class Run:
+    """Asks, and keeps every answer with ids by order of appearance and times left out."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.said: list[str] = []
+        self.names: dict[str, str] = {}
+
+    async def look(self, path: str) -> Any:
+        """An answer of a batch under way, as a draft or not: what only the service knows may lack."""
+        got = await self.house.ask("GET", f"/v1{path}")
+        assert got.status == 200, got.text
+        return got.body
+
+    async def ask(self, method: str, path: str, body: Any = None, *, status: int = 200) -> Any:
+        got = await self.house.ask(method, f"/v1{path}", body)
+        assert got.status == status, (method, path, got.text)
+        text = ID.sub(
+            lambda found: self.names.setdefault(found[0], f"ID{len(self.names)}"), got.text
+        )
+        text = TIME.sub("TIME", text)
+        for id_ in ID.findall(got.text):
+            assert len(id_) <= 18, f"{id_} does not fit a legacy client"
+        self.said.append(f"{method} {ID.sub(lambda found: self.names[found[0]], path)} {text}")
+        return got.body
+
+
+async def payout_run(run: Run) -> None:
+    people = []
+    for number, payout in enumerate((BANK, WALLET, BANK)):
+        made = await run.ask(
+            "POST",
+            "/recipients",
+            {
+                "type": "individual",
+                "firstName": "Ada",
+                "lastName": f"Number {number}",
+                "email": f"ada{number}@example.com",
+                "address": ADDRESS,
+                "payout": payout,
+            },
+        )
+        people.append(made["recipient"]["id"])
+    await run.ask("GET", "/profile/balances")
+    batch = (
+        await run.ask(
+            "POST",
+            "/batches",
+            {
+                "sourceCurrency": "USD",
+                "description": "Löhne im Oktober",
+                "payments": [
+                    {
+                        "recipient": {"id": people[0]},
+                        "sourceAmount": "100.10",
+                        "memo": "Rechnung 17",
+                    },
+                    {
+                        "recipient": {"email": "ada1@example.com"},
+                        "targetAmount": 25,
+                        "targetCurrency": "EUR",
+                    },
+                ],
+            },
+        )
+    )["batch"]["id"]
+    whole = (await run.ask("GET", f"/batches/{batch}"))["batch"]
+    first, second = [payment["id"] for payment in whole["payments"]["payments"]]
+    third = (
+        await run.ask(
+            "POST",
+            f"/batches/{batch}/payments",
+            {
+                "recipient": {"id": people[2]},
+                "sourceAmount": "7.05",
+                "memo": "third",
+            },
+        )
+    )["payment"]["id"]
+    await run.ask("PATCH", f"/batches/{batch}/payments/{first}", {"sourceAmount": "120.00"})
+    shown = (await run.look(f"/batches/{batch}/payments/{first}"))["payment"]
+    assert shown["sourceAmount"] == "120.00"
+    await run.ask(
+        "PATCH",
+        f"/batches/{batch}",
+        {
+            "payments": [{"recipient": {"id": people[0]}, "sourceAmount": "1.00"}],
+            "update_payments": [{"id": third, "memo": "third, changed"}],
+            "remove_payments": [{"id": second}],
+        },
+    )
+    (found,) = (await run.look(f"/batches/{batch}/payments?search=changed"))["payments"]
+    assert (found["id"], found["memo"]) == (third, "third, changed")
+    await run.ask("DELETE", f"/batches/{batch}/payments/{third}")
+    shown = (await run.look(f"/batches/{batch}"))["batch"]
+    assert (shown["status"], shown["amount"], shown["totalPayments"]) == ("open", "121.00", 2)
+    assert [one["recipient"]["name"] for one in shown["payments"]["payments"]] == [
+        "Ada Number 0"
+    ] * 2
+    (listed,) = (await run.look("/batches"))["batches"]
+    assert (listed["id"], listed["amount"]) == (batch, "121.00")
+    await run.ask("POST", f"/batches/{batch}/generate-quote")
+    await run.ask("GET", f"/batches/{batch}/summary")
+    await run.ask("POST", f"/batches/{batch}/start-processing")
+    for _ in range(100):
+        status = (await run.house.ask("GET", f"/v1/batches/{batch}")).body["batch"]["status"]
+        if status == "complete":
+            break
+        assert status == "processing"
+        await asyncio.sleep(0.05)
+    await run.ask("GET", f"/batches/{batch}")
+    await run.ask("POST", f"/batches/{batch}/start-processing", status=406)
+    await run.ask("DELETE", f"/batches/{batch}", status=406)
+    await run.ask("GET", f"/batches/{batch}/payments/{first}")
+    paid = (await run.look(f"/recipients/{people[0]}/payments"))["payments"]
+    assert len(paid) == 2, "none of a batch that was abandoned"
+    assert first in {one["id"] for one in paid}
+    assert {one["batch"]["id"] for one in paid} == {batch}
+    await run.ask("GET", f"/payments/{first}")
+    other = (await run.ask("POST", "/batches", {"sourceCurrency": "USD"}))["batch"]["id"]
+    await run.ask("DELETE", f"/batches/{other}")
+    await run.ask("GET", f"/batches/{other}", status=404)
+    await run.ask("GET", "/batches?pageSize=5")
+    await run.ask("GET", "/profile/balances/service")
+
+
+COMBINATIONS = [
+    {"inferred": inferred, "answers": answers}
+    for inferred in (True, False)
+    for answers in ("full", "bare")
+]
+
+
+@pytest.fixture(scope="module")
+def first_run() -> dict[str, list[str]]:
+    return {}
+
+
+@pytest.mark.parametrize("kind", COMBINATIONS, ids=json.dumps)
+async def test_a_payout_run_is_the_same_in_front_of_every_kind_of_service(
+    kind: dict[str, Any], tmp_path: Path, first_run: dict[str, list[str]]
+) -> None:
+    switches = Switches(**kind, processing_seconds=0.2, lists_payments=False)
+    service = Service(switches=switches, seed=1)
+    simulator = await start(service=service)
+    try:
+        async with open_house(tmp_path, simulator.url) as house:
+            run = Run(house)
+            await payout_run(run)
+    finally:
+        await simulator.stop()
+    assert len(service.starts) == 1
+    expected = first_run.setdefault("said", run.said)
+    assert run.said == expected

@@ -1,0 +1,58 @@
+"""The payout run with the gateway closed and opened again between any two steps: the same answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.app import run
+from gateway.settings import Settings
+from gateway.simulator import Service, Switches, start
+from tests.house import KEY, Got, House, import_lines, open_house, settings_for
+from tests.test_payout_run import COMBINATIONS, Run, payout_run
+
+
+class Restarted:
+    """A house that is opened for each request, and closed after it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.openings = 0
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Got:
+        self.openings += 1
+        async with run(self.settings) as running, aiohttp.ClientSession() as session:
+            return await House(running, self.settings, session).ask(method, path, body)
+
+
+@pytest.mark.parametrize("kind", COMBINATIONS, ids=json.dumps)
+async def test_a_payout_run_is_the_same_with_a_restart_between_any_two_steps(
+    kind: dict[str, Any], tmp_path: Path
+) -> None:
+    said: list[list[str]] = []
+    for name in ("once", "again"):
+        service = Service(switches=Switches(**kind, processing_seconds=0.2), seed=1)
+        simulator = await start(service=service)
+        folder = tmp_path / name
+        folder.mkdir()
+        try:
+            if name == "once":
+                async with open_house(folder, simulator.url) as house:
+                    told = Run(house)
+                    await payout_run(told)
+            else:
+                settings = settings_for(folder, simulator.url)
+                await import_lines(settings, [KEY])
+                restarted = Restarted(settings)
+                told = Run(restarted)  # type: ignore[arg-type]
+                await payout_run(told)
+                assert restarted.openings > 20
+        finally:
+            await simulator.stop()
+        assert len(service.starts) == 1
+        said.append(told.said)
+    assert said[0] == said[1]
