@@ -263,6 +263,15 @@ def to_send(entry: Entry, currency: str, *, memo: bool) -> dict[str, Any]:
     return sent | ({"memo": entry["memo"]} if memo and entry.get("memo") else {})
 
 
+def batch_to_send(
+    currency: str, description: JSON, entries: Sequence[Entry], *, memo: bool
+) -> dict[str, JSON]:
+    """The body of POST ``/batches`` (current interface, section 4.3)."""
+    described = {} if description is None else {"description": description}
+    payments = [to_send(entry, currency, memo=memo) for entry in entries]
+    return {"currency": currency, **described, "payments": payments}
+
+
 def sent_as(payments: Sequence[Sent], prefix: str = "payments[{}].") -> dict[str, str]:
     """The names of errors on the payments of a call."""
     names: dict[str, str] = {}

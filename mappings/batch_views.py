@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from mappings import current, legacy, money, objects
 from mappings.fields import Fields, by_hand, read_only
 from mappings.grammar import JSON
-from mappings.objects import PAYMENT, PAYMENT_STATUSES, compliance_answer, currency_name
+from mappings.objects import method_display, payment_answer
 
 Facts = Mapping[str, JSON]
 Entry = dict[str, JSON]
@@ -56,7 +56,7 @@ class Batch:
 
     @property
     def is_draft(self) -> bool:
-        return bool(self.facts) and self.facts.get("upstream") is None
+        return is_draft(self.facts)
 
     @property
     def currency(self) -> JSON:
@@ -73,6 +73,11 @@ class Batch:
             if payment_id in (payment["id"], payment.get("upstream")):
                 return payment
         return None
+
+
+def is_draft(facts: Facts) -> bool:
+    """Whether a batch is the ledger's alone: known here, and the service has none that counts."""
+    return bool(facts) and facts.get("upstream") is None
 
 
 def shown_status(status: JSON) -> str | None:
@@ -231,28 +236,11 @@ def listed_answer(payment: Payment, words: Mapping[str, JSON]) -> dict[str, JSON
     """
     method = (payment.get("recipient") or {}).get("payoutMethod") or payment.get("method")
     return {
-        **payment_fields(payment),
-        "recipient": reduced(payment.get("recipient") or {}, words),
+        **payment_answer(payment, reduced(payment.get("recipient") or {}, words)),
         "method": method,
         "methodDisplay": method_display(method),
         "isSupplyPayment": bool(payment.get("isSupplyPayment")),
     }
-
-
-def method_display(method: JSON) -> JSON:
-    return method.replace("-", " ").title() if isinstance(method, str) else None
-
-
-def payment_fields(payment: Payment) -> dict[str, JSON]:
-    """``Payment`` of the legacy interface, section 2, but for the recipient."""
-    shown = PAYMENT.to_legacy(payment)
-    status = payment.get("status")
-    shown["status"] = status if status in PAYMENT_STATUSES else "pending"
-    shown["compliance"] = compliance_answer(payment.get("compliance"))
-    for side in ("source", "target"):
-        code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
-        shown[name] = payment.get(name) or (currency_name(code) if code else None)
-    return shown
 
 
 def reduced(recipient: Mapping[str, JSON], words: Mapping[str, JSON]) -> dict[str, JSON]:

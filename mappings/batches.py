@@ -15,6 +15,7 @@ from mappings.batch_views import (
     Entry,
     batch_answer,
     batch_of,
+    is_draft,
     listed_batch,
     whole_answer,
 )
@@ -23,12 +24,13 @@ from mappings.drafts import (
     WRONG_STATUS,
     balances_in,
     edited,
+    free,
     loaded,
     made_real,
     moved,
     not_abandoned,
-    released,
     stamp,
+    tried,
 )
 from mappings.errors import NOT_FOUND, in_body
 from mappings.grammar import (
@@ -46,7 +48,6 @@ from mappings.grammar import (
     Refused,
     Request,
     Together,
-    Unreachable,
 )
 from mappings.ids import made
 from mappings.paging import meta, page_of, whole
@@ -72,20 +73,10 @@ def create_batch(request: Request) -> Flow:
     currency = str(batch_bodies.batch_currency(body))
     recipients = yield from batch_bodies.recipients_of(payments, currency)
     entries = [batch_bodies.entry_of(*both) for both in zip(payments, recipients, strict=True)]
-    sent = {
-        "currency": currency,
-        "description": body.get("description"),
-        "payments": [
-            batch_bodies.to_send(one, currency, memo=request.manners.send_memo) for one in entries
-        ],
-    }
+    memo, description = request.manners.send_memo, body.get("description")
+    sent = batch_bodies.batch_to_send(currency, description, entries, memo=memo)
     names = {"currency": "sourceCurrency", **batch_bodies.sent_as(payments)}
-    call = Call(
-        "POST",
-        "/batches",
-        {name: value for name, value in sent.items() if value is not None},
-        sent_as=names,
-    )
+    call = Call("POST", "/batches", sent, sent_as=names)
     try:
         answered = yield call
     except Refused as refused:
@@ -96,7 +87,7 @@ def create_batch(request: Request) -> Flow:
         "version": 1,
         "upstream": given["id"],
         "currency": currency,
-        "description": body.get("description"),
+        "description": description,
         "createdAt": given.get("createdAt") or stamp(request.now),
         "updatedAt": given.get("updatedAt") or stamp(request.now),
     }
@@ -180,7 +171,7 @@ def _listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
 
 def _rows(rows: Sequence[Mapping[str, JSON]], known: Mapping[str, Mapping[str, JSON]]) -> Sub:
     """The batches of a page; those that the list does not tell all of are read, side by side."""
-    drafts = {row["id"] for row in rows if _is_draft(known.get(row["id"], {}))}
+    drafts = {row["id"] for row in rows if is_draft(known.get(row["id"], {}))}
     unread = [row for row in rows if not _tells_all(row) and row["id"] not in drafts]
     calls = [Call("GET", SUMMARY.format(id=row.get("upstream") or row["id"])) for row in unread]
     answers = (yield Together(calls)) if calls else []
@@ -200,10 +191,6 @@ def _rows(rows: Sequence[Mapping[str, JSON]], known: Mapping[str, Mapping[str, J
 
 def _tells_all(row: Mapping[str, JSON]) -> bool:
     return None not in (row.get("status"), row.get("amount"), row.get("totalPayments"))
-
-
-def _is_draft(facts: Mapping[str, JSON]) -> bool:
-    return bool(facts) and facts.get("upstream") is None
 
 
 def read_batch_summary(request: Request) -> Flow:
@@ -346,14 +333,9 @@ def start_batch(request: Request) -> Flow:
         raise Invalid(WRONG_STATUS)
     notices = _verified(batch, request)
     yield from moved(batch, "starting", request.now)
-    try:
-        answered = yield Call("POST", f"/batches/{batch.upstream}/start-processing")
-    except (Refused, Unreachable):
-        yield from released(batch)
-        raise
-    version = (batch.facts.get("version") or 0) + 1
-    facts = {"phase": "sent", "since": None, "version": version, "started": stamp(request.now)}
-    yield Record("batch", batch.id, facts)
+    call = Call("POST", f"/batches/{batch.upstream}/start-processing")
+    answered = yield from tried(batch, call)
+    yield Record("batch", batch.id, {**free(batch, "sent"), "started": stamp(request.now)})
     given = batch_in(answered)
     if not (given.get("status") and given.get("sentAt")):
         batch = yield from loaded(batch.id)
@@ -414,13 +396,11 @@ def _deleted(batch: Batch, request: Request) -> Sub:
     yield from moved(batch, "deleting", request.now)
     abandoned = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
+        call = Call("DELETE", f"/batches/{batch.upstream}", witness=(batch.upstream,))
         try:
-            yield Call("DELETE", f"/batches/{batch.upstream}", witness=(batch.upstream,))
+            yield from tried(batch, call)
         except NoSuchOperation:
             abandoned.append(batch.upstream)
-        except (Refused, Unreachable):
-            yield from released(batch)
-            raise
     left = tuple(Record("alias", upstream, {"abandoned": True}) for upstream in abandoned)
     facts = {"phase": "deleted", "since": None, "abandoned": abandoned}
     yield Record("batch", batch.id, facts, also=left)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from mappings import money
-from mappings.batch_bodies import CACHE_SECONDS, kept_of, to_send
-from mappings.batch_views import EDITABLE, Batch, Entry, batch_of, matched
+from mappings.batch_bodies import CACHE_SECONDS, batch_to_send, kept_of
+from mappings.batch_views import EDITABLE, Batch, Entry, batch_of, is_draft, matched
 from mappings.current import BALANCE, SUMMARY
 from mappings.errors import NOT_FOUND, in_body, where_named
 from mappings.grammar import (
@@ -49,7 +49,7 @@ def loaded(named: str) -> Sub:
     if facts.get("phase") == "deleted":
         raise Invalid(NOT_FOUND)
     entries = (yield Recall("payments", batch_id)).get("entries", []) if facts else []
-    if facts and facts.get("upstream") is None:
+    if is_draft(facts):
         status = yield from _draft_status(facts, entries)
         entries = yield from _with_recipients(entries)
         return batch_of(batch_id, {**facts, "status": status}, entries, {}, ())
@@ -160,8 +160,19 @@ def _is_taken(batch: Batch, now: datetime) -> bool:
     return now - datetime.fromisoformat(batch.facts["since"]) < LONGEST_CHANGE
 
 
-def released(batch: Batch) -> Sub:
-    """Gives the batch back as it was."""
+def tried(batch: Batch, call: Call, told: Callable[[Refused], Refused] = lambda one: one) -> Sub:
+    """Makes the call for which a batch was taken; gives it back as it was where nothing happened."""
+    try:
+        return (yield call)
+    except Refused as refused:
+        yield from _released(batch)
+        raise told(refused) from None
+    except Unreachable:
+        yield from _released(batch)
+        raise
+
+
+def _released(batch: Batch) -> Sub:
     phase = "draft" if batch.is_draft else "sent"
     yield Record("batch", batch.id, {"phase": phase, "since": None})
 
@@ -181,20 +192,14 @@ def edited(batch: Batch, request: Request, call: Call, apply: Apply) -> Sub:
         yield from _drafted(batch, request, apply(batch.entries), ())
         return
     try:
-        yield call
+        yield from tried(batch, call, where_named)
     except NoSuchOperation:
         yield from _drafted(batch, request, apply(entries_of(batch)), (batch.upstream,))
-    except Refused as refused:
-        yield from released(batch)
-        raise where_named(refused) from None
-    except Unreachable:
-        yield from released(batch)
-        raise
     else:
         there = {payment["id"] for payment in batch.payments}
         kept = [_without_our_id(entry, there) for entry in apply(entries_of(batch))]
         entries = Record("payments", batch.id, {"entries": kept})
-        yield Record("batch", batch.id, _free(batch, "sent"), also=(entries,))
+        yield Record("batch", batch.id, free(batch, "sent"), also=(entries,))
 
 
 def _without_our_id(entry: Entry, there: set[JSON]) -> Entry:
@@ -206,7 +211,7 @@ def _without_our_id(entry: Entry, there: set[JSON]) -> Entry:
 
 def _drafted(batch: Batch, request: Request, entries: list[Entry], abandoned: Sequence[str]) -> Sub:
     facts = {
-        **_free(batch, "draft"),
+        **free(batch, "draft"),
         "upstream": None,
         "abandoned": [*batch.facts.get("abandoned", []), *abandoned],
         "currency": batch.currency,
@@ -223,7 +228,8 @@ def _drafted(batch: Batch, request: Request, entries: list[Entry], abandoned: Se
     yield Record("batch", batch.id, facts, also=(kept, *left, *where))
 
 
-def _free(batch: Batch, phase: str) -> dict[str, JSON]:
+def free(batch: Batch, phase: str) -> dict[str, JSON]:
+    """The facts with which a change is over; who read the batch before it finds another version."""
     return {"phase": phase, "since": None, "version": (batch.facts.get("version") or 0) + 1}
 
 
@@ -264,24 +270,13 @@ def made_real(batch: Batch, request: Request) -> Sub:
     if not batch.is_draft:
         return batch
     yield from moved(batch, "making", request.now)
-    currency = str(batch.currency)
-    payments = [to_send(entry, currency, memo=request.manners.send_memo) for entry in batch.entries]
-    body = {
-        "currency": currency,
-        "description": batch.facts.get("description"),
-        "payments": payments,
-    }
-    sent = {name: value for name, value in body.items() if value is not None}
-    try:
-        made = batch_in((yield Call("POST", "/batches", sent)))
-    except Refused as refused:
-        yield from released(batch)
-        raise in_body(refused) from None
-    except Unreachable:
-        yield from released(batch)
-        raise
+    description = batch.facts.get("description")
+    body = batch_to_send(
+        str(batch.currency), description, batch.entries, memo=request.manners.send_memo
+    )
+    made = batch_in((yield from tried(batch, Call("POST", "/batches", body), in_body)))
     upstream = made["id"]
-    facts = {**_free(batch, "sent"), "upstream": upstream, "status": None, "is_new": True}
+    facts = {**free(batch, "sent"), "upstream": upstream, "status": None, "is_new": True}
     renamed = Record("alias", upstream, {"id": batch.id})
     yield Record("batch", batch.id, facts, also=(renamed,))
     return (yield from loaded(batch.id))

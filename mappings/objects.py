@@ -169,7 +169,10 @@ def method_of(account: Mapping[str, JSON]) -> str:
     return METHODS.get(account["type"], str(account["type"]))
 
 
-DISPLAY = {legacy.BANK: "Bank Transfer", legacy.WALLET: "Wallet"}
+def method_display(type_: JSON) -> JSON:
+    """An account type as people read it: ``bank-transfer`` as ``Bank Transfer``."""
+    return type_.replace("-", " ").title() if isinstance(type_, str) else None
+
 
 UNSET_HOLD = {"limit": 1000, "active": False}
 """``autoswitch`` and ``holdup`` of a recipient for whom none was set; neither has a counterpart."""
@@ -205,7 +208,7 @@ def payout_answer(
         "holdup": hold_answer(facts, "holdup"),
         "primary": {"method": method, "currency": currency_answer(code, manners)},
         "method": method,
-        "methodDisplay": DISPLAY.get(method, method.replace("-", " ").title()),
+        "methodDisplay": method_display(primary["type"]),
         "accounts": accounts_answer(recipient),
     }
 

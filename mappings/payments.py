@@ -14,9 +14,8 @@ from mappings.batch_views import (
     Payment,
     as_asked,
     listed_answer,
-    payment_fields,
 )
-from mappings.drafts import WRONG_STATUS, edited, entries_of, loaded, moved, released
+from mappings.drafts import WRONG_STATUS, edited, entries_of, free, loaded, moved, tried
 from mappings.errors import NOT_FOUND, in_body
 from mappings.grammar import (
     Answer,
@@ -29,10 +28,9 @@ from mappings.grammar import (
     Record,
     Refused,
     Request,
-    Unreachable,
 )
 from mappings.ids import made
-from mappings.objects import recipient_answer
+from mappings.objects import payment_answer, recipient_answer
 from mappings.paging import meta, page_of
 from mappings.payment_lists import payment_in
 from mappings.payouts import Sub
@@ -85,19 +83,13 @@ def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
     yield from moved(batch, "editing", request.now)
     body = batch_bodies.to_send(entry, str(batch.currency), memo=request.manners.send_memo)
     names = batch_bodies.sent_as([sent], "")
-    try:
-        answered = yield Call("POST", f"/batches/{batch.upstream}/payments", body, sent_as=names)
-    except Refused as refused:
-        yield from released(batch)
-        raise in_body(refused) from None
-    except Unreachable:
-        yield from released(batch)
-        raise
+    call = Call("POST", f"/batches/{batch.upstream}/payments", body, sent_as=names)
+    answered = yield from tried(batch, call, in_body)
     given = payment_in(answered)
     id_ = given.get("id")
     kept = [*entries_of(batch), {**entry, **({"id": id_, "upstream": id_} if id_ else {})}]
-    facts = {"phase": "sent", "since": None, "version": (batch.facts.get("version") or 0) + 1}
-    yield Record("batch", batch.id, facts, also=(Record("payments", batch.id, {"entries": kept}),))
+    entries = Record("payments", batch.id, {"entries": kept})
+    yield Record("batch", batch.id, free(batch, "sent"), also=(entries,))
     return given
 
 
@@ -143,9 +135,8 @@ def _found(batch: Batch, request: Request) -> Payment:
 def _shown(payment: Payment, request: Request) -> Sub:
     """A payment with its recipient in full."""
     id_ = (payment.get("recipient") or {}).get("id")
-    shown = payment_fields(payment)
     if id_ is None:
-        return {**shown, "recipient": None}
+        return payment_answer(payment, None)
     facts = yield Recall("recipient", str(id_))
     try:
         recipient = (yield Call("GET", f"/recipients/{id_}", keeps=batch_bodies.CACHE_SECONDS))[
@@ -153,7 +144,7 @@ def _shown(payment: Payment, request: Request) -> Sub:
         ]
     except Failure:
         recipient = payment.get("recipient") or {}
-    return {**shown, "recipient": recipient_answer(recipient, facts, request.manners)}
+    return payment_answer(payment, recipient_answer(recipient, facts, request.manners))
 
 
 def list_batch_payments(request: Request) -> Flow:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from mappings import current, money
-from mappings.batch_views import Batch, Payment, batch_answer, method_display
+from mappings.batch_views import Batch, Payment, batch_answer
 from mappings.grammar import JSON
+from mappings.objects import method_display
 
 SERVICE = "service"
 FIGURES = ("fees", "recipientFees", "merchantFees")
