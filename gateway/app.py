@@ -3,35 +3,89 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import ctypes
+import gc
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import structlog
 from aiohttp import web
 
+from gateway import admin_door, console, openapi
 from gateway.admin import Check, admin_application
+from gateway.alongside import Alongside
+from gateway.begun import Begun
+from gateway.breaker import Breakers
+from gateway.brownouts import Brownouts
+from gateway.clock import Clock
+from gateway.deprecation import End
+from gateway.faces import Faces
+from gateway.forgetting import Forgetting
+from gateway.forwarded import Sender, Writes
+from gateway.forwarding import Forwarding
+from gateway.guard import Guard
 from gateway.handler import Handler
 from gateway.ids import Ids
+from gateway.index import Dropping, Elsewhere, Indexes, nobody
 from gateway.inferred import InferredOperations
+from gateway.instances import GONE_SECONDS, Instances
+from gateway.journal import Journal
+from gateway.kept import Kept
 from gateway.keys import Keyring
 from gateway.learned import recall_learned
-from gateway.limits import open_limits
+from gateway.limits import Limits, open_limits
+from gateway.listening import Listening, Queue, bound
+from gateway.listing import Listing
+from gateway.load import Bounds, Load
+from gateway.load.descriptors import room_for
+from gateway.modes import Modes
+from gateway.once import Once
+from gateway.passing import Passing, open_passing
 from gateway.player import Player
-from gateway.server import Server
-from gateway.settings import ENVIRONMENT_PREFIX, Misconfigured, Settings
+from gateway.reconciling import Reconciler
+from gateway.recorder import Recorder
+from gateway.runnable import check_runnable
+from gateway.senders import Senders
+from gateway.server import RETIRE_SECONDS, AdminRunner, Server
+from gateway.settings import Server as ServerSettings
+from gateway.settings import Settings, url_of
+from gateway.settler import Settler
+from gateway.settling import Settling
+from gateway.signed_face import SignedFace
+from gateway.signers import Signers
+from gateway.standing import Standing
 from gateway.store import Ledger, Store, StoreUnavailable, open_store
-from gateway.store.engine import parsed
 from gateway.store.key_rows import listed_keys
-from gateway.upstream import check_extensions, open_upstream
-from mappings.spelling import of_legacy
+from gateway.tls import certificate_of
+from gateway.traces import tracing
+from gateway.transitions import Transitions
+from gateway.upstream import breakers_of, check_extensions, open_upstream
+from gateway.usage import Usage
+from gateway.watch import Watch
+from gateway.way_out import WayOut
+from gateway.wording import Wording
+from mappings.grammar import JSON
 
 log = structlog.get_logger()
+
+UPSTREAM_POOLS = 4
+"""Pools of connections to the service: two environments, and the signed face has its own."""
+
+YOUNG_OBJECTS = 10_000
+"""More of them than were thrown away since garbage was last looked for, and it is looked for again."""
 
 SPARE_SECONDS = 5
 """How much longer than an upstream call a shutdown waits for what is in flight."""
@@ -41,86 +95,254 @@ SPARE_SECONDS = 5
 class Running:
     """A gateway that accepts connections; the ports are those it really has."""
 
-    host: str
+    at: ServerSettings
     port: int
-    admin_host: str
     admin_port: int
+    door: Listening
+    server: Server
+    load: Load
+
+    def reload(self) -> None:
+        """Reads the certificate anew; connections that are there keep theirs."""
+        if self.server.certificate:
+            self.server.certificate.reload()
+
+    async def retire(self, seconds: float = RETIRE_SECONDS) -> None:
+        """Takes no new connections, and ends the others when each has had its next answer."""
+        await self.door.end()
+        await self.server.retire(seconds)
 
     @property
     def url(self) -> str:
-        return _url(self.host, self.port)
+        return url_of(self.at.host, self.port, "https" if self.server.certificate else "http")
 
     @property
     def admin_url(self) -> str:
-        return _url(self.admin_host, self.admin_port)
+        return url_of(self.at.admin_host, self.admin_port)
 
 
-def check_runnable(settings: Settings) -> None:
-    """Raises Misconfigured for what is well-formed and still cannot be run."""
-    if problems := list(_problems(settings)):
-        raise Misconfigured(problems)
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """Where a worker listens: at some queues of its parent's port, and for its parent at a socket."""
 
-
-def _problems(settings: Settings) -> Iterator[str]:
-    server = settings.server
-    if not settings.environments.configured():
-        yield (
-            "environments: none is configured; set base_url under [environments.live] or "
-            "[environments.sandbox]"
-        )
-    try:
-        parsed(settings.state.url)
-    except StoreUnavailable as unavailable:
-        yield f"state.url: {unavailable}"
-    if server.workers > 1 and settings.state.url.startswith("sqlite"):
-        yield (
-            "server.workers: more than one process cannot share a SQLite state; set state.url to "
-            "a postgresql:// address, or workers to 1"
-        )
-    elif server.workers > 1:
-        yield "server.workers: this version runs one process; set workers to 1"
-    if not settings.limits.url.startswith("memory://"):
-        yield "limits.url: the shared limit is not built yet; use memory://"
-    if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
-        yield "server.admin_port: is the port that clients use; choose another"
+    queues: Sequence[Queue]
+    numbers: Sequence[int]
+    admin: Path
 
 
 @asynccontextmanager
-async def run(settings: Settings) -> AsyncIterator[Running]:
+async def run(
+    settings: Settings,
+    inherited: Inherited | None = None,
+    *,
+    clock: Clock | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    gone_seconds: float = GONE_SECONDS,
+) -> AsyncIterator[Running]:
     """A running gateway; on leaving, what is in flight is finished first.
 
-    Raises Misconfigured, also where it cannot listen, and StoreUnavailable.
+    ``inherited`` is for one of several workers. ``clock`` is what requests are stamped by, and
+    stamps are held against; by ``monotonic`` it is told when a write that is not seen can no longer
+    happen. After ``gone_seconds`` without a sign of it, a process is taken for gone. Raises
+    Misconfigured, also where it cannot listen, and StoreUnavailable.
     """
     check_extensions()
     check_runnable(settings)
+    clock = clock or Clock()
+    now = partial(_now, clock)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(settings.state))
-        limits = await stack.enter_async_context(open_limits(settings))
+        await stack.enter_async_context(tracing(settings.traces))
+        store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
+        await stack.enter_async_context(Guard(store, settings.state.mark))
+        # The oldest key: one that is added later must not begin every tally anew.
+        naming_key = next(iter(store.encryption.derived("limits").values()))
+        limits = await stack.enter_async_context(open_limits(settings, naming_key))
         ledger = Ledger(store)
         learned = await recall_learned(ledger, settings.environments.configured())
-        upstream = await stack.enter_async_context(open_upstream(settings, learned=learned))
+        breakers = breakers_of(settings)
+        upstream = await stack.enter_async_context(
+            open_upstream(settings, clock=clock, learned=learned, breakers=breakers)
+        )
         keyring = await stack.enter_async_context(Keyring(store))
         vocabulary = settings.vocabulary.for_mappings()
         inferred = InferredOperations(settings.upstream.inferred_operations, learned)
-        player = Player(upstream, ledger, vocabulary, inferred)
+        indexes = await stack.enter_async_context(_indexes(settings, store))
+        kept = Kept(is_alone=store.is_of_one_process, changed=indexes.changed)
+        usage = await stack.enter_async_context(Usage(store, now))
+        journal = Journal(store, ledger, clock, gone_seconds)
+        settler = Settler(journal, clock, monotonic)
+        player = Player(
+            upstream,
+            ledger,
+            vocabulary,
+            inferred,
+            kept=kept,
+            settler=settler,
+            listing=Listing(indexes),
+        )
+        instances = Instances(store, journal.instance, gone_seconds)
+        settling = Settling(store, journal, player, settler, instances)
+        load = Load(settings.load)
+        once = Once(journal, player, settling, patience(settings))
+        ids = Ids(store, settings.legacy.stand_ins)
+        legacy_breakers = _legacy_breakers(settings)
+        sender = Sender(await stack.enter_async_context(_to_legacy(settings, legacy_breakers)))
+        begun = Begun(ledger, ids)
+        forwarding = Forwarding(
+            await stack.enter_async_context(Modes(store)),
+            begun,
+            sender,
+            Writes(sender, begun, journal, settling, kept),
+            settings.comparing,
+        )
         handler = Handler(
             settings,
             keyring=keyring,
             limits=limits,
             player=player,
-            ids=Ids(store, settings.legacy.stand_ins),
-            spelling=of_legacy(vocabulary),
-            clock=_now,
+            once=once,
+            wording=Wording(settings, ids, now),
+            usage=usage,
+            brownouts=await stack.enter_async_context(Brownouts(store, now)),
+            forwarding=forwarding,
+            alongside=await stack.enter_async_context(
+                Alongside(settings.comparing, store, forwarding, now)
+            ),
+            recorder=await stack.enter_async_context(_recorder(settings, now)),
+            load=load,
+            clock=now,
         )
-        door = web.ServerRunner(Server(handler), shutdown_timeout=_patience(settings))
-        admin = web.AppRunner(admin_application(_checks(settings, store)), access_log=None)
-        server = settings.server
-        host, port = await _listen(stack, door, server.host, server.port, "SERVER__PORT")
-        admin_host, admin_port = await _listen(
-            stack, admin, server.admin_host, server.admin_port, "SERVER__ADMIN_PORT"
+        signers = await stack.enter_async_context(Signers(store, keyring))
+        signed_face = SignedFace(
+            settings,
+            senders=Senders(settings, signers, limits, upstream.clock),
+            passing=await stack.enter_async_context(_to_current(settings, breakers)),
+            transitions=Transitions(ledger, journal.rows, once, now),
+            kept=kept,
+            usage=usage,
+            load=load,
         )
+        faces = Faces(settings.vocabulary.current, legacy=handler, signed=signed_face)
+        await stack.enter_async_context(settling)
+        reconciler = Reconciler(store, ledger, player, settings.environments.configured())
+        await stack.enter_async_context(
+            Watch(reconciler, settings.upstream.abandoned_check_seconds)
+        )
+        await stack.enter_async_context(Forgetting(store, settings.retention))
+        server = await stack.enter_async_context(_server(settings, faces))
+        runner = web.ServerRunner(server, shutdown_timeout=shutdown_seconds(settings))
+        door = await _door(stack, settings, runner, inherited)
+        parts = console.Parts(
+            settings,
+            store,
+            limits,
+            upstream.clock,
+            _checks(settings, store, limits),
+            has_parent=inherited is not None,
+        )
+        pages = _pages(
+            parts, partial(_states, breakers, legacy_breakers), _described(settings, door.port)
+        )
+        admin = AdminRunner(pages, access_log=None)
+        admin_port = await _admin_port(stack, settings, admin, inherited)
         await _tell_of_no_keys(store)
-        yield Running(host, port, admin_host, admin_port)
+        yield Running(settings.server, door.port, admin_port, door, server, load)
+
+
+_MMAP_THRESHOLD = -3
+"""glibc's word for it (``malloc.h``)."""
+
+LARGE_BLOCK = 256 * 1024
+"""What is larger has memory of its own: it grows without being copied, and goes back when it is free."""
+
+
+def settle_heap() -> None:
+    """What a process has now stays: to look through it for garbage again and again holds requests up.
+
+    And what a request makes is gone with it, mostly by itself: there is less to look for than Python
+    looks out for.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+    with suppress(AttributeError, OSError):  # a system whose C library has no such thing
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
+
+
+def _pages(
+    parts: console.Parts, states: Callable[[], Mapping[str, str]], description: Mapping[str, JSON]
+) -> web.Application:
+    """The admin port's."""
+    settings = parts.settings
+    application = admin_application(
+        parts.checks,
+        description,
+        Standing(parts.store, parts.limits, parts.clock, settings.environments.configured()).page,
+        states,
+        # A worker's own is asked by its parent alone, who has asked before.
+        [] if parts.has_parent else [admin_door.door(settings.server)],
+    )
+    console.add_console(application, parts)
+    return application
+
+
+@asynccontextmanager
+async def _indexes(settings: Settings, store: Store) -> AsyncIterator[Indexes]:
+    alone = store.is_of_one_process
+    elsewhere = (lambda _owner: nobody) if alone else partial(Elsewhere, store)
+    indexes = Indexes(settings.lists, elsewhere, wall=lambda: store.clock().timestamp())
+    if not settings.lists.index:
+        yield indexes
+        return
+    async with Dropping(indexes, store):
+        try:
+            yield indexes
+        finally:
+            await indexes.close()
+
+
+def _recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
+    words = frozenset(settings.vocabulary.legacy.model_dump().values())
+    return Recorder(settings.recording, clock, words)
+
+
+def _to_current(settings: Settings, breakers: Breakers) -> AbstractAsyncContextManager[Passing]:
+    configured = settings.environments.configured().items()
+    return open_passing(settings, {name: one.base_url for name, one in configured}, breakers)
+
+
+def _to_legacy(settings: Settings, breakers: Breakers) -> AbstractAsyncContextManager[Passing]:
+    """The way to the legacy service, which fails or is well by itself."""
+    return open_passing(settings, _legacy_origins(settings), breakers)
+
+
+def _legacy_origins(settings: Settings) -> dict[str, str]:
+    configured = settings.environments.configured().items()
+    return {name: one.legacy_base_url for name, one in configured if one.legacy_base_url}
+
+
+def _legacy_breakers(settings: Settings) -> Breakers:
+    upstream = settings.upstream
+    return Breakers(
+        _legacy_origins(settings),
+        upstream.breaker_failures,
+        upstream.breaker_seconds,
+        service="legacy",
+    )
+
+
+def _states(current: Breakers, legacy: Breakers) -> dict[str, str]:
+    """Whether each environment is asked, of either service."""
+    return {
+        **current.states(),
+        **{f"legacy {name}": state for name, state in legacy.states().items()},
+    }
+
+
+def _described(settings: Settings, port: int) -> Mapping[str, JSON]:
+    """What clients may ask, and where."""
+    addresses = openapi.addresses(settings.server, port)
+    return openapi.document(settings.vocabulary.for_mappings(), addresses)
 
 
 async def _tell_of_no_keys(store: Store) -> None:
@@ -135,61 +357,106 @@ async def _tell_of_no_keys(store: Store) -> None:
         )
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+def _server(settings: Settings, faces: Faces) -> Server:
+    end = End(settings.deprecation, settings.environments)
+    return Server(faces, _bounds(settings), certificate_of(settings.server), end.headers())
 
 
-def _patience(settings: Settings) -> float:
+def _bounds(settings: Settings) -> Bounds:
+    load = settings.load
+    return Bounds(
+        room_for(load.connections, settings.upstream.connections * UPSTREAM_POOLS),
+        load.head_seconds,
+        load.idle_seconds,
+        load.pressed_seconds,
+    )
+
+
+def _now(clock: Clock) -> datetime:
+    return datetime.fromtimestamp(clock.wall(), UTC)
+
+
+def patience(settings: Settings) -> float:
+    """Seconds that what was begun may take."""
     return settings.upstream.timeout_seconds + SPARE_SECONDS
 
 
-async def _listen(
-    stack: AsyncExitStack, runner: web.BaseRunner, host: str, port: int, variable: str
-) -> tuple[str, int]:
+def shutdown_seconds(settings: Settings) -> float:
+    """That a shutdown waits for what has been asked, at most: some of it may still wait its turn."""
+    return patience(settings) + settings.load.queue_seconds
+
+
+async def _door(
+    stack: AsyncExitStack,
+    settings: Settings,
+    runner: web.BaseRunner,
+    inherited: Inherited | None,
+) -> Listening:
+    """Has clients' connections accepted."""
+    server = settings.server
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    try:
-        await web.TCPSite(runner, host, port, reuse_address=True).start()
-    except OSError as error:
-        why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        told = f"cannot listen on {host} port {port}: {why}; {ENVIRONMENT_PREFIX}{variable} sets another"
-        raise Misconfigured([told]) from None
-    return host, runner.addresses[0][1]
+    queues = inherited.queues if inherited else bound(server.host, server.port, "SERVER__PORT")
+    door = Listening(runner, queues)
+    stack.push_async_callback(door.end)
+    await door.at(inherited.numbers if inherited else [0])
+    return door
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+async def _admin_port(
+    stack: AsyncExitStack,
+    settings: Settings,
+    runner: web.BaseRunner,
+    inherited: Inherited | None,
+) -> int:
+    server = settings.server
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    if inherited:
+        await web.UnixSite(runner, inherited.admin).start()
+        return server.admin_port
+    port = Listening(runner, bound(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT"))
+    stack.push_async_callback(port.end)
+    await port.at([0])
+    return port.port
 
 
-def _checks(settings: Settings, store: Store) -> dict[str, Check]:
+def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check]:
     async def state() -> str | None:
         try:
             async with store.read():
-                return None
+                pass
         except StoreUnavailable as unavailable:
             return str(unavailable)
+        # A state that is full can be read. Nothing is written to find out: every process does, in
+        # every few seconds.
+        return str(store.unwritten) if store.unwritten else None
 
-    def environment(origin: str) -> Check:
+    way_out = WayOut(settings)
+
+    def environment(name: str, origin: str) -> Check:
         async def check() -> str | None:
             return (
-                None if await _answers(origin) else "base_url does not answer; see network and TLS"
+                None
+                if await _answers(origin, way_out.of(name))
+                else "base_url does not answer; see network and TLS"
             )
 
         return check
 
     environments = {
-        f"environments.{name}": environment(one.base_url)
+        f"environments.{name}": environment(name, one.base_url)
         for name, one in settings.environments.configured().items()
     }
-    return {"state": state, **environments}
+    return {"state": state, "limits": limits.fault, **environments}
 
 
-async def _answers(origin: str) -> bool:
+async def _answers(origin: str, way_out: Mapping[str, Any]) -> bool:
     """Whether anything speaks HTTP there; an unsigned request that changes nothing."""
     try:
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.get(f"{origin}/v1/", allow_redirects=False),
+            session.get(f"{origin}/v1/", allow_redirects=False, **way_out),
         ):
             return True
     except (aiohttp.ClientError, TimeoutError):

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
+import socket
+import ssl
 import time
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import aiohttp
+from aiohttp.http import HttpProcessingError
 
 from gateway.clock import Sighting, sighting
 from gateway.signing import Pair, signed_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
 
     from aiohttp.connector import Connection
+    from aiohttp.streams import StreamReader
     from multidict import CIMultiDictProxy
 
     from gateway.settings import CurrentWords
@@ -40,6 +46,17 @@ class Unfit(Lost):
     """A connection that cannot be used, or not any more; nothing was sent on it."""
 
 
+class Turn(Protocol):
+    """Whose turn it is to send something that nobody else may send meanwhile."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it was made sure of so short a time ago that nobody can have taken it."""
+
+    async def fence(self) -> None:
+        """Makes sure of it; raises what the sender is to know where another has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     status: int
@@ -48,13 +65,48 @@ class Answered:
     seen: Sighting | None
 
 
-@dataclass(slots=True)
-class Attempt:
-    """What is to be signed, handed to one request as its middleware.
+class SentOnce:
+    """One sending, handed to one request as its middleware: it leaves once, or not at all.
 
-    ``path`` is what must stand in the request line, ``signed`` the target that is signed.
-    ``left`` tells whether a byte of it may have reached the service.
+    ``path`` is what must stand in the request line. ``left`` tells whether a byte of it may have
+    reached the service.
     """
+
+    path: str
+    turn: Turn | None
+    left: bool
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        cast("SignedRequest", request).attempt = self
+        try:
+            return await handler(request)
+        except (aiohttp.ClientError, OSError) as error:
+            lost = lost_by(error)
+        # In the place of aiohttp's own error: when the connection drops it would send GET, PUT
+        # and DELETE a second time by itself, and the service would see a request twice.
+        raise lost
+
+    async def sign(self, headers: MutableMapping[str, str]) -> None:
+        """Called with a connection in hand."""
+        if self.left:
+            raise RuntimeError("a request is sent once")
+        await self._stamp(headers)
+        # A process may be paused anywhere, for any time. If that is before the stamp is made, it is
+        # seen here; if it is after this, the service refuses the stamp.
+        while self.turn and not self.turn.is_fenced:
+            await self.turn.fence()
+            await self._stamp(headers)
+        self.left = True
+
+    async def _stamp(self, headers: MutableMapping[str, str]) -> None:
+        """Puts the credentials on; one that its client has signed has its own."""
+
+
+@dataclass(slots=True)
+class Attempt(SentOnce):
+    """What is to be signed; ``signed`` is the target that is. ``came`` hears how many bytes came."""
 
     pair: Pair
     words: CurrentWords
@@ -64,32 +116,17 @@ class Attempt:
     body: bytes
     wall: Callable[[], float]
     correction: float
+    came: Callable[[int], None]
+    turn: Turn | None = None
     left: bool = False
     sent: float = 0.0
 
-    async def __call__(
-        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        cast("SignedRequest", request).attempt = self
-        try:
-            return await handler(request)
-        except (aiohttp.ClientError, OSError) as error:
-            lost = _lost(error)
-        # In the place of aiohttp's own error: when the connection drops it would send GET, PUT
-        # and DELETE a second time by itself, and the service would see a request twice.
-        raise lost
-
-    async def sign(self, request: aiohttp.ClientRequest) -> None:
-        if self.left:
-            raise RuntimeError("an attempt is sent once")
-        if request.url.raw_path_qs != self.path:
-            raise ValueError("the target would not be sent as it was given")
+    async def _stamp(self, headers: MutableMapping[str, str]) -> None:
         if len(self.body) > LARGE:
-            request.headers.update(await asyncio.to_thread(self._headers))
+            headers.update(await asyncio.to_thread(self._headers))
         else:
-            request.headers.update(self._headers())
+            headers.update(self._headers())
         self.sent = time.monotonic()
-        self.left = True
 
     def _headers(self) -> dict[str, str]:
         return signed_headers(
@@ -101,43 +138,44 @@ class Attempt:
             body=self.body,
         )
 
-    async def answer(self, response: aiohttp.ClientResponse, most: int) -> Answered:
-        """Reads the answer, up to ``most`` bytes of body; raises Lost."""
-        seen = sighting(response.headers, self.wall(), time.monotonic() - self.sent)
-        try:
-            body = await _body(response, most)
-        except (aiohttp.ClientError, OSError) as error:
-            lost = _lost(error)
-        else:
-            return Answered(response.status, response.headers, body, seen)
-        raise lost
+    async def answer(
+        self, status: int, headers: CIMultiDictProxy[str], content: StreamReader, most: int
+    ) -> Answered:
+        """Reads the rest of the answer, up to ``most`` bytes of body; raises Lost."""
+        seen = sighting(headers, self.wall(), time.monotonic() - self.sent)
+        return Answered(status, headers, await _body(headers, content, most, self.came), seen)
 
 
 class SignedRequest(aiohttp.ClientRequest):
     """A request that is signed with a connection in hand: waiting for one does not age it."""
 
-    attempt: Attempt
+    attempt: SentOnce
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         # What came unasked while it was idle (a proxy's 408, say) would be read as the answer.
         if conn.protocol is None or conn.protocol.should_close or not conn.protocol.is_connected():
             raise Unfit("no connection that can be used", dropped=True)
-        await self.attempt.sign(self)
+        if self.url.raw_path_qs != self.attempt.path:
+            raise ValueError("the target would not be sent as it was given")
+        await self.attempt.sign(self.headers)
         return await super().send(conn)
 
 
-async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    size = response.content_length or 0
-    parts: list[bytes] = []
+async def _body(
+    headers: CIMultiDictProxy[str], content: StreamReader, most: int, came: Callable[[int], None]
+) -> bytes:
+    size = int(headers.get("Content-Length", 0))
+    whole = io.BytesIO()
     if size <= most:
         size = 0
-        async for part in response.content.iter_any():
-            parts.append(part)
+        while part := await content.readany():
+            whole.write(part)
+            came(len(part))
             if (size := size + len(part)) > most:
                 break
     if size > most:
         raise Lost(f"an answer of more than {most} bytes")
-    return _decoded(b"".join(parts), response.headers.get("Content-Encoding", "identity"), most)
+    return _decoded(whole.getvalue(), headers.get("Content-Encoding", "identity"), most)
 
 
 def _decoded(body: bytes, encoding: str, most: int) -> bytes:
@@ -156,11 +194,28 @@ def _decoded(body: bytes, encoding: str, most: int) -> bytes:
     return decoded
 
 
-def _lost(error: Exception) -> Lost:
+def _unconnected(error: aiohttp.ClientConnectorError) -> str:
+    """Where to, and why not: aiohttp's own words name TLS also where none was to be spoken."""
+    where = f"[{error.host}]" if ":" in error.host else error.host
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        where = f"the proxy {where}"
+    met = error.os_error
+    if isinstance(met, ssl.SSLCertVerificationError):
+        why = f"{met.verify_message} ({met.reason})"
+    elif isinstance(met, ssl.SSLError | socket.gaierror) or not met.errno:
+        why = met.strerror or str(met)
+    else:
+        why = os.strerror(met.errno).lower()
+    return f"cannot connect to {where}:{error.port}: {why}"
+
+
+def lost_by(error: Exception) -> Lost:
     """The error in words without its URL, whose query may name a person."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        return Lost(str(error), dropped=True)
-    if isinstance(error, aiohttp.ClientResponseError):
+        return Lost(_unconnected(error), dropped=True)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return Lost(f"the proxy refuses to connect (status {error.status})")
+    if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         return Lost("an answer that is not HTTP")
     if isinstance(error, aiohttp.ClientPayloadError):
         return Lost("an answer that is cut off", dropped=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -35,6 +36,7 @@ def _within(address: Address, trusted: Sequence[Network]) -> bool:
     return any(address in network for network in trusted if network.version == address.version)
 
 
+@lru_cache(maxsize=1024)
 def _read(text: str | None) -> Address | None:
     try:
         address = ipaddress.ip_address((text or "").partition("%")[0])

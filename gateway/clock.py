@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 SMALL = 2.0
 """Seconds: offsets below this are none, and two that are this close are the same."""
+
+NOTEWORTHY = 5.0
+"""Seconds: an offset that deserves the operator's attention; smaller ones are the network's."""
 
 STAMP_AGE = 30.0
 """Seconds after which the service refuses a stamp."""
@@ -52,10 +56,16 @@ def sighting(headers: Mapping[str, str], received: float, seconds: float) -> Sig
     if "Age" in headers:  # a cache tells when it was first answered
         return None
     try:
-        told = parsedate_to_datetime(headers.get("Date", "")).replace(tzinfo=UTC).timestamp()
+        told = _moment(headers.get("Date", ""))
     except (ValueError, OverflowError):
         return None
     return Sighting(told + 0.5 - (received - seconds / 2), seconds / 2 + 0.5)
+
+
+@lru_cache(maxsize=16)
+def _moment(told: str) -> float:
+    """Kept: all answers of one second tell the same."""
+    return parsedate_to_datetime(told).replace(tzinfo=UTC).timestamp()
 
 
 @dataclass(slots=True)
@@ -72,10 +82,16 @@ class _Known:
 
 
 class Clock:
-    """The wall clock, and for each environment how far the service's is ahead of it."""
+    """The wall clock, and for each environment how far the service's is ahead of it.
 
-    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+    ``monotonic`` tells how long ago something was, which a wall clock that is set does not.
+    """
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.wall = wall
+        self.monotonic = monotonic
         self._known: dict[str, _Known] = {}
 
     def offset(self, environment: str) -> float:

@@ -89,4 +89,6 @@ List the recipients, and read the first one's payout method:
   ID=$({call} {running.url}/v1/recipients | grep -o '"id":"R-[^"]*"' | head -1 | cut -d'"' -f4)
   {call} "{running.url}/v1/recipients/$ID/payout-methods"
 
+Look at what came of it: {running.admin_url}/
+
 payout-gateway accepts connections on {running.url}, admin on {running.admin_url}"""

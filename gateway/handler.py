@@ -1,6 +1,6 @@
 """The door: a legacy HTTP request comes in, a legacy HTTP answer goes out, whatever happens.
 
-In this order: path, key, address, limit, body. Then the operation's flow is played. Every failure
+In this order: path, key, address, limit, body, a place. Then the operation's flow is played. Every failure
 leaves through one error table, and every request leaves one line in the log.
 """
 
@@ -8,45 +8,50 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from typing import cast
 
 import structlog
 from aiohttp import web
 
-from gateway import answers, incoming, logs
-from gateway.answers import Said
+from gateway import answers, incoming, logs, metrics, passed_headers, request_line
+from gateway.alongside import Alongside
+from gateway.answers import Carried, Said
+from gateway.brownouts import Brownouts
 from gateway.callers import Address, address_of, networks
-from gateway.ids import Ids
+from gateway.delivery import has_come
+from gateway.deprecation import End
+from gateway.forwarded import Came
+from gateway.forwarding import Forwarding
+from gateway.incoming import Pace
 from gateway.keys import Key, Keyring
 from gateway.limits import Admission, Limits
+from gateway.load import Load, Overloaded, Stay
+from gateway.once import Once, Wanted, idempotency_key
 from gateway.player import Caller, Player
+from gateway.recorder import Heard, Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
 from gateway.store import StoreUnavailable
-from mappings import errors, kinds
-from mappings.errors import KNOWN_CODES, ErrorAnswer
-from mappings.grammar import JSON, Failure, Invalid, Operation, Problem, Refused, Request
-from mappings.ids import IN_TEXT, ids_in, with_ids, with_ids_in_text
-from mappings.spelling import Spelling
+from gateway.store.mode_rows import COMPARE
+from gateway.tokens import token
+from gateway.usage import NO_OWNER, Usage
+from gateway.visit import Visit
+from gateway.wording import Wording
+from mappings import errors
+from mappings.errors import ErrorAnswer
+from mappings.grammar import (
+    Failure,
+    Invalid,
+    Operation,
+    Request,
+    Unreachable,
+)
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Visit:
-    """One request on its way through: what is known of it so far, for the answer and the log."""
-
-    request_id: str
-    began: float
-    operation: Operation | None = None
-    caller: Caller | None = None
-    admission: Admission | None = None
-    notices: tuple[str, ...] = ()
-    as_sent: dict[str, str] = field(default_factory=dict)
-    """The ids of the request, by what they stand for: an answer spells them as it did."""
-    told: dict[str, Any] = field(default_factory=dict)
 
 
 class Handler:
@@ -59,33 +64,148 @@ class Handler:
         keyring: Keyring,
         limits: Limits,
         player: Player,
-        ids: Ids,
-        spelling: Spelling,
+        once: Once,
+        wording: Wording,
+        usage: Usage,
+        brownouts: Brownouts,
+        forwarding: Forwarding,
+        alongside: Alongside,
+        recorder: Recorder,
+        load: Load,
         clock: Callable[[], datetime],
     ) -> None:
         self._keyring = keyring
         self._limits = limits
         self._player = player
-        self._ids = ids
-        self._spelling = spelling
+        self._once = once
+        self._noting: set[asyncio.Future[None]] = set()
+        self._wording = wording
+        self._usage = usage
+        self._brownouts = brownouts
+        self._forwarding = forwarding
+        self._alongside = alongside
+        self._recorder = recorder
+        self._load = load
+        self._pace = Pace(settings.load.body_seconds, settings.load.body_bytes_per_second)
+        self._end = End(settings.deprecation, settings.environments)
         self._clock = clock
         self._routes = Routes(settings.vocabulary.for_mappings())
-        self._manners = settings.legacy.for_mappings()
         self._most = settings.limits.body_bytes
+        self._environments = settings.environments.configured()
         self._requests_per_hour = settings.limits.requests_per_hour
         self._trusted = networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         visit = Visit(incoming.request_id(request), asyncio.get_running_loop().time())
-        said = await self._said(request, visit)
-        _log(request, visit, said.status)
-        return answers.response(said, visit.request_id, visit.admission)
+        deserted: Callable[[bool], None] = partial(self._deserted, visit)
+        request[incoming.DESERTED] = deserted
+        try:
+            said = await self._said(request, visit)
+        finally:
+            if visit.stay:
+                visit.stay.end()
+        try:
+            self._note(request, visit, said.status)
+            environment = visit.caller.key.environment if visit.caller else None
+            told = self._end.headers(environment)
+            if isinstance(said, Carried):
+                response = answers.carried(said, visit.request_id, visit.admission, told)
+            else:
+                response = answers.response(said, visit.request_id, visit.admission, told)
+            if visit.over and await self._comes(request, response, visit):
+                self._once.delivered(visit.over)
+        finally:
+            if visit.over:
+                self._once.undelivered(visit.over)
+        if came := visit.compares:
+            self._alongside.offer(came, said, partial(self._translated_alone, visit, came))
+        self._record(request, visit, said)
+        return response
 
-    async def _said(self, request: web.BaseRequest, visit: Visit) -> Said:
+    def _record(self, request: web.BaseRequest, visit: Visit, said: Said | Carried) -> None:
+        """What got as far as an operation; refusals of a key, a limit or a brownout are not."""
+        operation, key = visit.operation, visit.caller.key if visit.caller else None
+        if operation is None or visit.data is None or not self._recorder.is_on:
+            return
+        now = self._clock()
+        if not self._recorder.wants(operation.name, key.name if key else "", now):
+            return
+        seconds = asyncio.get_running_loop().time() - visit.began
+        path, query = incoming.path_and_query(request)
+        sent = [
+            *request.headers.getall("X-API-Key", []),
+            *request.headers.getall("Authorization", []),
+        ]
+        own = [key.pair.access_key, key.pair.secret_key] if key else []
+        self._recorder.offer(
+            Heard(
+                operation=operation.name,
+                key=key.name if key else "",
+                began=now - timedelta(seconds=seconds),
+                seconds=seconds,
+                method=request.method,
+                target=f"{path}?{query}" if query else path,
+                content_type=request.headers.get("Content-Type", ""),
+                body=visit.data,
+                status=said.status,
+                answer=said.body if isinstance(said, Carried) else said.data,
+                keys=tuple(one.strip() for one in (*sent, *own)),
+            )
+        )
+
+    def _note(self, request: web.BaseRequest, visit: Visit, status: int) -> None:
+        """One line in the log, and one count of who used what: the two agree."""
+        seconds = asyncio.get_running_loop().time() - visit.began
+        _log(request, visit, status)
+        caller = visit.caller
+        self._usage.count(
+            caller.key.owner if caller else NO_OWNER,
+            caller.key.name if caller else "",
+            visit.operation.name if visit.operation else "",
+            status,
+            seconds=seconds,
+            service_seconds=caller.seconds if caller else 0,
+        )
+
+    async def _comes(self, request: web.BaseRequest, response: web.Response, visit: Visit) -> bool:
+        """Sends the answer here, to know whether its client got it."""
+        if (is_last := request.get(incoming.IS_LAST)) and is_last():
+            response.force_close()
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        except OSError:
+            return False
+        visit.is_written = True
+        beneath = request.get(incoming.BENEATH)
+        return await has_come(request.transport, beneath) or visit.has_come
+
+    def _deserted(self, visit: Visit, has_all: bool) -> None:
+        visit.has_come = visit.is_written and has_all
+        if visit.caller is None or visit.has_come:
+            return
+        visit.caller.is_gone = True
+        if visit.stay:
+            visit.stay.forsake()
+        if visit.caller.course:
+            noting = asyncio.ensure_future(self._once.deserted(visit.caller.course))
+            self._noting.add(noting)
+            noting.add_done_callback(self._noted)
+
+    def _noted(self, noting: asyncio.Future[None]) -> None:
+        self._noting.discard(noting)
+        if not noting.cancelled() and (error := noting.exception()):
+            log.error("state", **logs.told(error))
+
+    async def _said(self, request: web.BaseRequest, visit: Visit) -> Said | Carried:
         try:
             return await self._answer(request, visit)
+        except Overloaded as overloaded:
+            visit.told["why"] = overloaded.why
+            said = await self._wording.refusal(visit, overloaded)
+            return replace(said, closes=not request.content.is_eof())
         except Failure as failure:
-            return await self._refusal(failure, visit)
+            return await self._wording.refusal(visit, failure)
         except incoming.Overlong as overlong:
             return answers.refusal(overlong.answer, closes=True)
         except StoreUnavailable as unavailable:
@@ -94,8 +214,8 @@ class Handler:
             visit.told |= logs.told(error)
         return answers.refusal(errors.of(errors.INTERNAL))
 
-    async def _answer(self, request: web.BaseRequest, visit: Visit) -> Said:
-        path, query = incoming.path_and_query(request)
+    async def _answer(self, request: web.BaseRequest, visit: Visit) -> Said | Carried:
+        path, _ = incoming.path_and_query(request)
         matched = self._routes.match(path)
         if matched is None:
             visit.told["why"] = f"no operation of this path: {self._routes.outline(path)}"
@@ -106,28 +226,112 @@ class Handler:
         if operation is None:
             raise Invalid(errors.NOT_FOUND)
         visit.operation = operation
+        if gone := self._end.refusal(self._clock()):
+            raise Invalid(gone)
         visit.admission = await self._admitted(request, visit, operation)
         if not visit.admission.admitted:
+            visit.told["why"] = metrics.OVER_LIMIT
             wait = str(visit.admission.retry_after)
             return answers.refusal(ErrorAnswer(429, (errors.OVER_LIMIT,), wait))
+        if visit.caller and (met := self._brownouts.interruption(visit.caller.key, operation.name)):
+            visit.told["why"] = metrics.BROWNOUT
+            return answers.refusal(ErrorAnswer(403, (met.problem,), str(met.seconds)))
         incoming.refuse_overlong(request, self._most)
-        body, problems = await self._body(request, operation)
-        names = await self._stood_for(operation, visit, matched.ids, body)
-        asked = Request(
-            now=self._clock(),
-            seed=visit.request_id,
-            ids={name: names.get(id_, id_) for name, id_ in matched.ids.items()},
-            query=self._spelling.inward(operation.query, incoming.parameters(query)),
-            body=with_ids(operation.takes, body, names),
-            manners=self._manners,
-            problems=problems,
-            keys=_keys(request, visit),
+        stay = self._stays(visit)
+        if visit.caller and self._forwarding.concerns(visit.caller):
+            return await self._on_either_side(request, visit, matched.ids, stay)
+        takes = operation.takes is not None
+        data = await incoming.whole(request, self._most, stay, self._pace) if takes else b""
+        visit.data = data if self._recorder.is_on else b""
+        asked = await self._wording.asked(request, visit, matched.ids, data)
+        del data  # what follows may take long, and it may be large
+        if visit.caller:
+            await stay.begin(str(visit.caller.key.owner))
+        return await self._translated(request, visit, operation, asked)
+
+    async def _on_either_side(
+        self, request: web.BaseRequest, visit: Visit, ids: Mapping[str, str], stay: Stay
+    ) -> Said | Carried:
+        """What may be for the legacy service: its answer, else that of the current one's calls."""
+        data = visit.data = await incoming.whole(request, self._most, stay, self._pace)
+        came = await self._came(request, visit, ids, data)
+        await stay.begin(str(came.caller.key.owner))
+        if await self._forwarding.compares(came):
+            visit.compares, visit.told["mode"] = came, COMPARE
+        if sent := await self._forwarding.answer(came):
+            visit.over = sent.over
+            return sent.carried
+        try:
+            asked = await self._wording.asked(request, visit, ids, data)
+            return await self._translated(request, visit, came.operation, asked)
+        except Failure as failure:
+            if carried := await self._forwarding.instead(came, failure):
+                return carried
+            raise
+
+    async def _translated(
+        self, request: web.BaseRequest, visit: Visit, operation: Operation, asked: Request
+    ) -> Said:
+        if visit.caller is None or not operation.writes:
+            flow = operation.flow(asked)
+            answer = await self._player.play(flow, visit.caller, asked.problems)
+            return await self._wording.answered(visit, answer)
+        wanted = Wanted(operation, asked, visit.caller, _idempotency(request), asked.problems)
+        say = partial(self._wording.answered, visit)
+        said, visit.over = await self._once.answer(
+            wanted, say, partial(self._wording.refusal, visit)
         )
-        flow = operation.flow(asked)
-        answer = await self._player.play(flow, visit.caller, problems)
-        visit.notices = answer.notices
-        shown = await self._shown(operation, visit, dict(answer.body))
-        return answers.done(self._spelling.outward(operation.gives, shown))
+        return said
+
+    async def _translated_alone(self, visit: Visit, came: Came) -> Said:
+        """What would be answered to a read by the current service's calls; raises Unreachable."""
+        caller = Caller(came.caller.key, visit.request_id)
+        alone = Visit(visit.request_id, visit.began, came.operation, caller, as_sent=visit.as_sent)
+        flow, problems = came.operation.flow(came.asked), came.asked.problems
+        try:
+            answer = await self._player.play(flow, caller, problems)
+            return await self._wording.answered(alone, answer)
+        except Unreachable:
+            raise
+        except Failure as failure:
+            return await self._wording.refusal(alone, failure)
+
+    async def _came(
+        self, request: web.BaseRequest, visit: Visit, ids: Mapping[str, str], data: bytes
+    ) -> Came:
+        """The request as it came, and as flows would have it, where it can be read at all."""
+        try:
+            asked = await self._wording.asked(request, visit, ids, data)
+        except Invalid:
+            digest = sha256(data).hexdigest()
+            asked = Request(self._clock(), token(), ids, body={"unread": digest})
+        path, query = incoming.path_and_query(request)
+        headers = passed_headers.of_legacy_request(request.headers)
+        headers["X-Request-Id"] = visit.request_id
+        target = f"{path}?{query}" if query else path
+        operation, caller = cast("Operation", visit.operation), cast("Caller", visit.caller)
+        named = tuple(ids.values())
+        return Came(
+            operation,
+            caller,
+            named,
+            asked,
+            target,
+            headers,
+            data,
+            idempotency=_idempotency(request),
+            told=visit.told,
+        )
+
+    def _stays(self, visit: Visit) -> Stay:
+        """Raises Overloaded where there is no use in reading the body."""
+        if visit.caller is None:
+            visit.stay = self._load.stay("without a key")
+        else:
+            merchant = str(visit.caller.key.owner)
+            visit.stay = self._load.stay(merchant)
+            visit.stay.check(merchant)
+        return visit.stay
 
     async def _admitted(
         self, request: web.BaseRequest, visit: Visit, operation: Operation
@@ -135,6 +339,7 @@ class Handler:
         """Who is calling, and whether they may do so once more; raises Invalid for nobody we know."""
         address = self._address(request)
         if operation.keyless:
+            visit.caller = await self._named_all_the_same(request, visit, operation, address)
             return await self._limits.admit(f"address {address}", self._requests_per_hour)
         key = await self._key(request, visit)
         visit.caller = Caller(key, visit.request_id)
@@ -143,12 +348,30 @@ class Handler:
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
 
+    async def _named_all_the_same(
+        self, request: web.BaseRequest, visit: Visit, operation: Operation, address: Address | None
+    ) -> Caller | None:
+        """Whose a request is that needs no key, where that decides who answers it."""
+        given = request.headers.getall("X-API-Key", [])
+        if not (self._forwarding.any and len(given) == 1):
+            return None
+        try:
+            key = await self._keyring.find(given[0].strip())
+        except StoreUnavailable:
+            return None
+        if key is None or (key.allowed_ips and (address is None or not key.admits(address))):
+            return None
+        is_translated = self._forwarding.is_translated(key, operation)
+        return None if is_translated else Caller(key, visit.request_id)
+
     async def _key(self, request: web.BaseRequest, visit: Visit) -> Key:
         given = request.headers.getall("X-API-Key", [])
         if len(given) == 1:
-            if key := await self._keyring.find(given[0].strip()):
+            key = await self._keyring.find(given[0].strip())
+            if key and key.environment in self._environments:
                 return key
-            visit.told["why"] = "the API key is unknown or revoked"
+            what = "of an environment that is not configured" if key else "unknown or revoked"
+            visit.told["why"] = f"the API key is {what}"
         else:
             visit.told["why"] = "more than one API key" if given else "no API key"
         raise Invalid(errors.INVALID_KEY)
@@ -157,91 +380,29 @@ class Handler:
         forwarded = request.headers.getall("X-Forwarded-For", [])
         return address_of(request.remote, forwarded, self._trusted)
 
-    async def _body(
-        self, request: web.BaseRequest, operation: Operation
-    ) -> tuple[JSON, tuple[Problem, ...]]:
-        if operation.takes is None:
-            return None, ()
-        body = await incoming.json_body(request, self._most)
-        return kinds.read(operation.takes, self._spelling.inward(operation.takes, body))
 
-    async def _stood_for(
-        self, operation: Operation, visit: Visit, path: Mapping[str, str], body: JSON
-    ) -> dict[str, str]:
-        """What the ids of a request stand for, where that is something else."""
-        if visit.caller is None:
-            return {}
-        sent = {id_ for _kind, id_ in ids_in(operation.takes, body)} | set(path.values())
-        names = await self._ids.current(visit.caller.key.owner, sent) if sent else {}
-        visit.as_sent = {names.get(id_, id_): id_ for id_ in sent}
-        return names
-
-    async def _shown(self, operation: Operation, visit: Visit, body: JSON) -> JSON:
-        """An answer with the ids that its client knows."""
-        if visit.caller is None:
-            return body
-        names = await self._ids.legacy_in(visit.caller.key.owner, operation.gives, body)
-        return with_ids(operation.gives, body, names | visit.as_sent)
-
-    async def _refusal(self, failure: Failure, visit: Visit) -> Said:
-        answer = errors.answer(failure)
-        visit.told["codes"] = list(dict.fromkeys(one.code for one in answer.problems))
-        if fields := [one.field for one in answer.problems if one.field]:
-            visit.told["fields"] = fields[:10]
-        if answer.status >= 500 or isinstance(failure, Refused):
-            visit.told |= {"failure": type(failure).__name__, **_because(failure)}
-        takes = visit.operation.takes if visit.operation else None
-        names = await self._names_in_messages(answer, visit)
-        named = [self._named(one, takes, names) for one in answer.problems]
-        return answers.refusal(ErrorAnswer(answer.status, tuple(named), answer.retry_after))
-
-    async def _names_in_messages(self, answer: ErrorAnswer, visit: Visit) -> dict[str, str]:
-        found = {id_ for one in answer.problems for id_ in IN_TEXT.findall(one.message)}
-        if not found or visit.caller is None:
-            return {}
-        try:
-            return await self._ids.known(visit.caller.key.owner, found) | visit.as_sent
-        except StoreUnavailable:
-            return visit.as_sent
-
-    def _named(self, problem: Problem, takes: Any, names: Mapping[str, str]) -> Problem:
-        """A problem with its field in the client's own words, in the message too."""
-        message = with_ids_in_text(problem.message, names.get)
-        if problem.field is None:
-            return Problem(problem.code, message)
-        own = self._spelling.field(takes, problem.field)
-        return Problem(problem.code, message.replace(problem.field, own), own)
-
-
-def _keys(request: web.BaseRequest, visit: Visit) -> tuple[str, ...]:
-    if visit.caller is None:
-        return ()
-    pair = visit.caller.key.pair
-    return (request.headers.get("X-API-Key", "").strip(), pair.access_key, pair.secret_key)
-
-
-def _because(failure: Failure) -> dict[str, Any]:
-    """Of a refusal its status and the codes that are known; other texts are the service's."""
-    if not isinstance(failure, Refused):
-        return {"because": str(failure)}
-    codes = [one.code if one.code in KNOWN_CODES else "unknown" for one in failure.problems]
-    return {"service_status": failure.status, "service_codes": codes}
+def _idempotency(request: web.BaseRequest) -> str | None:
+    given = request.headers.getall("Idempotency-Key", [])
+    # A summary may write too; it is a read to its client, and never what one asks for twice.
+    return idempotency_key(given) if request.method != "GET" else None
 
 
 def _log(request: web.BaseRequest, visit: Visit, status: int) -> None:
-    caller, seconds = visit.caller, asyncio.get_running_loop().time() - visit.began
-    line: dict[str, Any] = {
-        "status": status,
-        "method": request.method,
-        "operation": visit.operation.name if visit.operation else None,
-        "ms": round(seconds * 1000, 1),
-        "merchant": caller.key.merchant if caller else None,
-        "environment": caller.key.environment if caller else None,
-        "key": caller.key.name if caller else None,
-        "request_id": visit.request_id,
-        "upstream_calls": caller.calls if caller else 0,
-        "upstream_ms": round(caller.seconds * 1000, 1) if caller else 0,
-    }
-    (log.error if status >= 500 else log.info)("request", **line, **visit.told)
+    caller, told = visit.caller, visit.told
+    if visit.over and visit.over.request_id != visit.request_id:
+        told = {**told, "retry_of": visit.over.request_id}  # which is what `trace` knows
+    request_line.tell(
+        status=status,
+        method=request.method,
+        began=visit.began,
+        request_id=visit.request_id,
+        face="legacy",
+        operation=visit.operation.name if visit.operation else None,
+        owner=caller.key.owner if caller else None,
+        key=caller.key.name if caller else None,
+        calls=caller.calls if caller else 0,
+        seconds=caller.seconds if caller else 0.0,
+        more=told,
+    )
     for notice in visit.notices:
         log.warning("notice", request_id=visit.request_id, notice=notice)

@@ -7,15 +7,15 @@ object is called may be imported later. A stand-in is recorded before it is hand
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
+from gateway.lately import Lately
 from gateway.store import Store
 from gateway.store.id_rows import Collision, current_ids, keep, legacy_ids
 from gateway.store.ledger import Owner
-from mappings.grammar import JSON
-from mappings.ids import ids_in, ids_mentioned, needs_stand_in, stand_in
+from mappings.ids import needs_stand_in, stand_in
 
 _KEPT = 200_000
 _SECONDS = 60
@@ -27,24 +27,38 @@ class Ids:
         self._mode = mode
         # The oldest key: a key added later must not give every object another stand-in.
         self._key = next(iter(store.encryption.derived("stand-in ids").values()))
-        self._legacy: TTLCache[tuple[Owner, str], str] = TTLCache(_KEPT, _SECONDS)
+        self._legacy: Lately[tuple[Owner, str], str] = Lately(_KEPT, _SECONDS)
         self._current: LRUCache[tuple[Owner, str], str] = LRUCache(_KEPT)
 
     async def current(self, owner: Owner, those: Iterable[str]) -> dict[str, str]:
         """What each id that a client sent stands for; one that stands for nothing is left out."""
         wanted = set(those)
-        known = {id_: self._current[owner, id_] for id_ in wanted if (owner, id_) in self._current}
-        if missing := wanted - known.keys():
+        known = {id_: name for id_ in wanted if (name := self._current.get((owner, id_)))}
+        # What clients were just told is an object's own name stands for that object.
+        own = {id_ for id_ in wanted if self._legacy.get((owner, id_)) == id_}
+        if missing := wanted - known.keys() - own:
             found = await current_ids(self._store, owner, missing)
             for legacy_id, current_id in found.items():
                 self._current[owner, legacy_id] = current_id
             known |= found
         return known
 
-    async def legacy(self, owner: Owner, those: set[tuple[str, str]]) -> dict[str, str]:
-        """What clients call each of these (kind, id), where that differs; recorded by then."""
+    async def legacy(
+        self,
+        owner: Owner,
+        those: set[tuple[str, str]],
+        later: dict[str, str] | None = None,
+        *,
+        keeps: bool = True,
+    ) -> dict[str, str]:
+        """What clients call each of these (kind, id), where that differs.
+
+        It is recorded by then, but for the new names that are put into ``later``: those are to be
+        recorded before any client is told. ``keeps`` them in memory: not the very many of one answer,
+        which nobody asks for again so soon.
+        """
         wanted = {id_: kind for kind, id_ in those}
-        known = {id_: self._legacy[owner, id_] for id_ in wanted if (owner, id_) in self._legacy}
+        known = {id_: name for id_ in wanted if (name := self._legacy.get((owner, id_)))}
         if missing := wanted.keys() - known.keys():
             found = await legacy_ids(self._store, owner, missing)
             new: dict[str, str] = {}
@@ -53,18 +67,27 @@ class Ids:
                     name = stand_in(self._key, owner.merchant, id_)
                     if new.setdefault(name, id_) != id_:
                         raise Collision(name)
-            if new:
+            if later is None:
                 await keep(self._store, owner, new)
-                found |= {id_: name for name, id_ in new.items()}
-            for id_ in missing:
-                self._legacy[owner, id_] = found.get(id_, id_)
-            known |= found
+            else:
+                later |= new
+            known |= found | {id_: name for name, id_ in new.items()}
+            settled = missing if later is None else missing - set(new.values())
+            for id_ in settled if keeps else ():
+                self._legacy.put((owner, id_), known.get(id_, id_))
         return {id_: name for id_, name in known.items() if name != id_}
 
-    async def legacy_in(self, owner: Owner, shape: Any, value: JSON) -> dict[str, str]:
-        """The names of every id in a value of a shape."""
-        found, mentioned = ids_in(shape, value), ids_mentioned(shape, value)
-        names = await self.legacy(owner, found) if found else {}
+    async def legacy_of(
+        self,
+        owner: Owner,
+        found: set[tuple[str, str]],
+        mentioned: set[str],
+        later: dict[str, str] | None = None,
+        *,
+        keeps: bool = True,
+    ) -> dict[str, str]:
+        """The names of some ids, with their kinds; of those that are only mentioned, if they have one."""
+        names = await self.legacy(owner, found, later, keeps=keeps) if found else {}
         return names | await self.known(owner, mentioned - names.keys())
 
     async def known(self, owner: Owner, those: set[str]) -> dict[str, str]:

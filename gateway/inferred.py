@@ -39,10 +39,9 @@ class InferredOperations:
 
     async def call(self, call: Call, environment: str, make: Make) -> JSON:
         """Makes the call; NoSuchOperation where the service does not have the operation."""
-        endpoint = endpoint_of(call.method, call.path)
-        name = f"inferred {endpoint.method} {endpoint.path}"
-        if self._mode == "avoid" or (self._mode == "auto" and self._is_absent(environment, name)):
-            raise NoSuchOperation(name)
+        if lacking := self.lacks(call, environment):
+            raise NoSuchOperation(lacking)
+        name = _name(call)
         try:
             body = await make(call)
         except Refused as refused:
@@ -55,6 +54,12 @@ class InferredOperations:
             body = await self._again(call, refused, environment, name, make)
         await self._learn(environment, name, present=True)
         return body
+
+    def lacks(self, call: Call, environment: str) -> str | None:
+        """The operation's name, where the service is known not to have it."""
+        name = _name(call)
+        absent = self._mode == "auto" and self._is_absent(environment, name)
+        return name if self._mode == "avoid" or absent else None
 
     async def _again(
         self, call: Call, first: Refused, environment: str, name: str, make: Make
@@ -76,7 +81,16 @@ class InferredOperations:
         if known and known["present"] == present and present:
             return
         log.info("inferred_operation", environment=environment, operation=name, present=present)
-        await self._learned.put(environment, name, {"present": present, "at": int(self._clock())})
+        try:
+            now = int(self._clock())
+            await self._learned.put(environment, name, {"present": present, "at": now})
+        except Exception as error:  # noqa: BLE001 - the answer in hand is worth more than this
+            log.warning("not_remembered", what=name, error=type(error).__name__)
+
+
+def _name(call: Call) -> str:
+    endpoint = endpoint_of(call.method, call.path)
+    return f"inferred {endpoint.method} {endpoint.path}"
 
 
 async def _visible(call: Call, make: Make) -> bool:

@@ -2,12 +2,14 @@
 
 Only a recipient looked up by its address is kept so: a batch of many payments names few addresses.
 A change made through this gateway drops everything that its merchant has here; one made elsewhere
-is seen when the time is up.
+is seen when the time is up. Where other processes share the state nothing is kept: what is changed
+through one of them the others would not know, and who is paid must not depend on who answers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from cachetools import TTLCache
 
@@ -21,7 +23,16 @@ _Name = tuple[Owner, str, tuple[tuple[str, str], ...]]
 
 
 class Kept:
-    def __init__(self) -> None:
+    """``changed`` is told of each recipient that a change made through this process is about."""
+
+    def __init__(
+        self,
+        *,
+        is_alone: bool = True,
+        changed: Callable[[Owner, str], None] = lambda _owner, _id: None,
+    ) -> None:
+        self._is_alone = is_alone
+        self._tell = changed
         self._answers: TTLCache[_Name, tuple[int, JSON]] = TTLCache(_MOST, SECONDS)
         self._changes: Counter[Owner] = Counter()
 
@@ -31,10 +42,14 @@ class Kept:
 
     def put(self, owner: Owner, call: Call, body: JSON, asked_at: int) -> None:
         """``asked_at`` is the count when the call was made: it may answer from before a change."""
-        self._answers[_name(owner, call)] = (asked_at, body)
+        if self._is_alone:
+            self._answers[_name(owner, call)] = (asked_at, body)
 
-    def forget(self, owner: Owner) -> None:
+    def forget(self, owner: Owner, recipient: str = "") -> None:
+        """``recipient`` is the one that was changed, where it is one that is known."""
         self._changes[owner] += 1
+        if recipient:
+            self._tell(owner, recipient)
 
     def count(self, owner: Owner) -> int:
         return self._changes[owner]

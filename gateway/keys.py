@@ -23,9 +23,18 @@ from uuid import uuid4
 import structlog
 from cachetools import LRUCache, TTLCache
 
+from gateway.asking import Asking
+from gateway.logs import told
 from gateway.signing import Pair
 from gateway.store import StoreUnavailable
-from gateway.store.key_rows import change_count, changed_since, key_in_use, opened, pair_of
+from gateway.store.key_rows import (
+    change_count,
+    changed_since,
+    count_of_changes,
+    key_in_use,
+    opened,
+    pair_of,
+)
 from gateway.store.ledger import Owner
 from mappings.grammar import Unknown, Unreachable
 
@@ -51,7 +60,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _log = structlog.get_logger(__name__)
 
 
-def _unmapped(text: str) -> Network:
+def network_of(text: str) -> Network:
     """A network; one of IPv4-mapped addresses as IPv4's, because clients' addresses are so read."""
     network = ipaddress.ip_network(text)
     mapped = network.network_address.ipv4_mapped if network.version == 6 else None
@@ -76,22 +85,32 @@ class Key:
     pair: Pair = field(repr=False)
     requests_per_hour: int | None
     allowed_ips: tuple[Network, ...]
+    owner: Owner = field(init=False, repr=False, compare=False)
 
-    @property
-    def owner(self) -> Owner:
-        return Owner(self.merchant, self.environment)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "owner", Owner(self.merchant, self.environment))
 
     def admits(self, address: str | Address) -> bool:
         """Whether a client at this address may use the key; text that is no address may not."""
-        if not self.allowed_ips:
-            return True
-        try:
-            client = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        # A socket that serves both kinds shows an IPv4 client as ::ffff:192.0.2.1.
-        client = getattr(client, "ipv4_mapped", None) or client
-        return any(client in network for network in self.allowed_ips)
+        return admits(self.allowed_ips, address)
+
+
+def admits(allowed: Sequence[Network], address: str | Address | None) -> bool:
+    """Whether an address is in one of the networks, of which none is any address."""
+    if not allowed:
+        return True
+    try:
+        client = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    # A socket that serves both kinds shows an IPv4 client as ::ffff:192.0.2.1.
+    client = getattr(client, "ipv4_mapped", None) or client
+    return any(client in network for network in allowed)
+
+
+class Watcher(Protocol):
+    def __call__(self, changed: Sequence[AnyRow] | None, /) -> None:
+        """Hears of the keys that changed, with their pairs; None where anything may have."""
 
 
 class Keyring:
@@ -116,7 +135,8 @@ class Keyring:
         # By digest, never by the key. No time to live: the poll says when an entry is out of date.
         self._known: LRUCache[str, Key] = LRUCache(_KNOWN_KEYS)
         self._unknown: TTLCache[str, bool] = TTLCache(_UNKNOWN_KEYS, _UNKNOWN_SECONDS, clock)
-        self._asking: dict[str, asyncio.Task[Key | None]] = {}
+        self._asking: Asking[Key | None] = Asking()
+        self._watchers: list[Watcher] = []
         self._count = -1
         self._confirmed = clock()
         self._readable = True
@@ -131,31 +151,43 @@ class Keyring:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        ending = [task for task in (self._polling, *self._asking.values()) if task]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        if self._polling:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        await self._asking.end()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what is known may be used: the database could be read not long ago."""
+        return self._clock() - self._confirmed <= self._grace_seconds
+
+    @property
+    def count(self) -> int:
+        """The count of changes up to which watchers were told."""
+        return self._count
+
+    def watch(self, watcher: Watcher) -> None:
+        """Has it told of every change from now on."""
+        self._watchers.append(watcher)
 
     async def find(self, api_key: str) -> Key | None:
         """The key in use that a client names; None where there is none; StoreUnavailable."""
         if not 0 < len(api_key) <= LONGEST_KEY or not api_key.isascii():
             return None
-        digest = self._store.encryption.digests(api_key)[0].value
-        if self._clock() - self._confirmed <= self._grace_seconds:
+        digest = self._store.encryption.digest(api_key)
+        if self.is_fresh:
             if key := self._known.get(digest):
                 return key
             if digest in self._unknown:
                 return None
-        if not (asked := self._asking.get(digest)):
-            asked = asyncio.create_task(self._ask(digest, api_key))
-            self._asking[digest] = asked
-            asked.add_done_callback(lambda done: self._answered(digest, done))
-        # Others wait for the same answer: one client that goes away does not take it from them.
-        return await asyncio.shield(asked)
+        return await self._asking.ask(digest, lambda: self._ask(digest, api_key))
 
     async def refresh(self) -> None:
         """Re-reads the keys that changed since the last time; StoreUnavailable."""
         started = self._clock()
+        if await count_of_changes(self._store) == self._count:
+            self._confirmed = started
+            return
         async with self._store.read() as connection:
             count = await change_count(connection)
             # The first time nothing is known yet that could have changed.
@@ -165,6 +197,8 @@ class Keyring:
             self._known.clear()
         if count != self._count:
             self._unknown.clear()
+            for watcher in self._watchers:
+                watcher(changed if news else None)
         self._renew({row.id: row for row in changed})
         self._count = count
         self._confirmed = started
@@ -176,8 +210,8 @@ class Keyring:
                 await self.refresh()
             except StoreUnavailable as error:
                 self._hear(readable=False, error=str(error))
-            except Exception:  # noqa: BLE001 - if this task ended, revoked keys would go on working
-                _log.exception("keys_not_refreshed")
+            except Exception as error:  # noqa: BLE001 - if this task ended, revoked keys would go on working
+                _log.error("keys_not_refreshed", **told(error))
             else:
                 self._hear(readable=True)
 
@@ -210,11 +244,6 @@ class Keyring:
             self._unknown[digest] = True
         return key
 
-    def _answered(self, digest: str, done: asyncio.Task[Key | None]) -> None:
-        self._asking.pop(digest, None)
-        if not done.cancelled():
-            done.exception()  # seen, even where everyone who waited has gone
-
     def _key(self, row: AnyRow) -> Key:
         return Key(
             id=row.id,
@@ -224,7 +253,7 @@ class Keyring:
             environment=row.environment,
             pair=opened(row, Owner(row.merchant, row.environment), self._store.encryption),
             requests_per_hour=row.requests_per_hour,
-            allowed_ips=tuple(map(_unmapped, row.allowed_ips)),
+            allowed_ips=tuple(map(network_of, row.allowed_ips)),
         )
 
 

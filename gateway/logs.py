@@ -6,37 +6,75 @@ raised, never its text.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import threading
 import traceback
-from typing import Any
+from collections.abc import MutableMapping
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
 
 _SHARED: list[Any] = [
-    structlog.contextvars.merge_contextvars,
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 
 
-def configure(*, level: str = "info") -> None:
+def configure(*, level: str = "info", **of_each: Any) -> None:
+    """``of_each`` is told in every line."""
+
+    def telling(
+        _logger: Any, _method: str, line: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        line.update(of_each)
+        return line
+
     pretty = sys.stderr.isatty()
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(sort_keys=False)
-        if pretty
-        else structlog.processors.JSONRenderer()
-    )
+    renderer: Any = structlog.dev.ConsoleRenderer(sort_keys=False) if pretty else _as_json
     structlog.configure(
-        processors=[*_SHARED, renderer],
+        processors=[*_SHARED, telling, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # A line in one write: those of several workers must not run into each other.
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
-    # Libraries log texts of exceptions, and those can hold what was sent.
+    # Libraries log texts of exceptions, and those can hold what was sent. So can what Python itself
+    # writes about an exception that nobody caught, in a thread, a finalizer or anywhere.
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = lambda _type, error, _trace: crashed(error)
+    sys.unraisablehook = lambda unraisable: crashed(unraisable.exc_value)
+    threading.excepthook = lambda hook: crashed(hook.exc_value)
+
+
+# One for all lines: json.dumps makes a new one for each.
+_JSON = json.JSONEncoder(default=repr)
+
+
+def _as_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:
+    return _JSON.encode(line)
+
+
+class _Unfailing:
+    """A stream that loses what it cannot write: a full disk is not to cost a client's answer."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._flushes = stream.line_buffering  # with each line that is written
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        if not self._flushes:
+            with suppress(OSError):
+                self._stream.flush()
 
 
 class _Libraries(logging.Handler):
@@ -47,6 +85,10 @@ class _Libraries(logging.Handler):
         structlog.get_logger().warning(
             "library", logger=record.name, at=f"{record.filename}:{record.lineno}", **told(error)
         )
+
+
+def crashed(error: BaseException | None) -> None:
+    structlog.get_logger().error("crashed", **told(error))
 
 
 def told(error: BaseException | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.targets import outline
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation, Vocabulary
 
@@ -54,7 +55,7 @@ class Routes:
     def outline(self, path: str) -> str:
         """A path that leads nowhere as a log may tell it: words of ours, and nothing else of it."""
         known = {"v1", *(part for one in OPERATIONS for part in one.path.split("/"))}
-        return "/".join(part if part in known else "…" for part in path.split("/")[:8])
+        return outline(path, known)
 
 
 def _pattern(path: str, words: Mapping[str, str]) -> re.Pattern[str]:

@@ -6,14 +6,19 @@ errors. What a mistake says names the key and, where it stands in the file, the 
 
 from __future__ import annotations
 
+import calendar
 import ipaddress
 import json
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -22,9 +27,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
+    SecretStr,
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -100,17 +108,51 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _in_a_file(written: Any, name: str) -> Any:
+    """A section with what the file that it names holds in the place of a key."""
+    if isinstance(written, dict) and (named := written.get(f"{name}_file")):
+        return {**written, name: _read(Path(named)).strip()}
+    return written
+
+
 class Server(Section):
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
     admin_host: str = "127.0.0.1"
     admin_port: int = Field(8081, ge=0, le=65535)
     workers: int = Field(1, ge=1)
+    public_urls: Annotated[tuple[Origin, ...], BeforeValidator(_listed)] = ()
+    """Where clients reach the gateway, for what describes it; default is where it listens."""
     trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_listed)] = ()
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+    admin_token: SecretStr = SecretStr("")
+    admin_token_file: Path | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_file(cls, written: Any) -> Any:
+        return _in_a_file(written, "admin_token")
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_certificate_file and tls_key_file need each other")
+        token = self.admin_token.get_secret_value()
+        if (token or self.admin_token_file) and not re.fullmatch(r"[!-~]{16,}", token):
+            raise ValueError(
+                "the admin token must be at least 16 visible characters, without spaces"
+            )
+        return self
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls_certificate_file else "http"
 
 
 class Environment(Section):
     base_url: Origin
+    ca_file: Path | None = None
     legacy_base_url: Literal[""] | Origin = ""
 
 
@@ -126,6 +168,9 @@ class Environments(Section):
 def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8")
+    except FileNotFoundError:
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise Misconfigured([f"{path}: there is no such file{where}"]) from None
     except OSError as error:
         raise Misconfigured([f"{path}: {error.strerror or error}"]) from None
     except UnicodeDecodeError:
@@ -138,29 +183,130 @@ class Addressed(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_file(cls, written: Any) -> Any:
-        if isinstance(written, dict) and (named := written.get("url_file")):
-            return {**written, "url": _read(Path(named)).strip()}
-        return written
+        return _in_a_file(written, "url")
 
 
 class State(Addressed):
     url: Annotated[str, AfterValidator(_one_of("sqlite", "postgresql"))] = "sqlite:///gateway.db"
     url_file: Path | None = None
     encryption_key_file: Path = Path("gateway.key")
+    mark_file: Path | None = None
+
+    @property
+    def mark(self) -> Path:
+        """Where the last number of the state is kept; see store/marks.py."""
+        return self.mark_file or Path(f"{self.encryption_key_file}.mark")
 
 
 class Limits(Addressed):
     url: Annotated[str, AfterValidator(_one_of("memory", "redis", "rediss"))] = "memory://"
     url_file: Path | None = None
     requests_per_hour: int = Field(10_000, ge=1)
+    hosts: int = Field(1, ge=1)
     body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
+
+
+class Load(Section):
+    """For each process. Seconds and bytes are bounds of what a client may take."""
+
+    in_flight: int = Field(128, ge=1)
+    in_flight_per_merchant: int = Field(32, ge=1)
+    queue: int = Field(512, ge=0)
+    queue_per_merchant: int = Field(128, ge=0)
+    queue_seconds: float = Field(5, gt=0, le=60)
+    connections: int = Field(2000, ge=16)
+    head_seconds: float = Field(10, gt=0)
+    idle_seconds: float = Field(75, gt=0)
+    pressed_seconds: float = Field(5, gt=0)
+    body_seconds: float = Field(8, gt=0)
+    body_bytes_per_second: int = Field(16 * 1024, ge=0)
+    held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.in_flight_per_merchant > self.in_flight:
+            raise ValueError("in_flight_per_merchant is more than in_flight, which is for all")
+        if self.queue_per_merchant > self.queue:
+            raise ValueError("queue_per_merchant is more than queue, which is for all")
+        return self
 
 
 class Upstream(Section):
     timeout_seconds: float = Field(25, gt=0)
+    bytes_per_second: int = Field(256 * 1024, ge=0)
     connections: int = Field(100, ge=1)
+    ca_file: Path | None = None
+    proxy: Literal[""] | Annotated[Origin, AfterValidator(_one_of("http"))] = ""
+    proxy_credentials: SecretStr = SecretStr("")
+    proxy_credentials_file: Path | None = None
+    breaker_failures: int = Field(10, ge=0)
+    breaker_seconds: float = Field(5, gt=0)
     signed_target: Literal["auto", "path", "path-and-query"] = "auto"
     inferred_operations: Literal["auto", "use", "avoid"] = "auto"
+    abandoned_check_seconds: float = Field(3600, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_file(cls, written: Any) -> Any:
+        return _in_a_file(written, "proxy_credentials")
+
+    @model_validator(mode="after")
+    def _has_a_proxy(self) -> Self:
+        credentials = self.proxy_credentials.get_secret_value()
+        if credentials and not self.proxy:
+            raise ValueError("proxy_credentials are of no use without proxy")
+        if credentials and ":" not in credentials:
+            raise ValueError("proxy_credentials must be name:password")
+        return self
+
+
+class Lists(Section):
+    """Of questions that only the legacy interface has; of each process."""
+
+    index: bool = False
+    index_seconds: float = Field(3600, ge=60)
+    index_recipients: int = Field(250_000, ge=1)
+
+
+MONTHS_TO_SUNSET = 3
+"""From the announcement to the removal (current interface, section 9)."""
+
+
+def _day(given: Any) -> Any:
+    if given == "" or given is None or type(given) is date:
+        return given or None
+    if isinstance(given, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", given):
+        with suppress(ValueError):
+            return date.fromisoformat(given)
+    raise ValueError('must be a day, written as "2026-11-30"')
+
+
+Day = Annotated[date | None, BeforeValidator(_day)]
+
+
+class Deprecation(Section):
+    announced: Day = None
+    sunset: Day = None
+    after_sunset: Literal["serve", "refuse"] = "serve"
+    page: Literal[""] | Origin = ""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.sunset and not self.announced:
+            raise ValueError("sunset needs announced, the day on which clients were told of it")
+        if self.announced and self.sunset and self.sunset < self.announced:
+            raise ValueError("sunset is before announced")
+        return self
+
+    @property
+    def sunset_date(self) -> date | None:
+        """The day from which the interface may be gone; three months later unless one is given."""
+        if self.sunset or not self.announced:
+            return self.sunset
+        months = self.announced.month - 1 + MONTHS_TO_SUNSET
+        year, month = self.announced.year + months // 12, months % 12 + 1
+        last = calendar.monthrange(year, month)[1]
+        return date(year, month, min(self.announced.day, last))
 
 
 class LegacyWords(Section):
@@ -218,6 +364,85 @@ class Legacy(Section):
         )
 
 
+class Signed(Section):
+    unknown_keys: Literal["refuse", "forward"] = "refuse"
+    environment: Literal["", "live", "sandbox"] = ""
+
+    @model_validator(mode="after")
+    def _knows_where(self) -> Self:
+        if self.unknown_keys == "forward" and not self.environment:
+            raise ValueError('unknown_keys = "forward" needs environment, "live" or "sandbox"')
+        return self
+
+
+FEWEST_DAYS = 30
+"""What is younger may still be needed to find out about a write, or to answer a client."""
+
+
+def _days(number: int) -> int:
+    if 0 < number < FEWEST_DAYS:
+        raise ValueError(f"must be {FEWEST_DAYS} or more, or 0 for good")
+    return number
+
+
+Days = Annotated[int, Field(ge=0), AfterValidator(_days)]
+
+
+class Retention(Section):
+    """For how long; 0 is for good."""
+
+    journal_days: Days = 400
+    texts_days: Days = 400
+    usage_days: Days = 400
+    audit_days: Days = 1095
+
+
+class Traces(Section):
+    endpoint: Literal[""] | Origin = ""
+    ratio: float = Field(1.0, ge=0, le=1)
+
+
+class Comparing(Section):
+    """Of keys that are switched to ``compare``: who answers, and how many reads are compared."""
+
+    answers: Literal["legacy", "current"] = "legacy"
+    sample: float = Field(1.0, gt=0, le=1)
+    queue: int = Field(100, ge=1)
+
+
+class Recording(Section):
+    """Of legacy clients' requests and their answers, scrubbed; off where there is no directory."""
+
+    directory: str = ""
+    keys: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    operations: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    sample: float = Field(1.0, gt=0, le=1)
+    file_bytes: int = Field(16 * 1024 * 1024, ge=64 * 1024)
+    files: int = Field(8, ge=1)
+    queue: int = Field(500, ge=1)
+
+
+def url_of(host: str, port: int, scheme: str = "http") -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The file that settings are of, which is no part of what they say."""
+
+    path: Path | None = field(default=None, compare=False)
+    text: str = field(default="", compare=False)
+
+    def placed(self, key: str, what: str) -> str:
+        """One line: what is said of a key, and where that was set."""
+        variables = {".".join(keys): name for name in os.environ if (keys := keys_of(name))}
+        set_by = next((name for named, name in variables.items() if _within(named, key)), None)
+        if set_by:
+            return f"environment variable {set_by}: {what}"
+        line = _line_of(self.text, key.split("."))
+        return f"{self.path}:{line}: {key}: {what}" if self.path and line else f"{key}: {what}"
+
+
 class Settings(BaseSettings):
     """All of it; the names are those of the README's configuration table."""
 
@@ -230,9 +455,29 @@ class Settings(BaseSettings):
     environments: Environments = Environments()
     state: State = State()
     limits: Limits = Limits()
+    load: Load = Load()
     upstream: Upstream = Upstream()
     legacy: Legacy = Legacy()
+    lists: Lists = Lists()
+    signed: Signed = Signed()
+    comparing: Comparing = Comparing()
+    recording: Recording = Recording()
+    deprecation: Deprecation = Deprecation()
+    retention: Retention = Retention()
+    traces: Traces = Traces()
     vocabulary: Words = Words()
+    _written: Written = PrivateAttr(Written())
+
+    def read_from(self, written: Written) -> Self:
+        self._written = written
+        return self
+
+    def placed(self, problem: str) -> str:
+        """What begins with a key, with where that was set; anything else as it is."""
+        key, _, what = problem.partition(": ")
+        if key.partition(".")[0] not in Settings.model_fields:
+            return problem
+        return self._written.placed(key, what)
 
     @classmethod
     def settings_customise_sources(
@@ -282,32 +527,63 @@ def keys_of(variable: str) -> list[str] | None:
 def load(path: Path | None) -> Settings:
     """Reads a configuration file and the environment; raises Misconfigured."""
     text = _read(path) if path else ""
+    file = Written(path, text)
     try:
         written = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise Misconfigured([f"{path}: not TOML: {error}"]) from None
+    if exposed := list(_secrets(written, path)):
+        raise Misconfigured(exposed)
     try:
-        return Settings(**written)
+        return Settings(**written).read_from(file)
     except ValidationError as error:
-        raise Misconfigured(_problems(error, path, text)) from None
+        raise Misconfigured(list(_problems(error, file))) from None
 
 
-def _problems(error: ValidationError, path: Path | None, text: str) -> list[str]:
-    variables = {".".join(keys): name for name in os.environ if (keys := keys_of(name))}
-    lines = []
+SECRETS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
+"""Keys that a variable or a file of their own may set, and the configuration file may not."""
+
+
+def _secrets(written: dict[str, Any], path: Path | None) -> Iterator[str]:
+    for section, key in SECRETS:
+        there = written.get(section)
+        if isinstance(there, dict) and key in there:
+            variable = f"{ENVIRONMENT_PREFIX}{section}__{key}".upper()
+            yield (
+                f"{path}: {section}.{key}: is a secret, and not for this file; put it into a file "
+                f"of its own that {key}_file names, or set {variable}"
+            )
+
+
+def _problems(error: ValidationError, file: Written) -> Iterator[str]:
     for problem in error.errors(include_input=False, include_url=False, include_context=False):
         keys = [str(part) for part in problem["loc"]]
         what = {
-            "extra_forbidden": "unknown key",
+            "extra_forbidden": _unknown(keys),
             "missing": "missing",
         }.get(problem["type"], problem["msg"].removeprefix("Value error, "))
-        key, line = ".".join(keys), _line_of(text, keys)
-        set_by = next((name for named, name in variables.items() if _within(named, key)), None)
-        if set_by:
-            lines.append(f"environment variable {set_by}: {what}")
-        else:
-            lines.append(f"{path}:{line}: {key}: {what}" if path and line else f"{key}: {what}")
-    return lines
+        yield file.placed(".".join(keys), what)
+
+
+def _unknown(keys: list[str]) -> str:
+    """With what may have been meant, or all that there is where that is little."""
+    known = list(_keys_in(keys[:-1]))
+    if meant := get_close_matches(keys[-1], known, 1):
+        return f"unknown key; did you mean {meant[0]}?"
+    return f"unknown key; there is {' and '.join(known)}" if 0 < len(known) < 3 else "unknown key"
+
+
+def _keys_in(section: list[str]) -> Mapping[str, FieldInfo]:
+    within: Any = Settings
+    for name in section:
+        told = within.model_fields[name].annotation
+        within = next(
+            (one for one in (told, *get_args(told)) if hasattr(one, "model_fields")), None
+        )
+        if within is None:
+            return {}
+    fields: Mapping[str, FieldInfo] = within.model_fields
+    return fields
 
 
 def _within(one: str, other: str) -> bool:

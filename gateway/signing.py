@@ -6,9 +6,10 @@ method, LF, request path starting with /v1, LF, body, LF.
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from gateway.keyed import Keyed
 
 if TYPE_CHECKING:
     from gateway.settings import CurrentWords
@@ -21,6 +22,11 @@ Form = Literal["path", "path-and-query"]
 class Pair:
     access_key: str
     secret_key: str = field(repr=False)
+    keyed: Keyed = field(init=False, repr=False, compare=False)
+    """What it signs with."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keyed", Keyed(self.secret_key.encode()))
 
 
 def in_form(form: Form, target: str) -> str:
@@ -33,19 +39,16 @@ def signed_text(stamp: int, method: str, target: str, body: bytes) -> bytes:
     return _head(stamp, method, target) + body + b"\n"
 
 
-def signature(secret: str, stamp: int, method: str, target: str, body: bytes) -> str:
+def signature(keyed: Keyed, stamp: int, method: str, target: str, body: bytes) -> str:
     # signed_text in pieces: a body may be large, and need not be copied to be signed.
-    digest = hmac.new(secret.encode(), _head(stamp, method, target), "sha256")
-    digest.update(body)
-    digest.update(b"\n")
-    return digest.hexdigest()
+    return keyed.hexdigest(_head(stamp, method, target), body, b"\n")
 
 
 def signed_headers(
     pair: Pair, words: CurrentWords, *, stamp: int, method: str, target: str, body: bytes
 ) -> dict[str, str]:
     """The two headers that authenticate a request, in the service's words."""
-    signed = signature(pair.secret_key, stamp, method, target, body)
+    signed = signature(pair.keyed, stamp, method, target, body)
     return {
         "Authorization": f"{words.scheme} {pair.access_key}:{signed}",
         words.timestamp_header: str(stamp),

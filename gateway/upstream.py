@@ -11,7 +11,6 @@ The service sees each request exactly once for each attempt that is meant:
 from __future__ import annotations
 
 import asyncio
-import io
 import re
 import time
 from contextlib import asynccontextmanager
@@ -24,11 +23,16 @@ import structlog
 from aiohttp import http_parser
 from yarl import URL
 
-from gateway.attempt import Answered, Attempt, Lost, SignedRequest, Unfit
+from gateway import traces
+from gateway.attempt import Answered, Attempt, Lost, Turn, Unfit
+from gateway.breaker import Breakers, Trial
 from gateway.clock import Clock
+from gateway.connections import session_of
+from gateway.exchange import Origin
 from gateway.settings import Misconfigured
 from gateway.signed_target import Forgetful, Learned, SignedTarget
 from gateway.signing import Form, Pair, in_form
+from gateway.way_out import WayOut
 from mappings.grammar import Unknown, Unreachable
 
 if TYPE_CHECKING:
@@ -38,15 +42,13 @@ if TYPE_CHECKING:
 
     from gateway.settings import Settings
 
-CONNECT_PART = 1 / 5
-"""The part of the time for a call that may be spent on one connection's TCP and TLS."""
-
-IDLE_SECONDS = 4
-"""Less than the five seconds after which common servers close an idle connection: a write that
-meets the closing one is a write of unknown outcome."""
 
 UNFIT = 5
 """Connections that one call finds unfit before it gives up: a server may speak first on each."""
+
+NO_ANSWER = frozenset({502, 504, *range(520, 528), 598, 599})
+"""Words of proxies and delivery networks for having no answer of the service: what it did, or still
+does, they do not say."""
 
 ANSWER_BYTES = 64 * 1024 * 1024
 """An answer of the service may be as large, whatever clients may send."""
@@ -91,6 +93,36 @@ class _Way:
     other_time: bool = False
 
 
+class Deadline:
+    """When a call has taken too long: the later, the more bytes it sends and is answered.
+
+    How fast they come is not asked as long as the first ``seconds`` last.
+    """
+
+    def __init__(self, seconds: float, bytes_per_second: int) -> None:
+        self._seconds = seconds
+        self._bytes_per_second = bytes_per_second
+        self._timeout: asyncio.Timeout | None = None
+
+    def of(self, size: int) -> asyncio.Timeout:
+        """To be entered by a call that sends so many bytes."""
+        self._seconds += self._for(size)
+        self._timeout = asyncio.timeout(self._seconds)
+        return self._timeout
+
+    def came(self, size: int) -> None:
+        """So many bytes more of the answer."""
+        if self._timeout and (when := self._timeout.when()) is not None:
+            self._seconds += self._for(size)
+            self._timeout.reschedule(when + self._for(size))
+
+    def _for(self, size: int) -> float:
+        return size / self._bytes_per_second if self._bytes_per_second else 0.0
+
+    def __str__(self) -> str:
+        return f"no answer within {self._seconds:.3g} s"
+
+
 @dataclass(slots=True)
 class _Call:
     environment: str
@@ -101,26 +133,39 @@ class _Call:
     request_id: str
     write: bool
     may_repeat: bool
+    turn: Turn | None
+    deadline: Deadline
     attempts: int = 0
     left: bool = False
+    sent: float = 0.0
 
     def failure(self, why: str) -> Unreachable | Unknown:
-        return Unknown(why) if self.write and self.left else Unreachable(why)
+        if self.write and self.left:
+            return Unknown(why, age=time.monotonic() - self.sent)
+        return Unreachable(why)
 
 
 class Upstream:
     """Made by ``open_upstream``."""
 
     def __init__(
-        self, settings: Settings, session: aiohttp.ClientSession, clock: Clock, learned: Learned
+        self,
+        settings: Settings,
+        session: aiohttp.ClientSession,
+        clock: Clock,
+        learned: Learned,
+        breakers: Breakers,
     ) -> None:
         self.clock = clock
+        self._breakers = breakers
         self._session = session
         self._words = settings.vocabulary.current
-        self._seconds = settings.upstream.timeout_seconds
+        self.timeout_seconds = settings.upstream.timeout_seconds
+        self._bytes_per_second = settings.upstream.bytes_per_second
         self._most = max(settings.limits.body_bytes, ANSWER_BYTES)
+        way_out = WayOut(settings)
         self._origins = {
-            name: URL(environment.base_url)
+            name: Origin(session, URL(environment.base_url), way_out.of(name))
             for name, environment in settings.environments.configured().items()
         }
         self.signed_target = SignedTarget(settings.upstream, self._origins, learned)
@@ -135,11 +180,15 @@ class Upstream:
         *,
         request_id: str,
         write: bool,
+        turn: Turn | None = None,
     ) -> Reply:
         """Sends ``target`` (``/v1/...``, its query percent-encoded) byte for byte.
 
+        What waits for a connection is signed when it has one, and only while it is its ``turn``.
+
         Raises Unreachable (a write that never left, a read without an answer) and Unknown (a
-        write that left and has no answer that can be read: it may have happened).
+        write that left and has no answer that can be read: it may have happened). While the
+        service gives no answers, it is not even tried (``breaker``).
         """
         if not TARGET.fullmatch(target):
             raise ValueError("a target begins with /v1/ and is visible ASCII")
@@ -153,18 +202,32 @@ class Upstream:
             request_id=request_id,
             write=write,
             may_repeat=not write,
+            turn=turn,
+            deadline=Deadline(self.timeout_seconds, self._bytes_per_second),
         )
+        with self._breakers.trial(environment) as trial:
+            way, answered = await self._met(call, trial)
+        await self._note(call, way, answered)
+        seconds = time.monotonic() - began
+        return Reply(answered.status, answered.headers, answered.body, seconds, call.attempts)
+
+    async def _met(self, call: _Call, trial: Trial) -> tuple[_Way, Answered]:
         try:
-            async with asyncio.timeout(self._seconds):
-                way, answered = await self._answer(call)
+            async with call.deadline.of(len(call.body)):
+                met = await self._answer(call)
         except TimeoutError:
-            failure = call.failure(f"no answer within {self._seconds:g} s")
+            failure = call.failure(str(call.deadline))
+            if call.left:  # else it waited for a connection that others have
+                trial.failed()
         except Lost as lost:
             failure = call.failure(str(lost))
+            if lost.dropped or not call.attempts:
+                trial.failed()
+            else:
+                trial.answered()
         else:
-            await self._note(call, way, answered)
-            seconds = time.monotonic() - began
-            return Reply(answered.status, answered.headers, answered.body, seconds, call.attempts)
+            trial.answered()
+            return met
         raise failure
 
     async def _answer(self, call: _Call) -> tuple[_Way, Answered]:
@@ -209,14 +272,16 @@ class Upstream:
             pair=call.pair,
             words=self._words,
             method=call.method,
-            path=origin.raw_path.rstrip("/") + call.target,
+            path=origin.path + call.target,
             signed=in_form(way.form, call.target),
             body=call.body,
             wall=self.clock.wall,
             correction=way.correction,
+            came=call.deadline.came,
+            turn=call.turn,
         )
         try:
-            return await self._perform(call, attempt, origin)
+            return await origin.exchanged(attempt, _headers(call), self._most)
         except Exception as error:
             if isinstance(error, Lost) or not attempt.left:
                 raise
@@ -224,19 +289,9 @@ class Upstream:
             lost = Lost(type(error).__name__)
         finally:
             call.left = attempt.left
+            call.sent = attempt.sent
             call.attempts += attempt.left
         raise lost
-
-    async def _perform(self, call: _Call, attempt: Attempt, origin: URL) -> Answered:
-        async with self._session.request(
-            call.method,
-            URL(f"{str(origin).rstrip('/')}{call.target}", encoded=True),
-            data=io.BytesIO(call.body) if call.body else None,
-            headers=_headers(call),
-            allow_redirects=False,
-            middlewares=(attempt,),
-        ) as response:
-            return await attempt.answer(response, self._most)
 
     async def _note(self, call: _Call, way: _Way, answered: Answered) -> None:
         """What the last answer tells of the clock, the signed target and the pair."""
@@ -264,30 +319,32 @@ def _headers(call: _Call) -> dict[str, str]:
         "Accept-Encoding": "identity",
         "User-Agent": USER_AGENT,
         "X-Request-Id": call.request_id,
+        **traces.headers(),
     }
-    return headers | ({"Content-Type": "application/json"} if call.body else {})
+    if call.body:
+        headers |= {"Content-Type": "application/json", "Content-Length": str(len(call.body))}
+    elif call.method != "GET":
+        headers["Content-Length"] = "0"
+    return headers
 
 
 @asynccontextmanager
 async def open_upstream(
-    settings: Settings, *, clock: Clock | None = None, learned: Learned | None = None
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    learned: Learned | None = None,
+    breakers: Breakers | None = None,
 ) -> AsyncIterator[Upstream]:
-    connector = aiohttp.TCPConnector(
-        limit=0,
-        limit_per_host=settings.upstream.connections,  # a sandbox that hangs takes none of live's
-        keepalive_timeout=IDLE_SECONDS,
-    )
-    connect = settings.upstream.timeout_seconds * CONNECT_PART
-    async with aiohttp.ClientSession(
-        connector=connector,
-        request_class=SignedRequest,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect),
-        trust_env=False,
-        auto_decompress=False,
-        skip_auto_headers=("Content-Type",),
-    ) as session:
-        yield Upstream(settings, session, clock or Clock(), learned or Forgetful())
+    async with session_of(settings, "Content-Type") as session:
+        breakers = breakers or breakers_of(settings)
+        yield Upstream(settings, session, clock or Clock(), learned or Forgetful(), breakers)
+
+
+def breakers_of(settings: Settings) -> Breakers:
+    upstream = settings.upstream
+    environments = settings.environments.configured()
+    return Breakers(environments, upstream.breaker_failures, upstream.breaker_seconds)
 
 
 def check_extensions() -> None:

@@ -2,14 +2,28 @@
 
 Text is ``str``, whole numbers are ``int``, numbers with a point or an exponent are ``Decimal``
 and are written as they were read (``1.10``, ``1E5``). Never a float. Key order is kept.
+
+Of a large text the long lists become ``Rows``: what was read and what is written is in hand a slice
+at a time. The values are the same, and so are the bytes.
 """
 
 from __future__ import annotations
 
+import io
+from codecs import BOM_UTF8, getincrementaldecoder
+from collections.abc import Collection, Iterator
 from decimal import Decimal
 from typing import Any, Self
 
 import simplejson
+
+from mappings.rows import SLICE, Each, Packed, Rows, slices_of
+
+LARGE = 256 * 1024
+"""Bytes from which a text is read by slices, and worked on where it holds up nobody (``aside``)."""
+
+LONG = frozenset({"payments", "update_payments", "remove_payments", "entries"})
+"""The lists that may be very long: the documents set no bound to the payments of a batch."""
 
 DEPTH = 64
 """How deep objects and arrays may be nested; the documents' deepest are nested five deep."""
@@ -46,13 +60,18 @@ class Number(Decimal):
         return type(self), (self._text,)
 
 
-def read(data: bytes) -> Any:
+def read(data: bytes, packs: Collection[str] = ()) -> Any:
     """The value of one JSON text, UTF-8 with or without a byte order mark; raises Unreadable.
 
     Refused besides what is not JSON: an object with the same key twice, ``NaN`` and
     ``Infinity``, halves of surrogate pairs, more than ``DEPTH`` levels or ``DIGITS`` digits.
-    ``-0`` becomes 0.
+    ``-0`` becomes 0. ``packs`` are the fields whose lists are ``Rows`` where they are long.
     """
+    if packs and len(data) > LARGE:
+        try:
+            return _BySlices(data, packs).read()
+        except _Odd:
+            pass  # what is wrong with it is told by whoever reads all of it
     reason, value = _read(data)
     if reason:  # raised here and not where it was found: the cause's text holds the input
         raise Unreadable(reason)
@@ -63,12 +82,89 @@ def write(value: Any) -> bytes:
     """Compact JSON, UTF-8 and not escaped; raises TypeError for what is not JSON (a float)."""
     if flaw := _flaw(value):
         raise TypeError(flaw)
-    return _ENCODER.encode(value).encode()
+    return again(value)
+
+
+def again(value: Any) -> bytes:
+    """As ``write``, of values that are checked elsewhere: to look through them takes longer."""
+    try:
+        return _ENCODER.encode(value).encode()
+    except _InSlices:
+        whole = io.BytesIO()
+        whole.writelines(parts(value))
+        return whole.getvalue()
+
+
+def in_parts(value: Any) -> list[bytes]:
+    """The same, not put together: of a large value that would be one more of it."""
+    if flaw := _flaw(value):
+        raise TypeError(flaw)
+    return [*parts(value)]
+
+
+def parts(value: Any) -> Iterator[bytes]:
+    """What ``write`` makes of a value, a slice of its rows at a time."""
+    return (part.encode() for part in _parts(value, _ENCODER))
+
+
+def ordered(value: Any) -> Iterator[bytes]:
+    """The same, and the same for every order of an object's fields; to make digests of."""
+    return (part.encode() for part in _parts(value, _ORDERED))
+
+
+def _parts(value: Any, encoder: simplejson.JSONEncoder) -> Iterator[str]:
+    try:
+        yield encoder.encode(value)
+    except _InSlices:
+        yield from _sliced(value, encoder)
+
+
+def _sliced(value: Any, encoder: simplejson.JSONEncoder) -> Iterator[str]:
+    if isinstance(value, Rows):
+        comma = ""
+        yield "["
+        for some in value.slices():
+            if flaw := _flaw(some):
+                raise TypeError(flaw)
+            yield comma + encoder.encode(some)[1:-1]
+            comma = ","
+        yield "]"
+    elif isinstance(value, dict):
+        comma = "{"
+        for name in sorted(value) if encoder.sort_keys else value:
+            yield f"{comma}{encoder.encode(name)}:"
+            yield from _parts(value[name], encoder)
+            comma = ","
+        yield "}"
+    else:
+        comma = "["
+        for one in value:
+            yield comma
+            yield from _parts(one, encoder)
+            comma = ","
+        yield "]"
+
+
+def has_rows(value: Any) -> bool:
+    """Whether a value, or an object in it, has a list that is not in hand."""
+    if isinstance(value, dict):
+        return any(map(has_rows, value.values()))
+    return isinstance(value, Rows)
+
+
+class _InSlices(Exception):
+    """There are Rows in it."""
+
+
+def _rows_or_no_json(value: Any) -> Any:
+    if isinstance(value, Rows):
+        raise _InSlices
+    raise TypeError(f"not a JSON value: {type(value).__name__}")
 
 
 def _read(data: bytes) -> tuple[str, Any]:
     try:
-        text = data.decode("utf-8-sig")
+        text = data.removeprefix(BOM_UTF8).decode()
         if text.startswith(("\ufeff", "\xef\xbb\xbf")):  # simplejson would pass over these too
             return "not JSON: line 1 column 1", None
         value = _DECODER.decode(text)
@@ -87,8 +183,23 @@ def _read(data: bytes) -> tuple[str, Any]:
     except _Twice as error:
         return f"the key {error.key[:60]!r} twice in one object", None
     if data.count(b"{") + data.count(b"[") > DEPTH:
-        return _flaw(value), value
+        return _depth_flaw(value), value
     return "", value
+
+
+def _depth_flaw(value: Any) -> str:
+    """Of what was read: its values are JSON's, but they may be nested too deep."""
+    level: list[Any] = [[value]]
+    for _ in range(DEPTH + 1):
+        level = [
+            item
+            for nest in level
+            for item in (nest.values() if type(nest) is dict else nest)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return ""
+    return f"nested deeper than {DEPTH}"
 
 
 class _Twice(Exception):
@@ -113,7 +224,7 @@ def _number(text: str) -> Decimal:
     return number if str(number) == text else Number(text)
 
 
-_LEAVES = {str, int, bool, type(None), Decimal, Number}
+_LEAVES = {str, int, bool, type(None), Decimal, Number, Packed, Each}
 _NESTS = {dict, list, tuple}
 
 
@@ -143,9 +254,156 @@ def _flaw(value: Any) -> str:
 
 
 _DECODER = simplejson.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
-_ENCODER = simplejson.JSONEncoder(
-    ensure_ascii=False,
-    separators=(",", ":"),
-    check_circular=False,  # _flaw has seen to that
-    namedtuple_as_object=False,
-)
+_MANNERS: dict[str, Any] = {
+    "ensure_ascii": False,
+    "separators": (",", ":"),
+    "check_circular": False,  # _flaw has seen to that
+    "namedtuple_as_object": False,
+    "default": _rows_or_no_json,
+}
+_ENCODER = simplejson.JSONEncoder(**_MANNERS)
+_ORDERED = simplejson.JSONEncoder(**_MANNERS, sort_keys=True)
+
+
+# A large text, a window of it at a time
+
+_WINDOW = 64 * 1024
+_HEADS = 3
+"""How deep the objects are nested in which a long list is looked for."""
+
+_BLANK = " \t\n\r"
+
+
+class _Odd(Exception):
+    """What is better read at once: it is wrong, or may be."""
+
+
+class _BySlices:
+    """Reads an object of which the long lists are packed as they are read."""
+
+    def __init__(self, data: bytes, packs: Collection[str]) -> None:
+        self._data = memoryview(data)
+        self._packs = packs
+        self._decoded = 0
+        self._decoder = getincrementaldecoder("utf-8")()
+        self._text = ""
+        self._at = 0
+        self._may_be_halves = False
+
+    def read(self) -> Any:
+        """Raises _Odd."""
+        if self._next() != "{":
+            raise _Odd
+        value = self._object(1)
+        if self._next():
+            raise _Odd
+        self._check(value, 0)
+        return value
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        self._at += 1
+        if self._next() == "}":
+            self._at += 1
+            return found
+        while True:
+            if self._next() != '"':
+                raise _Odd
+            name = self._any()
+            if name in found:
+                raise _Odd
+            self._pass(":")
+            found[name] = self._of(name, depth)
+            if self._next() == "}":
+                self._at += 1
+                return found
+            self._pass(",")
+
+    def _of(self, name: str, depth: int) -> Any:
+        begins = self._next()
+        if begins == "[" and name in self._packs:
+            rows = Packed(self._rows(depth))
+            return rows if len(rows) > SLICE else [*rows]
+        if begins == "{" and depth < _HEADS:
+            return self._object(depth + 1)
+        return self._any()
+
+    def _rows(self, depth: int) -> Iterator[Any]:
+        for some in slices_of(self._items()):
+            self._check(some, depth)
+            yield from some
+
+    def _items(self) -> Iterator[Any]:
+        self._at += 1
+        if self._next() == "]":
+            self._at += 1
+            return
+        while True:
+            self._next()
+            yield self._any()
+            if self._next() == "]":
+                self._at += 1
+                return
+            self._pass(",")
+
+    def _check(self, value: Any, depth: int) -> None:
+        """What stands so deep is held against the same bounds as the whole."""
+        if self._may_be_halves:
+            try:
+                for part in _parts(value, _ENCODER):
+                    part.encode()
+            except UnicodeEncodeError:
+                raise _Odd from None
+        for _ in range(depth):
+            value = [value]
+        if _flaw(value):
+            raise _Odd
+
+    def _any(self) -> Any:
+        """The value that begins here."""
+        while True:
+            try:
+                value, end = _SCAN(self._text, self._at)
+            except (StopIteration, ValueError, ArithmeticError, RecursionError, _Twice):
+                end = None
+            if end is not None and (end < len(self._text) or not self._has_more):
+                self._at = end
+                return value
+            self._more()
+
+    def _next(self) -> str:
+        """The next character that is not blank; none at the end."""
+        while True:
+            while self._at < len(self._text):
+                if (character := self._text[self._at]) not in _BLANK:
+                    return character
+                self._at += 1
+            if not self._has_more:
+                return ""
+            self._more()
+
+    def _pass(self, character: str) -> None:
+        if self._next() != character:
+            raise _Odd
+        self._at += 1
+
+    @property
+    def _has_more(self) -> bool:
+        return self._decoded < len(self._data)
+
+    def _more(self) -> None:
+        """A window more of the text, or twice of what did not do."""
+        if not self._has_more:
+            raise _Odd
+        left = self._text[self._at :]
+        end = min(self._decoded + max(_WINDOW, len(left)), len(self._data))
+        try:
+            is_last = end == len(self._data)
+            new = self._decoder.decode(self._data[self._decoded : end], final=is_last)
+        except UnicodeDecodeError:
+            raise _Odd from None
+        self._text, self._at, self._decoded = left + new, 0, end
+        self._may_be_halves = self._may_be_halves or "\\ud" in self._text or "\\uD" in self._text
+
+
+_SCAN = _DECODER.scan_once

@@ -1,6 +1,15 @@
 """Both interfaces, and how one becomes the other: pure, without I/O, clock or randomness."""
 
-from mappings import balances, batches, geography, kinds, payments, payout_methods, recipients
+from mappings import (
+    balances,
+    batches,
+    geography,
+    kinds,
+    payments,
+    payout_methods,
+    recipients,
+    starts,
+)
 
 OPERATIONS = (
     *recipients.OPERATIONS,
@@ -14,6 +23,9 @@ OPERATIONS = (
 
 UNLISTED = payments.UNLISTED
 """What clients in the field use besides."""
+
+SIGNED = (starts.START,)
+"""What clients of the current interface sign themselves and the ledger has a part in."""
 
 for _operation in OPERATIONS:
     if _operation.takes is not None:

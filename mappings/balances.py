@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mappings import current, legacy
 from mappings.current import BALANCE
-from mappings.drafts import balances_in
 from mappings.errors import NOT_FOUND
+from mappings.funds import balances_in
 from mappings.grammar import JSON, Answer, Call, Flow, Invalid, Operation, Request
 from mappings.payouts import Sub
 

@@ -158,11 +158,11 @@ def branch_of(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
 
 def _sort_code(bank: Mapping[str, JSON]) -> str | None:
     """For GB with an IBAN only: the sort code stands in the IBAN."""
-    iban = bank.get("iban")
-    if bank.get("country") != "GB" or not iban or is_mask(iban):
+    iban = normal_iban(bank.get("iban") or "")
+    if bank.get("country") != "GB" or not iban.startswith("GB"):
         return None
     try:
-        return IBAN(normal_iban(iban)).branch_code or None
+        return IBAN(iban).branch_code or None
     except SchwiftyException:
         return None
 
@@ -190,12 +190,12 @@ def branch_field(bank: Mapping[str, JSON]) -> str:
 
 def problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
     """What is wrong with a whole bank account, by the client's fields below ``place``."""
-    if not bank.get("country"):
+    if bank.get("country"):
+        yield from _branch_problems(bank, place)
+        yield from _number_problems(bank, place)
+    else:
         yield empty(f"{place}country")
-        return
-    yield from _branch_problems(bank, place)
-    yield from _number_problems(bank, place)
-    if (bic := bank.get("swiftBic")) and not is_mask(bic) and not _is_bic(bic):
+    if (bic := bank.get("swiftBic")) and not _is_bic(bic):
         yield invalid(f"{place}swiftBic", "must be a BIC of 8 or 11 characters")
 
 
@@ -216,7 +216,7 @@ def _branch_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
         institution = bank.get("institution")
         if not institution:
             yield empty(f"{place}institution")
-        elif not INSTITUTION.fits(institution):
+        elif not is_mask(institution) and not INSTITUTION.fits(institution):
             yield invalid(f"{place}institution", INSTITUTION.said())
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from mappings import money, paging
 from mappings.banking import empty, invalid
-from mappings.batch_views import Batch, Entry, matched
+from mappings.batch_views import Batch
 from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together
 from mappings.ids import SHAPE
-from mappings.objects import Facts, is_gone
+from mappings.matching import Entry, matched
+from mappings.objects import Facts, is_gone, shown_status
 from mappings.payouts import Sub
+from mappings.rows import each, some_of
 
 CACHE_SECONDS = 60
 """How old the answer to a look-up by address may be."""
@@ -41,9 +45,11 @@ def sent_in(
     payments: Sequence[Mapping[str, JSON]] | None,
     list_name: str = "payments",
     problems: Sequence[Problem] = (),
-) -> list[Sent]:
+) -> Sequence[Sent]:
     told = frozenset(problem.field for problem in problems)
-    return [Sent(body, f"{list_name}[{place}].", told) for place, body in enumerate(payments or [])]
+    those = payments or []
+    places = range(len(those))
+    return each(lambda place, body: Sent(body, f"{list_name}[{place}].", told), places, those)
 
 
 # What is wrong
@@ -52,15 +58,16 @@ def sent_in(
 def payment_problems(sent: Sent) -> Iterator[Problem]:
     """Of a payment to add."""
     id_ = sent.recipient.get("id")
-    if f"{sent.place}recipient.email" in sent.told:
+    if sent.told and f"{sent.place}recipient.email" in sent.told:
         pass
     elif not id_ and not sent.recipient.get("email"):
         yield empty(f"{sent.place}recipient.id")
     elif id_ and not (SHAPE.fullmatch(id_) and id_.startswith("R-")):
         yield invalid(f"{sent.place}recipient.id", "is not the id of a recipient")
-    amounts_told = {f"{sent.place}{side}Amount" for side in ("source", "target")} & sent.told
-    if not amounts_told and not (sent.body.get("sourceAmount") or sent.body.get("targetAmount")):
-        yield empty(f"{sent.place}sourceAmount")
+    if not (sent.body.get("sourceAmount") or sent.body.get("targetAmount")):
+        told = {f"{sent.place}{side}Amount" for side in ("source", "target")} & sent.told
+        if not told:
+            yield empty(f"{sent.place}sourceAmount")
     yield from amount_problems(sent)
 
 
@@ -79,7 +86,11 @@ def batch_currency(body: Mapping[str, JSON]) -> str | None:
     return str(named.pop()) if len(named) == 1 else None
 
 
-def currency_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
+def currency_problems(
+    body: Mapping[str, JSON], problems: Sequence[Problem] = ()
+) -> Iterator[Problem]:
+    if any(problem.field == "sourceCurrency" for problem in problems):
+        return  # with one that is none, nothing agrees or differs
     payments = sent_in(body.get("payments"))
     first = body.get("sourceCurrency")
     for sent in payments:
@@ -98,7 +109,7 @@ def added_problems(sent: Sent, currency: JSON) -> Iterator[Problem]:
     """Of a payment to add to a batch that there is: it takes the batch's currency."""
     yield from payment_problems(sent)
     own = sent.body.get("sourceCurrency")
-    if own and own != currency:
+    if own and currency and own != currency:
         yield invalid(f"{sent.place}sourceCurrency", "differs from the batch's currency")
 
 
@@ -108,23 +119,42 @@ def recipients_of(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
     Returns for each payment its recipient, as much as is known of it: at least the id. Raises
     Invalid for addresses that nobody or several have, and for recipients who cannot be paid.
     """
-    remembered = yield Recall("recipient")
     addresses = {s.recipient["email"]: None for s in payments if not s.recipient.get("id")}
-    rows = yield from _looked_up(list(addresses), remembered)
+    rows = yield from _looked_up(list(addresses))
+    named = (s.recipient["id"] for s in payments if s.recipient.get("id"))
+    looked_up = (row["id"] for those in rows.values() for row in those)
+    remembered = yield from facts_of_all(chain(named, looked_up))
     problems: list[Problem] = []
-    found: list[dict[str, JSON]] = []
     for sent in payments:
         recipient, fault = _recipient(sent, rows)
         facts = remembered.get(recipient.get("id", ""), {})
         fault = fault or _not_payable(sent, recipient, facts, batch_currency)
         problems += [fault] if fault else []
-        found.append(recipient)
     if problems:
-        raise Invalid(*problems)
+        # What is wrong with a value is told before what is in the wrong state.
+        values = [one for one in problems if one.code != "invalid_status"]
+        raise Invalid(*(values or problems))
+    return each(lambda sent: _recipient(sent, rows)[0], payments)
+
+
+TOGETHER = 5000
+"""How many recipients the ledger is asked for at a time."""
+
+
+def facts_of_all(recipients: Iterable[str]) -> Sub:
+    """What is remembered of recipients, however many they are."""
+    found: dict[str, Facts] = {}
+    for some in some_of(recipients, TOGETHER):
+        found |= yield facts_of(some)
     return found
 
 
-def _looked_up(addresses: list[str], remembered: Mapping[str, Facts]) -> Sub:
+def facts_of(recipients: Iterable[str]) -> Recall:
+    """What is remembered of some recipients."""
+    return Recall("recipient", ids=tuple(dict.fromkeys(recipients)))
+
+
+def _looked_up(addresses: list[str]) -> Sub:
     """By address, the recipients who have it, but for those that are archived or deleted."""
     calls = [_by_address(address) for address in addresses]
     answers = (yield Together(calls)) if calls else []
@@ -132,12 +162,12 @@ def _looked_up(addresses: list[str], remembered: Mapping[str, Facts]) -> Sub:
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, Exception):
             raise answer
-        rows = _with_address(answer, address, remembered)
+        rows = yield from _with_address(answer, address)
         for page in range(2, paging.whole((answer.get("meta") or {}).get("pages"), 1) + 1):
             if len(rows) > 1:
                 break
             more = yield _by_address(address, page)
-            rows += _with_address(more, address, remembered)
+            rows += yield from _with_address(more, address)
         found[address] = rows
     return found
 
@@ -147,16 +177,12 @@ def _by_address(address: str, page: int = 1) -> Call:
     return Call("GET", "/recipients", query={"email": address, **paged}, keeps=CACHE_SECONDS)
 
 
-def _with_address(
-    answer: JSON, address: str, remembered: Mapping[str, Facts]
-) -> list[dict[str, JSON]]:
+def _with_address(answer: JSON, address: str) -> Sub:
     """The document calls the filter exact; case aside, it is checked here all the same."""
-    return [
-        row
-        for row in answer.get("recipients") or []
-        if not is_gone(row, remembered.get(row["id"], {}))
-        and str(row.get("email")).casefold() == address.casefold()
-    ]
+    given = answer.get("recipients") or []
+    rows = [row for row in given if str(row.get("email")).casefold() == address.casefold()]
+    remembered = (yield facts_of(row["id"] for row in rows)) if rows else {}
+    return [row for row in rows if not is_gone(row, remembered.get(row["id"], {}))]
 
 
 def _recipient(
@@ -176,18 +202,16 @@ def _not_payable(
 ) -> Problem | None:
     """What is known here already; no call is made to find out more."""
     field = "id" if sent.recipient.get("id") else "email"
-    place = f"{sent.place}recipient.{field}"
-    if (
-        facts.get("deleted")
-        or facts.get("status") == "disabled"
-        or recipient.get("status") == "suspended"
-    ):
+    status = shown_status(recipient, facts) if recipient.get("status") else facts.get("status")
+    if facts.get("deleted") or status in ("disabled", "suspended"):
+        place = f"{sent.place}recipient.{field}"
         return Problem("invalid_status", f"{place} names a recipient who cannot be paid.", place)
-    least = money.amount_of(recipient.get("routeMinimum"))
+    if (least := money.amount_of(recipient.get("routeMinimum"))) is None:
+        return None
     side = sent.amount_side
     currency = sent.body.get("targetCurrency") if side == "target" else batch_currency
     amount = money.amount_of(sent.body.get(f"{side}Amount"))
-    if least is None or amount is None or currency != recipient.get("primaryCurrency"):
+    if amount is None or currency != recipient.get("primaryCurrency"):
         return None
     if amount < least:
         return invalid(f"{sent.place}{side}Amount", f"is less than the least amount, {least}")
@@ -198,7 +222,7 @@ def is_as_asked(batch: Batch) -> bool:
     """Whether the service's batch pays what the ledger says: to whom, how much, in what currency."""
     asked = Counter(_asked(entry, batch.facts.get("currency")) for entry in batch.entries)
     paid: Counter[tuple[JSON, ...]] = Counter()
-    for payment, entry in matched(batch.payments, batch.entries):
+    for payment, entry in matched(batch.payments, batch.entries, batch.currency):
         side = "source" if entry is None or entry.get("sourceAmount") else "target"
         amount = money.amount_of(payment.get(f"{side}Amount"))
         recipient = (payment.get("recipient") or {}).get("id")
@@ -225,9 +249,12 @@ def entry_of(sent: Sent, recipient: Mapping[str, JSON], *, id_: str | None = Non
 
 def kept_of(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
     """What listings show of a recipient."""
-    named = {name: recipient.get(name) for name in KEPT_OF_A_RECIPIENT}
-    named["country"] = named["country"] or (recipient.get("address") or {}).get("country")
-    return {name: value for name, value in named.items() if value is not None}
+    kept = {
+        name: recipient[name] for name in KEPT_OF_A_RECIPIENT if recipient.get(name) is not None
+    }
+    if not kept.get("country") and (country := (recipient.get("address") or {}).get("country")):
+        kept["country"] = country
+    return kept
 
 
 def amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -253,13 +280,17 @@ def with_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
 # What is sent on
 
 
-def to_send(entry: Entry, currency: str, *, memo: bool) -> dict[str, Any]:
-    """A payment of POST ``/batches`` (current interface, section 4.3)."""
+def to_send(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
+    """A payment of POST ``/batches`` (current interface, section 4.3).
+
+    Without ``currency`` where the batch has one and nobody told it: it takes the batch's.
+    """
     if entry.get("sourceAmount"):
         amount, of = entry["sourceAmount"], currency
     else:
         amount, of = entry["targetAmount"], entry["targetCurrency"]
-    sent = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount, "currency": of}
+    sent = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount}
+    sent |= {} if of is None else {"currency": of}
     return sent | ({"memo": entry["memo"]} if memo and entry.get("memo") else {})
 
 
@@ -268,7 +299,7 @@ def batch_to_send(
 ) -> dict[str, JSON]:
     """The body of POST ``/batches`` (current interface, section 4.3)."""
     described = {} if description is None else {"description": description}
-    payments = [to_send(entry, currency, memo=memo) for entry in entries]
+    payments = each(lambda entry: to_send(entry, currency, memo=memo), entries)
     return {"currency": currency, **described, "payments": payments}
 
 
@@ -276,15 +307,47 @@ def sent_as(payments: Sequence[Sent], prefix: str = "payments[{}].") -> dict[str
     """The names of errors on the payments of a call."""
     names: dict[str, str] = {}
     for number, sent in enumerate(payments):
-        ours, side = prefix.format(number), sent.amount_side
-        field = "id" if sent.recipient.get("id") else "email"
-        names |= {
-            f"{ours}recipient": f"{sent.place}recipient.{field}",
-            f"{ours}recipient.id": f"{sent.place}recipient.{field}",
-            f"{ours}amount": f"{sent.place}{side}Amount",
-            f"{ours}currency": f"{sent.place}targetCurrency"
-            if side == "target"
-            else "sourceCurrency",
-            f"{ours}memo": f"{sent.place}memo",
-        }
+        names |= _names_of(sent, prefix.format(number))
     return names
+
+
+def _names_of(sent: Sent, ours: str) -> dict[str, str]:
+    side = sent.amount_side
+    field = "id" if sent.recipient.get("id") else "email"
+    return {
+        f"{ours}recipient": f"{sent.place}recipient.{field}",
+        f"{ours}recipient.id": f"{sent.place}recipient.{field}",
+        f"{ours}amount": f"{sent.place}{side}Amount",
+        f"{ours}currency": f"{sent.place}targetCurrency" if side == "target" else "sourceCurrency",
+        f"{ours}memo": f"{sent.place}memo",
+    }
+
+
+class Names(Mapping[str, str]):
+    """The names of errors on a batch and its payments, each made when it is asked for.
+
+    Of a hundred thousand payments they would take more room than the payments.
+    """
+
+    def __init__(self, own: Mapping[str, str], payments: Sequence[Sent]) -> None:
+        self._own = own
+        self._payments = payments
+
+    def __getitem__(self, name: str) -> str:
+        if name in self._own:
+            return self._own[name]
+        found = re.match(r"payments\[(0|[1-9][0-9]{0,17})\]\.", name)
+        if found is None or int(found[1]) >= len(self._payments):
+            raise KeyError(name)
+        return _names_of(self._payments[int(found[1])], found[0])[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        for number, sent in enumerate(self._payments):
+            yield from _names_of(sent, f"payments[{number}].")
+
+    def __len__(self) -> int:
+        return len(self._own) + _NAMES * len(self._payments)
+
+
+_NAMES = len(_names_of(Sent({}, ""), ""))

@@ -12,17 +12,18 @@ is the one that it has at the service now.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from mappings import current, legacy, money, objects
+from mappings import current, legacy, money, objects, paging
 from mappings.fields import Fields, by_hand, read_only
 from mappings.grammar import JSON
+from mappings.matching import Entry, Payment, matched
 from mappings.objects import method_display, payment_answer
+from mappings.rows import each, packed
 
 Facts = Mapping[str, JSON]
-Entry = dict[str, JSON]
-Payment = dict[str, JSON]
 
 STATUSES = frozenset({"open", "pending", "processing", "accepted", "complete"})
 ENDED = frozenset({"processed", "failed"})
@@ -31,9 +32,10 @@ EDITABLE = frozenset({"open", "pending"})
 BATCH = Fields(
     (legacy.Batch,),
     (current.BatchFields,),
-    read_only("id", "description", "sentAt", "completedAt", why="the service's own"),
+    read_only("id", "description", "completedAt", why="the service's own"),
     read_only("createdAt", "updatedAt", why="the service's own"),
     by_hand("status", why="words that the legacy document lacks"),
+    by_hand("sentAt", why="a start made here tells it where the service does not"),
     by_hand("amount", why="the sum of the source amounts"),
     by_hand("totalPayments", why="counted"),
     by_hand("currency", why="the source currency"),
@@ -42,13 +44,20 @@ BATCH = Fields(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch: ``given`` is what the service says of it, empty for a draft."""
+    """One batch: ``given`` is what the service says of it, empty for a draft.
+
+    ``computed`` is its status by the balance, set before it is shown where nothing else tells.
+    ``tells_payments`` is whether its payments are known, as those of one that was made elsewhere
+    need not be.
+    """
 
     id: str
     facts: Facts
     entries: Sequence[Entry]
     given: Mapping[str, JSON]
     payments: Sequence[Payment]
+    computed: str | None = None
+    tells_payments: bool = True
 
     @property
     def upstream(self) -> str:
@@ -60,12 +69,33 @@ class Batch:
 
     @property
     def currency(self) -> JSON:
+        """None where nothing tells it: of a batch made elsewhere, in front of a bare service."""
         given = self.given.get("currency") or self.given.get("sourceCurrency")
         return given or self.facts.get("currency")
 
     @property
     def status(self) -> str | None:
-        return shown_status(self.given.get("status") or self.facts.get("status"))
+        return told_status({**self.facts, **present(self.given)}) or self.computed
+
+    @property
+    def is_editable(self) -> bool:
+        """Whether it is open or pending: which of the two needs no balance to be known here."""
+        return self.status is None or self.status in EDITABLE
+
+    @property
+    def sent_at(self) -> JSON:
+        """When processing began: the service's time, else that of the start made here."""
+        return self.given.get("sentAt") or (None if self.is_editable else self.facts.get("started"))
+
+    @property
+    def by_upstream(self) -> dict[str, Payment]:
+        """Its payments by the service's ids."""
+        return {str(one["upstream"]): one for one in self.payments if one.get("upstream")}
+
+    @property
+    def by_any_id(self) -> dict[str, Payment]:
+        """Its payments by the ids that clients know, and by the service's."""
+        return {**self.by_upstream, **{str(one["id"]): one for one in self.payments}}
 
     def payment(self, payment_id: str) -> Payment | None:
         """By the id that clients know, or the service's."""
@@ -80,13 +110,19 @@ def is_draft(facts: Facts) -> bool:
     return bool(facts) and facts.get("upstream") is None
 
 
-def shown_status(status: JSON) -> str | None:
-    """A batch's status in the legacy document's words."""
-    if status is None:
-        return None
+def told_status(known: Mapping[str, JSON]) -> str | None:
+    """A batch's status in the legacy document's words: the service's, or what its times tell.
+
+    None where only the balance can tell whether it is open or pending.
+    """
+    status = known.get("status")
     if status in STATUSES:
         return str(status)
-    return "complete" if status in ENDED else "processing"
+    if status:
+        return "complete" if status in ENDED else "processing"
+    if known.get("completedAt"):
+        return "complete"
+    return "processing" if known.get("sentAt") or known.get("started") else None
 
 
 def batch_of(
@@ -94,72 +130,59 @@ def batch_of(
     facts: Facts,
     entries: Sequence[Entry],
     given: Mapping[str, JSON],
-    payments: Sequence[Payment],
+    payments: Sequence[Payment] | None,
 ) -> Batch:
-    """A batch with its payments filled in."""
+    """A batch with its payments filled in.
+
+    ``payments`` is None where the service does not tell them: they are those that were asked for.
+    """
     bare = Batch(batch_id, facts, entries, given, ())
-    pairs = matched(payments, entries) if given else [({}, entry) for entry in entries]
-    filled = [_filled(payment, entry, bare) for payment, entry in pairs]
-    return Batch(batch_id, facts, entries, given, filled)
+    if payments and bare.currency is None and (paid_from := _paid_from(payments)):
+        given = {**given, "currency": paid_from}
+        bare = replace(bare, given=given)
+    of_batch = _OfBatch.of(bare)
+    if payments is None:
+        filled = packed(each(lambda entry: _filled({}, entry, of_batch), entries))
+    else:
+        pairs = matched(payments, entries, bare.currency)
+        filled = packed(each(lambda pair: _filled(pair[0], pair[1], of_batch), pairs))
+    tells = payments is not None or bool(facts and not facts.get("elsewhere"))
+    return Batch(batch_id, facts, entries, given, filled, tells_payments=tells)
 
 
-def matched(
-    payments: Sequence[Payment], entries: Sequence[Entry]
-) -> list[tuple[Payment, Entry | None]]:
-    """Each payment of the service with what was asked: by id, else by what it pays to whom."""
-    by_id = {
-        id_: entry for entry in entries for id_ in (entry.get("id"), entry.get("upstream")) if id_
-    }
-    unnamed: dict[tuple[JSON, ...], list[Entry]] = {}
-    for entry in entries:
-        if not entry.get("id") and not entry.get("upstream"):
-            unnamed.setdefault(_entry_key(entry), []).append(entry)
-    pairs: list[tuple[Payment, Entry | None]] = []
-    for payment in payments:
-        found: Entry | None = by_id.get(str(payment.get("id")))
-        if found is None:
-            found = next(
-                (unnamed[key].pop(0) for key in _payment_keys(payment) if unnamed.get(key)), None
-            )
-        pairs.append((payment, found))
-    return pairs
+def _paid_from(payments: Sequence[Payment]) -> JSON:
+    """The source currency of a batch's payments, where they tell one and agree."""
+    told = {one["sourceCurrency"] for one in payments if one.get("sourceCurrency")}
+    return told.pop() if len(told) == 1 else None
 
 
 def as_asked(batch: Batch, given: Payment, entry: Entry) -> Payment:
     """A payment as the client asked for it, where its summary cannot be read."""
-    return _filled(given, entry, batch)
+    return _filled(given, entry, _OfBatch.of(batch))
 
 
-def _entry_key(entry: Entry) -> tuple[JSON, ...]:
-    side = "source" if entry.get("sourceAmount") else "target"
-    return side, entry["recipient"]["id"], money.amount_of(entry.get(f"{side}Amount"))
+class _OfBatch(NamedTuple):
+    """What each of a batch's payments has of it: found out once, however many there are."""
+
+    currency: JSON
+    shown: Mapping[str, JSON]
+
+    @classmethod
+    def of(cls, batch: Batch) -> _OfBatch:
+        known = {**batch.facts, **present(batch.given), "sentAt": batch.sent_at}
+        times = ("createdAt", "updatedAt", "sentAt", "completedAt")
+        return cls(batch.currency, {**{name: known.get(name) for name in times}, "id": batch.id})
 
 
-def _payment_keys(payment: Payment) -> list[tuple[JSON, ...]]:
-    recipient = (payment.get("recipient") or {}).get("id")
-    return [
-        (side, recipient, money.amount_of(payment.get(name)))
-        for side, name in (
-            ("source", "sourceAmount"),
-            ("target", "targetAmount"),
-            ("source", "amount"),
-            ("target", "amount"),
-        )
-        if payment.get(name) is not None
-    ]
-
-
-def _filled(payment: Payment, entry: Entry | None, batch: Batch) -> Payment:
+def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
     """A payment with what the service leaves out: as asked, or computed where it can be."""
     asked = entry or {}
     filled = {**payment}
     filled["id"] = asked.get("id") or payment.get("id")
     filled["upstream"] = payment.get("id") or asked.get("upstream")
+    filled["asked_side"] = _asked_side(asked)
     filled["recipient"] = {**(asked.get("recipient") or {}), **(payment.get("recipient") or {})}
-    if filled.get("amount") is not None:  # as a create names it
-        side = "source" if filled.get("currency") in (None, batch.currency) else "target"
-        filled.setdefault(f"{side}Amount", filled["amount"])
-        filled.setdefault(f"{side}Currency", filled.get("currency"))
+    _fill_side(filled, asked, batch)
     for name in (
         "memo",
         "sourceAmount",
@@ -174,8 +197,29 @@ def _filled(payment: Payment, entry: Entry | None, batch: Batch) -> Payment:
         filled["sourceCurrency"] = batch.currency
     if filled.get("targetCurrency") in (None, filled["sourceCurrency"]):
         _fill_same_currency(filled)
-    filled["batch"] = {**_batch_times(batch), **(payment.get("batch") or {}), "id": batch.id}
+    filled["batch"] = {**batch.shown, **(payment.get("batch") or {}), "id": batch.shown["id"]}
     return filled
+
+
+def _asked_side(asked: Entry) -> str | None:
+    """Which amount of a payment the client fixed; None where it is not known here."""
+    if asked.get("sourceAmount"):
+        return "source"
+    return "target" if asked.get("targetAmount") else None
+
+
+def _fill_side(filled: Payment, asked: Entry, batch: _OfBatch) -> None:
+    """``amount`` and ``currency``, as a create names them, on the side that they are of."""
+    amount, of = filled.get("amount"), filled.get("currency")
+    if amount is None:
+        return
+    is_target = of not in (None, batch.currency or of)
+    if of is None and asked.get("targetAmount"):
+        is_target = money.amount_of(amount) == money.amount_of(asked["targetAmount"])
+    side = "target" if is_target else "source"
+    for name, value in ((f"{side}Amount", amount), (f"{side}Currency", of)):
+        if filled.get(name) is None:
+            filled[name] = value
 
 
 def _fill_same_currency(filled: Payment) -> None:
@@ -187,22 +231,19 @@ def _fill_same_currency(filled: Payment) -> None:
             filled[side] = filled.get(other)
 
 
-def _batch_times(batch: Batch) -> dict[str, JSON]:
-    known = {**batch.facts, **batch.given}
-    return {name: known.get(name) for name in ("createdAt", "updatedAt", "sentAt", "completedAt")}
-
-
 # As answers show them
 
 
 def batch_answer(batch: Batch) -> dict[str, JSON]:
     """``Batch`` of the legacy interface, section 2."""
-    shown = BATCH.to_legacy({**batch.facts, **_present(batch.given), "id": batch.id})
+    shown = BATCH.to_legacy({**batch.facts, **present(batch.given), "id": batch.id})
     sum_ = money.total(payment.get("sourceAmount") for payment in batch.payments)
     given = batch.given.get("amount")
     shown["status"] = batch.status
-    shown["amount"] = money.text(sum_) if sum_ is not None else given
-    shown["totalPayments"] = len(batch.payments)
+    shown["sentAt"] = batch.sent_at
+    shown["amount"] = money.text(sum_) if sum_ is not None and batch.tells_payments else given
+    known = len(batch.payments) if batch.tells_payments else batch.given.get("totalPayments")
+    shown["totalPayments"] = known
     shown["currency"] = batch.currency
     return shown
 
@@ -218,14 +259,15 @@ def listed_batch(batch: Batch) -> dict[str, JSON]:
     return shown
 
 
-def _present(given: Mapping[str, JSON]) -> dict[str, JSON]:
+def present(given: Mapping[str, JSON]) -> dict[str, JSON]:
+    """What a service tells; a field that it gives as null it does not tell."""
     return {name: value for name, value in given.items() if value is not None}
 
 
 def whole_answer(batch: Batch, words: Mapping[str, JSON]) -> dict[str, JSON]:
     """A batch retrieved by id: all of its payments on one page."""
-    listed = [listed_answer(payment, words) for payment in batch.payments]
-    meta = {"page": 1, "pages": 1, "records": len(listed)}
+    listed = packed(each(lambda payment: listed_answer(payment, words), batch.payments))
+    meta = paging.meta(1, min(len(listed), 1), len(listed))
     return {**batch_answer(batch), "payments": {"payments": listed, "meta": meta}}
 
 
@@ -234,13 +276,20 @@ def listed_answer(payment: Payment, words: Mapping[str, JSON]) -> dict[str, JSON
 
     ``words`` are the remembered facts of recipients, by id: their status may have a word here.
     """
-    method = (payment.get("recipient") or {}).get("payoutMethod") or payment.get("method")
+    # The service's own word first: what is remembered of the recipient is from when it was entered.
+    method = payment.get("method") or (payment.get("recipient") or {}).get("payoutMethod")
     return {
         **payment_answer(payment, reduced(payment.get("recipient") or {}, words)),
         "method": method,
         "methodDisplay": method_display(method),
         "isSupplyPayment": bool(payment.get("isSupplyPayment")),
     }
+
+
+def payees(payments: Sequence[Payment]) -> Iterator[str]:
+    """The ids of those who are paid, where they are told."""
+    recipients = (payment.get("recipient") or {} for payment in payments)
+    return (str(one["id"]) for one in recipients if one.get("id"))
 
 
 def reduced(recipient: Mapping[str, JSON], words: Mapping[str, JSON]) -> dict[str, JSON]:

@@ -5,34 +5,35 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from mappings import batch_bodies, legacy, summaries
+from mappings import batch_bodies, legacy, settling, summaries
 from mappings.banking import empty, invalid
 from mappings.batch_bodies import Sent, sent_in
+from mappings.batch_reads import (
+    WRONG_STATUS,
+    by_balance,
+    loaded,
+    loaded_together,
+    not_abandoned,
+    with_status,
+    with_statuses,
+)
 from mappings.batch_views import (
-    EDITABLE,
     Batch,
-    Entry,
     batch_answer,
     batch_of,
     is_draft,
     listed_batch,
+    payees,
+    present,
+    told_status,
     whole_answer,
 )
 from mappings.current import BALANCE, SUMMARY
-from mappings.drafts import (
-    WRONG_STATUS,
-    balances_in,
-    edited,
-    free,
-    loaded,
-    made_real,
-    moved,
-    not_abandoned,
-    stamp,
-    tried,
-)
+from mappings.drafts import edited, free, made_real, moved, stamp, tried
 from mappings.errors import NOT_FOUND, in_body
+from mappings.funds import balances_in
 from mappings.grammar import (
     JSON,
     Answer,
@@ -47,12 +48,14 @@ from mappings.grammar import (
     Record,
     Refused,
     Request,
-    Together,
+    Unreachable,
 )
 from mappings.ids import made
+from mappings.matching import Entry, Payment
 from mappings.paging import meta, page_of, whole
-from mappings.payment_lists import batch_in, payments_in
+from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
+from mappings.rows import each, packed
 
 # Create
 
@@ -67,16 +70,23 @@ def create_batch(request: Request) -> Flow:
     body = request.body
     payments = sent_in(body.get("payments"), problems=request.problems)
     request.refuse(
-        *batch_bodies.currency_problems(body),
+        *batch_bodies.currency_problems(body, request.problems),
         *(problem for sent in payments for problem in batch_bodies.payment_problems(sent)),
     )
     currency = str(batch_bodies.batch_currency(body))
     recipients = yield from batch_bodies.recipients_of(payments, currency)
-    entries = [batch_bodies.entry_of(*both) for both in zip(payments, recipients, strict=True)]
+    entries = packed(each(batch_bodies.entry_of, payments, recipients))
     memo, description = request.manners.send_memo, body.get("description")
     sent = batch_bodies.batch_to_send(currency, description, entries, memo=memo)
-    names = {"currency": "sourceCurrency", **batch_bodies.sent_as(payments)}
-    call = Call("POST", "/batches", sent, sent_as=names)
+    names = batch_bodies.Names({"currency": "sourceCurrency"}, payments)
+    call = Call(
+        "POST",
+        "/batches",
+        sent,
+        sent_as=names,
+        settle=settling.created_batch(sent),
+        known_by=settling.known_by_batch(sent),
+    )
     try:
         answered = yield call
     except Refused as refused:
@@ -93,25 +103,21 @@ def create_batch(request: Request) -> Flow:
     }
     kept = Record("payments", given["id"], {"entries": entries})
     yield Record("batch", given["id"], facts, also=(kept,))
-    found = payments_in(answered)
+    id_, found = str(given["id"]), payments_told(answered)
+    batch = batch_of(id_, facts, entries, given, found)
     if not (given.get("status") and given.get("createdAt") and (found or not entries)):
         try:
-            read = yield Call("GET", SUMMARY.format(id=given["id"]))
-        except Failure:
+            read = yield Call("GET", SUMMARY.format(id=id_))
+        except Failure as failure:
             # It is made: a client told otherwise would make it again.
-            return Answer({"batch": batch_answer(_as_asked(given, facts, entries))})
-        given, found = batch_in(read), payments_in(read)
-    return Answer(
-        {"batch": batch_answer(batch_of(str(facts["upstream"]), facts, entries, given, found))}
-    )
-
-
-def _as_asked(
-    given: Mapping[str, JSON], facts: Mapping[str, JSON], entries: Sequence[Entry]
-) -> Batch:
-    """A batch whose payments nobody has told of yet."""
-    known = {**facts, "status": given.get("status") or "open"}
-    return batch_of(str(given["id"]), known, entries, {}, ())
+            batch = replace(batch_of(id_, facts, entries, {}, None), given=given)
+            if isinstance(failure, Unreachable):  # nor is it kept waiting for one more read
+                batch = replace(batch, computed="open")
+        else:
+            told = {**given, **present(batch_in(read))}
+            there = payments_told(read)
+            batch = batch_of(id_, facts, entries, told, found if there is None else there)
+    return Answer({"batch": batch_answer((yield from with_status(batch)))})
 
 
 # Read
@@ -121,23 +127,27 @@ def read_batch(request: Request) -> Flow:
     """GET /batches/:id
 
     GET /batch/:id/summary
+    GET /balance            where no status is told, as for a draft
     """
-    batch = yield from loaded(request.ids["id"])
-    return Answer({"batch": whole_answer(batch, (yield Recall("recipient")))})
+    batch = yield from with_status((yield from loaded(request.ids["id"])))
+    words = yield from batch_bodies.facts_of_all(payees(batch.payments))
+    return Answer({"batch": whole_answer(batch, words)})
 
 
 def list_batches(request: Request) -> Flow:
     """GET /batches
 
-    GET /batches  where the service has it; what the ledger knows fills in, or is the list
+    GET /batches            where the service has it; what the ledger knows fills in, or is the list
+    GET /batch/:id/summary  of the page's batches, those of which the list does not tell all
+    GET /balance            where no status is told, as for drafts
     """
     known = yield Recall("batch")
     listed = yield from _listed(known)
-    names = yield Recall("legacy id")
     wanted = request.query.get("search", "").casefold()
+    names = (yield Recall("legacy id")) if wanted else {}
     rows = [row for row in listed if wanted in names.get(row["id"], row["id"]).casefold()]
     rows.sort(key=lambda row: str(row["id"]))
-    rows.sort(key=lambda row: str(row.get("createdAt")), reverse=True)
+    rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
     page = page_of(request.query)
     start = (page.number - 1) * page.size
     shown = yield from _rows(rows[start : start + page.size], known)
@@ -171,26 +181,28 @@ def _listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
 
 def _rows(rows: Sequence[Mapping[str, JSON]], known: Mapping[str, Mapping[str, JSON]]) -> Sub:
     """The batches of a page; those that the list does not tell all of are read, side by side."""
-    drafts = {row["id"] for row in rows if is_draft(known.get(row["id"], {}))}
-    unread = [row for row in rows if not _tells_all(row) and row["id"] not in drafts]
-    calls = [Call("GET", SUMMARY.format(id=row.get("upstream") or row["id"])) for row in unread]
-    answers = (yield Together(calls)) if calls else []
-    read = {row["id"]: answer for row, answer in zip(unread, answers, strict=True)}
-    shown: list[dict[str, JSON]] = []
+    unread = [
+        row["id"] for row in rows if not _tells_all(row) or is_draft(known.get(row["id"], {}))
+    ]
+    read = dict(zip(unread, (yield from loaded_together(unread)), strict=True))
+    batches: list[Batch] = []
     for row in rows:
-        facts, answer = known.get(row["id"], {}), read.get(row["id"])
-        if row["id"] in drafts:
-            batch = yield from loaded(row["id"])
-        elif answer is None or isinstance(answer, Exception):
-            batch = batch_of(row["id"], facts, (), row, ())
-        else:
-            batch = batch_of(row["id"], facts, (), batch_in(answer), payments_in(answer))
-        shown += [listed_batch(batch)]
-    return shown
+        facts, batch = known.get(row["id"], {}), read.get(row["id"])
+        if not isinstance(batch, Batch):
+            entries = [] if _tells_all(row) else (yield from _entries(row["id"]))
+            batch = batch_of(row["id"], facts, entries, {}, None)
+        if not batch.is_draft:
+            batch = replace(batch, given={**row, **present(batch.given)})
+        batches.append(batch)
+    return [listed_batch(batch) for batch in (yield from with_statuses(batches))]
+
+
+def _entries(batch_id: str) -> Sub:
+    return (yield Recall("payments", batch_id)).get("entries", [])
 
 
 def _tells_all(row: Mapping[str, JSON]) -> bool:
-    return None not in (row.get("status"), row.get("amount"), row.get("totalPayments"))
+    return None not in (told_status(row), row.get("amount"), row.get("totalPayments"))
 
 
 def read_batch_summary(request: Request) -> Flow:
@@ -200,10 +212,10 @@ def read_batch_summary(request: Request) -> Flow:
     GET  /batch/:id/summary
     GET  /balance
     """
-    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
-    balance = yield Call("GET", BALANCE)
-    balances = balances_in(balance)
-    return Answer({"batchSummary": summaries.summary(batch, balances, stamp(request.now))})
+    batch = yield from made_real((yield from loaded(request.ids["id"])), request, waits=True)
+    balances = balances_in((yield Call("GET", BALANCE)))
+    shown = summaries.summary(by_balance(batch, balances), balances, stamp(request.now))
+    return Answer({"batchSummary": shown})
 
 
 # Change
@@ -220,13 +232,13 @@ def update_batch(request: Request) -> Flow:
     body = request.body
     sent = sent_in(body.get("payments"), problems=request.problems)
     added = [one for one in sent if not one.body.get("id")]
-    changed = [one for one in sent if one.body.get("id")] + sent_in(
-        body.get("update_payments"), "update_payments"
-    )
-    removed = sent_in(body.get("remove_payments"), "remove_payments")
-    request.refuse(*_change_problems(batch, added, changed, removed))
-    if batch.status not in EDITABLE:
+    changed = [one for one in sent if one.body.get("id")]
+    changed += sent_in(body.get("update_payments"), "update_payments")
+    removed = [*sent_in(body.get("remove_payments"), "remove_payments")]
+    known = batch.by_any_id
+    if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
+    request.refuse(*_change_problems(batch, added, changed, removed))
     recipients = yield from batch_bodies.recipients_of(added, batch.currency)
     entries = [
         batch_bodies.entry_of(one, recipient, id_=made("P", request.seed, batch.id, str(number)))
@@ -234,8 +246,8 @@ def update_batch(request: Request) -> Flow:
     ]
     upstream = {payment["id"]: payment["upstream"] for payment in batch.payments}
     memo = request.manners.send_memo
-    changes = {_known(batch, one): one.body for one in changed}
-    gone = [_known(batch, one) for one in removed]
+    changes = {_known(known, one): one.body for one in changed}
+    gone = dict.fromkeys(_known(known, one) for one in removed)
     call = Call(
         "PATCH",
         f"/batches/{batch.upstream}",
@@ -249,6 +261,14 @@ def update_batch(request: Request) -> Flow:
         },
         sent_as=_change_names(added, changed, removed),
         witness=(batch.upstream,),
+        settle=settling.edited_batch(
+            batch.upstream,
+            batch.by_upstream,
+            batch.currency,
+            added=entries,
+            changed={upstream[id_]: sent for id_, sent in changes.items()},
+            removed=[upstream[id_] for id_ in gone],
+        ),
     )
 
     def apply(those: Sequence[Entry]) -> list[Entry]:
@@ -262,20 +282,20 @@ def update_batch(request: Request) -> Flow:
     return Answer({"object": "updated"})
 
 
-def _known(batch: Batch, sent: Sent) -> JSON:
-    payment = batch.payment(str(sent.body.get("id")))
+def _known(payments: Mapping[str, Payment], sent: Sent) -> JSON:
+    payment = payments.get(str(sent.body.get("id")))
     return payment["id"] if payment else None
 
 
 def _change_problems(
     batch: Batch, added: list[Sent], changed: list[Sent], removed: list[Sent]
 ) -> Iterator[Problem]:
-    seen: set[JSON] = set()
+    known, seen = batch.by_any_id, set[JSON]()
     for one in [*changed, *removed]:
         if not one.body.get("id"):
             yield empty(f"{one.place}id")
             continue
-        id_ = _known(batch, one)
+        id_ = _known(known, one)
         if id_ is None:
             yield invalid(f"{one.place}id", "is not a payment of this batch")
         elif id_ in seen:
@@ -309,11 +329,17 @@ def generate_quote(request: Request) -> Flow:
     POST /batches                     for a draft
     POST /batches/:id/generate-quote
     GET  /batch/:id/summary           rates and amounts as they are now
+    GET  /balance                     where no status is told
     """
-    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
-    yield Call("POST", f"/batches/{batch.upstream}/generate-quote")
+    batch = yield from made_real((yield from loaded(request.ids["id"])), request, waits=True)
+    settle = settling.quoted(batch.upstream, batch.given.get("quoteExpiredAt"))
+    call = Call("POST", f"/batches/{batch.upstream}/generate-quote", settle=settle)
+    quoted = batch_in((yield call))
     batch = yield from loaded(batch.id)
-    return Answer({"batch": whole_answer(batch, (yield Recall("recipient")))})
+    batch = replace(batch, given={**present(quoted), **present(batch.given)})
+    batch = yield from with_status(batch)
+    words = yield from batch_bodies.facts_of_all(payees(batch.payments))
+    return Answer({"batch": whole_answer(batch, words)})
 
 
 # Start
@@ -329,26 +355,31 @@ def start_batch(request: Request) -> Flow:
     """
     yield from not_abandoned(request.ids["id"])
     batch = yield from made_real((yield from loaded(request.ids["id"])), request)
-    if batch.status not in EDITABLE or not batch.payments:
+    if not batch.is_editable or (batch.tells_payments and not batch.payments):
         raise Invalid(WRONG_STATUS)
     notices = _verified(batch, request)
     yield from moved(batch, "starting", request.now)
-    call = Call("POST", f"/batches/{batch.upstream}/start-processing")
+    path, settle = f"/batches/{batch.upstream}/start-processing", settling.started(batch.upstream)
+    call = Call("POST", path, settle=settle, prompt=True)
     answered = yield from tried(batch, call)
-    yield Record("batch", batch.id, {**free(batch, "sent"), "started": stamp(request.now)})
-    given = batch_in(answered)
+    facts = {**free(batch, "sent"), "started": stamp(request.now)}
+    yield Record("batch", batch.id, facts)
+    given = present(batch_in(answered))
+    batch = replace(batch, facts={**batch.facts, **facts})
+    started = replace(batch, given={**batch.given, "status": None, **given})
     if not (given.get("status") and given.get("sentAt")):
-        batch = yield from loaded(batch.id)
-        return Answer({"batch": batch_answer(batch)}, notices)
-    started = batch_of(
-        batch.id, batch.facts, batch.entries, {**batch.given, **given}, batch.payments
-    )
+        try:
+            batch = yield from loaded(batch.id)
+        except Failure:
+            pass  # It is started: a client told otherwise would start it again.
+        else:
+            started = replace(batch, given={**given, **present(batch.given)})
     return Answer({"batch": batch_answer(started)}, notices)
 
 
 def _verified(batch: Batch, request: Request) -> tuple[str, ...]:
     """What the service is about to pay, against what was asked for through the gateway."""
-    made_here = batch.facts.get("createdAt")
+    made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if request.manners.verify_before_start == "off" or not made_here:
         return ()
     if batch_bodies.is_as_asked(batch):
@@ -375,34 +406,50 @@ def delete_batch(request: Request) -> Flow:
 def delete_batches(request: Request) -> Flow:
     """DELETE /batches
 
-    GET    /batch/:id/summary  each: all are checked before the first is deleted
+    GET    /batch/:id/summary  each, side by side: all are checked before the first is deleted
     DELETE /batches/:id        each
+
+    When one is refused, those before it stay deleted; the same request again deletes the rest.
     """
     ids = list(dict.fromkeys(request.body["ids"]))
     request.refuse(*([] if ids else [empty("ids")]))
     if not all(_BATCH_ID.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
-    batches: list[Batch] = []
-    for id_ in ids:
-        batches += [(yield from loaded(id_))]
-    if any(batch.status not in EDITABLE for batch in batches):
+    together = made("D", *sorted(ids))
+    batches = yield from loaded_together((yield from _left(ids, together)) or ids)
+    for batch in batches:
+        if isinstance(batch, Exception):
+            raise batch
+    if not all(batch.is_editable for batch in batches):
         raise Invalid(WRONG_STATUS)
     for batch in batches:
-        yield from _deleted(batch, request)
+        yield from _deleted(batch, request, together)
     return Answer({"object": "deleted"})
 
 
-def _deleted(batch: Batch, request: Request) -> Sub:
+def _left(ids: Sequence[str], together: str) -> Sub:
+    """Those that a request to delete the same batches has not deleted before."""
+    left = []
+    for id_ in ids:
+        facts = yield Recall("batch", id_)
+        if (facts.get("phase"), facts.get("together")) != ("deleted", together):
+            left.append(id_)
+    return left
+
+
+def _deleted(batch: Batch, request: Request, together: str | None = None) -> Sub:
     yield from moved(batch, "deleting", request.now)
     abandoned = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
-        call = Call("DELETE", f"/batches/{batch.upstream}", witness=(batch.upstream,))
+        id_ = batch.upstream
+        settle = settling.deleted_batch(id_)
+        call = Call("DELETE", f"/batches/{id_}", witness=(id_,), settle=settle)
         try:
             yield from tried(batch, call)
         except NoSuchOperation:
             abandoned.append(batch.upstream)
     left = tuple(Record("alias", upstream, {"abandoned": True}) for upstream in abandoned)
-    facts = {"phase": "deleted", "since": None, "abandoned": abandoned}
+    facts = {"phase": "deleted", "since": None, "abandoned": abandoned, "together": together}
     yield Record("batch", batch.id, facts, also=left)
 
 
@@ -431,7 +478,7 @@ OPERATIONS = (
         "inferred",
         "the ledger is the list where the service has none",
         gives=legacy.BatchesAnswer,
-        query=legacy.BatchesQuery,
+        query=legacy.SearchQuery,
         rests_on="GET /batches, which the document does not list",
     ),
     Operation(
@@ -452,7 +499,7 @@ OPERATIONS = (
         "4.3",
         "emulated",
         "the summary, and what was asked for",
-        gives=legacy.BatchAnswer,
+        gives=legacy.WholeBatchAnswer,
         rests_on="a summary has all payment details (section 4.3)",
     ),
     Operation(
@@ -483,7 +530,7 @@ OPERATIONS = (
         "4.3",
         "emulated",
         "the quote, then the summary",
-        gives=legacy.BatchAnswer,
+        gives=legacy.WholeBatchAnswer,
     ),
     Operation(
         "GET",
@@ -493,6 +540,7 @@ OPERATIONS = (
         "emulated",
         "computed from payments and balance where the service does not give it",
         gives=legacy.SummaryAnswer,
+        may_write=True,
     ),
     Operation(
         "POST",

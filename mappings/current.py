@@ -201,10 +201,6 @@ class PageQuery(TypedDict, total=False):
     pageSize: str
 
 
-class EmailQuery(TypedDict, total=False):
-    email: str
-
-
 class BatchCreate(TypedDict, total=False):
     currency: Annotated[str, Key("batch_currency")]
     description: str

@@ -1,163 +1,68 @@
-"""Batches between the ledger and the service: read, edited, and made real.
+"""Batches between the ledger and the service: edited, and made real.
 
 Editing and starting a batch at the same time must not both win: each first moves the batch's phase
-in the ledger from where it was found, and the one that finds it moved is refused.
+in the ledger from where it was found, and the one that finds it moved is refused. A read that
+needs a draft made real waits instead: it may be answered with what another request made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from mappings import money
-from mappings.batch_bodies import CACHE_SECONDS, batch_to_send, kept_of
-from mappings.batch_views import EDITABLE, Batch, Entry, batch_of, is_draft, matched
-from mappings.current import BALANCE, SUMMARY
-from mappings.errors import NOT_FOUND, in_body, where_named
+from mappings import settling
+from mappings.batch_bodies import batch_to_send
+from mappings.batch_reads import WRONG_STATUS, loaded
+from mappings.batch_views import Batch
+from mappings.errors import in_body, where_named
 from mappings.grammar import (
     JSON,
+    Await,
     Call,
     Conflict,
-    Failure,
     Invalid,
     NoSuchOperation,
     Problem,
-    Recall,
     Record,
     Refused,
     Request,
-    Together,
     Unreachable,
 )
-from mappings.payment_lists import batch_in, payments_in
+from mappings.matching import Entry
+from mappings.payment_lists import batch_in
 from mappings.payouts import Sub
 
-WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
-
-LONGEST_CHANGE = timedelta(minutes=2)
-"""A change that has been under way for longer than any call takes was cut off; the next goes on."""
-
-# Reading
-
-
-def loaded(named: str) -> Sub:
-    """GET /batch/:id/summary, unless it is a draft; a batch that was deleted here is not found.
-
-    By the id that it had first, or any that it was given when a draft was made real.
-    """
-    batch_id, facts = yield from _known(named)
-    if facts.get("phase") == "deleted":
-        raise Invalid(NOT_FOUND)
-    entries = (yield Recall("payments", batch_id)).get("entries", []) if facts else []
-    if is_draft(facts):
-        status = yield from _draft_status(facts, entries)
-        entries = yield from _with_recipients(entries)
-        return batch_of(batch_id, {**facts, "status": status}, entries, {}, ())
-    body = yield Call("GET", SUMMARY.format(id=facts.get("upstream") or batch_id))
-    payments = payments_in(body)
-    if facts.get("is_new"):
-        entries = yield from _named_anew(batch_id, entries, payments)
-    return batch_of(batch_id, facts, entries, batch_in(body), payments)
-
-
-def not_abandoned(named: str) -> Sub:
-    """Raises Invalid for a batch that is only the service's, and is never to be started."""
-    alias = yield Recall("alias", named)
-    if alias.get("abandoned") and not (yield Recall("batch", named)):
-        raise Invalid(WRONG_STATUS)
-
-
-def _known(named: str) -> Sub:
-    """The id that a batch had first, and its facts; none for a batch made elsewhere."""
-    facts = yield Recall("batch", named)
-    if facts:
-        return named, facts
-    alias = yield Recall("alias", named)
-    if alias.get("abandoned"):
-        raise Invalid(NOT_FOUND)
-    if alias.get("id"):
-        return alias["id"], (yield Recall("batch", alias["id"]))
-    return named, facts
-
-
-def _named_anew(
-    batch_id: str, entries: Sequence[Entry], payments: Sequence[dict[str, JSON]]
-) -> Sub:
-    """Keeps which payment of a batch just made real is which of the draft."""
-    found = _found_again(entries, payments)
-    aliases = [
-        Record("alias", one["upstream"], {"id": one["id"], "batch": batch_id}) for one in found
-    ]
-    kept = Record("payments", batch_id, {"entries": found})
-    yield Record("batch", batch_id, {"is_new": None}, also=(kept, *aliases))
-    return found
-
-
-def _with_recipients(entries: Sequence[Entry]) -> Sub:
-    """GET /recipients/:id for each recipient of whom no more than the id is known."""
-    unknown = [one["recipient"]["id"] for one in entries if "name" not in one["recipient"]]
-    ids = list(dict.fromkeys(unknown))
-    if not ids:
-        return entries
-    calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in ids]
-    answers = yield Together(calls)
-    found = {
-        id_: kept_of(answer["recipient"])
-        for id_, answer in zip(ids, answers, strict=True)
-        if not isinstance(answer, Exception)
-    }
-    return [
-        {**one, "recipient": {**found.get(one["recipient"]["id"], {}), **one["recipient"]}}
-        for one in entries
-    ]
-
-
-def _draft_status(facts: Mapping[str, JSON], entries: Sequence[Entry]) -> Sub:
-    """What the service would say: open, or pending while the balance does not cover it."""
-    needed = money.total(entry.get("sourceAmount", "0") for entry in entries)
-    try:
-        balances = balances_in((yield Call("GET", BALANCE)))
-    except Failure:
-        return "open"
-    held = [
-        money.amount_of(entry.get("amount"))
-        for entry in balances
-        if entry.get("currency") == facts.get("currency")
-    ]
-    enough = needed is None or sum(filter(None, held), money.CENT * 0) >= needed
-    return "open" if enough else "pending"
-
-
-def balances_in(body: JSON) -> list[dict[str, JSON]]:
-    """The entries of a balance answer: an object of them by currency, or a list."""
-    given = body.get("balances", body.get("balance", {}))
-    if isinstance(given, dict):
-        named = {name: one for name, one in given.items() if isinstance(one, dict)}
-        return [{"currency": name, **one} for name, one in named.items()]
-    return [one for one in given or [] if isinstance(one, dict)]
-
+CURRENCY_UNKNOWN = Problem(
+    "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
+)
 
 # Changing
 
 
 def moved(batch: Batch, phase: str, now: datetime) -> Sub:
     """Takes the batch for one change; Invalid where another has it, or its status is past that."""
-    if batch.status not in EDITABLE or _is_taken(batch, now):
-        raise Invalid(WRONG_STATUS)
-    found = {name: batch.facts.get(name) for name in ("phase", "version", "since")}
-    facts: dict[str, JSON] = {"phase": phase, "since": now.isoformat()}
-    if not batch.facts:
-        facts |= {"upstream": batch.id, "version": 0, "currency": batch.currency}
     try:
-        yield Record("batch", batch.id, facts, find=found)
+        yield from _taken(batch, phase, now)
     except Conflict:
         raise Invalid(WRONG_STATUS) from None
 
 
-def _is_taken(batch: Batch, now: datetime) -> bool:
-    if batch.facts.get("phase") in (None, "sent", "draft"):
-        return False
-    return now - datetime.fromisoformat(batch.facts["since"]) < LONGEST_CHANGE
+def _taken(batch: Batch, phase: str, now: datetime) -> Sub:
+    if not batch.is_editable:
+        raise Invalid(WRONG_STATUS)
+    if not is_free(batch.facts):
+        raise Conflict("batch")
+    found = {name: batch.facts.get(name) for name in ("phase", "version", "since")}
+    facts: dict[str, JSON] = {"phase": phase, "since": now.isoformat()}
+    if not batch.facts:
+        facts |= {"upstream": batch.id, "version": 0, "elsewhere": True, "currency": batch.currency}
+        facts |= {name: batch.given.get(name) for name in ("description", "createdAt")}
+    yield Record("batch", batch.id, facts, find=found)
+
+
+def is_free(facts: Mapping[str, JSON]) -> bool:
+    """Whether no change of a batch is under way."""
+    return facts.get("phase") in (None, "sent", "draft", "deleted")
 
 
 def tried(batch: Batch, call: Call, told: Callable[[Refused], Refused] = lambda one: one) -> Sub:
@@ -194,6 +99,9 @@ def edited(batch: Batch, request: Request, call: Call, apply: Apply) -> Sub:
     try:
         yield from tried(batch, call, where_named)
     except NoSuchOperation:
+        if batch.currency is None:  # nothing could ever be made of such a draft
+            yield from _released(batch)
+            raise Invalid(CURRENCY_UNKNOWN) from None
         yield from _drafted(batch, request, apply(entries_of(batch)), (batch.upstream,))
     else:
         there = {payment["id"] for payment in batch.payments}
@@ -213,6 +121,7 @@ def _drafted(batch: Batch, request: Request, entries: list[Entry], abandoned: Se
     facts = {
         **free(batch, "draft"),
         "upstream": None,
+        "elsewhere": None,
         "abandoned": [*batch.facts.get("abandoned", []), *abandoned],
         "currency": batch.currency,
         "description": batch.given.get("description") or batch.facts.get("description"),
@@ -239,19 +148,43 @@ def entries_of(batch: Batch) -> list[Entry]:
     entries = []
     for payment in batch.payments:
         entry = {name: payment[name] for name in names if payment.get(name) is not None}
-        if payment.get("targetAmount") and not _follows_from_source(batch, payment):
+        if (method := payment.get("method")) and not entry["recipient"].get("payoutMethod"):
+            entry["recipient"] = {**entry["recipient"], "payoutMethod": method}
+        if payment.get("targetAmount") and not _follows_from_source(payment):
             entry |= {name: payment[name] for name in ("targetAmount", "targetCurrency")}
             entry.pop("sourceAmount", None)
         entries.append(entry)
     return entries
 
 
-def _follows_from_source(batch: Batch, payment: Mapping[str, JSON]) -> bool:
+def _follows_from_source(payment: Mapping[str, JSON]) -> bool:
     """Whether the target amount is the service's reckoning: what was asked is the source amount."""
-    for entry in batch.entries:
-        if payment["id"] in (entry.get("id"), entry.get("upstream")):
-            return bool(entry.get("sourceAmount"))
-    return bool(payment.get("sourceAmount"))
+    asked = payment.get("asked_side") or ("source" if payment.get("sourceAmount") else "target")
+    return bool(asked == "source")
+
+
+def given_up(
+    batch_id: str, facts: Mapping[str, JSON], happened: str | None, made: str | None
+) -> Record | None:
+    """A batch that a change has taken and nobody carries on; None where none has.
+
+    ``happened`` is when the change's last write was carried out, if it was, ``made`` what it made.
+    """
+    phase = facts.get("phase")
+    if is_free(facts):
+        return None
+    left: dict[str, JSON] = {"phase": "sent" if facts.get("upstream") else "draft"}
+    also: tuple[Record, ...] = ()
+    if phase == "deleting" and happened:
+        left = {"phase": "deleted"}
+    elif phase == "starting" and happened:
+        left |= {"started": happened}
+    elif phase == "making" and made:
+        left = {"phase": "sent", "upstream": made, "is_new": True}
+        also = (Record("alias", made, {"id": batch_id}),)
+    found = {name: facts.get(name) for name in ("phase", "version", "since")}
+    freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
+    return Record("batch", batch_id, freed, find=found, also=also)
 
 
 def stamp(now: datetime) -> str:
@@ -261,33 +194,45 @@ def stamp(now: datetime) -> str:
 # Making a draft real
 
 
-def made_real(batch: Batch, request: Request) -> Sub:
+ROUNDS = 20
+"""How often a read waits for others in turn, before it is told that they do not leave off."""
+
+
+def made_real(batch: Batch, request: Request, *, waits: bool = False) -> Sub:
     """POST /batches for a draft, once, when a quote, a summary or the start needs it.
 
     Returns the batch as it then is; the ids that clients know stay. A batch that is no draft is
-    returned as it is.
+    returned as it is. Where another request is at it, this one ``waits`` and goes on with what
+    that made, or is refused.
     """
-    if not batch.is_draft:
-        return batch
-    yield from moved(batch, "making", request.now)
+    for _ in range(ROUNDS):
+        if not batch.is_draft:
+            return batch
+        try:
+            yield from _taken(batch, "making", request.now)
+        except Conflict:
+            if not waits:
+                break
+        else:
+            return (yield from _made(batch, request))
+        try:
+            yield Await("batch", batch.id, until=is_free)
+        except Conflict:
+            break
+        batch = yield from loaded(batch.id)
+    raise Invalid(WRONG_STATUS)
+
+
+def _made(batch: Batch, request: Request) -> Sub:
     description = batch.facts.get("description")
     body = batch_to_send(
         str(batch.currency), description, batch.entries, memo=request.manners.send_memo
     )
-    made = batch_in((yield from tried(batch, Call("POST", "/batches", body), in_body)))
+    settle, known_by = settling.created_batch(body), settling.known_by_batch(body)
+    call = Call("POST", "/batches", body, settle=settle, known_by=known_by)
+    made = batch_in((yield from tried(batch, call, in_body)))
     upstream = made["id"]
-    facts = {**free(batch, "sent"), "upstream": upstream, "status": None, "is_new": True}
+    facts = {**free(batch, "sent"), "upstream": upstream, "is_new": True}
     renamed = Record("alias", upstream, {"id": batch.id})
     yield Record("batch", batch.id, facts, also=(renamed,))
     return (yield from loaded(batch.id))
-
-
-def _found_again(entries: Sequence[Entry], payments: Sequence[dict[str, JSON]]) -> list[Entry]:
-    """The entries of a draft with the ids that their payments have now; matched by what they pay."""
-    bare = [{**entry, "id": None, "upstream": None, "ours": entry["id"]} for entry in entries]
-    found = []
-    for payment, entry in matched(payments, bare):
-        if entry is not None:
-            kept = {name: value for name, value in entry.items() if name != "ours"}
-            found.append({**kept, "id": entry["ours"], "upstream": payment["id"]})
-    return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from mappings.grammar import Failure, Invalid, Problem, Refused, Unknown
+from mappings.grammar import Failure, Halted, Invalid, Problem, Refused, Unknown, Unreachable
 
 STATUS = {
     "invalid_token": 401,
@@ -38,6 +39,18 @@ OUTCOME_UNKNOWN = Problem(
 NOT_FOUND = Problem("not_found", "Object not found.")
 INVALID_KEY = Problem("invalid_api_key", "Invalid API key.")
 NOT_AUTHORIZED = Problem("not_authorized", "Not authorized.")
+FROZEN = Problem(
+    "not_authorized",
+    "Writes are stopped for the moment by the operator of this gateway; nothing was changed.",
+)
+BEING_CHECKED = Problem(
+    "internal_server_error",
+    "The gateway's records are being checked; nothing was started. Try again later.",
+)
+BUSY = Problem(
+    "internal_server_error",
+    "There is more to do here than can be done; nothing was sent. Try again later.",
+)
 OVER_LIMIT = Problem("rate_limit_exceeded", "Rate limit exceeded.")
 TOO_LARGE = Problem("invalid_field", "The body is too large.")
 
@@ -67,7 +80,15 @@ def answer(failure: Failure) -> ErrorAnswer:
         return of(*failure.problems)
     if isinstance(failure, Refused):
         return _refused(failure)
-    return of(OUTCOME_UNKNOWN if isinstance(failure, Unknown) else UNREACHED)
+    if isinstance(failure, Unknown):
+        return ErrorAnswer(500, (OUTCOME_UNKNOWN,), _wait(failure.retry_after))
+    problem = failure.problem if isinstance(failure, Halted) else UNREACHED
+    wait = failure.retry_after if isinstance(failure, Unreachable) else None
+    return ErrorAnswer(STATUS[problem.code], (problem,), _wait(wait))
+
+
+def _wait(seconds: int | None) -> str | None:
+    return None if seconds is None else str(seconds)
 
 
 def in_body(refused: Refused) -> Refused:
@@ -103,10 +124,9 @@ def _refused(refused: Refused) -> ErrorAnswer:
         return of(_said(refused, INTERNAL))
     if refused.status == 429:
         return ErrorAnswer(429, (_said(refused, OVER_LIMIT),), refused.retry_after)
-    if told := tuple(
-        _named(one, refused.sent_as) for one in refused.problems if one.code in VALIDATION
-    ):
-        return ErrorAnswer(406, told)
+    if faults := [one for one in refused.problems if one.code in VALIDATION]:
+        words = _words(refused.sent_as)
+        return ErrorAnswer(406, tuple(_named(one, refused.sent_as, words) for one in faults))
     code = next((one.code for one in refused.problems if one.code in _BY_CODE), None)
     if code == "invalid_api_key":
         return of(INVALID_KEY)
@@ -117,13 +137,17 @@ def _said(refused: Refused, default: Problem) -> Problem:
     """The service's own message under the legacy code, where it gave one."""
     for problem in refused.problems:
         if problem.message:
-            return replace(default, message=_reworded(problem.message, refused.sent_as))
+            words = _words(refused.sent_as)
+            return replace(default, message=_reworded(problem.message, refused.sent_as, words))
     return default
 
 
-def _named(problem: Problem, sent_as: Mapping[str, str]) -> Problem:
+def _named(problem: Problem, sent_as: Mapping[str, str], words: Mapping[str, str]) -> Problem:
     field = _client_field(problem.field, sent_as) if problem.field else None
-    message = _reworded(problem.message, sent_as) or "Value invalid."
+    if problem.field and field:
+        # Its own name goes before what the same field of another item is called.
+        words = {**words, **_words({problem.field: field})}
+    message = _reworded(problem.message, sent_as, words) or "Value invalid."
     return Problem(problem.code, message, field)
 
 
@@ -144,10 +168,52 @@ def _client_field(field: str, sent_as: Mapping[str, str]) -> str | None:
     return None
 
 
-def _reworded(message: str, sent_as: Mapping[str, str]) -> str:
-    """A message with the client's names of fields for the current interface's."""
+MANY, FEW = 5000, 100
+"""Of more names than many only a few are told, and those that a refusal mentions."""
+
+
+def mentioned(sent_as: Mapping[str, str], problems: Sequence[Problem]) -> Mapping[str, str]:
+    """Of the names of fields those that are needed to tell of some problems."""
+    if len(sent_as) <= MANY:
+        return sent_as
+    names = dict(islice(sent_as.items(), FEW))
+    for problem in problems:
+        for name in _NAMES.findall(f"{problem.field or ''} {problem.message}"):
+            parts = name.split(".")
+            for length in range(1, len(parts) + 1):
+                head = ".".join(parts[:length])
+                names |= {
+                    one: sent_as[one]
+                    for one in (head, re.sub(r"\[\d+\]$", "", head))
+                    if one in sent_as
+                }
+    return names
+
+
+_NAMES = re.compile(r"\w+(?:\[\d+\])*(?:\.\w+(?:\[\d+\])*)*")
+"""Words, and names of fields such as ``payments[3].amount``."""
+
+
+def _words(sent_as: Mapping[str, str]) -> dict[str, str]:
+    """What fields are called, without where they stand."""
+    words: dict[str, str] = {}
     for current, legacy in sent_as.items():
-        ours, theirs = current.rpartition(".")[2], legacy.rpartition(".")[2]
-        if ours != theirs:
-            message = re.sub(rf"\b{re.escape(ours)}\b", theirs, message)
-    return message
+        words.setdefault(current.rpartition(".")[2], legacy.rpartition(".")[2])
+    return words
+
+
+def _reworded(message: str, sent_as: Mapping[str, str], words: Mapping[str, str]) -> str:
+    """A message with the client's names of fields for the current interface's.
+
+    One look at each word of it, however many fields were sent: a batch may be refused with as many
+    messages as it has payments.
+    """
+
+    def spelled(found: re.Match[str]) -> str:
+        name = found[0]
+        if not re.search(r"[.\[]", name):
+            return words.get(name, name)
+        place, dot, last = name.rpartition(".")
+        return sent_as.get(name, f"{place}{dot}{words.get(last, last)}")
+
+    return _NAMES.sub(spelled, message)

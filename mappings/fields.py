@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from mappings.grammar import JSON
 
@@ -66,12 +66,16 @@ class Fields:
         self, legacy: tuple[type, ...], current: tuple[type, ...], *rows: tuple[Row, ...]
     ) -> None:
         self.rows = tuple(row for some in rows for row in some)
-        self._answered = tuple(get_type_hints(legacy[0]))
         self._check(
             {name for shape in legacy for name in get_type_hints(shape)},
             {name for shape in current for name in get_type_hints(shape)},
         )
         self._by_legacy = {row.legacy: row for row in self.rows}
+        answered = [self._by_legacy[name] for name in get_type_hints(legacy[0])]
+        # No field's name is None: what no field of the service shows is null.
+        self._names = [row.legacy for row in answered]
+        self._shown: list[Any] = [row.shown for row in answered]
+        self._nested = [(row.legacy, row.nested) for row in answered if row.nested]
 
     def _check(self, legacy: set[str], current: set[str]) -> None:
         names = [row.legacy for row in self.rows]
@@ -84,6 +88,11 @@ class Fields:
         ]
         if faults:
             raise Mistabled("; ".join(faults))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The current fields that answers show."""
+        return tuple(name for name in self._shown if name is not None)
 
     def to_current(self, sent: Mapping[str, JSON]) -> dict[str, JSON]:
         """The fields that travel as they are, renamed; values are not touched."""
@@ -101,13 +110,11 @@ class Fields:
 
     def to_legacy(self, given: Mapping[str, JSON]) -> dict[str, JSON]:
         """Exactly the fields that the legacy document has, in its order; null where none came."""
-        return {name: self._shown(self._by_legacy[name], given) for name in self._answered}
-
-    def _shown(self, row: Row, given: Mapping[str, JSON]) -> JSON:
-        value = given.get(row.shown) if row.shown else None
-        if row.nested and isinstance(value, dict):
-            return row.nested.to_legacy(value)
-        return value
+        shown = dict(zip(self._names, map(given.get, self._shown), strict=True))
+        for name, table in self._nested:
+            if isinstance(value := shown[name], dict):
+                shown[name] = table.to_legacy(value)
+        return shown
 
     def sent_as(self, prefix: str = "") -> dict[str, str]:
         """Current field to the client's own, full names, for ``Call.sent_as``."""

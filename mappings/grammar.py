@@ -11,6 +11,7 @@ about it catches it; one that cannot need not mention it. Undo runs after ``Refu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,7 +59,7 @@ class Request:
 
     Ids and words are in the current interface's spelling; ``body`` has passed the operation's
     ``takes`` shape, and ``problems`` are what had to be taken out of it: nothing is written
-    while there are any. ``query`` holds no empty parameter. ``seed`` is the request's own id, for
+    while there are any. ``query`` holds no empty parameter. ``seed`` is the request's alone, for
     ids that are made here; ``keys`` are the caller's own, so that no answer shows them.
     """
 
@@ -72,16 +73,24 @@ class Request:
     keys: tuple[str, ...] = field(default=(), repr=False)
 
     def refuse(self, *found: Problem) -> None:
-        """Raises Invalid with all that is wrong, of the shape and of what a flow found."""
-        told = [problem.field for problem in self.problems if problem.field]
-        others = [one for one in found if not any(_is_within(one.field, field) for field in told)]
+        """Raises Invalid with all that is wrong, of the shape and of what a flow found.
+
+        What is wrong with a field in more than one way is told once, by the first.
+        """
+        told = {problem.field for problem in self.problems if problem.field}
+        others: dict[tuple[str, str], Problem] = {}
+        for one in found:
+            if not told.intersection(_places(one.field)):
+                others.setdefault((one.code, one.field or one.message), one)
         if self.problems or others:
-            raise Invalid(*self.problems, *others)
+            raise Invalid(*self.problems, *others.values())
 
 
-def _is_within(field: str | None, told: str) -> bool:
-    """Whether a field is one that was told of already, or stands inside it."""
-    return field is not None and (field == told or field.startswith((f"{told}.", f"{told}[")))
+def _places(field: str | None) -> list[str]:
+    """A field, and every field that it stands inside of: ``payments[3].memo``, ``payments[3]``..."""
+    if field is None:
+        return []
+    return [field, *(field[: found.start()] for found in re.finditer(r"[.\[]", field))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,10 @@ class Call:
     NoSuchOperation is thrown where the service lacks it, which is only believed when the batch,
     and the payment, that it names can be seen. A read that ``keeps`` its answer may be answered
     with one so many seconds old, unless something was changed through the gateway since.
+
+    ``settle`` reads what became of a write that was sent and not answered, and looks for what
+    agrees with ``known_by``, where that is less than the whole body. One that is ``prompt``
+    is only sent while its client waits, never by whoever finishes later what was cut off.
     """
 
     method: str
@@ -118,6 +131,13 @@ class Call:
     sent_as: Mapping[str, str] = field(default_factory=dict)
     witness: tuple[str, ...] | None = None
     keeps: float = 0
+    settle: Settle | None = field(default=None, compare=False, repr=False)
+    prompt: bool = False
+    known_by: JSON = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.reads and self.settle is None:
+            raise TypeError("a write says how it is found out whether it happened")
 
     @property
     def reads(self) -> bool:
@@ -140,9 +160,9 @@ class Find:
 
     ``ask`` is the query with which the service answers it alone, in one call; None where it
     cannot. Otherwise all that ``narrow`` lets through is read, what is ``hidden`` is left out,
-    what ``where`` agrees to is kept and put in ``order``, ties by id. ``hiding`` says that rows
-    which the client must not see are known to exist, and ``sorting`` is what the service is asked
-    for while all is read.
+    what ``where`` agrees to is kept and put in ``order``, ties by id. ``gone`` are rows which the
+    client must not see and which are remembered, by their ids, and ``sorting`` is what the service is asked for while all is read. It is ``indexed`` where its
+    rows tell when they were last changed, and the service lists what was changed since.
     """
 
     path: str
@@ -155,7 +175,8 @@ class Find:
     descending: bool
     ask: Mapping[str, str] | None
     narrow: Mapping[str, str]
-    hiding: bool = False
+    gone: frozenset[str] = frozenset()
+    indexed: bool = False
     sorting: Mapping[str, str] = field(
         default_factory=lambda: {"orderBy": "createdAt", "sortBy": "asc"}
     )
@@ -175,11 +196,12 @@ class Recall:
     """What the ledger remembers of an object of the caller's merchant and environment.
 
     Yields its facts, an empty mapping where there are none; without ``id``, the facts of every
-    object of that kind, by id.
+    object of that kind that has any, by id, or of those among ``ids``.
     """
 
     kind: str
     id: str | None = None
+    ids: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +220,75 @@ class Record:
     also: tuple[Record, ...] = ()
 
 
-Step = Call | Together | Find | Recall | Record
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Waits for what another request is doing to an object; yields its facts once that is done.
+
+    ``until`` says of the facts whether it is. Where it is not within the time that a call of the
+    service may take, Conflict is thrown.
+    """
+
+    kind: str
+    id: str
+    until: Callable[[Mapping[str, JSON]], bool]
+
+
+Step = Call | Together | Find | Recall | Record | Await
 Flow = Generator[Step, Any, Answer]
+
+
+# A write whose outcome is unknown.
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A write that was sent and not answered, for those who find out what became of it.
+
+    ``since`` is the earliest moment, by the service's clock, at which it may have been executed.
+    ``claimed`` are the ids of objects that other writes are known to have made, ``alike`` how many
+    writes of unknown outcome ask for the same, this one included. ``told`` is the id of what it
+    made, where an operator has looked it up, ``happened`` that one found out that it was executed.
+    """
+
+    since: datetime
+    claimed: frozenset[str] = frozenset()
+    alike: int = 1
+    told: str | None = None
+    happened: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """It was executed; ``body`` is what the service would have answered, ``made`` what it made."""
+
+    body: JSON = field(default_factory=dict)
+    made: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DidNot:
+    """Nothing of it can be seen. Only believed once it can no longer be executed, and twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class CannotTell:
+    """``why`` is for the operator, who has to find out in another way.
+
+    ``lasts`` is that no reading will ever tell: the service has none that could.
+    """
+
+    why: str
+    lasts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unread(CannotTell):
+    """The service could not be read: another time it may be."""
+
+
+Verdict = Happened | DidNot | CannotTell
+Settle = Callable[[Sending], Generator[Step, Any, Verdict]]
+"""Reads of the service, and what they say; it may yield whatever a flow may, but writes."""
 
 
 # The four kinds of error, and one way out (errors.py).
@@ -260,11 +349,34 @@ class NoSuchOperation(Failure):
 
 
 class Unreachable(Failure):
-    """The request never left, or was a read that got no answer: nothing was changed by it."""
+    """The request never left, or was a read that got no answer: nothing was changed by it.
+
+    Asking again makes sense after ``retry_after`` seconds, where that is known.
+    """
+
+    def __init__(self, why: str = "", *, retry_after: int | None = None) -> None:
+        super().__init__(why)
+        self.retry_after = retry_after
+
+
+class Halted(Unreachable):
+    """It was kept from leaving here, on purpose; ``problem`` is what its client is told."""
+
+    def __init__(self, problem: Problem, *, retry_after: int | None = None) -> None:
+        super().__init__(problem.message, retry_after=retry_after)
+        self.problem = problem
 
 
 class Unknown(Failure):
-    """A write left, and no answer to it can be read: it may have happened."""
+    """A write left, and no answer to it can be read: it may have happened.
+
+    ``age`` is how many seconds ago it was sent; asking again makes sense after ``retry_after``.
+    """
+
+    def __init__(self, why: str = "", *, age: float = 0, retry_after: int | None = None) -> None:
+        super().__init__(why)
+        self.age = age
+        self.retry_after = retry_after
 
 
 # Operations.
@@ -292,6 +404,12 @@ class Operation:
     query: Any = None
     keyless: bool = False
     rests_on: str = ""
+    may_write: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes anything; ``may_write`` says so of a read that makes a draft real."""
+        return self.may_write or self.method != "GET"
 
     @property
     def name(self) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from mappings.grammar import JSON
 from mappings.kinds import Id, Mentions
-from mappings.places import Mark, place_of, rewritten
+from mappings.places import IDS, Mark, marked_texts, place_of, rewritten
+from mappings.rows import some_of
 
 LENGTH = 16
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -24,7 +25,8 @@ _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 SHAPE = re.compile(r"[A-Za-z]{1,2}-[A-Za-z0-9]{1,64}")
 IN_TEXT = re.compile(r"\b[RBP]-[A-Za-z0-9]{1,64}\b")
 
-PREFIXES = {"recipient": "R", "batch": "B", "payment": "P"}
+PREFIXES = frozenset({"R", "B", "P"})
+"""Of recipients, batches and payments."""
 
 
 def needs_stand_in(kind: str, id_: str, mode: Literal["all", "batches", "none"]) -> bool:
@@ -54,30 +56,30 @@ def _characters(digest: bytes) -> str:
     return text
 
 
-def ids_in(shape: Any, value: JSON) -> set[tuple[str, str]]:
-    """Every id in a value of a shape, with its kind."""
-    found: set[tuple[str, str]] = set()
+TOGETHER = 1000
+"""How many texts of a large value are looked at together."""
 
-    def note(mark: Mark, text: str) -> str:
+
+def named_by_slices(shape: Any, value: JSON) -> Iterator[tuple[set[tuple[str, str]], set[str]]]:
+    """As ``named_in``, some at a time; nothing where there is none."""
+    for some in some_of(marked_texts(place_of(shape), value), TOGETHER):
+        found = {(str(mark.kind), text) for mark, text in some if isinstance(mark, Id)}
+        texts = (text for mark, text in some if isinstance(mark, Mentions))
+        mentioned = {id_ for text in texts for id_ in IN_TEXT.findall(text)}
+        if found or mentioned:
+            yield found, mentioned
+
+
+def named_in(shape: Any, value: JSON) -> tuple[set[tuple[str, str]], set[str]]:
+    """Every id in a value of a shape, with its kind; and what looks like one in its free texts."""
+    found: set[tuple[str, str]] = set()
+    mentioned: set[str] = set()
+    for mark, text in marked_texts(place_of(shape, IDS), value):
         if isinstance(mark, Id):
             found.add((mark.kind, text))
-        return text
-
-    rewritten(place_of(shape), value, note)
-    return found
-
-
-def ids_mentioned(shape: Any, value: JSON) -> set[str]:
-    """What looks like an id in the free texts of a value of a shape."""
-    found: set[str] = set()
-
-    def note(mark: Mark, text: str) -> str:
-        if isinstance(mark, Mentions):
-            found.update(IN_TEXT.findall(text))
-        return text
-
-    rewritten(place_of(shape), value, note)
-    return found
+        elif isinstance(mark, Mentions):
+            mentioned.update(IN_TEXT.findall(text))
+    return found, mentioned
 
 
 def with_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
@@ -88,7 +90,7 @@ def with_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
             return with_ids_in_text(text, names.get)
         return names.get(text, text) if isinstance(mark, Id) else text
 
-    return rewritten(place_of(shape), value, spell) if names else value
+    return rewritten(place_of(shape, IDS), value, spell) if names else value
 
 
 def with_ids_in_text(text: str, name: Callable[[str], str | None]) -> str:

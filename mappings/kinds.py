@@ -9,18 +9,19 @@ no message repeats what was sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import pycountry
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from mappings.grammar import Invalid, Problem
+from mappings.rows import Packed, Rows
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -134,7 +135,7 @@ def _code_of(value: Any) -> Any:
 def _email(value: Any) -> Any:
     if value is None:
         raise missing()
-    if isinstance(value, str) and re.fullmatch(r"[^@\s]+@[^@\s]+", value):
+    if isinstance(value, str) and re.fullmatch(r"[^@\s]{1,256}@[^@\s]{1,256}", value):
         return value
     raise wrong("must be an email address")
 
@@ -172,7 +173,7 @@ def _amount(value: Any) -> Any:
     text = str(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else value
     if text is None:
         raise missing()
-    if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{2})?", text):
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,1000}(\.[0-9]{2})?", text):
         raise wrong("must be an amount: digits, and either two decimals or none")
     if not text.strip("0."):
         raise wrong("must be more than zero")
@@ -191,18 +192,62 @@ def is_mask(value: Any) -> bool:
     return isinstance(value, str) and "*" in value
 
 
-Text = Annotated[str, BeforeValidator(_text)]
-Country = Annotated[str, BeforeValidator(_country)]
-Currency = Annotated[str, BeforeValidator(_currency)]
-ShownCurrency = Annotated[str | None, BeforeValidator(_currency_or_none)]
-Email = Annotated[str, BeforeValidator(_email)]
-Day = Annotated[str, BeforeValidator(_day)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
-Whole = Annotated[int, BeforeValidator(_whole)]
-Ssn = Annotated[str, BeforeValidator(_ssn)]
-Amount = Annotated[str, BeforeValidator(_amount)]
+# Each with what the legacy document says of it, for a description of the interface: what is taken
+# besides (numbers for text, `"False"`) is a kindness to clients in the field, and no promise.
+
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})]
+Country = Annotated[
+    str,
+    BeforeValidator(_country),
+    WithJsonSchema({"type": "string", "pattern": "^[A-Z]{2}$", "examples": ["US"]}),
+]
+_CURRENCY = {"pattern": "^[A-Z]{3}$", "examples": ["USD"]}
+Currency = Annotated[
+    str, BeforeValidator(_currency), WithJsonSchema({"type": "string", **_CURRENCY})
+]
+ShownCurrency = Annotated[
+    str | None,
+    BeforeValidator(_currency_or_none),
+    WithJsonSchema({"type": ["string", "null"], **_CURRENCY}),
+]
+Email = Annotated[
+    str,
+    BeforeValidator(_email),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^[^@\s]{1,256}@[^@\s]{1,256}$",
+            "examples": ["ada@example.com"],
+        }
+    ),
+]
+Day = Annotated[
+    str,
+    BeforeValidator(_day),
+    WithJsonSchema({"type": "string", "format": "date", "examples": ["1990-12-10"]}),
+]
+Flag = Annotated[bool, BeforeValidator(_flag), WithJsonSchema({"type": "boolean"})]
+Whole = Annotated[int, BeforeValidator(_whole), WithJsonSchema({"type": "integer"})]
+Ssn = Annotated[
+    str,
+    BeforeValidator(_ssn),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]{9}$", "examples": ["900000001"]}),
+]
+Amount = Annotated[
+    str,
+    BeforeValidator(_amount),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": 1003,
+            "pattern": r"^(0*[1-9][0-9]*(\.[0-9]{2})?|0+\.(0[1-9]|[1-9][0-9]))$",
+            "examples": ["100.00"],
+        }
+    ),
+]
 RecipientType = Annotated[
-    Literal["individual", "business"], BeforeValidator(_one_of("individual", "business"))
+    Literal["individual", "business"],
+    BeforeValidator(_one_of("individual", "business")),
 ]
 An_object = BeforeValidator(_object)
 A_list = BeforeValidator(_list)
@@ -218,7 +263,7 @@ def left_out(body: Any) -> Any:
     """The body without the fields that clients leave out by sending ``""``."""
     if isinstance(body, dict):
         return {
-            name: left_out(value)
+            name: left_out(value) if isinstance(value, dict | list) else value
             for name, value in body.items()
             if value != "" or name in MAY_BE_EMPTY
         }
@@ -240,42 +285,81 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     """
     if not isinstance(body, dict):
         raise Invalid(Problem("invalid_field", "The body must be a JSON object."))
-    body = left_out(body)
-    problems: dict[Problem, None] = {}
-    while True:
-        try:
-            return reader(shape).validate_python(body), tuple(problems)
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)
-            if all(one["type"] == "missing" for one in found):
-                # What is missing now was wrong, and taken out, or was never there.
-                told = {spelled(one["loc"]): _problem(one) for one in found}
-                named = {re.split(r"[.\[]", problem.field or "")[0] for problem in problems}
-                absent = [problem for name, problem in told.items() if name not in named]
-                raise Invalid(*problems, *absent) from None
+    found = _Found(shape)
+    value = found.read(body)
+    problems = tuple(dict.fromkeys(one for those in found.rounds for one in those))
+    if found.missing:
+        # What is missing now was wrong, and taken out, or was never there.
+        told = {problem.field: problem for problem in found.missing}
+        named = {re.split(r"[.\[]", problem.field or "")[0] for problem in problems}
+        absent = [problem for name, problem in told.items() if name not in named]
+        raise Invalid(*problems, *absent)
+    return value, problems
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is wrong in a body: in the order in which it is seen, ever deeper, and then taken out."""
+
+    shape: Any
+    rounds: list[list[Problem]] = field(default_factory=list)
+    missing: list[Problem] = field(default_factory=list)
+
+    def read(self, body: dict[str, Any]) -> Any:
+        """What is left; long lists are read a slice at a time, as if they were read at once."""
+        long = {name: value for name, value in body.items() if isinstance(value, Rows)}
+        value = self._taken(self.shape, left_out({**body, **{name: [] for name in long}}))
+        for name, rows in long.items():
+            if value and name in value:
+                read = Packed(self._rows(name, rows))
+                value |= {name: read} if len(read) == len(rows) else {name: None}
+        return value
+
+    def _rows(self, name: str, rows: Rows) -> Iterator[Any]:
+        shape, start = get_type_hints(self.shape, include_extras=True)[name], 0
+        for some in rows.slices():
+            yield from self._taken(shape, left_out(some), (name, start)) or []
+            start += len(some)
+
+    def _taken(self, shape: Any, body: Any, at: tuple[str, int] | None = None) -> Any:
+        """The body as the shape wants it, or the rows from there on; None if something is missing."""
+        told: set[Problem] = set()
+        number = 0
+        while True:
+            try:
+                return reader(shape).validate_python(body)
+            except ValidationError as error:
+                found = error.errors(include_url=False, include_context=False, include_input=False)
             wrong_ones = [one for one in found if one["type"] != "missing"]
+            if not wrong_ones:
+                self.missing += [_problem(one, at) for one in found]
+                return None
             places = [one["loc"] for one in wrong_ones]
-            if all(_problem(one) in problems for one in wrong_ones):
+            problems = [_problem(one, at) for one in wrong_ones]
+            if told.issuperset(problems):
                 places = [place[:1] for place in places]  # an emptied item is wrong as well
-            problems |= dict.fromkeys(map(_problem, wrong_ones))
+            told.update(problems)
+            self.rounds += [[]] if number == len(self.rounds) else []
+            self.rounds[number] += problems
+            number += 1
             body = _without(body, places)
 
 
 def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
     """The value without what is wrong at these places; a wrong item of a list leaves an empty one."""
-    if isinstance(value, list):
-        return [_cleaned(one, _inner(places, number), {}) for number, one in enumerate(value)]
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | list):
         return value
-    cleaned = {name: _cleaned(one, _inner(places, name), _GONE) for name, one in value.items()}
+    inside: dict[int | str, list[tuple[int | str, ...]]] = {}
+    for place in places:
+        if place:
+            inside.setdefault(place[0], []).append(place[1:])
+    if isinstance(value, list):
+        return [_cleaned(one, inside.get(number, []), {}) for number, one in enumerate(value)]
+    cleaned = {name: _cleaned(one, inside.get(name, []), _GONE) for name, one in value.items()}
     return {name: one for name, one in cleaned.items() if one is not _GONE}
 
 
 _GONE = object()
-
-
-def _inner(places: list[tuple[int | str, ...]], name: int | str) -> list[tuple[int | str, ...]]:
-    return [place[1:] for place in places if place[:1] == (name,)]
 
 
 def _cleaned(value: Any, inner: list[tuple[int | str, ...]], gone: Any) -> Any:
@@ -284,12 +368,16 @@ def _cleaned(value: Any, inner: list[tuple[int | str, ...]], gone: Any) -> Any:
     return _without(value, inner) if all(inner) and isinstance(value, dict | list) else gone
 
 
-def _problem(error: Mapping[str, Any]) -> Problem:
-    field = spelled(error["loc"])
+def _problem(error: Mapping[str, Any], at: tuple[str, int] | None = None) -> Problem:
+    """``at`` is the list, and where in it the slice begins in which it was found."""
+    place = error["loc"]
+    if at:
+        place = (at[0], place[0] + at[1], *place[1:])
+    named = spelled(place)
     if error["type"] in ("missing", "empty_field"):
-        return Problem("empty_field", f"{field} is required.", field)
+        return Problem("empty_field", f"{named} is required.", named)
     what = error["msg"] if error["type"] == "invalid_field" else "has a value of the wrong type"
-    return Problem("invalid_field", f"{field} {what}.", field)
+    return Problem("invalid_field", f"{named} {what}.", named)
 
 
 def spelled(place: tuple[str | int, ...]) -> str:

@@ -267,7 +267,6 @@ class BankBody(TypedDict, total=False):
     name: Text | None
     branchNum: Text | None
     institution: Text | None
-    branch: Text | None
     accountNum: Text | None
     routing: Text | None
     iban: Text | None
@@ -384,7 +383,9 @@ class RecipientsQuery(TypedDict, total=False):
     payoutCurrency: str
 
 
-class BatchesQuery(TypedDict, total=False):
+class SearchQuery(TypedDict, total=False):
+    """Of batches, and of payments."""
+
     page: str
     pageSize: str
     search: str
@@ -437,6 +438,10 @@ class BatchIdsBody(TypedDict):
 
 
 class BatchAnswer(TypedDict):
+    batch: Batch
+
+
+class WholeBatchAnswer(TypedDict):
     batch: WholeBatch
 
 

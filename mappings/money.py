@@ -1,13 +1,19 @@
-"""Amounts: exact, from text to text."""
+"""Amounts: exact, from text to text, however long they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
+from functools import reduce
 
 from mappings.grammar import JSON
 
 CENT = Decimal("0.01")
+DIGITS = 1000
+"""What is longer is no amount; as much is taken from clients (``kinds.Amount``)."""
+
+EXACT = Context(prec=2 * DIGITS)
+"""Python's own context rounds after 28 digits, without a word."""
 
 
 def amount_of(value: JSON) -> Decimal | None:
@@ -16,23 +22,38 @@ def amount_of(value: JSON) -> Decimal | None:
         return None
     try:
         read = Decimal(str(value))
-    except InvalidOperation:
+    except (InvalidOperation, ValueError):
         return None
-    return read if read.is_finite() else None
+    # 1E999999 is short, until somebody writes it out.
+    return read if read.is_finite() and abs(read.adjusted()) <= DIGITS else None
 
 
 def total(amounts: Iterable[JSON]) -> Decimal | None:
     """The exact sum; None where one of them is not known."""
-    read = [amount_of(amount) for amount in amounts]
-    known = [amount for amount in read if amount is not None]
-    return sum(known, Decimal(0)) if len(known) == len(read) else None
+    sum_ = Decimal(0)
+    for amount in amounts:
+        if (read := amount_of(amount)) is None:
+            return None
+        sum_ = EXACT.add(sum_, read)
+    return sum_
+
+
+def sum_of(amounts: Iterable[Decimal]) -> Decimal:
+    """The exact sum of amounts that are known."""
+    return reduce(EXACT.add, amounts, Decimal(0))
 
 
 def text(amount: Decimal) -> str:
-    """With two decimals, as the legacy interface writes amounts."""
-    return f"{amount:.2f}"
+    """With two decimals, as the legacy interface writes amounts; more only where it has more."""
+    return f"{_in_cents(amount):f}"
 
 
 def number(amount: Decimal) -> Decimal | int:
-    """As a JSON number: whole ones without decimals, others with two."""
-    return int(amount) if amount == amount.to_integral_value() else amount.quantize(CENT)
+    """As a JSON number, in the way that they are mostly written: 12, 12.5, 12.05."""
+    whole = amount.to_integral_value(context=EXACT)
+    return int(amount) if amount == whole else amount.normalize(EXACT)
+
+
+def _in_cents(amount: Decimal) -> Decimal:
+    cents = EXACT.quantize(amount, CENT)
+    return cents if cents == amount else amount

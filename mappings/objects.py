@@ -14,9 +14,9 @@ from mappings.grammar import JSON, Manners
 from mappings.kinds import is_mask
 
 Facts = Mapping[str, JSON]
-"""What the ledger remembers of a recipient: ``status`` (``disabled`` or ``inactive``),
-``deleted`` and, where the service would not have that, ``still_there``, ``autoswitch``,
-``holdup``."""
+"""What the ledger remembers of a recipient: ``status`` (``disabled``, ``inactive`` or ``suspended``,
+whichever a client set last), ``deleted`` and, where the service would not have that,
+``still_there``, ``autoswitch``, ``holdup``."""
 
 # Field tables
 
@@ -108,7 +108,8 @@ UPSTREAM_STATUS = {"disabled": "suspended", "inactive": "active"}
 
 
 def agrees(word: str, status: JSON) -> bool:
-    return status is not None and bool(UPSTREAM_STATUS.get(word) == status)
+    """Whether the service's status still bears out the word that was remembered."""
+    return status is not None and bool(UPSTREAM_STATUS.get(word, word) == status)
 
 
 def shown_compliance(status: JSON) -> JSON:
@@ -261,8 +262,13 @@ def currency_name(code: str) -> str:
 def currency_answer(code: str | None, manners: Manners) -> dict[str, Any]:
     """``primary.currency``: the documents show it flat and nested once more."""
     flat: dict[str, Any] = {"code": code, "name": currency_name(code) if code else None}
-    forms = {"flat": flat, "nested": {"currency": flat}, "both": {**flat, "currency": flat}}
-    return forms[manners.primary_currency]
+    match manners.primary_currency:
+        case "flat":
+            return flat
+        case "nested":
+            return {"currency": flat}
+        case "both":
+            return {**flat, "currency": flat}
 
 
 # A payment as answers show it

@@ -6,7 +6,10 @@ such payloads. Whatever of these shapes a service uses is read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mappings.grammar import JSON
+from mappings.rows import Rows, kept
 
 _BATCH_KEYS = ("batchSummary", "batch", "summary")
 
@@ -20,15 +23,23 @@ def batch_in(body: JSON) -> dict[str, JSON]:
     return {name: value for name, value in body.items() if name not in ("ok", "errors")}
 
 
-def payments_in(body: JSON) -> list[dict[str, JSON]]:
-    """The payments of an answer, beside the batch or inside of it, flat or with their ``meta``."""
+def payments_in(body: JSON) -> Sequence[dict[str, JSON]]:
+    """The payments of an answer; none where it does not tell any."""
+    return payments_told(body) or []
+
+
+def payments_told(body: JSON) -> Sequence[dict[str, JSON]] | None:
+    """The payments of an answer, beside the batch or inside of it, flat or with their ``meta``.
+
+    None where it does not speak of payments at all: that is not to have none.
+    """
     for holder in (batch_in(body), body):
         given = holder.get("payments")
         if isinstance(given, dict):
             given = given.get("payments")
-        if isinstance(given, list):
-            return [payment for payment in given if isinstance(payment, dict)]
-    return []
+        if isinstance(given, list | Rows):
+            return kept(given, lambda payment: isinstance(payment, dict))
+    return None
 
 
 def payment_in(body: JSON) -> dict[str, JSON]:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mappings import batch_bodies, legacy
+from mappings import batch_bodies, legacy, settling
 from mappings.batch_bodies import Sent
-from mappings.batch_views import (
-    EDITABLE,
-    Batch,
-    Entry,
-    Payment,
-    as_asked,
-    listed_answer,
-)
-from mappings.drafts import WRONG_STATUS, edited, entries_of, free, loaded, moved, tried
+from mappings.batch_reads import WRONG_STATUS, loaded, loaded_together
+from mappings.batch_views import Batch, as_asked, listed_answer, payees, present
+from mappings.drafts import edited, entries_of, free, moved, tried
 from mappings.errors import NOT_FOUND, in_body
 from mappings.grammar import (
     Answer,
@@ -30,6 +24,7 @@ from mappings.grammar import (
     Request,
 )
 from mappings.ids import made
+from mappings.matching import Entry, Payment
 from mappings.objects import payment_answer, recipient_answer
 from mappings.paging import meta, page_of
 from mappings.payment_lists import payment_in
@@ -48,11 +43,11 @@ def create_payment(request: Request) -> Flow:
     GET  /recipients/:id         shown in full
     """
     batch = yield from loaded(request.ids["id"])
+    if not batch.is_editable:
+        raise Invalid(WRONG_STATUS)
     told = frozenset(problem.field for problem in request.problems)
     sent = Sent(request.body, "", told)
     request.refuse(*batch_bodies.added_problems(sent, batch.currency))
-    if batch.status not in EDITABLE:
-        raise Invalid(WRONG_STATUS)
     (recipient,) = yield from batch_bodies.recipients_of([sent], batch.currency)
     entry = batch_bodies.entry_of(sent, recipient)
     given: Payment = {}
@@ -81,9 +76,16 @@ _NO_CALL = Call("GET", "/balance")
 def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
     """Adds a payment to the batch that the service has; returns what it told of it."""
     yield from moved(batch, "editing", request.now)
-    body = batch_bodies.to_send(entry, str(batch.currency), memo=request.manners.send_memo)
+    body = batch_bodies.to_send(entry, batch.currency, memo=request.manners.send_memo)
     names = batch_bodies.sent_as([sent], "")
-    call = Call("POST", f"/batches/{batch.upstream}/payments", body, sent_as=names)
+    call = Call(
+        "POST",
+        f"/batches/{batch.upstream}/payments",
+        body,
+        sent_as=names,
+        settle=settling.added_payment(batch.upstream, body, batch.currency, batch.by_upstream),
+        known_by=settling.known_by_payment(body),
+    )
     answered = yield from tried(batch, call, in_body)
     given = payment_in(answered)
     id_ = given.get("id")
@@ -119,10 +121,35 @@ def read_payment(request: Request) -> Flow:
     """GET /batches/:id/payments/:payment
 
     GET /batch/:id/summary  a payment of another batch is not found
+    GET /payments/:id       where the summary does not tell all of it
     GET /recipients/:id
     """
     batch = yield from loaded(request.ids["id"])
-    return Answer({"payment": (yield from _shown(_found(batch, request), request))})
+    payment = _found(batch, request)
+    if not _is_told(payment) and payment.get("upstream") and not batch.is_draft:
+        payment = _with(payment, (yield from _told(payment["upstream"])))
+    return Answer({"payment": (yield from _shown(payment, request))})
+
+
+_TELLS = ("status", "sourceAmount", "targetAmount", "targetCurrency", "exchangeRate", "fees")
+
+
+def _is_told(payment: Payment) -> bool:
+    """Whether a summary told what there is to tell of a payment: the documents show no reduced one."""
+    return all(payment.get(name) is not None for name in _TELLS)
+
+
+def _told(upstream: str) -> Sub:
+    """GET /payments/:id; nothing where it cannot be read, for the summary is answer enough."""
+    try:
+        return payment_in((yield Call("GET", f"/payments/{upstream}")))
+    except Failure:
+        return {}
+
+
+def _with(payment: Payment, told: Payment) -> Payment:
+    """A payment with what the service tells of it elsewhere, and the ids that clients know."""
+    return {**present(told), **present(payment)}
 
 
 def _found(batch: Batch, request: Request) -> Payment:
@@ -157,12 +184,16 @@ def list_batch_payments(request: Request) -> Flow:
 
 
 def _page(payments: Sequence[Payment], request: Request) -> Sub:
-    words, names = (yield Recall("recipient")), (yield Recall("legacy id"))
     wanted = request.query.get("search", "").casefold()
-    found = [one for one in payments if _mentions(one, wanted, names.get(one["id"], one["id"]))]
+    names = (yield Recall("legacy id")) if wanted else {}
+    found = [
+        one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))
+    ]
     page = page_of(request.query)
     start = (page.number - 1) * page.size
-    rows = [listed_answer(one, words) for one in found[start : start + page.size]]
+    shown = found[start : start + page.size]
+    words = yield batch_bodies.facts_of(payees(shown))
+    rows = [listed_answer(one, words) for one in shown]
     counts = meta(page.number, math.ceil(len(found) / page.size), len(found))
     return {"payments": rows, "meta": counts}
 
@@ -196,26 +227,35 @@ def read_any_payment(request: Request) -> Flow:
     payment = (yield from loaded(batch_id)).payment(alias.get("id", id_))
     if payment is None:
         raise Invalid(NOT_FOUND)
-    return Answer({"payment": (yield from _shown(payment, request))})
+    return Answer({"payment": (yield from _shown(_with(payment, given), request))})
 
 
 def list_payments(request: Request) -> Flow:
     """GET /payments
 
-    GET /batch/:id/summary  each batch that the ledger knows, the newest first
+    GET /batch/:id/summary  each batch that the ledger knows, side by side; the newest payment first
     """
     known = yield Recall("batch")
-    newest = sorted(known, key=lambda id_: str(known[id_].get("createdAt")), reverse=True)
-    payments: list[Payment] = []
-    for id_ in newest:
-        try:
-            payments += (yield from loaded(id_)).payments
-        except Invalid:  # deleted here
-            continue
-        except Refused as refused:
-            if refused.status != 404:  # deleted elsewhere
-                raise
-    return Answer((yield from _page(payments, request)))
+    newest = sorted(known, key=lambda id_: str(known[id_].get("createdAt") or ""), reverse=True)
+    there = [id_ for id_ in newest if known[id_].get("phase") != "deleted"]
+    payments: list[tuple[str, Payment]] = []
+    for batch in reversed((yield from loaded_together(there))):
+        if isinstance(batch, Batch):
+            payments += ((_made_at(one, batch), one) for one in batch.payments)
+        elif not _is_gone(batch):
+            raise batch
+    # Of those made in the same moment the last one comes first.
+    payments.sort(key=lambda one: one[0])
+    return Answer((yield from _page([one for _, one in reversed(payments)], request)))
+
+
+def _made_at(payment: Payment, batch: Batch) -> str:
+    return str(payment.get("createdAt") or batch.facts.get("createdAt") or "")
+
+
+def _is_gone(failure: Exception) -> bool:
+    """Whether a batch was deleted: meanwhile, through the gateway, or elsewhere."""
+    return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
 
 
 # Change
@@ -229,12 +269,12 @@ def update_payment(request: Request) -> Flow:
     """
     batch = yield from loaded(request.ids["id"])
     payment = _found(batch, request)
+    if not batch.is_editable:
+        raise Invalid(WRONG_STATUS)
     sent = Sent(request.body, "")
     request.refuse(*batch_bodies.amount_problems(sent))
     changed = batch_bodies.changes(request.body)
     sent_on = batch_bodies.changes(request.body, memo=request.manners.send_memo)
-    if batch.status not in EDITABLE:
-        raise Invalid(WRONG_STATUS)
     if not changed:
         return Answer({"object": "updated"})
     call = Call(
@@ -243,6 +283,12 @@ def update_payment(request: Request) -> Flow:
         sent_on,
         sent_as={name: name for name in changed} | batch_bodies.sent_as([sent], ""),
         witness=(batch.upstream, str(payment["upstream"])),
+        settle=settling.edited_batch(
+            batch.upstream,
+            batch.by_upstream,
+            batch.currency,
+            changed={str(payment["upstream"]): changed},
+        ),
     )
 
     def apply(those: Sequence[Entry]) -> list[Entry]:
@@ -263,12 +309,18 @@ def delete_payment(request: Request) -> Flow:
     """
     batch = yield from loaded(request.ids["id"])
     payment = _found(batch, request)
-    if batch.status not in EDITABLE:
+    if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     call = Call(
         "DELETE",
         f"/batches/{batch.upstream}/payments/{payment['upstream'] or payment['id']}",
         witness=(batch.upstream, str(payment["upstream"])),
+        settle=settling.edited_batch(
+            batch.upstream,
+            batch.by_upstream,
+            batch.currency,
+            removed=[str(payment["upstream"])],
+        ),
     )
 
     def apply(those: Sequence[Entry]) -> list[Entry]:
@@ -303,7 +355,7 @@ OPERATIONS = (
         "emulated",
         "paged here, over the summary",
         gives=legacy.ListedPaymentsAnswer,
-        query=legacy.PageQuery,
+        query=legacy.SearchQuery,
     ),
     Operation(
         "GET",
@@ -311,7 +363,7 @@ OPERATIONS = (
         read_payment,
         "4.4",
         "emulated",
-        "found in the summary of its batch",
+        "found in the summary of its batch, and filled in from the payment itself",
         gives=legacy.PaymentAnswer,
     ),
     Operation(
@@ -355,6 +407,6 @@ UNLISTED = (
         "lossy",
         f"{_UNLISTED}; payments of batches made through the gateway",
         gives=legacy.ListedPaymentsAnswer,
-        query=legacy.PageQuery,
+        query=legacy.SearchQuery,
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mappings import banking, legacy
+from mappings import banking, legacy, settling
 from mappings.banking import empty
 from mappings.government_ids import Sent
 from mappings.grammar import JSON, Call, Manners, Problem, Refused
@@ -60,11 +60,16 @@ class Changes:
         return shown_accounts(self.recipient).get(ACCOUNT_TYPES.get(method, ""))
 
     def is_new(self, method: str) -> bool:
-        """Whether the account sent has to be created: there is none, or its country changes."""
+        """Whether the account sent has to be created: there is none, or its country changes.
+
+        Also to one that was refused: nobody can say what an account there needs.
+        """
         held = self.account(method)
+        if held is None or method != legacy.BANK:
+            return held is None
         country = (self.payout.sent(method) or {}).get("country")
-        moves = method == legacy.BANK and country and held and held.get("country") != country
-        return held is None or bool(moves)
+        is_refused = f"{self.payout.account_place(method)}country" in self.payout.told
+        return is_refused or bool(country and held.get("country") != country)
 
     @property
     def touched(self) -> list[str]:
@@ -136,15 +141,17 @@ class Changes:
     def fields(self, method: str) -> dict[str, JSON]:
         """The changed fields of an account that there is, in the current interface's names."""
         held = self.account(method) or {}
-        sent = (
-            self._bank_fields(held)
-            if method == legacy.BANK
-            else WALLET.to_current(self.payout.wallet or {})
-        )
+        sent = self._bank_fields(held) if method == legacy.BANK else self._wallet_fields(held)
         changed = {name: value for name, value in sent.items() if value != held.get(name)}
         if method == self.target and (changed or not held.get("primary")):
             changed["primary"] = True
         return changed
+
+    def _wallet_fields(self, held: Mapping[str, JSON]) -> dict[str, JSON]:
+        sent = WALLET.to_current(self.payout.wallet or {})
+        if self.payout.currency and held.get("currency") and self.target == legacy.WALLET:
+            sent["currency"] = self.payout.currency
+        return sent
 
     def _bank_fields(self, held: Mapping[str, JSON]) -> dict[str, JSON]:
         differing = self.differing
@@ -183,6 +190,7 @@ def _change(changes: Changes, method: str, fields: Mapping[str, JSON], manners: 
         account_path(id_, held),
         fields,
         sent_as=names(changes.payout, method, country),
+        settle=settling.changed_account(id_, held, fields),
     )
     try:
         yield from send_account(call, country, manners)
@@ -193,4 +201,5 @@ def _change(changes: Changes, method: str, fields: Mapping[str, JSON], manners: 
         found = shown_accounts(fresh).get(ACCOUNT_TYPES[method])
         if found is None:
             raise
-        yield from send_account(replace(call, path=account_path(id_, found)), country, manners)
+        path, settle = account_path(id_, found), settling.changed_account(id_, found, fields)
+        yield from send_account(replace(call, path=path, settle=settle), country, manners)

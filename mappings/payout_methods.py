@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mappings import found, government_ids, legacy, payout_changes, payouts
+from mappings import found, government_ids, legacy, payout_changes, payouts, settling
 from mappings.errors import NOT_FOUND
 from mappings.grammar import Answer, Call, Flow, Invalid, Operation, Record, Request
 from mappings.objects import payout_answer
@@ -14,12 +14,13 @@ def create_payout_method(request: Request) -> Flow:
     GET    /recipients/:id                    the accounts that there are
     PATCH  /recipients/:id                    governmentIds, when one was given: the account needs it
     POST   /recipients/:id/accounts           for each account sent, the primary one first
+    PATCH  /recipients/:id/accounts/:account  a wallet that is to have another currency
     DELETE /recipients/:id/accounts/:account  the account of that type that clients saw before
 
-    If an account is refused the government id stays; sending it again is harmless.
+    If an account is refused these stay; sending them again is harmless.
     """
     recipient, facts = yield from found.recipient(request.ids["id"])
-    payout = payouts.read(request.body, "")
+    payout = payouts.without_shown(payouts.read(request.body, "", request.problems), recipient)
     ids = payouts.sent_government_ids(payout)
     request.refuse(
         *payouts.plan_problems(payout, recipient),
@@ -30,11 +31,7 @@ def create_payout_method(request: Request) -> Flow:
     primary = payouts.primary_method(payout)
     plan = payouts.plan(payout, recipient, payout.methods, primary)
     if ids:
-        fields = {"governmentIds": government_ids.entries(ids)}
-        path = f"/recipients/{recipient['id']}"
-        recipient = (yield Call("PATCH", path, fields, sent_as=government_ids.sent_as(ids)))[
-            "recipient"
-        ]
+        recipient = (yield _with_ids(recipient["id"], ids))["recipient"]
     recipient = yield from payouts.add_planned(recipient, plan, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)
@@ -58,13 +55,13 @@ def update_payout_method(request: Request) -> Flow:
     """PATCH /recipients/:id/payout-methods
 
     GET    /recipients/:id                    what is shown decides what was changed
-    PATCH  /recipients/:id                    governmentIds, when one was given
+    PATCH  /recipients/:id                    governmentIds, as in a create
     PATCH  /recipients/:id/accounts/:account  the changed fields, and that it is the primary one
     POST   /recipients/:id/accounts           where there is no such account, or its country changes
     DELETE /recipients/:id/accounts/:account  the account that a new one took the place of
     """
     recipient, facts = yield from found.recipient(request.ids["id"])
-    payout = payouts.read(request.body, "")
+    payout = payouts.without_shown(payouts.read(request.body, "", request.problems), recipient)
     changes = payout_changes.Changes(payout, recipient)
     ids = changes.government_ids
     request.refuse(
@@ -74,18 +71,26 @@ def update_payout_method(request: Request) -> Flow:
     )
     holds = payouts.new_holds(payout, facts)
     if ids:
-        fields = {"governmentIds": government_ids.entries(ids)}
-        yield Call(
-            "PATCH", f"/recipients/{recipient['id']}", fields, sent_as=government_ids.sent_as(ids)
-        )
+        yield _with_ids(recipient["id"], ids)
     yield from payout_changes.carry_out(changes, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)
     return Answer({"object": "updated"}, payouts.hold_notices(holds))
 
 
+def _with_ids(recipient_id: str, ids: list[government_ids.Sent]) -> Call:
+    fields = {"governmentIds": government_ids.entries(ids)}
+    return Call(
+        "PATCH",
+        f"/recipients/{recipient_id}",
+        fields,
+        sent_as=government_ids.sent_as(ids),
+        settle=settling.changed_recipient(recipient_id, fields),
+    )
+
+
 _PATH = "/recipients/{id}/payout-methods"
-_HOLDS = "autoswitch and holdup are remembered, not carried out; a wallet's currency is not kept"
+_HOLDS = "autoswitch and holdup are remembered, not carried out"
 
 OPERATIONS = (
     Operation(

@@ -6,12 +6,12 @@ payout methods' own. Each checks everything first and raises ``Invalid``; then c
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mappings import banking, current, legacy
+from mappings import banking, current, legacy, settling
 from mappings.banking import empty, invalid
 from mappings.government_ids import Sent
 from mappings.grammar import (
@@ -32,6 +32,7 @@ from mappings.objects import (
     BANK,
     WALLET,
     Facts,
+    bank_answer,
     hold_answer,
     primary_account,
     shown_accounts,
@@ -52,6 +53,8 @@ class Payout:
     bank: Mapping[str, JSON] | None
     wallet: Mapping[str, JSON] | None
     holds: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+    told: frozenset[str | None] = frozenset()
+    """The fields that were refused for what stood in them, and taken out."""
 
     def sent(self, method: str) -> Mapping[str, JSON] | None:
         return self.bank if method == legacy.BANK else self.wallet
@@ -66,7 +69,7 @@ class Payout:
         return f"{self.place}accounts.{method}."
 
 
-def read(body: Mapping[str, JSON] | None, place: str) -> Payout:
+def read(body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem] = ()) -> Payout:
     """``place`` is empty for a body of its own, ``payout.`` inside a recipient."""
     body = body or {}
     primary, accounts = body.get("primary") or {}, body.get("accounts") or {}
@@ -78,7 +81,28 @@ def read(body: Mapping[str, JSON] | None, place: str) -> Payout:
         given(accounts.get("bank")),
         given(accounts.get("wallet")),
         {name: hold for name, hold in holds.items() if hold},
+        frozenset(problem.field for problem in problems),
     )
+
+
+def without_shown(payout: Payout, recipient: Recipient) -> Payout:
+    """The payout without masks that are just what answers show: a client that read sends them back.
+
+    What they stand for stays as it is, and a new account has to be told anew.
+    """
+    if not payout.bank:
+        return payout
+    account = shown_accounts(recipient).get(current.BANK_TRANSFER) or {}
+    shown = bank_answer(account, recipient) if account else {}
+    # It is the recipient's: one of another country was shown with the account that was there then.
+    country = payout.bank.get("country") or account.get("country")
+    shown["governmentId"] = shown_government_id(recipient, country)
+    bank = {
+        name: value
+        for name, value in payout.bank.items()
+        if not (is_mask(value) and value == shown.get(name))
+    }
+    return replace(payout, bank=bank)
 
 
 def given(sent: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
@@ -93,9 +117,13 @@ def given(sent: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Accounts to create, the primary one first, each with the names of its fields."""
+    """Accounts to create, the primary one first, each with the names of its fields.
+
+    ``currency`` is the one that a wallet is to have: its account is made without.
+    """
 
     accounts: tuple[tuple[dict[str, JSON], dict[str, str]], ...]
+    currency: str | None = None
 
 
 def primary_method(payout: Payout) -> str | None:
@@ -125,7 +153,7 @@ def plan(payout: Payout, recipient: Recipient, methods: list[str], primary: str 
     for method in methods:
         account = {**new_account(payout, method, recipient), "primary": method == primary}
         accounts.append((account, names(payout, method)))
-    return Plan(tuple(accounts))
+    return Plan(tuple(accounts), payout.currency)
 
 
 def unknown_method(payout: Payout) -> Problem:
@@ -143,7 +171,8 @@ def account_problems(payout: Payout, method: str, recipient: Recipient) -> Itera
     yield from masks(sent, place)
     yield from banking.problems(sent, place)
     yield from banking.government_id_problems(sent, recipient.get("type"), place, held)
-    if not (sent.get("currency") or payout.currency):
+    told = {f"{place}currency", f"{payout.place}primary.currency"} & payout.told
+    if not (sent.get("currency") or payout.currency or told):
         yield empty(f"{payout.place}primary.currency")
 
 
@@ -199,7 +228,9 @@ def names(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
     """Account field to the client's own, for ``sent_as``; ``country`` where the client sent none."""
     place = payout.account_place(method)
     if method == legacy.WALLET:
-        return {**WALLET.sent_as(place), "type": f"{payout.place}primary.method"}
+        primary = f"{payout.place}primary."
+        told = {"type": f"{primary}method", "currency": f"{primary}currency"}
+        return {**WALLET.sent_as(place), **told}
     bank = {"country": country, **(payout.bank or {})}
     told = BANK.sent_as(place)
     if bank.get("bankRegion") and not bank.get("bankProvince"):
@@ -266,9 +297,15 @@ def add_planned(
     try:
         for account, sent_as in planned.accounts:
             path = f"/recipients/{recipient['id']}/accounts"
-            call = Call("POST", path, account, sent_as=sent_as)
+            there = [*(before.get("accounts") or []), *added]
+            settle = settling.added_account(recipient["id"], account, account_ids(there))
+            call = Call("POST", path, account, sent_as=sent_as, settle=settle)
             answered = yield from send_account(call, account.get("country"), manners)
             added.append({**account, **answered})
+            if account["type"] == current.WALLET:
+                added[-1] |= yield from _in_currency(
+                    recipient, added[-1], planned.currency, sent_as
+                )
     except (Refused, Unreachable):
         if not whole:
             yield from _take_back(before, added)
@@ -277,18 +314,45 @@ def add_planned(
     replaced = [shown[account["type"]] for account in added if account["type"] in shown]
     for account in replaced:
         with suppress(Failure):
-            yield Call("DELETE", account_path(recipient["id"], account))
+            yield _deletion(recipient["id"], account)
     return with_accounts(recipient, added, replaced)
+
+
+def _in_currency(
+    recipient: Recipient, wallet: dict[str, JSON], currency: JSON, sent_as: dict[str, str]
+) -> Sub:
+    """PATCH /recipients/:id/accounts/:account, where the service took another currency for it.
+
+    Returns what is different of it then.
+    """
+    if not currency or wallet.get("currency") in (None, currency):
+        return {}
+    fields = {"currency": currency}
+    settle = settling.changed_account(recipient["id"], wallet, fields)
+    path = account_path(recipient["id"], wallet)
+    answered = yield Call("PATCH", path, fields, sent_as=sent_as, settle=settle)
+    return {**fields, **answered.get("account", {})}
 
 
 def _take_back(recipient: Recipient, added: list[dict[str, JSON]]) -> Sub:
     """Deletes accounts just added, and has the one be primary again that was."""
     with suppress(Failure):
         for account in added:
-            yield Call("DELETE", account_path(recipient["id"], account))
+            yield _deletion(recipient["id"], account)
         was = primary_account(recipient)
         if was and any(account["primary"] for account in added):
-            yield Call("PATCH", account_path(recipient["id"], was), {"primary": True})
+            fields = {"primary": True}
+            settle = settling.changed_account(recipient["id"], was, fields)
+            yield Call("PATCH", account_path(recipient["id"], was), fields, settle=settle)
+
+
+def _deletion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
+    settle = settling.deleted_account(recipient_id, account["recipientAccountId"])
+    return Call("DELETE", account_path(recipient_id, account), settle=settle)
+
+
+def account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
+    return [one["recipientAccountId"] for one in accounts if one.get("recipientAccountId")]
 
 
 def with_accounts(

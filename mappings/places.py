@@ -2,21 +2,22 @@
 
 The shapes of ``legacy.py`` and ``current.py`` mark ids (``Id``) and the vocabulary's words (``Word``
 for a value, ``Key`` for a field's name). A shape is read once; what has no mark in it is not
-walked at all.
+walked at all, and what changes nowhere is not copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
 
 from mappings.grammar import JSON
 from mappings.kinds import Id, Key, Mentions, Word
+from mappings.rows import Rows, each
 
 Mark = Id | Mentions | Word
 
@@ -26,6 +27,8 @@ class Object:
     fields: Mapping[str, Place | None]
     keys: Mapping[str, str]
     """The fields whose names are words: field to word, no entry for any other."""
+    marked: tuple[tuple[str, Place], ...]
+    """The fields with marks in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class Map:
     item: Place | None
 
 
+Marks = tuple[type[Mark] | type[Key], ...]
+"""The kinds of marks that are asked for: who looks for ids need not walk past words."""
+
 Place = Object | Items | Map | Value
 
 Rewrite = Callable[[Mark, str], str]
@@ -53,59 +59,110 @@ Rename = Callable[[Object, str], tuple[str, str] | None]
 """A field's name as the shape has it, and as it is to be; None drops the field."""
 
 
-def _as_it_is(_place: Object, name: str) -> tuple[str, str]:
-    return name, name
-
-
 def rewritten(
-    place: Place | None, value: JSON, rewrite: Rewrite, rename: Rename = _as_it_is
+    place: Place | None, value: JSON, rewrite: Rewrite, rename: Rename | None = None
 ) -> JSON:
     """The value with every marked text rewritten, and fields renamed."""
-    match place, value:
-        case Value(mark), str():
-            return rewrite(mark, value)
-        case Items(item), list():
-            return [rewritten(item, one, rewrite, rename) for one in value]
-        case Map(name, item), dict():
-            return {
-                rewritten(name, key, rewrite): rewritten(item, one, rewrite, rename)
-                for key, one in value.items()
-            }
-        case Map(_, item), list():  # the same things, listed
-            return [rewritten(item, one, rewrite, rename) for one in value]
-        case Object(fields, _keys), dict():
-            named = [(rename(place, name), one) for name, one in value.items()]
-            return {
-                new: rewritten(fields.get(name), one, rewrite, rename)
-                for (name, new), one in ((both, one) for both, one in named if both)
-            }
-    return value
+    if place is None:
+        return value
+    if isinstance(value, str):
+        return rewrite(place.mark, value) if isinstance(place, Value) else value
+    if isinstance(value, list | Rows):
+        # Of a map these are the same things, listed.
+        item = place.item if isinstance(place, Items | Map) else None
+        return each(lambda one: rewritten(item, one, rewrite, rename), value) if item else value
+    if not isinstance(value, dict):
+        return value
+    if isinstance(place, Map):
+        return {
+            rewritten(place.name, key, rewrite): rewritten(place.item, one, rewrite, rename)
+            for key, one in value.items()
+        }
+    if not isinstance(place, Object):
+        return value
+    if rename is None:
+        return value | {
+            name: rewritten(its, value[name], rewrite)
+            for name, its in place.marked
+            if name in value
+        }
+    named = [(rename(place, name), one) for name, one in value.items()]
+    return {
+        new: rewritten(place.fields.get(name), one, rewrite, rename)
+        for (name, new), one in ((both, one) for both, one in named if both)
+    }
+
+
+def marked_texts(place: Place | None, value: JSON) -> list[tuple[Mark, str]]:
+    """Every marked text in a value, with its mark."""
+    found: list[tuple[Mark, str]] = []
+    if place is not None:
+        _collect(place, value, found)
+    return found
+
+
+def _collect(place: Place, value: JSON, found: list[tuple[Mark, str]]) -> None:
+    # Not one generator in the other: every answer is looked through, and long lists take their time.
+    if isinstance(value, str):
+        if isinstance(place, Value):
+            found.append((place.mark, value))
+    elif isinstance(place, Object):
+        if isinstance(value, dict):
+            for name, its in place.marked:
+                if (one := value.get(name)) is not None:
+                    _collect(its, one, found)
+    elif isinstance(value, list | Rows | dict) and isinstance(place, Items | Map):
+        for its_place, one in _within(place, value):
+            if its_place is not None:
+                _collect(its_place, one, found)
+
+
+def _within(
+    place: Items | Map, value: list[JSON] | Rows | dict[str, JSON]
+) -> Iterator[tuple[Place | None, JSON]]:
+    """What is directly within a list or a map, with its place."""
+    if isinstance(value, list | Rows):
+        yield from ((place.item, one) for one in value)
+    elif isinstance(place, Map):
+        yield from ((place.name, name) for name in value)
+        yield from ((place.item, one) for one in value.values())
+
+
+WORDS: Marks = (Word, Key)
+IDS: Marks = (Id, Mentions)
 
 
 @cache
-def place_of(shape: Any) -> Place | None:
-    """Where marks stand in a shape; None where none does."""
+def place_of(shape: Any, marks: Marks = WORDS + IDS) -> Place | None:
+    """Where these marks stand in a shape; None where none does."""
     origin = get_origin(shape)
     if origin is Annotated:
-        inner, *marks = get_args(shape)
-        mark = next((mark for mark in marks if isinstance(mark, Id | Mentions | Word)), None)
-        return Value(mark) if mark else place_of(inner)
+        inner, *all_marks = get_args(shape)
+        mark = next(
+            (one for one in all_marks if isinstance(one, marks) and _is_of_value(one)), None
+        )
+        return Value(mark) if mark else place_of(inner, marks)
     if origin in (Union, UnionType):
-        return next((place for one in get_args(shape) if (place := place_of(one))), None)
+        return next((place for one in get_args(shape) if (place := place_of(one, marks))), None)
     if origin is list:
-        item = place_of(get_args(shape)[0])
+        item = place_of(get_args(shape)[0], marks)
         return Items(item) if item else None
     if origin is dict:
-        name, item = map(place_of, get_args(shape))
+        name, item = (place_of(one, marks) for one in get_args(shape))
         return Map(name, item) if name or item else None
-    return _object(shape) if is_typeddict(shape) else None
+    return _object(shape, marks) if is_typeddict(shape) else None
 
 
-def _object(shape: Any) -> Object | None:
+def _is_of_value(mark: object) -> TypeGuard[Mark]:
+    return isinstance(mark, Id | Mentions | Word)
+
+
+def _object(shape: Any, marks: Marks) -> Object | None:
     hints = get_type_hints(shape, include_extras=True)
-    fields = {name: place_of(hint) for name, hint in hints.items()}
-    keys = {name: key for name, hint in hints.items() if (key := _key(hint))}
-    return Object(fields, keys) if keys or any(fields.values()) else None
+    fields = {name: place_of(hint, marks) for name, hint in hints.items()}
+    keys = {name: key for name, hint in hints.items() if Key in marks and (key := _key(hint))}
+    marked = tuple((name, place) for name, place in fields.items() if place)
+    return Object(fields, keys, marked) if keys or marked else None
 
 
 def _key(hint: Any) -> str | None:

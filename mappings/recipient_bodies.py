@@ -18,9 +18,14 @@ SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
 """The statuses that a legacy client can set (legacy interface, section 3)."""
 
 
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "individual": ("firstName", "lastName"),
+    "business": ("name",),
+}
+
+
 def create_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    needed = {"individual": ("firstName", "lastName"), "business": ("name",)}
-    for name in ("type", "email", *needed.get(body.get("type", ""), ())):
+    for name in ("type", "email", *NEEDED.get(body.get("type", ""), ())):
         if not body.get(name):
             yield empty(name)
     yield from masks(body, "")
@@ -84,7 +89,8 @@ def _same(sent: JSON, shown: JSON) -> bool:
 def update_problems(
     body: Mapping[str, JSON], recipient: Recipient, facts: Facts
 ) -> Iterator[Problem]:
-    for name in ("type", "email"):
+    kind = body.get("type") or recipient.get("type") or ""
+    for name in ("type", "email", *NEEDED.get(kind, ())):
         if name in body and not body[name]:
             yield empty(name)
     yield from masks(body, "")
@@ -96,11 +102,22 @@ def update_problems(
 def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
     """The status asked for; None where nobody can set it, or it is the one shown.
 
-    Also the one shown before the service's own changed: echoing `inactive` never un-suspends.
+    Also the one shown before the service's own changed: echoing `inactive` never un-suspends. The
+    words that keep a recipient from being paid are an echo only in an object sent back: who sends
+    one of them alone asks for just that.
     """
-    status = body.get("status")
-    shown = (shown_status(recipient, facts), facts.get("status_shown_before"))
-    return None if status in (None, "incomplete", *shown) else status
+    status, before = body.get("status"), facts.get("status_shown_before")
+    if status == before and (before == "inactive" or body.get("id")):
+        return None
+    return None if status in (None, "incomplete", shown_status(recipient, facts)) else status
+
+
+def named(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
+    """The recipient as it will be, as far as its accounts depend on that: who it is."""
+    sent = {
+        name: body[name] for name in ("type", "name", "firstName", "lastName") if body.get(name)
+    }
+    return {**recipient, **sent}
 
 
 def update_fields(
@@ -133,5 +150,5 @@ def status_fact(
     """The word to remember, or to forget, once the service has taken the status."""
     if "status" not in fields:
         return {}
-    word = body["status"] if body["status"] in UPSTREAM_STATUS else None
+    word = body["status"] if body["status"] != "active" else None
     return {"status": word} if word != facts.get("status") else {}

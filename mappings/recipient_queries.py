@@ -69,6 +69,7 @@ def find(query: Mapping[str, str], remembered: Remembered) -> Find:
     page = page_of(query)
     sorting = {"orderBy": order, "sortBy": "desc" if descending else "asc"}
     still_there = any(facts.get("still_there") for facts in remembered.values())
+    gone = frozenset(id_ for id_, facts in remembered.items() if facts.get("deleted"))
     askable = question.exact and order in SERVICE_ORDERS and not still_there
     return Find(
         "/recipients",
@@ -81,7 +82,8 @@ def find(query: Mapping[str, str], remembered: Remembered) -> Find:
         descending=descending,
         ask={**page.query(), **question.narrow, **sorting} if askable else None,
         narrow=question.narrow,
-        hiding=any(facts.get("deleted") for facts in remembered.values()),
+        gone=gone,
+        indexed=True,
     )
 
 
@@ -150,7 +152,9 @@ def _payout_currency(question: _Question, value: str, query: Mapping[str, str], 
     def is_its(row: Row) -> bool:
         return bool(currency_of(row) == code)
 
-    if query.get("payoutMethod") == current.BANK_TRANSFER:
+    if not re.fullmatch("[A-Z]{3}", code):
+        question.decide(lambda _row: False)
+    elif query.get("payoutMethod") == current.BANK_TRANSFER:
         question.ask(is_its, currency=code)
     else:
         question.decide(is_its)
@@ -193,7 +197,10 @@ def method_of(row: Row) -> JSON:
 
 
 def currency_of(row: Row) -> JSON:
+    """Without an account nothing is paid out, in whatever currency the recipient would have it."""
     primary = primary_account(row)
+    if primary is None and row.get("accounts") is not None:
+        return None
     return (primary or {}).get("currency") or row.get("primaryCurrency")
 
 

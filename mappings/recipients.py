@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from mappings import (
     found,
@@ -13,6 +14,7 @@ from mappings import (
     payouts,
     recipient_bodies,
     recipient_queries,
+    settling,
 )
 from mappings.banking import empty
 from mappings.errors import NOT_FOUND
@@ -55,13 +57,14 @@ def create_recipient(request: Request) -> Flow:
     POST   /recipients               the fields of the current document's create
     PATCH  /recipients/:id           language and currency, when given
     POST   /recipients/:id/accounts  for each account of a payout, the primary one first
+    PATCH  /recipients/:id/accounts/:account  a wallet that is to have another currency
     GET    /recipients/:id           with a payout: the accounts decide status and route
     DELETE /recipients/:id           when a later call is refused: the client sent one request
 
     A recipient that cannot be deleted again is remembered as deleted, and so never shown.
     """
     body = request.body
-    payout = payouts.read(body.get("payout"), "payout.")
+    payout = payouts.read(body.get("payout"), "payout.", request.problems)
     ids = [*recipient_bodies.sent_ssn(body), *payouts.sent_government_ids(payout)]
     request.refuse(
         *recipient_bodies.create_problems(body),
@@ -72,7 +75,15 @@ def create_recipient(request: Request) -> Flow:
     holds = payouts.new_holds(payout, {})
     sent = recipient_bodies.create_body(body, ids)
     names = {**RECIPIENT.sent_as(), **government_ids.sent_as(ids)}
-    created = (yield Call("POST", "/recipients", sent, sent_as=names))["recipient"]
+    call = Call(
+        "POST",
+        "/recipients",
+        sent,
+        sent_as=names,
+        settle=settling.created_recipient(sent),
+        known_by=settling.known_by_recipient(sent),
+    )
+    created = (yield call)["recipient"]
     try:
         recipient = yield from _complete(created, body, payout, request.manners)
     except (Refused, Unreachable):
@@ -94,10 +105,11 @@ def _complete(
 ) -> Sub:
     """What the create call has no fields for; returns the recipient as it then is."""
     path, recipient = f"/recipients/{created['id']}", created
-    later = recipient_bodies.later_fields(body)
-    if later:
+    if later := recipient_bodies.later_fields(body):
         names = RECIPIENT.sent_as() | {"primaryCurrency": recipient_bodies.currency_field(body)}
-        recipient = (yield Call("PATCH", path, later, sent_as=names))["recipient"]
+        settle = settling.changed_recipient(created["id"], later)
+        call = Call("PATCH", path, later, sent_as=names, settle=settle)
+        recipient = (yield call)["recipient"]
     if not payout.methods:
         return recipient
     recipient = yield from payouts.add_planned(recipient, _plan(payout, body), manners, whole=True)
@@ -115,10 +127,15 @@ def _plan(payout: Payout, body: Mapping[str, JSON]) -> payouts.Plan:
 def _undo(recipient_id: str) -> Sub:
     yield Record("recipient", recipient_id, {"deleted": True, "still_there": True})
     try:
-        yield Call("DELETE", f"/recipients/{recipient_id}")
+        yield _deletion(recipient_id)
     except Failure:
         return
     yield Record("recipient", recipient_id, {"still_there": None})
+
+
+def _deletion(recipient_id: str) -> Call:
+    settle = settling.deleted_recipients(recipient_id)
+    return Call("DELETE", f"/recipients/{recipient_id}", settle=settle)
 
 
 # Read
@@ -136,7 +153,8 @@ def read_recipient(request: Request) -> Flow:
 def list_recipients(request: Request) -> Flow:
     """GET /recipients
 
-    GET /recipients  once where the service can answer the question itself, else page by page
+    GET /recipients  once where the service can answer the question itself, else page by page; where
+                     an index is kept, how many there are and which were changed since
     """
     remembered = yield Recall("recipient")
     result = yield recipient_queries.find(request.query, remembered)
@@ -240,8 +258,10 @@ def update_recipient(request: Request) -> Flow:
     """
     recipient, facts = yield from found.recipient(request.ids["id"])
     body, manners = recipient_bodies.without_shown(request.body, recipient), request.manners
-    payout = payouts.read(body.get("payout"), "payout.")
-    changes = payout_changes.Changes(payout, recipient)
+    payout = payouts.without_shown(
+        payouts.read(body.get("payout"), "payout.", request.problems), recipient
+    )
+    changes = payout_changes.Changes(payout, recipient_bodies.named(body, recipient))
     ids = [*recipient_bodies.sent_ssn(body), *changes.government_ids]
     request.refuse(
         *recipient_bodies.update_problems(body, recipient, facts),
@@ -251,18 +271,20 @@ def update_recipient(request: Request) -> Flow:
     )
     holds = payouts.new_holds(payout, facts)
     fields = recipient_bodies.update_fields(body, recipient, facts, ids)
+    id_ = recipient["id"]
     if fields:
         names = (
             RECIPIENT.sent_as()
             | {"primaryCurrency": recipient_bodies.currency_field(body)}
             | government_ids.sent_as(ids)
         )
-        yield Call("PATCH", f"/recipients/{recipient['id']}", fields, sent_as=names)
+        path, settle = f"/recipients/{id_}", settling.changed_recipient(id_, fields)
+        yield Call("PATCH", path, fields, sent_as=names, settle=settle)
     if word := recipient_bodies.status_fact(body, fields, facts):
-        yield Record("recipient", recipient["id"], word)
+        yield Record("recipient", id_, word)
     yield from payout_changes.carry_out(changes, manners)
     if holds:
-        yield Record("recipient", recipient["id"], holds)
+        yield Record("recipient", id_, holds)
     return Answer({"object": "updated"}, payouts.hold_notices(holds))
 
 
@@ -277,7 +299,7 @@ def delete_recipient(request: Request) -> Flow:
     """
     id_ = request.ids["id"]
     yield from found.recipient(id_)
-    yield Call("DELETE", f"/recipients/{id_}")
+    yield _deletion(id_)
     yield Record("recipient", id_, {"deleted": True})
     return Answer({"object": "deleted"})
 
@@ -292,25 +314,30 @@ def delete_recipients(request: Request) -> Flow:
     if not ids:
         request.refuse(empty("ids"))
     yield from _all_found(ids)
-    yield Call("DELETE", "/recipients", {"ids": ids}, sent_as={"ids": "ids"})
-    for id_ in ids:
-        yield Record("recipient", id_, {"deleted": True})
+    settle = settling.deleted_recipients(*ids)
+    yield Call("DELETE", "/recipients", {"ids": ids}, sent_as={"ids": "ids"}, settle=settle)
+    first, *others = (Record("recipient", id_, {"deleted": True}) for id_ in ids)
+    yield replace(first, also=tuple(others))
     return Answer({"object": "deleted"})
 
 
 def _all_found(ids: list[str]) -> Sub:
+    """Some at a time: of a long list whose beginning is unknown, the rest is not asked for."""
     if not all(map(RECIPIENT_ID.fullmatch, ids)):
         raise Invalid(NOT_FOUND)
-    remembered = yield Recall("recipient")
-    given = yield Together([Call("GET", f"/recipients/{id_}") for id_ in ids])
-    for id_, one in zip(ids, given, strict=True):
-        if isinstance(one, Exception):
-            raise one
-        if is_gone(one["recipient"], remembered.get(id_, {})):
-            raise Invalid(NOT_FOUND)
+    remembered = yield Recall("recipient", ids=tuple(ids))
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
+        given = yield Together([Call("GET", f"/recipients/{id_}") for id_ in some])
+        for id_, one in zip(some, given, strict=True):
+            if isinstance(one, Exception):
+                raise one
+            if is_gone(one["recipient"], remembered.get(id_, {})):
+                raise Invalid(NOT_FOUND)
 
 
-RECIPIENT_ID = re.compile("R-[A-Za-z0-9]+")
+AT_ONCE = 64
+RECIPIENT_ID = re.compile("R-[A-Za-z0-9]{1,64}")
 _ONE, _ALL = "/recipients/{id}", "/recipients"
 
 OPERATIONS = (

@@ -31,12 +31,14 @@ class Spelling:
         self._words = {name: word for name, word in words.items() if word != _NEUTRAL[name]}
 
     def inward(self, shape: Any, value: JSON) -> JSON:
-        place = place_of(shape) if self._words else None
-        return rewritten(place, value, self._neutral_word, self._neutral_field)
+        if not self._words:
+            return value
+        return rewritten(place_of(shape), value, self._neutral_word, self._neutral_field)
 
     def outward(self, shape: Any, value: JSON) -> JSON:
-        place = place_of(shape) if self._words else None
-        return rewritten(place, value, self._own_word, self._own_field)
+        if not self._words:
+            return value
+        return rewritten(place_of(shape), value, self._own_word, self._own_field)
 
     def field(self, shape: Any, name: str) -> str:
         """A field's full name (``payout.accounts.wallet.address``) in this side's spelling."""
@@ -90,15 +92,18 @@ def _display(word: str) -> str:
     return word[:1].upper() + word[1:]
 
 
+def legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
+    """Each word's name to its spelling on the legacy side."""
+    return {
+        "wallet": vocabulary.legacy_wallet,
+        "service": vocabulary.legacy_service,
+        "service_total": vocabulary.legacy_service_total,
+        "avatar_url": vocabulary.legacy_avatar_url,
+    }
+
+
 def of_legacy(vocabulary: Vocabulary) -> Spelling:
-    return Spelling(
-        {
-            "wallet": vocabulary.legacy_wallet,
-            "service": vocabulary.legacy_service,
-            "service_total": vocabulary.legacy_service_total,
-            "avatar_url": vocabulary.legacy_avatar_url,
-        }
-    )
+    return Spelling(legacy_words(vocabulary))
 
 
 def of_current(vocabulary: Vocabulary) -> Spelling:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 
-from mappings import current, money
-from mappings.batch_views import Batch, Payment, batch_answer
+from mappings import current, funds, money
+from mappings.batch_views import Batch, batch_answer
 from mappings.grammar import JSON
 from mappings.objects import method_display
 
@@ -27,11 +26,10 @@ _OF_THE_BATCH = [
 def summary(batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str) -> dict[str, JSON]:
     """``Batch summary``; what the service gives of it stands."""
     shown = batch_answer(batch)
-    wallet = [payment for payment in batch.payments if method_of(payment) == current.WALLET]
-    others = [payment for payment in batch.payments if method_of(payment) != current.WALLET]
+    wallet, others = funds.apart(batch.payments)
     held = {
-        "GatewayTotal": _held(balances, batch.currency, wallet=True),
-        "ServiceTotal": _held(balances, batch.currency, wallet=False),
+        "GatewayTotal": funds.held(balances, batch.currency, wallet=True),
+        "ServiceTotal": funds.held(balances, batch.currency, wallet=False),
     }
     computed: dict[str, JSON] = {
         "processed_by": "API",
@@ -43,8 +41,7 @@ def summary(batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str) -> d
         "GatewayTotal": figures(wallet),
         "total": figures(batch.payments),
         "merchantBalances": {name: money.number(amount) for name, amount in held.items()},
-        "enoughFunds": _net(others) <= held["ServiceTotal"]
-        and _net(wallet) <= held["GatewayTotal"],
+        "enoughFunds": funds.are_enough(balances, batch.payments, batch.currency),
     }
     given = {name: batch.given[name] for name in computed if batch.given.get(name) is not None}
     told = {**computed, **_as_numbers(given)}
@@ -77,16 +74,11 @@ def _figure(value: JSON) -> JSON:
     return money.number(amount) if amount is not None else value
 
 
-def method_of(payment: Payment) -> str:
-    recipient = payment.get("recipient") or {}
-    return str(payment.get("method") or recipient.get("payoutMethod") or current.BANK_TRANSFER)
-
-
-def _methods(payments: Sequence[Payment]) -> dict[str, JSON]:
+def _methods(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
     """By method; both of the legacy document's are always there."""
-    by_method: dict[str, list[Payment]] = {current.BANK_TRANSFER: [], current.WALLET: []}
+    by_method: dict[str, list[Mapping[str, JSON]]] = {current.BANK_TRANSFER: [], current.WALLET: []}
     for payment in payments:
-        by_method.setdefault(method_of(payment), []).append(payment)
+        by_method.setdefault(funds.method_of(payment), []).append(payment)
     return {
         method: {
             **figures(those),
@@ -97,33 +89,14 @@ def _methods(payments: Sequence[Payment]) -> dict[str, JSON]:
     }
 
 
-def figures(payments: Iterable[Payment]) -> dict[str, JSON]:
+def figures(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
     """count, value, fees, recipientFees, merchantFees, net; JSON numbers, exact."""
     those = list(payments)
-    sums = {name: _sum(those, name) for name in FIGURES}
-    value = _sum(those, "sourceAmount")
+    sums = {name: funds.summed(those, name) for name in FIGURES}
+    value = funds.summed(those, "sourceAmount")
     return {
         "count": len(those),
         "value": money.number(value),
         **{name: money.number(amount) for name, amount in sums.items()},
         "net": money.number(value + sums["merchantFees"]),
     }
-
-
-def _net(payments: Sequence[Payment]) -> Decimal:
-    return _sum(payments, "sourceAmount") + _sum(payments, "merchantFees")
-
-
-def _sum(payments: Sequence[Payment], name: str) -> Decimal:
-    read = (money.amount_of(payment.get(name)) for payment in payments)
-    return sum((amount for amount in read if amount is not None), Decimal(0))
-
-
-def _held(balances: Sequence[Mapping[str, JSON]], currency: JSON, *, wallet: bool) -> Decimal:
-    """What the merchant has: on the wallet account, or on service accounts of the currency."""
-    amounts = (
-        money.amount_of(entry.get("amount"))
-        for entry in balances
-        if (entry.get("type") == current.WALLET) is wallet and (entry.get("currency") == currency)
-    )
-    return sum((amount for amount in amounts if amount is not None), Decimal(0))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import aiohttp
 
 from gateway.app import Running, run
+from gateway.instances import GONE_SECONDS
 from gateway.settings import Settings
 from gateway.store import open_store
 from gateway.store.key_import import import_keys
@@ -98,10 +100,15 @@ async def import_lines(settings: Settings, lines: list[dict[str, Any]]) -> None:
 
 @asynccontextmanager
 async def open_house(
-    folder: Path, base_url: str, **sections: Mapping[str, Any]
+    folder: Path,
+    base_url: str,
+    monotonic: Callable[[], float] = time.monotonic,
+    gone_seconds: float = GONE_SECONDS,
+    **sections: Mapping[str, Any],
 ) -> AsyncIterator[House]:
     """A gateway in front of ``base_url``, with one key."""
     settings = settings_for(folder, base_url, **sections)
     await import_lines(settings, [KEY])
-    async with run(settings) as running, aiohttp.ClientSession() as session:
+    its = run(settings, monotonic=monotonic, gone_seconds=gone_seconds)
+    async with its as running, aiohttp.ClientSession() as session:
         yield House(running, settings, session)

@@ -12,12 +12,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 COMMAND = [sys.executable, "-m", "gateway"]
-SECONDS = 10
+SECONDS = 60
 """How long a start or an end may take on a busy machine."""
 
 
@@ -39,7 +39,7 @@ def listens(port: int) -> bool:
 
 
 def command(
-    *arguments: str, folder: Path, stdin: str = "", **variables: str
+    *arguments: str, folder: Path, stdin: str = "", seconds: float = SECONDS, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command of the gateway in a folder, to its end."""
     return subprocess.run(
@@ -49,7 +49,7 @@ def command(
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=seconds,
         env=environment(**variables),
     )
 
@@ -75,6 +75,8 @@ class Process:
     port: int
     admin_port: int
     log: Path
+    _lines: list[dict[str, Any]] = field(default_factory=list)
+    _read: int = 0
 
     @property
     def url(self) -> str:
@@ -85,7 +87,13 @@ class Process:
 
     def lines(self) -> list[dict[str, Any]]:
         """The log lines, each of which must be a JSON object."""
-        return [json.loads(line) for line in self.logged().splitlines()]
+        with self.log.open("rb") as log:
+            log.seek(self._read)
+            whole, _, _begun = log.read().rpartition(b"\n")
+        if whole:
+            self._lines += map(json.loads, whole.split(b"\n"))
+            self._read += len(whole) + 1
+        return self._lines
 
     async def ends(self) -> int:
         """Tells it to end; its exit code."""
@@ -96,7 +104,10 @@ class Process:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    seconds: float = SECONDS,
 ) -> AsyncIterator[Process]:
     """`serve` in a folder, from when it accepts connections; killed if it has not ended."""
     log = folder / "stderr"
@@ -112,13 +123,13 @@ async def serving(
         )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             said = ""
             while "accepts connections" not in said:
                 line = await process.stdout.readline()
                 assert line, f"it ended: {log.read_text('utf-8')}"
                 said += line.decode()
-        ports = re.findall(r"http://127\.0\.0\.1:(\d+)", said.splitlines()[-1])
+        ports = re.findall(r"https?://127\.0\.0\.1:(\d+)", said.splitlines()[-1])
         yield Process(process, said, int(ports[0]), int(ports[1]), log)
     finally:
         if process.returncode is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-SECONDS = 2
+SECONDS = 20
 """How long an answer may take; a server that takes longer hangs."""
 
 
@@ -33,7 +33,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Wire:
-    """A connection on which a test writes and listens; what it waits for comes in 2 s or fails."""
+    """A connection on which a test writes and listens; what it waits for comes in 20 s or fails."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

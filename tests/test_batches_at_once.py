@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from gateway.simulator import Fault, Service, Switches
+from gateway.store import Ledger, open_store
 from tests.house import Got, House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+from tests.test_cases import OWNER
 
 ROUNDS = 25
+REFUSAL = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down."}]}'
 SERVICES = pytest.mark.parametrize("inferred", [True, False], ids=["inferred", "documented"])
 
 
@@ -99,21 +102,124 @@ async def test_of_many_starts_at_once_one_is_made(*, inferred: bool, tmp_path: P
             assert len(service.starts) == 1
 
 
+async def make_draft(house: House, recipient: str, amount: str = "9.00") -> str:
+    """Of a service that has no inferred operations: its batch is edited, and so abandoned."""
+    batch = await make_batch(house, recipient, "5.00")
+    (payment,) = await payment_ids(house, batch)
+    assert (await edit(house, batch, payment, amount)).status == 200
+    return batch
+
+
+async def being_made_real(house: House) -> None:
+    """Returns once the ledger says so of the only batch."""
+    async with open_store(house.settings.state) as store, asyncio.timeout(10):
+        phase = None
+        while phase != "making":
+            await asyncio.sleep(0.01)
+            (facts,) = (await Ledger(store).recall_all(OWNER, "batch")).values()
+            phase = facts.get("phase")
+
+
+async def look(house: House, batch: str) -> Got:
+    return await house.ask("GET", f"/v1/batches/{batch}/summary")
+
+
+async def requote(house: House, batch: str) -> Got:
+    return await house.ask("POST", f"/v1/batches/{batch}/generate-quote")
+
+
 async def test_a_draft_is_made_real_once(tmp_path: Path) -> None:
     service = service_of(inferred=False)
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)
         for _ in range(ROUNDS):
-            batch = await make_batch(house, recipient, "5.00")
-            (payment,) = await payment_ids(house, batch)
-            assert (await edit(house, batch, payment)).status == 200
+            batch = await make_draft(house, recipient)
             before = service.created["batch"]
-            summary = house.ask("GET", f"/v1/batches/{batch}/summary")
-            quote = house.ask("POST", f"/v1/batches/{batch}/generate-quote")
-            several = await asyncio.gather(summary, quote, begin(house, batch))
-            assert all(got.status == 200 or is_lost(got) for got in several)
-            assert 200 in {got.status for got in several}
+            several = (look(house, batch), requote(house, batch), begin(house, batch))
+            looked, quoted, started = await asyncio.gather(*several)
+            assert looked.status == 200, looked.text
+            assert quoted.status == 200 or is_lost(quoted), "a batch that was started has no quote"
+            assert started.status == 200 or is_lost(started), started.text
             assert service.created["batch"] == before + 1
+
+
+async def test_reads_that_need_a_draft_made_real_all_go_on_with_the_one_that_was_made(
+    tmp_path: Path,
+) -> None:
+    service = service_of(inferred=False)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        for _ in range(ROUNDS):
+            batch = await make_draft(house, recipient)
+            before = service.created["batch"]
+            several = [ask(house, batch) for ask in (look, requote) for _ in range(3)]
+            answers = await asyncio.gather(*several)
+            assert {got.status for got in answers} == {200}, [got.text for got in answers]
+            assert service.created["batch"] == before + 1
+            (payment,) = await payment_ids(house, batch)
+            for quoted in answers[3:]:
+                (shown,) = quoted.body["batch"]["payments"]["payments"]
+                assert (shown["id"], shown["sourceAmount"]) == (payment, "9.00")
+
+
+async def test_a_summary_waits_while_another_request_makes_the_draft_real(tmp_path: Path) -> None:
+    service = service_of(inferred=False)
+    async with open_town(tmp_path, service) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_draft(house, recipient)
+        before = service.created["batch"]
+        simulator.next(Fault("POST", "/v1/batches", delay=0.4))
+        first = asyncio.create_task(requote(house, batch))
+        await being_made_real(house)
+        refused, looked = await asyncio.gather(begin(house, batch), look(house, batch))
+        assert is_lost(refused), "a start does not wait for another change"
+        assert looked.status == 200, looked.text
+        assert looked.body["batchSummary"]["total"]["value"] == 9
+        assert (await first).status == 200
+        assert service.created["batch"] == before + 1
+
+
+async def test_who_waited_for_one_that_was_refused_makes_the_draft_real_itself(
+    tmp_path: Path,
+) -> None:
+    service = service_of(inferred=False)
+    async with open_town(tmp_path, service) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_draft(house, recipient)
+        before = service.created["batch"]
+        simulator.next(Fault("POST", "/v1/batches", status=429, body=REFUSAL, delay=0.4))
+        first = asyncio.create_task(look(house, batch))
+        await being_made_real(house)
+        assert (await look(house, batch)).status == 200
+        assert (await first).status == 429
+        assert service.created["batch"] == before + 1
+
+
+async def test_a_summary_that_waited_for_a_deletion_finds_nothing(tmp_path: Path) -> None:
+    service = service_of(inferred=False)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        for _ in range(ROUNDS):
+            batch = await make_draft(house, recipient)
+            deletion = house.ask("DELETE", f"/v1/batches/{batch}")
+            deleted, looked = await asyncio.gather(deletion, look(house, batch))
+            assert deleted.status == 200 or is_lost(deleted)
+            assert looked.status in ({200, 404} if deleted.status == 200 else {200}), looked.text
+
+
+async def test_a_summary_of_a_draft_whose_making_was_lost_is_not_answered_by_making_it_again(
+    tmp_path: Path,
+) -> None:
+    service = service_of(inferred=False)
+    upstream = {"timeout_seconds": 2}
+    async with open_town(tmp_path, service, upstream=upstream) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_draft(house, recipient)
+        simulator.next(Fault("POST", "/v1/batches", close="after"))
+        assert (await look(house, batch)).status == 500, "the outcome is unknown"
+        before = service.created["batch"]
+        assert (await look(house, batch)).status == 500, "it still is"
+        assert service.created["batch"] == before, "nothing was sent while it is unknown"
 
 
 async def test_of_edits_at_once_each_that_was_answered_counts(tmp_path: Path) -> None:
@@ -215,3 +321,29 @@ async def test_by_two_ids_of_one_batch_an_edit_and_a_start_do_not_both_win(tmp_p
         assert paid(service) == ["9.00" if edited.status == 200 else "6.00"]
         assert (await begin(house, current)).status in (404, 406)
         assert len(service.starts) == 1
+
+
+async def test_two_payments_added_under_one_request_id_are_two(tmp_path: Path) -> None:
+    """Clients choose X-Request-Id, and some send the same with every request."""
+    service = Service(seed=1, switches=Switches(inferred=False))
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "1.00", "2.00")
+        (first, _second) = await payment_ids(house, batch)
+        await done(house, "DELETE", f"/batches/{batch}/payments/{first}")  # a draft from here on
+        same = {"headers": {"X-Request-Id": "the-same-every-time"}}
+        added = [
+            (
+                await done(
+                    house,
+                    "POST",
+                    f"/batches/{batch}/payments",
+                    {"recipient": {"id": recipient}, "sourceAmount": amount},
+                    **same,
+                )
+            )["payment"]["id"]
+            for amount in ("3.00", "4.00")
+        ]
+        assert len({*added, *await payment_ids(house, batch)}) == 3
+        await done(house, "DELETE", f"/batches/{batch}/payments/{added[0]}")
+        assert len(await payment_ids(house, batch)) == 2

@@ -87,13 +87,18 @@ async def serving(handle: Handle) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def town(
-    folder: Path, *, seeded: int = 500, handle: Handle | None = None, **switches: Any
+    folder: Path,
+    *,
+    seeded: int = 500,
+    handle: Callable[[Service], Handle] | None = None,
+    index: bool = False,
+    **switches: Any,
 ) -> AsyncIterator[Town]:
     service = Service(seed=1, switches=Switches(**switches))
     service.seed_recipients(seeded, seed=7)
     async with (
-        serving(handle or Face(service).handle) as url,
-        open_house(folder, url) as house,
+        serving((handle or (lambda its: Face(its).handle))(service)) as url,
+        open_house(folder, url, lists={"index": index}) as house,
     ):
         yield Town(house, service, lists_archived=service.switches.lists_archived)
 
@@ -107,11 +112,11 @@ async def busy(
     """A service that leaves archived recipients out of its lists, and one that does not."""
     folder = tmp_path_factory.mktemp("lists")
     async with town(folder, lists_archived=request.param) as made:
-        await _make_busy(made)
+        await make_busy(made)
         yield made
 
 
-async def _make_busy(made: Town) -> None:
+async def make_busy(made: Town) -> None:
     """Some are disabled, made inactive and deleted, through the gateway."""
     some = random.Random("busy").sample(made.there(), 60)
     for recipient in some[:20]:

@@ -238,3 +238,70 @@ async def test_of_one_account_what_only_the_gateway_knows_is_not_told(
         told = await other.ask("GET", f"/recipients/{current}")
         assert (told.status, told.body["recipient"]["status"]) == (200, "active")
         assert recipient not in told.text
+
+
+async def test_no_id_that_a_draft_ever_had_reaches_it_for_another_merchant(tmp_path: Path) -> None:
+    """The batch that was abandoned, the one made for the draft, and the payments of all of them."""
+    async with two_merchants(tmp_path, inferred=False) as (service, house, other):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00", "6.00")
+        gone, kept = await payment_ids(house, batch)
+        await done(house, "DELETE", f"/batches/{batch}/payments/{gone}")  # a draft from here on
+        body = {"recipient": {"id": recipient}, **PAYMENT}
+        added = (await done(house, "POST", f"/batches/{batch}/payments", body))["payment"]["id"]
+        await done(house, "GET", f"/batches/{batch}/summary")  # made real
+        world = service.world()
+        batches = [batch, *world.batches]
+        payments = [gone, kept, added, *world.payments]
+        assert (len(batches), len(payments)) == (3, 3 + 4)
+        before = await done(house, "GET", f"/batches/{batch}")
+        for batch_id in batches:
+            for payment_id in payments:
+                ids = {"recipient": recipient, "batch": batch_id, "payment": payment_id}
+                for method, path, sent in requests(ids):
+                    got = await other.ask(method, path, sent)
+                    assert got.status in (404, 406), (method, path, got.text)
+        assert await done(house, "GET", f"/batches/{batch}") == before
+        assert not service.starts
+        assert service.world("bolt").batches == {}
+
+
+async def test_another_merchant_s_payments_cannot_be_named_in_the_change_of_one_s_own_batch(
+    tmp_path: Path,
+) -> None:
+    async with two_merchants(tmp_path, inferred=True) as (_service, house, other):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (payment,) = await payment_ids(house, batch)
+        theirs = await make_recipient(house, "eve", headers=other.headers)
+        own = await make_batch(house, theirs, "7.00", headers=other.headers)
+        for change, field in (
+            ({"remove_payments": [{"id": payment}]}, "remove_payments[0].id"),
+            ({"update_payments": [{"id": payment, **PAYMENT}]}, "update_payments[0].id"),
+            ({"payments": [{"id": payment, **PAYMENT}]}, "payments[0].id"),
+            (
+                {"payments": [{"recipient": {"id": recipient}, **PAYMENT}]},
+                "payments[0].recipient.id",
+            ),
+        ):
+            got = await other.ask("PATCH", f"/batches/{own}", change)
+            assert got.status == 406, got.text
+            assert [one["field"] for one in got.body["errors"]] == [field]
+        assert await payment_ids(house, batch) == [payment]
+        assert len(await payment_ids(house, own, headers=other.headers)) == 1
+
+
+async def test_an_idempotency_key_is_its_own_key_s_alone(tmp_path: Path) -> None:
+    """Of two merchants, and of two keys of one merchant: neither is given the other's answer."""
+    async with two_merchants(tmp_path, inferred=True) as (service, house, other):
+        second = await house.import_key(api_key="a-second-api-key-for-tests", name="second")
+        body = {"type": "business", "name": "Ada Ltd", "email": "ada@example.com"}
+        made = []
+        for key in (house.api_key, other.headers["X-API-Key"], second, house.api_key):
+            headers = {"X-API-Key": key, "Idempotency-Key": "the-same"}
+            made.append(
+                (await done(house, "POST", "/recipients", body, headers=headers))["recipient"]["id"]
+            )
+        assert made[3] == made[0]
+        assert len(set(made)) == 3
+        assert (len(service.world().recipients), len(service.world("bolt").recipients)) == (2, 1)

@@ -10,15 +10,12 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Service, Simulator, start
 from tests.house import KEY
-from tests.processes import Process, command, configuration, serving
+from tests.placed import Place, open_place
 from tests.sockets import assert_legacy, heard, wire
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,23 +30,10 @@ CLOSE = None
 """The connection is closed without a word."""
 
 
-@dataclass(slots=True)
-class Place:
-    gateway: Process
-    simulator: Simulator
-
-
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    folder: Path = tmp_path_factory.mktemp("odd")
-    simulator = await start(service=Service())
-    text = configuration(simulator.url, f"[limits]\nbody_bytes = {BODY_BYTES}")
-    (folder / "gateway.toml").write_text(text)
-    imported = command("keys", "import", "-", folder=folder, stdin=json.dumps(KEY))
-    assert imported.returncode == 0, imported.stderr
-    async with serving(folder) as gateway:
-        yield Place(gateway, simulator)
-    await simulator.stop()
+    async with open_place(tmp_path_factory.mktemp("place"), BODY_BYTES) as place:
+        yield place
 
 
 def get(target: bytes = PATH, headers: bytes = WITH_KEY, version: bytes = b"HTTP/1.1") -> bytes:
@@ -78,7 +62,7 @@ REQUEST_LINES = {
     "more after the version": (get(version=b"HTTP/1.1 x"), 406),
     "a space in the target": (get(b"/v1/reci pients"), 406),
     "a tab for a space": (b"GET\t/v1/recipients\tHTTP/1.1\r\n" + WITH_KEY + b"\r\n", 406),
-    "HTTP/0.9": (b"GET /v1/recipients\r\n\r\n", 403),
+    "HTTP/0.9": (b"GET /v1/recipients\r\n\r\n", 406),
     "HTTP/2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12\4\0\0\0\0\0", 406),
     "a TLS hello": (bytes.fromhex("1603010200010001fc0303") + b"\0" * 32, 406),
     "NULs": (b"\0" * 64, 406),
@@ -263,6 +247,7 @@ async def _answers_a_good_request(place: Place) -> None:
 LATE = {
     "a chunk size that is no number": (CHUNKED, [b"1\r\n{\r\n", b"ZZ\r\n}\r\n"], 406),
     "a chunk longer than it says": (CHUNKED, [b"1\r\n{\r\n", b"1\r\n}}}}\r\n"], 406),
+    "a chunk that ends, and no chunk size": (CHUNKED, [b"1\r\n{", b"\r\nZ\r\n}\r\n"], 406),
     "gzip that turns bad": (
         CHUNKED + b"Content-Encoding: gzip\r\n",
         [b"A\r\n" + gzip.compress(b"{}")[:10] + b"\r\n", b"5\r\nhello\r\n0\r\n\r\n"],

@@ -16,6 +16,7 @@ import pytest
 
 from gateway.simulator import Service, Switches, start
 from tests.house import House, open_house
+from tests.payday import done, make_recipient, open_town, payment_ids
 
 ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
 BANK = {
@@ -172,7 +173,7 @@ def first_run() -> dict[str, list[str]]:
 async def test_a_payout_run_is_the_same_in_front_of_every_kind_of_service(
     kind: dict[str, Any], tmp_path: Path, first_run: dict[str, list[str]]
 ) -> None:
-    switches = Switches(**kind, processing_seconds=0.2, lists_payments=False)
+    switches = Switches(**kind, processing_seconds=1, lists_payments=False)
     service = Service(switches=switches, seed=1)
     simulator = await start(service=service)
     try:
@@ -184,3 +185,25 @@ async def test_a_payout_run_is_the_same_in_front_of_every_kind_of_service(
     assert len(service.starts) == 1
     expected = first_run.setdefault("said", run.said)
     assert run.said == expected
+
+
+@pytest.mark.parametrize("answers", ["full", "bare"])
+async def test_the_amount_that_a_client_fixed_is_what_a_draft_pays(
+    answers: Any, tmp_path: Path
+) -> None:
+    """The service reckons the other side, by a rate that moves: that is nothing to send on."""
+    service = Service(switches=Switches(inferred=False, answers=answers), seed=1)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        payee = {"id": await make_recipient(house)}
+        euros = {"recipient": payee, "targetAmount": "25.00", "targetCurrency": "EUR"}
+        dollars = {"recipient": payee, "sourceAmount": "10.00"}
+        body = {"sourceCurrency": "USD", "payments": [euros, dollars]}
+        batch = (await done(house, "POST", "/batches", body))["batch"]["id"]
+        await done(house, "POST", f"/batches/{batch}/payments", {**dollars, "sourceAmount": "7.00"})
+        _, second, _ = await payment_ids(house, batch)
+        path = f"/batches/{batch}/payments/{second}"
+        await done(house, "PATCH", path, {"sourceAmount": "12.00"})
+        await done(house, "POST", f"/batches/{batch}/generate-quote")
+    made = [one for one in service.calls("POST") if one.path == "/v1/batches"]
+    sent = [(one["amount"], one["currency"]) for one in json.loads(made[-1].body)["payments"]]
+    assert sent == [("25.00", "EUR"), ("12.00", "USD"), ("7.00", "USD")]

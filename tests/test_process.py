@@ -99,15 +99,8 @@ async def test_the_demo_says_that_it_is_one_and_its_lines_work_when_pasted(tmp_p
             line for line in gateway.said.splitlines() if re.match(r"\s+(curl|ID=|http)", line)
         )
         assert pasted.count("curl") == 4
-        shell = await asyncio.create_subprocess_exec(
-            "bash", "-eu", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-        )
-        async with asyncio.timeout(SECONDS):
-            printed, _ = await shell.communicate(
-                pasted.replace("\n  curl", "\necho\n  curl").encode()
-            )
-        assert shell.returncode == 0
-        lines = filter(None, printed.decode().split("\n"))
+        printed = await _pasted(pasted.replace("\n  curl", "\necho\n  curl"))
+        lines = filter(None, printed.split("\n"))
         created, listed, method = map(json.loads, lines)
         assert created["recipient"]["firstName"] == "Ada"
         assert listed["recipients"][0]["id"] == created["recipient"]["id"]
@@ -115,6 +108,30 @@ async def test_the_demo_says_that_it_is_one_and_its_lines_work_when_pasted(tmp_p
         assert method["ok"] is True
         assert method["accounts"]["bank"]["accountNum"] == "****67"
         assert await gateway.ends() == 0
+
+
+async def _pasted(lines: str) -> str:
+    """What a shell prints that lines are pasted into."""
+    shell = await asyncio.create_subprocess_exec(
+        "bash", "-eu", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(SECONDS):
+        printed, _ = await shell.communicate(lines.encode())
+    assert shell.returncode == 0
+    return printed.decode()
+
+
+async def test_the_payout_by_curl_in_the_readme_works_when_pasted(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    _, _, section = page.partition("## A payout, by curl")
+    lines = section.split("```")[1]
+    async with serving(tmp_path, "--demo", variables=PORTS) as gateway:
+        said = await _pasted(lines.replace("http://127.0.0.1:8080", gateway.url))
+    *_, quoted, started, summed = said.splitlines()
+    assert json.loads(quoted)["batch"]["amount"] == "12.50"
+    assert json.loads(started)["batch"]["status"] == "processing"
+    summary = json.loads(summed)["batchSummary"]
+    assert (summary["enoughFunds"], summary["total"]["count"]) == (True, 1)
 
 
 async def test_the_demo_listens_on_loopback_only_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -191,7 +208,7 @@ def test_a_configuration_that_cannot_be_run_is_one_line(
 
 def test_a_configuration_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     said = one_line(command("serve", "--config", "other.toml", folder=tmp_path))
-    assert "other.toml: No such file" in said
+    assert "other.toml: there is no such file" in said
 
 
 async def test_an_environment_without_a_file_is_configuration_enough(tmp_path: Path) -> None:
@@ -200,10 +217,18 @@ async def test_an_environment_without_a_file_is_configuration_enough(tmp_path: P
         assert await _status(session, gateway) == 403
 
 
-async def test_the_example_configuration_is_all_well(tmp_path: Path) -> None:
+def test_of_the_example_configuration_only_its_addresses_are_warned_of(tmp_path: Path) -> None:
     example = Path(__file__).parent.parent / "deploy" / "gateway.example.toml"
     done = command("check", "--config", str(example), folder=tmp_path)
+    assert done.returncode == 0
+    live, sandbox = done.stderr.splitlines()
+    assert re.match(r"Warning: \S+\.toml:\d+: environments\.live\.base_url: .*placeholder", live)
+    assert "environments.sandbox.base_url: https://sandbox.service.example" in sandbox
+    assert "all is well" not in done.stdout
+    done = command("check", "--json", "--config", str(example), folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert (told["ok"], told["problems"], len(told["warnings"])) == (True, [], 2)
 
 
 # Starting and ending.
@@ -442,7 +467,10 @@ async def test_it_is_healthy_and_ready_while_the_service_answers_and_says_so_whe
                 return answer.status, await answer.json()
 
         assert await told("/healthz") == (200, {"ok": True})
-        assert await told("/readyz") == (200, {"ok": True, "faults": {}})
+        assert await told("/readyz") == (
+            200,
+            {"ok": True, "faults": {}, "service": {"sandbox": "answering"}},
+        )
         await simulator.stop()
         status, body = await told("/readyz")
         assert (status, body["ok"], list(body["faults"])) == (503, False, ["environments.sandbox"])
@@ -480,13 +508,13 @@ async def test_the_admin_pages_are_not_on_the_clients_port(
 
 
 def test_check_says_that_all_is_well(tmp_path: Path, run: Run) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("https://service.example"))
+    (tmp_path / "gateway.toml").write_text(configuration("https://127.0.0.1:9"))
     done = run("check")
     assert (done.returncode, done.stderr) == (0, "")
     assert "all is well" in done.stdout
     done = run("check", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == {"ok": True, "problems": []}
+    assert json.loads(done.stdout) == {"ok": True, "problems": [], "warnings": []}
 
 
 def test_check_names_line_and_key_of_all_that_is_wrong(tmp_path: Path, run: Run) -> None:
@@ -505,11 +533,11 @@ def test_check_names_line_and_key_of_all_that_is_wrong(tmp_path: Path, run: Run)
     assert "limits.body_byte: unknown key" in problems[2]
     done = run("check", "--config", "own.toml", "--json")
     assert (done.returncode, done.stderr) == (1, "")
-    assert json.loads(done.stdout) == {"ok": False, "problems": problems}
+    assert json.loads(done.stdout) == {"ok": False, "problems": problems, "warnings": []}
 
 
 def test_check_of_a_file_that_is_not_there(run: Run) -> None:
-    assert "gateway.toml: No such file" in one_line(run("check"), code=1)
+    assert "gateway.toml: there is no such file in" in one_line(run("check"), code=2)
 
 
 def test_check_writes_nothing(tmp_path: Path, run: Run) -> None:
@@ -537,6 +565,16 @@ COMMANDS = {
     "ids import": "--merchant",
     "batches": "abandoned",
     "batches abandoned": "--json",
+    "writes": "unsettled",
+    "writes unsettled": "--json",
+    "writes settle": "--did-not-happen",
+    "writes close": "--yes",
+    "freeze": "--environment",
+    "unfreeze": "--merchant",
+    "trace": "--merchant",
+    "reconcile": "--environment",
+    "backup": "--json",
+    "restore": "--force",
 }
 
 
@@ -578,6 +616,13 @@ MISTAKES = {
     "a folder for a configuration": ["serve", "--config", "."],
     "no state yet": ["keys", "list"],
     "a key of nobody": ["keys", "revoke", "nobody"],
+    "nothing to freeze": ["freeze"],
+    "no state to freeze": ["freeze", "--all"],
+    "no state to trace in": ["trace", "R-1"],
+    "no state to compare": ["reconcile"],
+    "nothing said of a write": ["writes", "settle", "000000000000.1", "--yes"],
+    "no state to save": ["backup", "saved"],
+    "a backup that is not there": ["restore", "saved"],
 }
 
 

@@ -35,7 +35,7 @@ async def test_a_payout_run_is_the_same_with_a_restart_between_any_two_steps(
 ) -> None:
     said: list[list[str]] = []
     for name in ("once", "again"):
-        service = Service(switches=Switches(**kind, processing_seconds=0.2), seed=1)
+        service = Service(switches=Switches(**kind, processing_seconds=1), seed=1)
         simulator = await start(service=service)
         folder = tmp_path / name
         folder.mkdir()

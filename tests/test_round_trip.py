@@ -294,12 +294,6 @@ def _payout(method: str, **accounts: JSON) -> dict[str, JSON]:
 
 
 LOST = {
-    "the currency of a wallet": Loss(
-        "a wallet account is created without one (current interface, section 4.2, rule 5)",
-        lambda name, meant: name == "primary.currency" and meant["primary.method"] == "wallet",
-        _payout("wallet", wallet={"address": "zoe@example.org"}),
-        "primary.currency",
-    ),
     "a primary currency that is not the primary account's": Loss(
         "an account has one currency (current interface, section 2.6), and its own comes first",
         lambda name, meant: name == "primary.currency" and "accounts.bank.currency" in meant,

@@ -181,6 +181,20 @@ async def test_a_list_that_is_read_whole_knows_the_client_s_word_as_well(town: T
     assert scanned["recipients"] == one_call["recipients"]
 
 
+async def test_a_summary_is_told_in_the_client_s_words(town: Town) -> None:
+    address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
+    id_ = await town.create(payout=BANK, address=address)
+    payments = [{"recipient": {"id": id_}, "sourceAmount": "50.00"}]
+    sent = {"sourceCurrency": "USD", "payments": payments}
+    batch = (await town.done("POST", "/batches", sent))["batch"]["id"]
+    summary = (await town.done("GET", f"/batches/{batch}/summary"))["batchSummary"]
+    assert summary["AcmeTotal"]["count"] == 1
+    assert summary["merchantBalances"].keys() == {"AcmeTotal", "GatewayTotal"}
+    assert summary["methods"]["bank-transfer"]["accountType"] == "acme"
+    assert summary["methods"]["paypal"]["accountType"] == "paypal"
+    assert "ServiceTotal" not in summary
+
+
 # Errors
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from gateway.store.abandoned import AbandonedBatch
 
-NEVER_START = "never start it"
-
 
 @click.group()
 def batches() -> None:
@@ -57,18 +55,13 @@ def _as_json(one: AbandonedBatch) -> dict[str, Any]:
         "abandoned": one.upstream,
         "since": _moment(one.since),
         "deleted": one.is_deleted,
-        "what_to_do": _what_to_do(one),
+        "what_to_do": one.to_do,
     }
 
 
 def _as_row(one: AbandonedBatch) -> list[str]:
     batch = one.batch or "-"
-    return [*one.owner, batch, one.upstream, _moment(one.since), _what_to_do(one)]
-
-
-def _what_to_do(one: AbandonedBatch) -> str:
-    why = "its client deleted it" if one.is_deleted else "its client goes on with another"
-    return f"delete it in the dashboard or leave it; {NEVER_START}: {why}"
+    return [*one.owner, batch, one.upstream, _moment(one.since), one.to_do]
 
 
 def _moment(when: datetime) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.configured import CONFIG
+from gateway.cli.mistakes import Mistake
 from gateway.settings import Misconfigured, load
 
 
@@ -22,18 +23,27 @@ from gateway.settings import Misconfigured, load
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def check(*, config: Path, as_json: bool) -> None:
-    """Validate a configuration; exit 1 when something is wrong with it."""
-    from gateway.app import check_runnable
+    """Validate a configuration; exit 1 when something is wrong with it, 2 when there is none.
 
-    problems: list[str] = []
+    An address that is still the example file's is warned of.
+    """
+    from gateway.runnable import check_runnable, placeholders
+
+    problems, warnings = [], []
     try:
-        check_runnable(load(config))
+        settings = load(config)
+        check_runnable(settings)
+        warnings = placeholders(settings)
     except Misconfigured as error:
         problems = error.problems
     if as_json:
-        print(json.dumps({"ok": not problems, "problems": problems}))
-    elif problems:
-        print("\n".join(problems), file=sys.stderr)
+        print(json.dumps({"ok": not problems, "problems": problems, "warnings": warnings}))
+    elif problems and not config.exists():
+        raise Mistake(problems[0])
     else:
-        print(f"{config}: all is well")
-    sys.exit(1 if problems else 0)
+        said = [*problems, *(f"Warning: {one}" for one in warnings)]
+        print("".join(f"{one}\n" for one in said), end="", file=sys.stderr)
+    if not (as_json or problems):
+        print(f"{config}: {'can be run, but see the warnings' if warnings else 'all is well'}")
+    if problems:
+        sys.exit(1 if config.exists() else 2)

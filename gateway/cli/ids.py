@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -10,6 +11,9 @@ from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
 from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.store import Owner
 
 
 @click.group()
@@ -19,27 +23,29 @@ def ids() -> None:
 
 @ids.command("import")
 @click.argument("file", type=click.File("rb"))
-@click.option("--merchant", required=True, help="Whose objects they are.")
-@click.option("--environment", required=True, type=click.Choice(["live", "sandbox"]))
+@click.option("--merchant", help="Whose objects they are; default: the only one that has keys.")
+@click.option(
+    "--environment",
+    type=click.Choice(["live", "sandbox"]),
+    help="Default: the only one that the merchant has keys of.",
+)
 @config_option
-def import_(*, file: BinaryIO, merchant: str, environment: str, settings: Settings) -> None:
+def import_(
+    *, file: BinaryIO, merchant: str | None, environment: str | None, settings: Settings
+) -> None:
     """Import pairs of ids from FILE (- is stdin), CSV of legacy_id,current_id: all, or none.
 
     Of an object that clients stored under another id than the service has for it now. From then
     on, within a minute, answers call it by its legacy id; requests may use either.
     """
-    from gateway.store import Owner, open_store
+    from gateway.store import open_store
     from gateway.store.id_lines import PairsRefused, read_id_pairs
     from gateway.store.id_rows import Collision, keep
     from gateway.store.key_rows import listed_keys
 
-    owner = Owner(merchant, environment)
-
-    async def done() -> None:
-        pairs = read_id_pairs(file.read())
+    async def done(pairs: Mapping[str, tuple[int, str]]) -> None:
         async with open_store(settings.state, create=False) as store:
-            if owner not in {key.owner for key in await listed_keys(store)}:
-                raise Mistake(f"there is no key of {owner}; `keys list` shows what there is")
+            owner = _owner({key.owner for key in await listed_keys(store)}, merchant, environment)
             try:
                 names = {legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()}
                 await keep(store, owner, names, imported=True)
@@ -48,7 +54,23 @@ def import_(*, file: BinaryIO, merchant: str, environment: str, settings: Settin
         click.echo(f"Imported {len(pairs)} pairs of ids: {owner}")
 
     try:
-        completed(done())
+        completed(done(read_id_pairs(file.read())), "Importing")
     except PairsRefused as error:
         name = getattr(file, "name", "<stdin>")
         raise Mistake(f"{name}: {error}; nothing was imported") from None
+
+
+def _owner(owners: set[Owner], merchant: str | None, environment: str | None) -> Owner:
+    """Whose the pairs are: who is named, as far as anybody is. Raises Mistake for nobody, or several."""
+    named = {
+        one
+        for one in owners
+        if merchant in (None, one.merchant) and environment in (None, one.environment)
+    }
+    if len(named) == 1:
+        return named.pop()
+    if named:
+        whose = ", ".join(sorted(map(str, named)))
+        raise Mistake(f"say whose ids they are, by --merchant and --environment: {whose}")
+    said = " ".join(word for word in (merchant, environment) if word) or "anybody"
+    raise Mistake(f"there is no key of {said}; `keys list` shows what there is")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gateway.keys import Checked
     from gateway.signing import Pair
     from gateway.store import Owner, Store
+    from gateway.store.key_import import Imported
+    from gateway.store.key_lines import Numbered
     from gateway.store.key_rows import ListedKey
 
 _CUT_OFF = "…"
@@ -57,25 +59,25 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
     from gateway.store.key_import import import_keys
     from gateway.store.key_lines import ImportRefused, read_lines
 
-    async def done() -> None:
-        lines = read_lines(file.read())
-        key_file = settings.state.encryption_key_file
-        was_there = key_file.exists()
+    async def done(lines: Sequence[Numbered]) -> Imported:
         async with open_store(settings.state) as store:
-            imported = await import_keys(store, lines, reactivate=reactivate)
-        if not was_there:
-            told = f"Made {key_file.absolute()}: back it up, without it the state cannot be read"
-            click.echo(told, err=True)
-        counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
-        whom = ", ".join(f"{owner} {n}" for owner, n in sorted(imported.owners.items()))
-        click.echo(f"Imported {_number(len(lines), 'key')} ({counts}): {whom}")
-        _warn_of_unconfigured(settings, imported.owners)
+            return await import_keys(store, lines, reactivate=reactivate)
 
+    key_file = settings.state.encryption_key_file
+    was_there = key_file.exists()
     try:
-        completed(done())
+        lines = read_lines(file.read())
+        imported = completed(done(lines), "Importing")
     except ImportRefused as error:
         name = getattr(file, "name", "<stdin>")
         raise Mistake(f"{name}: {error}; nothing was imported") from None
+    if not was_there:
+        told = f"Made {key_file.absolute()}: back it up, without it the state cannot be read"
+        click.echo(told, err=True)
+    counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
+    whom = ", ".join(f"{owner} {n}" for owner, n in sorted(imported.owners.items()))
+    click.echo(f"Imported {_number(len(lines), 'key')} ({counts}): {whom}")
+    _warn_of_unconfigured(settings, imported.owners)
 
 
 def _warn_of_unconfigured(settings: Settings, owners: Iterable[Owner]) -> None:
@@ -144,7 +146,7 @@ def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
 
     async def done() -> str:
         async with open_store(settings.state, create=False) as store:
-            key = await _the_one(store, name_or_prefix)
+            key = await the_one(store, name_or_prefix)
             if key.revoked_at:
                 return f"{key.name} was revoked at {_moment(key.revoked_at)} already"
             await revoke(store, key.id)
@@ -169,7 +171,7 @@ def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -
 
     async def done() -> str:
         async with open_store(settings.state, create=False) as store:
-            key = await _the_one(store, name_or_prefix)
+            key = await the_one(store, name_or_prefix)
             new = _asked_pair()
             if not no_verify:
                 await _verify_new(settings, key.owner, await pair_of(store, key.owner), new)
@@ -230,12 +232,12 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
 
     async def done() -> list[Checked]:
         async with open_store(settings.state, create=False) as store:
-            chosen = [await _the_one(store, word) for word in names_or_prefixes]
+            chosen = [await the_one(store, word) for word in names_or_prefixes]
             those = chosen or [key for key in await listed_keys(store) if key.revoked_at is None]
             async with open_upstream(settings) as upstream:
                 return await check_pairs(store, upstream, those)
 
-    checked = completed(done())
+    checked = completed(done(), "Trying the pairs")
     findings = findings_of(checked)
     if as_json:
         pairs = [_as_checked(pair) for pair in checked]
@@ -284,7 +286,7 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
 # What the commands have in common.
 
 
-async def _the_one(store: Store, word: str) -> ListedKey:
+async def the_one(store: Store, word: str) -> ListedKey:
     """The key that a word means. The word is never repeated: it might be a whole key."""
     from gateway.store.key_rows import chosen, listed_keys
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from datetime import UTC, datetime
@@ -15,8 +14,8 @@ from gateway.cli.configured import settings_of
 from gateway.cli.output import completed, table
 from gateway.settings import Settings
 from mappings.grammar import Operation
+from mappings.provenance import becomes
 
-_CALL = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[ .].*)?")
 _UNTRIED = "not tried yet"
 
 
@@ -44,6 +43,7 @@ def operations(*, config: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(told, indent=2))
         return
     _show("Legacy interface", listed)
+    click.echo()
     _show("Used by clients in the field, and not in the legacy document", unlisted)
     for environment, those in found.items():
         click.echo(f"\nNot listed by the current document, at the service of {environment}\n")
@@ -65,19 +65,8 @@ def _as_json(operation: Operation) -> dict[str, Any]:
     }
 
 
-def becomes(operation: Operation) -> list[dict[str, str]]:
-    """The calls of the current interface, as the flow's docstring lists them below its title."""
-    _title, *lines = (inspect.getdoc(operation.flow) or "").splitlines()
-    found = [_CALL.fullmatch(line) for line in lines]
-    return [
-        {"call": " ".join(one["call"].split()), "note": (one["note"] or "").lstrip(". ")}
-        for one in found
-        if one
-    ]
-
-
 def _show(heading: str, rows: list[dict[str, Any]]) -> None:
-    click.echo(f"\n{heading}\n")
+    click.echo(f"{heading}\n")
     for row in rows:
         click.echo(f"{row['method']} {row['path']}  (section {row['section']}, {row['exactness']})")
         width = max(len(one["call"]) for one in row["becomes"])

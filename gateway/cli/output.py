@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn, TypeVar
 
 import click
 
 from gateway.cli.mistakes import Mistake
+from gateway.cli.progress import progress
 from gateway.settings import Misconfigured
 
 Done = TypeVar("Done")
 
 
-def completed(work: Coroutine[Any, Any, Done]) -> Done:
-    """Runs a command's work; what cannot be used is told as a Mistake."""
+def completed(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
+    """Runs a command's work; what cannot be used is told as a Mistake.
+
+    ``doing`` is said, with a bar, of what may take its time and does not ask or tell meanwhile.
+    """
     from gateway.store import StoreUnavailable
 
     try:
-        with _quiet():
+        with _quiet(), progress(doing) if doing else nullcontext():
             return asyncio.run(work)
     except (StoreUnavailable, Misconfigured) as error:
         raise Mistake(str(error)) from None
@@ -49,18 +53,45 @@ def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
     raise DropEvent
 
 
-def table(heads: list[str], rows: list[list[str]]) -> None:
-    """A ruled table on a terminal, aligned text elsewhere."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+def table(
+    heads: list[str], rows: list[list[str]], colours: Mapping[str, str] | None = None
+) -> None:
+    """A ruled table on a terminal, aligned text elsewhere; ``colours`` are by what a cell says.
 
+    On a terminal that is too narrow for it a row is a few lines: nothing is cut off.
+    """
+    if not sys.stdout.isatty():
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        for row in [heads, *rows]:
+            click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    def text(cell: str) -> Text:  # as Text, [ ] in a name are no markup
+        return Text(cell, (colours or {}).get(cell, ""), overflow="fold")
+
+    console = Console()
+    if _narrowest(heads, rows) <= console.width:
         ruled = Table(*heads)
         for row in rows:
-            ruled.add_row(*(Text(cell) for cell in row))  # as Text, [ ] in a name are no markup
-        Console().print(ruled)
+            ruled.add_row(*map(text, row))
+        console.print(ruled)
         return
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in [heads, *rows]:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+    for row in rows:
+        lines = Table.grid(padding=(0, 2))
+        for head, cell in zip(heads, row, strict=True):
+            if cell:
+                lines.add_row(Text(head, "bold"), text(cell))
+        console.print(lines)
+        console.print()
+
+
+def _narrowest(heads: list[str], rows: list[list[str]]) -> int:
+    """How wide a ruled table is at least that breaks no word."""
+    columns = zip(heads, *rows, strict=True)
+    words = [
+        max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
+    ]
+    return sum(words) + 3 * len(words) + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +12,7 @@ import click
 
 from gateway.cli.configured import CONFIG, settings_of
 from gateway.cli.mistakes import Mistake
-from gateway.settings import Misconfigured, Settings
+from gateway.settings import Misconfigured, Settings, load
 
 if TYPE_CHECKING:
     from gateway.app import Running
@@ -26,8 +28,12 @@ NO_CONFIGURATION = (
     "--config", type=click.Path(dir_okay=False, path_type=Path), help=f"Default: {CONFIG}"
 )
 @click.option("--demo", is_flag=True, help="Run against a built-in simulator, on loopback only.")
-def serve(*, config: Path | None, demo: bool) -> None:
-    """Run the gateway until it is told to end (SIGTERM)."""
+def serve(*, config: Path | None, demo: bool) -> int:
+    """Run the gateway until it is told to end (SIGTERM).
+
+    With several workers, SIGHUP replaces them by new ones and drops nothing. With one, it has the
+    certificate read again.
+    """
     import uvloop
 
     from gateway import logs
@@ -43,20 +49,41 @@ def serve(*, config: Path | None, demo: bool) -> None:
     ):
         raise Mistake(NO_CONFIGURATION)
     logs.configure()
+    if settings.server.workers > 1 and not demo:
+        return _serve_by_workers(settings, config or (CONFIG if CONFIG.exists() else None))
     uvloop.run(_demo(settings) if demo else _serve(settings))
+    return 0
+
+
+def _serve_by_workers(settings: Settings, config: Path | None) -> int:
+    from gateway.workers.child import NotStarted
+    from gateway.workers.parent import keep_workers
+
+    def say(url: str, admin_url: str) -> None:
+        print(accepting(url, admin_url), flush=True)
+
+    try:
+        return asyncio.run(keep_workers(settings, config, lambda: load(config), say))
+    except (Misconfigured, NotStarted) as error:
+        raise Mistake(str(error)) from None
+
+
+def accepting(url: str, admin_url: str) -> str:
+    return f"payout-gateway accepts connections on {url}, admin on {admin_url}"
 
 
 async def _serve(settings: Settings) -> None:
-    from gateway.app import told_to_end
+    from gateway.app import settle_heap, told_to_end
+    from gateway.server import END_SECONDS
 
     told = told_to_end()
     async with AsyncExitStack() as stack:
         running = await _running(stack, settings)
-        print(
-            f"payout-gateway accepts connections on {running.url}, admin on {running.admin_url}",
-            flush=True,
-        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload)
+        settle_heap()
+        print(accepting(running.url, running.admin_url), flush=True)
         await told.wait()
+        await running.retire(END_SECONDS)
 
 
 async def _demo(settings: Settings) -> None:

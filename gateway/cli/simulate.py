@@ -1,4 +1,4 @@
-"""`payout-gateway simulate`: the service's current interface, to try things against."""
+"""`payout-gateway simulate`: the service's interfaces, to try things against."""
 
 import asyncio
 import errno
@@ -8,7 +8,15 @@ from typing import IO, Literal, cast
 
 import click
 
-from gateway.simulator import DEMO_API_KEY, DEMO_KEY, Key, Service, Switches, start
+from gateway.simulator import (
+    DEMO_API_KEY,
+    DEMO_KEY,
+    Key,
+    NotListening,
+    Service,
+    Switches,
+    start,
+)
 
 # What a person looks at afterwards is the answers; requests are kept for tests.
 REQUESTS_KEPT = 100
@@ -21,12 +29,18 @@ class CannotListen(click.ClickException):
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, MAX_PORT), default=8090, show_default=True)
+@click.option(
+    "--legacy-port",
+    type=click.IntRange(0, MAX_PORT),
+    help="Also run the legacy face, over the same state.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
     "--keys",
     "key_file",
     type=click.File(encoding="utf-8"),
-    help="JSON lines as for `keys import`: merchant, environment, access_key, secret_key. "
+    help="JSON lines as for `keys import`: merchant, environment, access_key, secret_key, "
+    "and api_key for the legacy face. "
     "Without it one public demo pair is accepted.",
 )
 @click.option("--seed", type=int, help="Make ids and made-up recipients the same each time.")
@@ -75,6 +89,7 @@ class CannotListen(click.ClickException):
 def simulate(
     *,
     port: int,
+    legacy_port: int | None,
     host: str,
     key_file: IO[str] | None,
     seed: int | None,
@@ -87,7 +102,7 @@ def simulate(
     bare: bool,
     processing_seconds: float,
 ) -> None:
-    """Run a stateful stand-in for the payout service's current interface."""
+    """Run a stateful stand-in for the payout service: its current interface, and its legacy one."""
     switches = Switches(
         signed_target=signed_target,
         account_number_with_iban=account_number_with_iban,
@@ -106,21 +121,25 @@ def simulate(
         service.seed_recipients(
             recipient_count, (seed or 0) + number, merchant=merchant, environment=environment
         )
-    asyncio.run(_run(service, host, port, with_demo_key=key_file is None))
+    asyncio.run(_run(service, host, port, legacy_port, with_demo_key=key_file is None))
 
 
-async def _run(service: Service, host: str, port: int, *, with_demo_key: bool) -> None:
+async def _run(
+    service: Service, host: str, port: int, legacy_port: int | None, *, with_demo_key: bool
+) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     try:
-        simulator = await start(service=service, host=host, port=port)
-    except OSError as reason:
+        simulator = await start(service=service, host=host, port=port, legacy_port=legacy_port)
+    except NotListening as reason:
         in_use = reason.errno == errno.EADDRINUSE
         said = "it is in use" if in_use else reason.strerror or str(reason)
-        raise CannotListen(f"Cannot listen on {host} port {port}: {said}") from reason
+        raise CannotListen(f"Cannot listen on {host} port {reason.port}: {said}") from reason
     click.echo(f"Simulator of the payout service at {simulator.url}")
+    if simulator.legacy is not None:
+        click.echo(f"Its legacy face at {simulator.legacy.url}")
     if with_demo_key:
         click.echo(f"To use it: echo '{_demo_line()}' | payout-gateway keys import -")
     await ended.wait()
@@ -150,6 +169,9 @@ def read_keys(lines: IO[str]) -> list[Key]:
         raise click.UsageError("--keys: no keys in the file")
     if len({key.access_key for key in keys}) < len(keys):
         raise click.UsageError("--keys: an access_key appears twice")
+    whose = {(key.api_key, key.merchant, key.environment) for key in keys if key.api_key}
+    if len({api_key for api_key, *_ in whose}) < len(whose):
+        raise click.UsageError("--keys: an api_key stands for two merchants or environments")
     return keys
 
 
@@ -161,4 +183,9 @@ def _read_key(number: int, line: str) -> Key:
     for name in ("merchant", "environment", "access_key", "secret_key"):
         if not isinstance(entry, dict) or not isinstance(entry.get(name), str) or not entry[name]:
             raise click.UsageError(f"--keys: line {number} has no {name}")
-    return Key(entry["access_key"], entry["secret_key"], entry["merchant"], entry["environment"])
+    api_key = entry.get("api_key", "")
+    if not isinstance(api_key, str):
+        raise click.UsageError(f"--keys: line {number} has an api_key that is not text")
+    return Key(
+        entry["access_key"], entry["secret_key"], entry["merchant"], entry["environment"], api_key
+    )

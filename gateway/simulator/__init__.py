@@ -1,19 +1,19 @@
-"""A stateful stand-in for the payout service's current interface.
+"""A stateful stand-in for the payout service: its current interface, and its legacy one.
 
-It is its own reading of the current interface's document: it imports nothing else of this
+It is its own reading of the two documents: it imports nothing else of this
 project, so that tests which run against it cannot agree with the code under test by accident.
-It is not the service: what the document does not show is a choice made here, and said so where
+It is not the service: what the documents do not show is a choice made here, and said so where
 it is made, and can often be switched (`Switches`).
 
     simulator = await start(service=Service(seed=1))
-    ... simulator.url, simulator.service ...
+    ... simulator.url, simulator.service; with a legacy_port simulator.legacy.url ...
     await simulator.stop()
 """
 
 from gateway.simulator.books import Start
 from gateway.simulator.exchange import Seen
 from gateway.simulator.faults import Fault
-from gateway.simulator.running import Simulator, start
+from gateway.simulator.running import NotListening, Simulator, start
 from gateway.simulator.service import Service
 from gateway.simulator.state import Account, Batch, Payment, Recipient, World
 from gateway.simulator.switches import DEMO_API_KEY, DEMO_KEY, Key, Switches, Words
@@ -25,6 +25,7 @@ __all__ = [
     "Batch",
     "Fault",
     "Key",
+    "NotListening",
     "Payment",
     "Recipient",
     "Seen",

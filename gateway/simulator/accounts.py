@@ -52,14 +52,28 @@ def update(world: World, recipient: Recipient, account: Account, body: JsonObjec
     if account.primary and body.get("primary") is False:
         # Rule 2 leaves exactly one: another is made primary instead.
         problems.invalid("primary", "Make another account primary")
-    fields = read_account(problems, account.type, body, account.fields, world.switches)
+    fields = read_change(world, problems, recipient.fields, account, body)
     _check_primary(problems, body)
-    _check_government_id(world, problems, recipient.fields, account.type, fields)
     problems.refuse_if_any()
-    account.id, account.fields = _new_id(world), fields
-    if body.get("primary") or account.primary:
-        make_primary(recipient, account)
+    change(world, recipient, account, fields, primary=bool(body.get("primary")))
     return account
+
+
+def read_change(
+    world: World, problems: Problems, recipient: JsonObject, account: Account, body: JsonObject
+) -> JsonObject:
+    """The account's fields as they would be; only worth anything when `problems` found none."""
+    fields = read_account(problems, account.type, body, account.fields, world.switches)
+    _check_government_id(world, problems, recipient, account.type, fields)
+    return fields
+
+
+def change(
+    world: World, recipient: Recipient, account: Account, fields: JsonObject, *, primary: bool
+) -> None:
+    account.id, account.fields = _new_id(world), fields
+    if primary or account.primary:
+        make_primary(recipient, account)
 
 
 def remove(recipient: Recipient, account: Account) -> None:

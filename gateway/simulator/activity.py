@@ -17,7 +17,14 @@ def enter(service: Service, exchange: Exchange) -> None:
     headers = {name: _without_secret(name, value) for name, value in exchange.headers.items()}
     status = None if exchange.dropped else exchange.status
     service.requests.append(
-        Seen(exchange.method, exchange.target, CIMultiDict(headers), exchange.body, status)
+        Seen(
+            exchange.method,
+            exchange.target,
+            CIMultiDict(headers),
+            exchange.body,
+            status,
+            exchange.face,
+        )
     )
     if exchange.arrived is None or not exchange.arrived.touched:
         return

@@ -4,6 +4,7 @@ How one is edited and deleted is the earlier interface's document, sections 4.3 
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gateway.simulator import payments
 from gateway.simulator.payment_rules import (
@@ -25,14 +26,21 @@ def create(world: World, body: JsonObject) -> Batch:
     currency = read_currency(problems, body, world.words.batch_currency) or ""
     description = read_text(problems, body, "description")
     now = world.now()
-    batch = Batch(_new_id(world), currency, description, created_at=now, updated_at=now)
+    batch = Batch("", currency, description, created_at=now, updated_at=now)
     orders = _read_orders(world, problems, body, batch)
     problems.refuse_if_any()
+    enter(world, batch, orders)
+    return batch
+
+
+def enter(world: World, batch: Batch, orders: Iterable[Order]) -> None:
+    """Here a batch that could be made gets its id."""
+    batch.id = _new_id(world)
     world.batches[batch.id] = batch
+    world.know(batch.id)
     world.books.created["batch"] += 1
     for order in orders:
         payments.add(world, batch, order)
-    return batch
 
 
 def _new_id(world: World) -> str:
@@ -64,14 +72,28 @@ def update(world: World, batch: Batch, body: JsonObject) -> None:
     ]
     removed = [each for _, _, each in _named(problems, batch, body, "remove_payments", named)]
     problems.refuse_if_any()
-    for payment, order in changes:
+    change(world, batch, Edit(description, added, changes, removed))
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is to become of a batch's payments; an order is None where nothing changes."""
+
+    description: str
+    added: list[Order]
+    changed: list[tuple[Payment, Order | None]]
+    removed: list[Payment]
+
+
+def change(world: World, batch: Batch, edit: Edit) -> None:
+    for payment, order in edit.changed:
         if order is not None:
             payments.change(world, payment, order)
-    for payment in removed:
+    for payment in edit.removed:
         payments.remove(world, payment)
-    for order in added:
+    for order in edit.added:
         payments.add(world, batch, order)
-    batch.description = description
+    batch.description = edit.description
     batch.updated_at = world.now()
 
 

@@ -1,11 +1,11 @@
 """What the service knows of countries: its own tables, from sections 2.4 to 2.6."""
 
 
-def _codes(text: str) -> frozenset[str]:
+def codes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-COUNTRIES = _codes(
+COUNTRIES = codes(
     "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR "
     "BS BT BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ "
     "EC EE EG EH ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW "
@@ -32,7 +32,7 @@ INDIVIDUAL_ID_DIGITS = {
 BUSINESS_ID_DIGITS = {"AR": (11, 11), "BR": (14, 14)}
 
 # Section 2.5: where a bank transfer needs the recipient's phone.
-PHONE_COUNTRIES = _codes("AR BD BR CL CN CO CR ET FJ GT JO KZ KI KR MN RU ZA TW TH TV TG TO")
+PHONE_COUNTRIES = codes("AR BD BR CL CN CO CR ET FJ GT JO KZ KI KR MN RU ZA TW TH TV TG TO")
 
 # Section 2.6: shapes of what identifies a bank and its branch, where it is required.
 BANK_ID = {"CA": r"[0-9]{3}"}
@@ -61,7 +61,7 @@ IBAN_LENGTH = {
 # has its sort code in the same table of section 2.6, the rest banks by account number.
 IBAN_NOT_REQUIRED = frozenset({"GB", "BR", "CR", "DO", "GT", "SV", "MU", "SC", "VG"})
 
-SEPA = _codes(
+SEPA = codes(
     "AD AT BE BG CH CY CZ DE DK EE ES FI FR GR HR HU IE IS IT LI LT LU LV MC MT NL NO PL PT RO SE "
     "SI SK SM VA"
 )

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gateway.simulator.arrived import Arrived
+
+FaceName = Literal["current", "legacy"]
 
 
 @dataclass
@@ -20,6 +23,7 @@ class Exchange:
     answer_headers: Mapping[str, str] = field(default_factory=dict)
     arrived: Arrived | None = None
     dropped: bool = False
+    face: FaceName = "current"
 
     @property
     def path(self) -> str:
@@ -39,6 +43,7 @@ class Seen:
     headers: Mapping[str, str]
     body: bytes
     status: int | None
+    face: FaceName = "current"
 
     @property
     def path(self) -> str:

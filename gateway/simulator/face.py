@@ -1,31 +1,47 @@
-"""The current interface over HTTP (sections 4, 5 and 7)."""
+"""An interface of the service over HTTP: what both faces have in common."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
 from email.utils import formatdate
-from typing import Any
-from urllib.parse import parse_qsl
+from typing import Protocol
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from gateway.simulator import activity, processing
 from gateway.simulator.arrived import Arrived
-from gateway.simulator.exchange import Exchange
+from gateway.simulator.current import Current
+from gateway.simulator.exchange import Exchange, FaceName
 from gateway.simulator.faults import Fault
-from gateway.simulator.operations import find_operation
 from gateway.simulator.refusals import Problem, Refusal
 from gateway.simulator.service import Service
-from gateway.simulator.signature import caller, signed_part
-from gateway.simulator.wire import JsonObject, NotJson, read_json, write_json
+from gateway.simulator.wire import JsonObject, write_json
 
 log = logging.getLogger(__name__)
 
 
+class Interface(Protocol):
+    """What one document says; all of it raises Refusal."""
+
+    name: FaceName
+    headers: Mapping[str, str]
+
+    def admit(self, exchange: Exchange) -> Arrived:
+        """Who is calling."""
+
+    def answer(self, exchange: Exchange, arrived: Arrived) -> JsonObject:
+        """What follows `ok`."""
+
+    def status(self, refusal: Refusal) -> int: ...
+
+
 class Face:
-    def __init__(self, service: Service) -> None:
+    """The current interface's, unless told otherwise."""
+
+    def __init__(self, service: Service, interface: Interface | None = None) -> None:
         self.service = service
+        self.interface = interface or Current(service)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = Exchange(
@@ -34,8 +50,9 @@ class Face:
             headers=request.headers,
             body=await request.read(),
             address=request.remote or "",
+            face=self.interface.name,
         )
-        fault = self._accept(exchange)
+        fault = self._admit(exchange)
         if exchange.arrived is not None:
             await self._perform(exchange, exchange.arrived, fault)
         exchange.dropped = fault is not None and fault.close is not None
@@ -44,26 +61,14 @@ class Face:
             request.transport.abort()
         return self._response(exchange)
 
-    def _accept(self, exchange: Exchange) -> Fault | None:
+    def _admit(self, exchange: Exchange) -> Fault | None:
         """Who is calling comes first: a fault is met by accepted requests only."""
-        service = self.service
         try:
-            key = caller(
-                service.keys,
-                service.words,
-                exchange.headers,
-                now=service.clock(),
-                method=exchange.method,
-                target=signed_part(exchange.target, service.switches),
-                body=exchange.body,
-            )
+            exchange.arrived = self.interface.admit(exchange)
         except Refusal as refusal:
             self._refuse(exchange, refusal)
             return None
-        query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
-        world = service.world(key.merchant, key.environment)
-        exchange.arrived = Arrived(world, (), query, {})
-        return service.take_fault(exchange.method, exchange.path)
+        return self.service.take_fault(exchange.method, exchange.path, self.interface.name)
 
     async def _perform(self, exchange: Exchange, arrived: Arrived, fault: Fault | None) -> None:
         if fault is None:
@@ -80,12 +85,7 @@ class Face:
     def _run(self, exchange: Exchange, arrived: Arrived) -> None:
         try:
             processing.finish_due(arrived.world)
-            operation, arrived.ids = find_operation(
-                exchange.method, exchange.path, arrived.world.words, arrived.world.switches
-            )
-            if exchange.method != "GET":
-                arrived.body = {**_arguments(arrived.query), **_read_body(exchange)}
-            exchange.answer = write_json({"ok": True, **operation(arrived)})
+            exchange.answer = write_json({"ok": True, **self.interface.answer(exchange, arrived)})
         except Refusal as refusal:
             self._refuse(exchange, refusal)
         except Exception:
@@ -93,7 +93,7 @@ class Face:
             self._refuse(exchange, Refusal(Problem("internal_server_error", "Internal error")))
 
     def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
-        exchange.status = refusal.status(self.service.switches.validation_status)
+        exchange.status = self.interface.status(refusal)
         exchange.answer = write_json(refusal.as_json())
 
     def _response(self, exchange: Exchange) -> web.Response:
@@ -102,34 +102,8 @@ class Face:
                 "Content-Type": "application/json; charset=utf-8",
                 "Date": formatdate(self.service.clock(), usegmt=True),
                 "Server": "simulator",
+                **self.interface.headers,
             }
         )
         headers.update(exchange.answer_headers)
         return web.Response(status=exchange.status, body=exchange.answer, headers=headers)
-
-
-def _arguments(query: Mapping[str, str]) -> JsonObject:
-    """A query's arguments as a body would have them: the two that are not text."""
-    arguments: dict[str, Any] = dict(query)
-    if "ids" in query:
-        arguments["ids"] = query["ids"].split(",")
-    if query.get("primary") in ("true", "false"):
-        arguments["primary"] = query["primary"] == "true"
-    return arguments
-
-
-def _read_body(exchange: Exchange) -> JsonObject:
-    """No body is as good as an empty object."""
-    if not exchange.body:
-        return {}
-    # Section 5 requires the header when a body is sent.
-    kind = exchange.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refusal(Problem("invalid_field", "Content-Type must be application/json"))
-    try:
-        body = read_json(exchange.body)
-    except NotJson:
-        raise Refusal(Problem("invalid_field", "Body is not JSON")) from None
-    if not isinstance(body, dict):
-        raise Refusal(Problem("invalid_field", "Body is not an object"))
-    return body

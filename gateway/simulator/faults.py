@@ -25,6 +25,7 @@ class Fault:
     close: Literal["before", "after"] | None = None
     delay: float = 0
     answer_delay: float = 0
+    face: Literal["current", "legacy"] = "current"
     times: int = 1
 
     def meets(self, method: str, path: str) -> bool:

@@ -4,7 +4,9 @@ import re
 from functools import lru_cache
 
 from gateway.simulator import batch_operations as batch
+from gateway.simulator import partner_operations as partner
 from gateway.simulator import recipient_operations as recipient
+from gateway.simulator import subscriptions
 from gateway.simulator.arrived import Operation
 from gateway.simulator.refusals import NoSuchOperation
 from gateway.simulator.switches import Switches, Words
@@ -17,6 +19,9 @@ BATCHES = "/v1/batches"
 BATCH = "/v1/batches/{id}"
 PAYMENTS = "/v1/batches/{id}/payments"
 PAYMENT = "/v1/batches/{id}/payments/{paymentId}"
+SANDBOX = "/v1/profile/sandbox"
+SUBSCRIPTIONS = "/v1/subscriptions"
+SUBSCRIPTION = "/v1/subscriptions/{id}"
 
 Table = tuple[tuple[str, re.Pattern[str], Operation], ...]
 
@@ -52,6 +57,18 @@ def _documented(words: Words) -> Table:
         ("GET", words.summary_path, batch.read_summary),
         ("GET", "/v1/payments/{id}", batch.read_payment),
         ("GET", words.balance_path, batch.read_balance),
+        ("POST", "/v1/profile/submerchant", partner.create_submerchant),
+        ("POST", "/v1/onboarding/update", partner.update_onboarding),
+        ("GET", "/v1/balances/info", partner.read_funding),
+        ("POST", SANDBOX, partner.create_sandbox),
+        ("DELETE", SANDBOX, partner.delete_sandbox),
+        ("POST", "/v1/direct-debit/bank-account/", partner.write_bank_account),
+        ("POST", "/v1/iframe/config", partner.write_widget_colors),
+        ("POST", SUBSCRIPTIONS, subscriptions.create),
+        ("GET", SUBSCRIPTIONS, subscriptions.list_all),
+        ("GET", SUBSCRIPTION, subscriptions.read),
+        ("PATCH", SUBSCRIPTION, subscriptions.update),
+        ("DELETE", SUBSCRIPTION, subscriptions.delete),
     )
 
 

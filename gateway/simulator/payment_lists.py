@@ -11,12 +11,16 @@ from gateway.simulator.wire import JsonObject
 
 @dataclass(frozen=True)
 class Listed:
-    """`show` makes the entry of an answer: only of those that are on the page."""
+    """`show` makes the entry of an answer: only of those that are on the page.
+
+    `source` is what it is made of: a payment, or the fields of one that a test has seeded.
+    """
 
     id: str
     memo: str
     created: str
     payee: Recipient
+    source: Payment | JsonObject
     show: Callable[[], JsonObject]
 
     def shown(self) -> JsonObject:
@@ -31,13 +35,13 @@ def of_recipient(world: World, payee: Recipient) -> list[Listed]:
 def of_all(world: World, search: str) -> list[Listed]:
     seeded = [each for payee in world.recipients.values() for each in _seeded(world, payee)]
     found = _newest_first(world, list(world.payments.values()), seeded)
-    return [each for each in found if _found(each, search)]
+    return [each for each in found if matches(each, search, each.id)]
 
 
 def of_batch(world: World, batch: Batch, search: str) -> list[Listed]:
     """In the order in which they were added."""
     made = (_made(world, each, batch_views.listed_payment) for each in batch.payments.values())
-    return [each for each in made if _found(each, search)]
+    return [each for each in made if matches(each, search, each.id)]
 
 
 def one(world: World, payment_id: str) -> Listed:
@@ -58,7 +62,7 @@ def _made(
 ) -> Listed:
     created = iso(payment.created_at)
     return Listed(
-        payment.id, payment.memo, created, payment.recipient, lambda: view(world, payment)
+        payment.id, payment.memo, created, payment.recipient, payment, lambda: view(world, payment)
     )
 
 
@@ -70,7 +74,7 @@ def _seeded(world: World, payee: Recipient) -> Iterable[Listed]:
 
     for each in payee.payments:
         memo, created = str(each.get("memo", "")), str(each.get("createdAt", ""))
-        yield Listed(str(each.get("id")), memo, created, payee, shown(each))
+        yield Listed(str(each.get("id")), memo, created, payee, each, shown(each))
 
 
 def _newest_first(world: World, payments: list[Payment], seeded: Iterable[Listed]) -> list[Listed]:
@@ -79,8 +83,8 @@ def _newest_first(world: World, payments: list[Payment], seeded: Iterable[Listed
     return sorted([*made, *seeded], key=lambda each: each.created, reverse=True)
 
 
-def _found(listed: Listed, search: str) -> bool:
+def matches(listed: Listed, search: str, known_as: str) -> bool:
     """What is searched is not shown: here anywhere in these, in any case."""
     fields = listed.payee.fields
-    searched = (listed.id, listed.memo, fields["name"], fields["email"], fields.get("referenceId"))
+    searched = (known_as, listed.memo, fields["name"], fields["email"], fields.get("referenceId"))
     return any(search.casefold() in str(text or "").casefold() for text in searched)

@@ -56,8 +56,10 @@ def read_change(
         "currency": payment.currency,
         "memo": payment.memo,
     }
-    changed = {**before, **_in_current_names(sent, payment.batch)}
-    return _read_rest(world, problems, changed, payment.batch, payment.recipient)
+    asked = _in_current_names(sent, payment.batch)
+    kept = None if {"amount", "currency"} & asked.keys() else payment.terms
+    changed = {**before, **asked}
+    return _read_rest(world, problems, changed, payment.batch, payment.recipient, kept=kept)
 
 
 def _in_current_names(sent: JsonObject, batch: Batch) -> JsonObject:
@@ -70,14 +72,21 @@ def _in_current_names(sent: JsonObject, batch: Batch) -> JsonObject:
 
 
 def _read_rest(
-    world: World, problems: Problems, sent: JsonObject, batch: Batch, payee: Recipient | None
+    world: World,
+    problems: Problems,
+    sent: JsonObject,
+    batch: Batch,
+    payee: Recipient | None,
+    *,
+    kept: Terms | None = None,
 ) -> Order | None:
+    """`kept` are the terms of a payment whose amount stays: only a quote rates it anew."""
     amount = _read_amount(problems, sent.get("amount"))
     currency = read_currency(problems, sent, "currency")
     memo = read_text(problems, sent, "memo")
     if payee is None or amount is None or currency is None or not batch.currency:
         return None
-    terms = agree(world, batch, payee, amount, currency)
+    terms = kept or agree(world, batch, payee, amount, currency)
     if not (terms.source and terms.target):
         problems.invalid(
             "amount", f"Is nothing in {terms.source_currency} or {terms.target_currency}"

@@ -29,6 +29,7 @@ def add(world: World, batch: Batch, order: Order) -> Payment:
         updated_at=now,
     )
     batch.payments[payment.id] = world.payments[payment.id] = payment
+    world.know(payment.id)
     batch.updated_at = now
     world.books.created["payment"] += 1
     return payment

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from gateway.simulator import accounts
-from gateway.simulator.account_rules import BANK, lacks_government_id
+from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET, lacks_government_id
 from gateway.simulator.countries import PHONE_COUNTRIES
 from gateway.simulator.refusals import Problems, invalid_status
 from gateway.simulator.rules import ON_CREATE, ON_UPDATE, read_fields
-from gateway.simulator.state import Recipient, World
+from gateway.simulator.state import Account, Recipient, World
 from gateway.simulator.values import blank
 from gateway.simulator.wire import JsonObject
 
@@ -21,9 +21,14 @@ def create(world: World, body: JsonObject) -> Recipient:
         for at, sent in _nested_accounts(problems, body)
     ]
     problems.refuse_if_any()
+    return enter(world, fields, drafts)
+
+
+def enter(world: World, fields: JsonObject, drafts: Iterable[Account]) -> Recipient:
     now = world.now()
     recipient = Recipient(_new_id(world), fields, created_at=now, updated_at=now)
     world.recipients[recipient.id] = recipient
+    world.know(recipient.id)
     world.books.created["recipient"] += 1
     for account in drafts:
         accounts.attach(recipient, account)
@@ -64,12 +69,17 @@ def update(world: World, recipient: Recipient, body: JsonObject) -> None:
     problems = Problems()
     fields = read_fields(problems, body, ON_UPDATE, recipient.fields)
     problems.refuse_if_any()
+    change(world, recipient, fields, body.keys())
+
+
+def change(world: World, recipient: Recipient, fields: JsonObject, sent: Iterable[str]) -> None:
+    """`fields` as `read_fields` gives them, of which `sent` are what the request named."""
     status = fields.pop("status", None)
     recipient.fields = fields
     recipient.updated_at = world.now()
     if status is not None:
-        recipient.status = status
-    elif {"address", "phone", "governmentIds", "type"} & body.keys():
+        move(recipient, status)
+    elif {"address", "phone", "governmentIds", "type"}.intersection(sent):
         settle(recipient)
 
 
@@ -80,20 +90,34 @@ def writable(recipient: Recipient) -> None:
 
 def archive(world: World, recipients: Iterable[Recipient]) -> None:
     for recipient in recipients:
-        recipient.status = "archived"
+        move(recipient, "archived")
         recipient.updated_at = world.now()
 
 
 def settle(recipient: Recipient) -> None:
     """Moves between `incomplete` and `active`; a status that somebody chose stays."""
     if recipient.status in ("incomplete", "active"):
-        recipient.status = "active" if payable(recipient) else "incomplete"
+        move(recipient, "active" if payable(recipient) else "incomplete")
+
+
+def move(recipient: Recipient, status: str) -> None:
+    """A legacy client's own word for a status goes with the status that it stood for."""
+    if status != recipient.status:
+        recipient.legacy_status = None
+    recipient.status = status
 
 
 def payable(recipient: Recipient) -> bool:
-    """Section 1, item 6, with what sections 2.4 and 2.5 ask for bank transfers."""
-    address = recipient.address
-    if not recipient.accounts or blank(address.get("country")):
+    """Section 1, item 6, with what sections 2.4 and 2.5 ask for bank transfers.
+
+    No address is needed where payments go to a wallet (earlier interface, section 3).
+    """
+    address, primary = recipient.address, recipient.primary
+    if primary is None:
+        return False
+    if primary.type not in (BANK, CHECK, MOBILE_WALLET):
+        return True
+    if blank(address.get("country")):
         return False
     countries = [each.fields["country"] for each in recipient.accounts if each.type == BANK]
     if not countries:

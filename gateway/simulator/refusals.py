@@ -8,6 +8,7 @@ STATUS = {
     "invalid_status": 400,
     "expired_quote": 400,
     "invalid_api_key": 401,
+    "not_authorized": 403,
     "not_found": 404,
     "internal_server_error": 500,
 }
@@ -34,14 +35,18 @@ class Problem:
 
 
 class Refusal(Exception):
-    """Leaves the service as `{ok: false, errors}`."""
+    """Leaves the service as `{ok: false, errors}`.
 
-    def __init__(self, *problems: Problem) -> None:
+    `http_status` is for what an operation's own description says against section 7.
+    """
+
+    def __init__(self, *problems: Problem, http_status: int | None = None) -> None:
         super().__init__(*(problem.code for problem in problems))
         self.problems = problems
+        self.http_status = http_status
 
     def status(self, validation_status: int) -> int:
-        return STATUS.get(self.problems[0].code, validation_status)
+        return self.http_status or STATUS.get(self.problems[0].code, validation_status)
 
     def as_json(self) -> JsonObject:
         return {"ok": False, "errors": [problem.as_json() for problem in self.problems]}
@@ -51,11 +56,7 @@ class NoSuchOperation(Refusal):
     """For a path, or a method that a path does not have."""
 
     def __init__(self, http_status: int = 404) -> None:
-        super().__init__(Problem("not_found", "Path does not exist"))
-        self.http_status = http_status
-
-    def status(self, validation_status: int) -> int:  # noqa: ARG002  # as Refusal's
-        return self.http_status
+        super().__init__(Problem("not_found", "Path does not exist"), http_status=http_status)
 
 
 def not_found(what: str) -> Refusal:
@@ -78,18 +79,18 @@ class Problems:
         return Problems(self.found, self.prefix + prefix)
 
     def empty(self, name: str) -> None:
-        self._add("empty_field", name, "Required field is missing or empty")
+        self.add("empty_field", name, "Required field is missing or empty")
 
     def invalid(self, name: str, message: str = "Value is invalid") -> None:
-        self._add("invalid_field", name, message)
+        self.add("invalid_field", name, message)
 
     def not_found(self, name: str, what: str) -> None:
-        self._add("not_found", name, f"{what} does not exist")
+        self.add("not_found", name, f"{what} does not exist")
 
     def invalid_status(self, name: str, message: str) -> None:
-        self._add("invalid_status", name, message)
+        self.add("invalid_status", name, message)
 
-    def _add(self, code: str, name: str, message: str) -> None:
+    def add(self, code: str, name: str, message: str) -> None:
         self.found.append(Problem(code, message, self.prefix + name))
 
     def refuse_if_any(self) -> None:

@@ -119,13 +119,13 @@ def _read_government_ids(problems: Problems, sent: Any, after: JsonObject) -> li
     for position, entry in enumerate(sent):
         inside = problems.within(f"governmentIds[{position}].")
         if isinstance(entry, dict):
-            _check_government_id(inside, entry, str(after.get("type")))
+            check_government_id(inside, entry, str(after.get("type")))
         else:
             problems.invalid(f"governmentIds[{position}]", "Must be an object")
     return [entry for entry in sent if isinstance(entry, dict)]
 
 
-def _check_government_id(problems: Problems, entry: JsonObject, recipient_type: str) -> None:
+def check_government_id(problems: Problems, entry: JsonObject, recipient_type: str) -> None:
     missing = [name for name in ("country", "type", "value") if blank(entry.get(name))]
     for name in missing:
         problems.empty(name)
@@ -149,7 +149,8 @@ def _government_id_value(entry: JsonObject, recipient_type: str) -> str | None:
         return None
     # Written with or without the usual dots and hyphens; a Chilean RUT may end in K.
     plain = re.sub(r"[ ./-]", "", entry["value"])
-    if re.fullmatch(r"[0-9]+[0-9Kk]", plain) and bounds[0] <= len(plain) <= bounds[1]:
+    last = "[0-9Kk]" if country == "CL" else "[0-9]"
+    if re.fullmatch(f"[0-9]+{last}", plain) and bounds[0] <= len(plain) <= bounds[1]:
         return None
     least, most = bounds
     return f"Must have {least if least == most else f'{least} to {most}'} digits"

@@ -7,49 +7,100 @@ from aiohttp import web
 
 from gateway.simulator.face import Face
 from gateway.simulator.faults import Fault
+from gateway.simulator.legacy.interface import Legacy
 from gateway.simulator.service import Service
 
 SHUTDOWN_SECONDS = 0.5  # a delayed answer need not hold up the end
 
 
-class Simulator:
-    """Made by `start`; `url` is without /v1."""
+class Listener:
+    """One face of a service at one address; `url` is without /v1."""
 
-    def __init__(self, service: Service, runner: web.BaseRunner, host: str) -> None:
-        self.service = service
-        self._runner = runner
+    def __init__(self, face: Face, host: str) -> None:
+        # The low-level server: nothing between the socket and the face that would rewrite a path
+        # or answer an unknown one in its own words.
+        server = web.Server(face.handle, request_factory=_request, access_log=None)
+        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
         self.host = host
-        self.port: int = runner.addresses[0][1]
+
+    async def listen(self, port: int) -> None:
+        """Raises OSError where it cannot, and leaves nothing open."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self.host, port).start()
+        except OSError:
+            await self.stop()
+            raise
+
+    @property
+    def port(self) -> int:
+        port: int = self._runner.addresses[0][1]
+        return port
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+
+class Simulator:
+    """Made by `start`; `legacy` is there where its port was asked for."""
+
+    def __init__(self, service: Service, current: Listener, legacy: Listener | None) -> None:
+        self.service = service
+        self.legacy = legacy
+        self._current = current
+        self.host = current.host
+        self.port = current.port
+        self.url = current.url
+
     def next(self, fault: Fault) -> None:
         """Faults wait in line; the first that a request meets is the one that happens."""
         self.service.faults.append(fault)
 
     async def stop(self) -> None:
-        await self._runner.cleanup()
+        if self.legacy is not None:
+            await self.legacy.stop()
+        await self._current.stop()
 
 
 async def start(
-    *, service: Service | None = None, host: str = "127.0.0.1", port: int = 0
+    *,
+    service: Service | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    legacy_port: int | None = None,
 ) -> Simulator:
-    """Port 0 takes a free one. Raises OSError where it cannot listen."""
+    """Port 0 takes a free one. Raises NotListening where it cannot listen."""
     service = service or Service()
-    # The low-level server: nothing between the socket and the face that would rewrite a path or
-    # answer an unknown one in its own words.
-    server = web.Server(Face(service).handle, request_factory=_request, access_log=None)
-    runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
-    await runner.setup()
+    current = await _listen(Listener(Face(service), host), port)
+    if legacy_port is None:
+        return Simulator(service, current, None)
     try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError:
-        await runner.cleanup()
+        legacy = await _listen(Listener(Face(service, Legacy(service)), host), legacy_port)
+    except NotListening:
+        await current.stop()
         raise
-    return Simulator(service, runner, host)
+    return Simulator(service, current, legacy)
+
+
+class NotListening(OSError):
+    """`port` is the one that was asked for."""
+
+    def __init__(self, port: int, reason: OSError) -> None:
+        super().__init__(reason.errno, reason.strerror)
+        self.port = port
+
+
+async def _listen(listener: Listener, port: int) -> Listener:
+    try:
+        await listener.listen(port)
+    except OSError as reason:
+        raise NotListening(port, reason) from reason
+    return listener
 
 
 def _request(

@@ -36,6 +36,8 @@ def recipients(world: World, n: int, seed: int) -> list[Recipient]:
     rng = dice("recipients", seed)
     made = [_recipient(world, rng, position) for position in range(n)]
     world.recipients.update((each.id, each) for each in made)
+    for each in made:
+        world.know(each.id)
     return made
 
 

@@ -9,8 +9,9 @@ from decimal import Decimal
 
 from gateway.simulator import money, processing, seeds
 from gateway.simulator.books import Books, Start
-from gateway.simulator.exchange import Seen
+from gateway.simulator.exchange import FaceName, Seen
 from gateway.simulator.faults import Fault, same_path
+from gateway.simulator.merchants import Merchants
 from gateway.simulator.refusals import not_found
 from gateway.simulator.state import Batch, Outcome, Payment, Recipient, World
 from gateway.simulator.switches import DEMO_KEY, Key, Switches, Words
@@ -40,7 +41,9 @@ class Service:
         self.requests: deque[Seen] = deque(maxlen=requests_kept)
         self.faults: list[Fault] = []
         self.books = Books()
-        self._random = random.Random(seed)  # noqa: S311  # ids protect nothing here
+        self.merchants = Merchants(self.keys)
+        self._seed = seed
+        self._random: dict[str, random.Random] = {}
 
     def add_key(self, key: Key) -> None:
         self.keys[key.access_key] = key
@@ -58,6 +61,7 @@ class Service:
                 self._seconds,
                 self._new_id,
                 self.books,
+                self.merchants,
             )
         return self.worlds[at]
 
@@ -75,8 +79,12 @@ class Service:
         return self.clock()
 
     def _new_id(self, prefix: str, length: int) -> str:
+        """Each kind has a sequence of its own: of one more account no batch has another id."""
+        if prefix not in self._random:
+            seed = None if self._seed is None else f"{self._seed} {prefix}"
+            self._random[prefix] = random.Random(seed)  # noqa: S311  # ids protect nothing here
         return prefix + "".join(
-            self._random.choices(string.ascii_letters + string.digits, k=length)
+            self._random[prefix].choices(string.ascii_letters + string.digits, k=length)
         )
 
     def recipient(self, recipient_id: str) -> Recipient:
@@ -166,17 +174,19 @@ class Service:
     def seed_offline_payments(self, recipient_id: str, n: int, seed: int = 0) -> list[JsonObject]:
         return seeds.offline_payments(self.recipient(recipient_id), n, seed)
 
-    def calls(self, method: str = "*", path: str = "*") -> list[Seen]:
+    def calls(
+        self, method: str = "*", path: str = "*", *, face: FaceName = "current"
+    ) -> list[Seen]:
         """The requests so far; `*` in a path stands for one segment."""
         return [
             each
             for each in self.requests
-            if method in ("*", each.method) and same_path(path, each.path)
+            if face == each.face and method in ("*", each.method) and same_path(path, each.path)
         ]
 
-    def take_fault(self, method: str, path: str) -> Fault | None:
+    def take_fault(self, method: str, path: str, face: FaceName = "current") -> Fault | None:
         for fault in self.faults:
-            if fault.meets(method, path):
+            if fault.face == face and fault.meets(method, path):
                 fault.times -= 1
                 if fault.times <= 0:
                     self.faults.remove(fault)

@@ -8,6 +8,8 @@ from decimal import Decimal
 from typing import Literal
 
 from gateway.simulator.books import Books
+from gateway.simulator.legacy_ids import legacy_id
+from gateway.simulator.merchants import Merchant, Merchants
 from gateway.simulator.money import ZERO, total
 from gateway.simulator.refusals import invalid_status, not_found
 from gateway.simulator.switches import Switches, Words
@@ -18,6 +20,11 @@ FUNDED = ("USD", "EUR", "GBP", "CAD", "AUD")
 FUNDS = Decimal("1000000.00")
 
 Outcome = Literal["processed", "failed", "returned"]
+LegacyStatus = Literal["inactive", "disabled"]
+
+
+def no_hold() -> JsonObject:
+    return {"limit": 1000, "active": False}
 
 
 @dataclass
@@ -36,6 +43,9 @@ class Recipient:
 
     `extra` is laid over the answers last, for tests that want a field to read otherwise, or a
     field that the document does not have. `outcome` is what will become of payments to them.
+
+    Of the rest only the legacy face speaks: `legacy_status` is a word of its own for the status,
+    as long as that lasts, and `autoswitch` and `holdup` are remembered without effect.
     """
 
     id: str
@@ -51,6 +61,9 @@ class Recipient:
     activities: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=ACTIVITIES_KEPT))
     extra: JsonObject = field(default_factory=dict)
     outcome: Outcome = "processed"
+    legacy_status: LegacyStatus | None = None
+    autoswitch: JsonObject = field(default_factory=no_hold)
+    holdup: JsonObject = field(default_factory=no_hold)
 
     @property
     def archived(self) -> bool:
@@ -145,12 +158,24 @@ class World:
     seconds: Callable[[], float]
     new_id: Callable[[str, int], str]
     books: Books
+    merchants: Merchants
     recipients: dict[str, Recipient] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     payments: dict[str, Payment] = field(default_factory=dict)
     processing: list[Batch] = field(default_factory=list)
     balances: dict[str, Decimal] = field(default_factory=lambda: dict.fromkeys(FUNDED, FUNDS))
     wallet_balance: tuple[str, Decimal] | None = None
+    subscriptions: dict[str, JsonObject] = field(default_factory=dict)
+    legacy_ids: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> Merchant:
+        return self.merchants.of(self.merchant, self.environment)
+
+    def know(self, real: str) -> None:
+        """Of ids that legacy clients know by another, so that it is found again."""
+        if (known_as := legacy_id(self.merchant, real)) != real:
+            self.legacy_ids[known_as] = real
 
     def now(self) -> datetime:
         """To the millisecond, which is what answers show, so that a shown date finds its record."""

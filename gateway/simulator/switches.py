@@ -46,6 +46,8 @@ class Switches:
     unknown_recipient: the status where a body names a recipient that does not exist.
     processing_seconds, quote_seconds: how long processing takes, and how long a quote holds.
     processed_word: what a batch is once processed (section 1); the earlier interface has another.
+    partner: whether the partner feature is enabled for merchants that are not somebody's
+        sub-merchant (section 4.4).
     wire_countries: where `swiftBic`, bank address and city are required (section 2.6 names none).
     """
 
@@ -68,6 +70,7 @@ class Switches:
     processing_seconds: float = 2
     quote_seconds: float = 1800
     processed_word: Literal["processed", "complete"] = "processed"
+    partner: bool = True
     wire_countries: frozenset[str] = frozenset(
         {"AO", "BM", "BO", "BZ", "ET", "FJ", "GY", "HT", "JM", "KH", "MN", "MZ", "TO", "UZ", "ZM"}
     )
@@ -75,15 +78,19 @@ class Switches:
 
 @dataclass(frozen=True)
 class Key:
-    """A key pair. Keys of one merchant and environment see the same world."""
+    """A key pair, and the legacy face's one key where it has one.
+
+    Keys of one merchant and environment see the same world.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
     merchant: str = "demo"
     environment: str = "sandbox"
+    api_key: str = field(default="", repr=False)
 
 
-# Public by design: it opens a simulator and nothing else.
-DEMO_KEY = Key("SIMULATORACCESSKEY", "simulator-secret-key")
-# What a gateway in front may call the demo pair; the current interface itself has no such key.
+# Public by design: they open a simulator and nothing else. What a gateway in front may call the
+# demo pair is also what the legacy face takes; the current one has no such key.
 DEMO_API_KEY = "simulator-api-key"
+DEMO_KEY = Key("SIMULATORACCESSKEY", "simulator-secret-key", api_key=DEMO_API_KEY)

@@ -1,5 +1,6 @@
 """JSON as it travels: numbers exact, text as UTF-8."""
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -12,13 +13,13 @@ class NotJson(ValueError):
     pass
 
 
-def read_json(data: bytes) -> Any:
+def read_json(data: bytes, parse_float: Callable[[str], Decimal] = Decimal) -> Any:
     """Numbers with a point or exponent become `Decimal`, never float.
 
     Raises NotJson, also for text that could not be written again: a lone surrogate.
     """
     try:
-        value = simplejson.loads(data.decode(), parse_float=Decimal)
+        value = simplejson.loads(data.decode(), parse_float=parse_float)
         write_json(value)
     except (ValueError, RecursionError) as reason:
         raise NotJson from reason

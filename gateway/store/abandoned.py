@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gateway.store.store import Store
 
 
+NEVER_START = "never start it"
+
+
 @dataclass(frozen=True, slots=True)
 class AbandonedBatch:
     """``batch`` is the id that clients know, ``upstream`` the service's id of what was left."""
@@ -30,6 +33,12 @@ class AbandonedBatch:
     since: datetime
     is_deleted: bool
     """Whether clients deleted the batch, or go on with it under its id."""
+
+    @property
+    def to_do(self) -> str:
+        """In words for an operator."""
+        why = "its client deleted it" if self.is_deleted else "its client goes on with another"
+        return f"delete it in the dashboard or leave it; {NEVER_START}: {why}"
 
 
 async def abandoned_batches(store: Store) -> list[AbandonedBatch]:

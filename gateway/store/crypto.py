@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from gateway.keyed import Keyed
 from gateway.store.errors import StoreUnavailable
 
 KEY_BYTES = 32
@@ -51,6 +52,7 @@ class EncryptionKeys:
         self.ids = tuple(self._keys)
         self._ciphers = {key_id: AESGCM(key) for key_id, key in self.derived("secrets").items()}
         self._hashing = self.derived("api keys")
+        self._newest_hashing = Keyed(self._hashing[self.newest])
 
     def __repr__(self) -> str:
         return f"EncryptionKeys({', '.join(self.ids)})"
@@ -90,6 +92,10 @@ class EncryptionKeys:
                 means="the key file has another key or none of that id, or the row was altered",
                 do="restore the key file that this state was used with, or the row",
             ) from None
+
+    def digest(self, api_key: str) -> str:
+        """An API key's digest by the newest key."""
+        return self._newest_hashing.hexdigest(api_key.encode())
 
     def digests(self, api_key: str) -> tuple[Digest, ...]:
         """An API key's digest by each key, the newest key's first."""

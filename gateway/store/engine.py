@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import asyncpg
 from sqlalchemy import URL, Connection, event, make_url
@@ -13,10 +17,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from gateway.store.errors import StoreUnavailable
 
-_BUSY_SECONDS = 5
+BUSY_SECONDS = 5
 _CONNECT_SECONDS = 5
 _COMMAND_SECONDS = 30
 _CONNECTIONS = 10
+_STATEMENTS = 256
+"""How many statements SQLite's driver keeps prepared."""
+_CACHE_KIB = 16 * 1024
+_JOURNAL_BYTES = 4 * 1024 * 1024
+"""How much of a journal is kept: what one large transaction needed is not kept for good."""
 
 WRITES = "payout_gateway_writes"
 """The execution option of a connection whose transaction is going to write."""
@@ -93,6 +102,28 @@ def refuse_unwritable(path: Path) -> None:
         )
 
 
+class _Closed(sqlite3.Connection):
+    """One that is closed lets go of the file, whatever is left of a statement.
+
+    Where somebody is cancelled between a statement and its rows, its cursor lives on in the trace of
+    that until the garbage is collected, and SQLite keeps the lock as long as it.
+    """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, *args: Any, **named: Any) -> Any:
+        cursor = super().cursor(*args, **named)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
+        super().close()
+
+
 def sqlite_engine(path: Path) -> AsyncEngine:
     """Rollback journal, foreign keys, patience with other processes, and transactions as told."""
     engine = create_async_engine(
@@ -100,22 +131,45 @@ def sqlite_engine(path: Path) -> AsyncEngine:
         hide_parameters=True,
         pool_size=_CONNECTIONS,
         max_overflow=0,
-        connect_args={"timeout": _BUSY_SECONDS},
+        connect_args={"timeout": BUSY_SECONDS, "factory": _Closed},
     )
     event.listen(engine.sync_engine, "connect", _manners)
     event.listen(engine.sync_engine, "begin", _begin)
     return engine
 
 
-def _manners(connection: Any, _record: object) -> None:
+def _manners(connection: Any, _record: object = None) -> None:
     # The driver's own idea of when a transaction begins leaves reads and table changes outside.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys = ON")
     # Not WAL: before 3.51.3 a reset of it can lose writes when several connections have it open.
     cursor.execute("PRAGMA journal_mode = DELETE")
-    cursor.execute("PRAGMA synchronous = FULL")
+    # The folder too: a power failure that brings the journal back takes the transaction back.
+    cursor.execute("PRAGMA synchronous = EXTRA")
     cursor.close()
+
+
+def sqlite_connection(path: Path) -> sqlite3.Connection:
+    """The driver's own connection, which waits for nobody; one thread at a time may use it."""
+    connection = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, check_same_thread=False, cached_statements=_STATEMENTS
+    )
+    _manners(connection)
+    # To make the journal invalid where it lies is half the work for the disk of making it anew.
+    connection.execute("PRAGMA journal_mode = PERSIST")
+    connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    connection.execute("PRAGMA busy_timeout = 0")
+    return connection
+
+
+def close_sqlite(connection: sqlite3.Connection) -> None:
+    """Leaves no journal behind, unless somebody else has the file at this moment."""
+    with suppress(sqlite3.Error):
+        connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
 
 
 def _begin(connection: Connection) -> None:
@@ -124,8 +178,11 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def postgresql_engine(address: URL) -> AsyncEngine:
-    """The driver reads the address itself, with every parameter that libpq knows (sslmode…)."""
+def postgresql_connecting(address: URL) -> Callable[[], Awaitable[Any]]:
+    """What opens the driver's own connections.
+
+    The driver reads the address itself, with every parameter that libpq knows (sslmode…).
+    """
     dsn = address.render_as_string(hide_password=False)
 
     async def connect() -> Any:
@@ -136,9 +193,13 @@ def postgresql_engine(address: URL) -> AsyncEngine:
             server_settings={"application_name": "payout-gateway"},
         )
 
+    return connect
+
+
+def postgresql_engine(address: URL) -> AsyncEngine:
     return create_async_engine(
         "postgresql+asyncpg://",
-        async_creator=connect,
+        async_creator=postgresql_connecting(address),
         hide_parameters=True,
         pool_size=_CONNECTIONS,
         max_overflow=0,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import asyncpg
@@ -13,6 +14,8 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from gateway import metrics
 
 
 class StoreUnavailable(Exception):
@@ -37,17 +40,21 @@ def reason(error: BaseException) -> str:
         return original.strerror or str(original) or type(original).__name__
     if isinstance(original, asyncpg.InterfaceError):
         return type(original).__name__
-    if isinstance(error, DBAPIError) or isinstance(original, asyncpg.PostgresError):
+    if isinstance(error, DBAPIError) or isinstance(original, _QUOTED):
         return str(original).partition("\n")[0]
     return type(original).__name__
 
 
+_QUOTED = (asyncpg.PostgresError, sqlite3.DatabaseError)
+
+
 @contextmanager
-def telling(where: str) -> Iterator[None]:
+def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[None]:
     """Turns what a database or its network does wrong into StoreUnavailable.
 
     A statement that is wrong in itself is a mistake in the code and passes as it is. The cause is
-    not chained: a driver's own text may quote the address that it was given.
+    not chained: a driver's own text may quote the address that it was given. ``note`` is told
+    the reason: where something was to be written, whoever asks for it later may want to know.
     """
     try:
         yield
@@ -57,11 +64,39 @@ def telling(where: str) -> Iterator[None]:
         DBAPIError,
         PoolTimeout,
         OSError,
+        sqlite3.DatabaseError,
         asyncpg.PostgresError,
         asyncpg.InterfaceError,
     ) as error:
+        metrics.state_errors.inc()
+        why = reason(error)
+        if note is not None:
+            note(why)
         raise StoreUnavailable(
-            f"the state at {where} cannot be used ({reason(error)})",
+            f"the state at {where} cannot be used ({why})",
             means="what needs it is refused until it can be",
-            do="see that the database runs, can be reached and has room, and who else uses it",
+            do=SPOILT if _is_spoilt(error) else OTHERWISE,
         ) from None
+
+
+OTHERWISE = "see that the database runs, can be reached and has room, and who else uses it"
+SPOILT = (
+    "the file is spoilt, or another one: see that state.url names the right one, and if it does, "
+    "put a backup in its place with `payout-gateway restore`"
+)
+
+
+def _is_spoilt(error: Exception) -> bool:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    code = getattr(cause.__cause__ or cause, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
+
+def unwritable(where: str, why: str) -> StoreUnavailable:
+    """Of a state that may be read all the same."""
+    return StoreUnavailable(
+        f"the state at {where} cannot be written ({why})",
+        means="no write of a client goes out until it can be; reads may go on",
+        do="see that its disk has room, that the database runs, and who else uses it; "
+        "nothing needs to be started anew",
+    )

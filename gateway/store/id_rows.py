@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, and_, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
 
+from gateway.store.statements import AT_ONCE, FEW, Listed, Rows, Steps, Work, put_new
 from gateway.store.tables import ids
 
 if TYPE_CHECKING:
     from gateway.store.ledger import Owner
     from gateway.store.store import Store
-
-_AT_ONCE = 500
-"""Ids asked for in one statement; SQLite takes no more than some thousand parameters."""
 
 
 class Collision(Exception):
@@ -28,52 +26,72 @@ class Collision(Exception):
 
 async def current_ids(store: Store, owner: Owner, legacy_ids: Iterable[str]) -> dict[str, str]:
     """Legacy id to current id, for those that are known."""
-    found: dict[str, str] = {}
-    async with store.read() as connection:
-        for some in _slices(sorted(legacy_ids)):
-            those = select(ids).where(_of(owner), ids.c.legacy_id.in_(some))
-            rows = await connection.execute(those)
-            found |= {row.legacy_id: row.current_id for row in rows}
-    return found
+    rows = await store.looked_up(_known(owner, _BY_LEGACY, legacy_ids))
+    return dict(rows)
 
 
 async def legacy_ids(store: Store, owner: Owner, current: Iterable[str]) -> dict[str, str]:
     """Current id to legacy id, for those that are known; an imported one before a stand-in."""
-    found: dict[str, str] = {}
-    async with store.read() as connection:
-        for some in _slices(sorted(current)):
-            those = (
-                select(ids).where(_of(owner), ids.c.current_id.in_(some)).order_by(ids.c.imported)
-            )
-            rows = await connection.execute(those)
-            found |= {row.current_id: row.legacy_id for row in rows}
-    return found
+    rows = await store.looked_up(_known(owner, _BY_CURRENT, current))
+    return {current_id: legacy_id for legacy_id, current_id in rows}
+
+
+def _known(owner: Owner, by: Listed, those: Iterable[str]) -> Work[Rows]:
+    """Rows of a legacy and a current id, imported ones last."""
+    wanted = set(those)
+    return Work(lambda: by.rows(wanted, owner._asdict()), is_brief=len(wanted) <= FEW)
+
+
+_OWN = and_(*(ids.c[name] == bindparam(name) for name in ("merchant", "environment")))
+
+
+def _pairs(among: ColumnElement[bool]) -> Select[Any]:
+    return select(ids.c.legacy_id, ids.c.current_id).where(_OWN, among).order_by(ids.c.imported)
+
+
+_BY_LEGACY, _BY_CURRENT = Listed(ids.c.legacy_id, _pairs), Listed(ids.c.current_id, _pairs)
+
+_KEEP = put_new(
+    ids,
+    ("merchant", "environment", "legacy_id", "current_id", "imported", "created_at"),
+    ids.c.legacy_id,
+)
 
 
 async def keep(
     store: Store, owner: Owner, names: Mapping[str, str], *, imported: bool = False
 ) -> None:
     """Keeps legacy id to current id; raises Collision, and then keeps none."""
-    common = {
-        "merchant": owner.merchant,
-        "environment": owner.environment,
-        "imported": imported,
-        "created_at": store.clock(),
-    }
-    async with store.write() as connection:
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-        for some in _slices(sorted(names)):
-            rows = [{**common, "legacy_id": name, "current_id": names[name]} for name in some]
-            await connection.execute(insert(ids).on_conflict_do_nothing(), rows)
-            those = select(ids).where(_of(owner), ids.c.legacy_id.in_(some))
-            for row in await connection.execute(those):
-                if row.current_id != names[row.legacy_id]:
-                    raise Collision(row.legacy_id)
+    now = store.clock()
+    work = Work(lambda: kept(owner, names, now, imported=imported), is_brief=len(names) <= FEW)
+    if names:
+        await store.carried_out(work)
+
+
+def kept(
+    owner: Owner, names: Mapping[str, str], now: datetime, *, imported: bool = False
+) -> Steps[None]:
+    """The same, as a part of a work."""
+    common = {**owner._asdict(), "imported": imported, "created_at": now}
+    # In one order everywhere: two that keep the same must not wait for each other.
+    rows = [{**common, "legacy_id": name, "current_id": names[name]} for name in sorted(names)]
+    for start in range(0, len(rows), AT_ONCE):
+        new = yield _KEEP.of(*rows[start : start + AT_ONCE])
+        some = [row["legacy_id"] for row in rows[start : start + AT_ONCE]]
+        there = set(some) - {name for (name,) in new}
+        for name, current_id in (yield from _BY_LEGACY.rows(there, owner._asdict())):
+            if current_id != names[name]:
+                raise Collision(name)
+
+
+async def count_ids(store: Store, owner: Owner) -> int:
+    """How many objects clients know by an id that is not the service's."""
+    those = select(func.count(ids.c.current_id.distinct())).where(
+        _of(owner), ids.c.current_id != ids.c.legacy_id
+    )
+    async with store.read() as connection:
+        return int((await connection.execute(those)).scalar_one())
 
 
 def _of(owner: Owner) -> ColumnElement[bool]:
     return and_(ids.c.merchant == owner.merchant, ids.c.environment == owner.environment)
-
-
-def _slices(those: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (those[start : start + _AT_ONCE] for start in range(0, len(those), _AT_ONCE))

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.signing import Pair
 from gateway.store.crypto import Digest, EncryptionKeys, Place
 from gateway.store.ledger import Owner
+from gateway.store.statements import Statement, Work, rows_of
 from gateway.store.store import Store
 from gateway.store.tables import counters, keys, pairs
 
@@ -121,6 +122,13 @@ async def revoke(store: Store, key_id: str) -> None:
         )
 
 
+async def owners_of_pairs(store: Store) -> list[Owner]:
+    """Every merchant and environment that has a pair, in order."""
+    async with store.read() as connection:
+        rows = await connection.execute(select(pairs.c.merchant, pairs.c.environment))
+        return sorted(Owner(row.merchant, row.environment) for row in rows)
+
+
 async def pair_of(store: Store, owner: Owner) -> Pair:
     """The pair of an owner who has a key; StoreUnavailable."""
     async with store.read() as connection:
@@ -160,9 +168,21 @@ def _owned(owner: Owner) -> ColumnElement[bool]:
 _WHOLE = (*keys.c, pairs.c.access_key, pairs.c.secret)
 
 
+def _changes() -> Select[int]:
+    return select(counters.c.value).where(counters.c.name == "keys")
+
+
+_CHANGES = Statement(lambda _kind: _changes())
+
+
+async def count_of_changes(store: Store) -> int:
+    """How often any key was changed; StoreUnavailable."""
+    rows = await store.looked_up(Work(lambda: rows_of(_CHANGES)))
+    return int(rows[0][0])
+
+
 async def change_count(connection: AsyncConnection) -> int:
-    counted = select(counters.c.value).where(counters.c.name == "keys")
-    return int((await connection.execute(counted)).scalar_one())
+    return int((await connection.execute(_changes())).scalar_one())
 
 
 async def changed_since(connection: AsyncConnection, count: int) -> Sequence[AnyRow]:
@@ -189,3 +209,22 @@ async def key_in_use(
     )
     row = (await connection.execute(asked)).one()
     return (None if row.id is None else row), int(row.changes)
+
+
+async def keys_of_access_key(
+    connection: AsyncConnection, access_key: str
+) -> tuple[Sequence[AnyRow], int]:
+    """The keys of every pair with this access key, revoked ones too, and the count of changes.
+
+    One statement, as above. The same text may be an access key in both environments.
+    """
+    # Both environments are named because the index begins with them.
+    there = and_(pairs.c.environment.in_(("live", "sandbox")), pairs.c.access_key == access_key)
+    asked = (
+        select(counters.c.value.label("changes"), *_WHOLE)
+        .select_from(counters)
+        .outerjoin(keys.join(pairs), there)
+        .where(counters.c.name == "keys")
+    )
+    rows = (await connection.execute(asked)).all()
+    return [row for row in rows if row.id is not None], int(rows[0].changes)

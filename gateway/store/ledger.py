@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simplejson
-from sqlalchemy import ColumnElement, and_, delete, select
+from sqlalchemy import and_, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway import texts, wire
+from gateway.aside import aside_if
 from gateway.store.crypto import Place
+from gateway.store.statements import (
+    FEW,
+    Asked,
+    Listed,
+    Statement,
+    Steps,
+    Work,
+    changed,
+    put,
+    rows_of,
+)
 from gateway.store.tables import ids, learned, remembered
 from mappings.grammar import Conflict, Record
 
@@ -22,8 +34,29 @@ if TYPE_CHECKING:
     from gateway.store.store import Store
 
 
+LONG = 16 * 1024
+"""Characters from which facts are opened aside."""
+
 SEALED = frozenset({"batch", "payments"})
 """Kinds whose facts are encrypted: descriptions and memos are written by people, about people."""
+
+
+_KIND = and_(
+    *(remembered.c[name] == bindparam(name) for name in ("merchant", "environment", "kind"))
+)
+_THIS = and_(_KIND, remembered.c.id == bindparam("id"))
+
+_FACTS = Statement(lambda _kind: select(remembered.c.facts).where(_THIS))
+_FACTS_OF = Statement(
+    lambda _kind: select(remembered.c.kind, remembered.c.id, remembered.c.facts).where(_THIS)
+)
+_ALL_FACTS = Statement(lambda _kind: select(remembered.c.id, remembered.c.facts).where(_KIND))
+_SOME_FACTS = Listed(
+    remembered.c.id,
+    lambda among: select(remembered.c.id, remembered.c.facts).where(_KIND, among),
+)
+_FORGET = Statement(lambda _kind: delete(remembered).where(_THIS))
+_PUT = put(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
 
 
 class Owner(NamedTuple):
@@ -44,24 +77,41 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._writing: set[asyncio.Future[None]] = set()
 
     async def recall(self, owner: Owner, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """An object's facts; empty where there are none."""
-        async with self._store.read() as connection:
-            return await self._facts(connection, _is(owner, kind, id), owner, kind)
+        row = {**owner._asdict(), "kind": kind, "id": id}
+        rows = await self._store.looked_up(Work(lambda: rows_of(_FACTS, row), is_brief=True))
+        if not rows:
+            return {}
+        (text,) = rows[0]
+        return await aside_if(len(text) > LONG, self._opened, owner, kind, text)
 
-    async def recall_all(self, owner: Owner, kind: str) -> dict[str, dict[str, Any]]:
-        """The facts of every object of a kind that has any, by id."""
+    async def is_anyones(self, environment: str, kind: str, id: str, fact: str) -> bool:  # noqa: A002
+        """Whether any merchant of an environment has an object of this id with this fact.
+
+        For whoever is not known here, and of a kind that is not sealed.
+        """
         table = remembered.c
-        those = select(table.id, table.facts).where(
-            table.merchant == owner.merchant,
-            table.environment == owner.environment,
-            table.kind == kind,
+        those = select(table.facts).where(
+            table.environment == environment, table.kind == kind, table.id == id
         )
         async with self._store.read() as connection:
-            rows = await connection.execute(those)
-            return {row.id: self._opened(owner, kind, row.facts) for row in rows}
+            return any(_loads(facts).get(fact) for facts in await connection.scalars(those))
+
+    async def recall_all(
+        self, owner: Owner, kind: str, among: Sequence[str] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The facts of every object of a kind that has any, by id; or of those among some."""
+        those = {**owner._asdict(), "kind": kind}
+        if among is None:
+            work = Work(lambda: rows_of(_ALL_FACTS, those))
+        elif wanted := set(among):
+            work = Work(lambda: _SOME_FACTS.rows(wanted, those), is_brief=len(wanted) <= FEW)
+        else:
+            return {}
+        rows = await self._store.looked_up(work)
+        return {id_: self._opened(owner, kind, facts) for id_, facts in rows}
 
     async def legacy_ids(self, owner: Owner) -> dict[str, str]:
         """Every id that clients know by another name: current id to legacy id."""
@@ -89,49 +139,54 @@ class Ledger:
 
     async def record_all(self, owner: Owner, records: Sequence[Record]) -> None:
         """Several objects' facts, all of them or none."""
-        # Whoever asks may be cancelled half-way; a transaction left open would lock everybody out.
-        writing = asyncio.ensure_future(self._record_all(owner, records))
-        self._writing.add(writing)
-        writing.add_done_callback(self._writing.discard)
-        await asyncio.shield(writing)
+        locks = self.locks(owner, records)
+        brief, is_long = are_brief(records), are_long(records)
+        work = Work(lambda: self.merged(owner, records), locks, brief, is_long)
+        await self._store.carried_out(work)
 
-    async def _record_all(self, owner: Owner, records: Sequence[Record]) -> None:
-        async with self._store.write() as connection:
-            for record in sorted(records, key=lambda one: (one.kind, one.id)):
-                await self._merge(connection, owner, record)
+    def locks(self, owner: Owner, records: Sequence[Record]) -> frozenset[str]:
+        """What is held while they are merged. A row's own would not do: two may be about to make it."""
+        return frozenset(_dumps(["remembered", *owner, one.kind, one.id]) for one in records)
 
-    async def _merge(self, connection: AsyncConnection, owner: Owner, record: Record) -> None:
-        row = {**owner._asdict(), "kind": record.kind, "id": record.id}
-        # A row's own lock would not do: two may be about to make the same one.
-        await self._store.one_at_a_time(connection, _dumps(["remembered", *row.values()]))
-        where = _is(owner, record.kind, record.id)
-        facts = await self._facts(connection, where, owner, record.kind)
-        if any(facts.get(name) != fact for name, fact in record.find.items()):
-            raise Conflict(record.kind)
-        kept = {name: fact for name, fact in {**facts, **record.facts}.items() if fact is not None}
-        if not kept:
-            await connection.execute(delete(remembered).where(where))
-            return
-        values = {
-            "facts": self._sealed(owner, record.kind, kept),
-            "updated_at": self._store.clock(),
+    def merged(self, owner: Owner, records: Sequence[Record]) -> Steps[None]:
+        """The same, as a part of a work that has the ``locks``."""
+        yield from changed((yield from self.merging(owner, records)))
+
+    def merging(self, owner: Owner, records: Sequence[Record]) -> Steps[list[Asked]]:
+        """What has to be changed to that end; raises Conflict."""
+        rows = {
+            (one.kind, one.id): {**owner._asdict(), "kind": one.kind, "id": one.id}
+            for one in records
         }
-        await _put(connection, remembered, row, values)
-
-    async def _facts(
-        self, connection: AsyncConnection, where: ColumnElement[bool], owner: Owner, kind: str
-    ) -> dict[str, Any]:
-        facts = await connection.scalar(select(remembered.c.facts).where(where))
-        return self._opened(owner, kind, facts) if facts else {}
+        if not rows:
+            return []
+        found = {
+            (kind, id_): self._opened(owner, kind, facts)
+            for kind, id_, facts in (yield _FACTS_OF.of(*rows.values()))
+        }
+        for record in records:
+            facts = found.get((record.kind, record.id), {})
+            if any(facts.get(name) != fact for name, fact in record.find.items()):
+                raise Conflict(record.kind)
+            both = {**facts, **record.facts}
+            kept = {name: fact for name, fact in both.items() if fact is not None}
+            found[record.kind, record.id] = kept
+        now = self._store.clock()
+        return [
+            _PUT.of({**row, "facts": self._sealed(owner, kind, kept), "updated_at": now})
+            if (kept := found[kind, id_])
+            else _FORGET.of(row)
+            for (kind, id_), row in rows.items()
+        ]
 
     def _sealed(self, owner: Owner, kind: str, facts: Mapping[str, Any]) -> str:
-        text = _dumps(facts)
+        text = texts.of(facts) if wire.has_rows(facts) else _dumps(facts)
         return self._store.encryption.seal(text, _place(owner, kind)) if kind in SEALED else text
 
     def _opened(self, owner: Owner, kind: str, text: str) -> dict[str, Any]:
         if kind in SEALED:
             text = self._store.encryption.unseal(text, _place(owner, kind))
-        facts: dict[str, Any] = _loads(text)
+        facts: dict[str, Any] = texts.value(text) if texts.is_packed(text) else _loads(text)
         return facts
 
     async def learned(self, environment: str) -> dict[str, tuple[Any, datetime]]:
@@ -146,29 +201,35 @@ class Ledger:
         row = {"environment": environment, "name": name}
         async with self._store.write() as connection:
             now = self._store.clock()
-            await _put(connection, learned, row, {"value": _dumps(value), "learned_at": now})
+            await put_row(connection, learned, row, {"value": _dumps(value), "learned_at": now})
 
 
-def _is(owner: Owner, kind: str, object_id: str) -> ColumnElement[bool]:
-    table = remembered.c
-    return and_(
-        table.merchant == owner.merchant,
-        table.environment == owner.environment,
-        table.kind == kind,
-        table.id == object_id,
-    )
+def are_brief(records: Sequence[Record]) -> bool:
+    """Whether to merge them is a brief work; a batch may have any number of payments."""
+    lists = (fact for one in records for fact in one.facts.values() if isinstance(fact, list))
+    return not are_long(records) and len(records) + sum(map(len, lists)) <= FEW
+
+
+def are_long(records: Sequence[Record]) -> bool:
+    """Whether it takes long to seal them."""
+    return any(wire.has_rows(record.facts) for record in records)
 
 
 def _place(owner: Owner, kind: str) -> Place:
     return Place("remembered", owner.merchant, owner.environment, f"facts of a {kind}")
 
 
-async def _put(
+async def put_row(
     connection: AsyncConnection, table: Table, row: dict[str, Any], values: dict[str, Any]
 ) -> None:
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    put = insert(table).values(**row, **values)
-    await connection.execute(put.on_conflict_do_update(index_elements=list(row), set_=values))
+    """Inserts a row by its key, or gives the one that there is these values."""
+    new = _insert(connection, table).values(**row, **values)
+    await connection.execute(new.on_conflict_do_update(index_elements=list(row), set_=values))
+
+
+def _insert(connection: AsyncConnection, table: Table) -> Any:
+    kind = postgresql if connection.dialect.name == "postgresql" else sqlite
+    return kind.insert(table)
 
 
 def _dumps(value: Any) -> str:

@@ -13,15 +13,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.settings import State
 from gateway.store import engine as engines
+from gateway.store.alone import alone_with
 from gateway.store.crypto import EncryptionKeys, Place
-from gateway.store.errors import StoreUnavailable, telling
+from gateway.store.drivers import Drivers, drivers_of
+from gateway.store.errors import StoreUnavailable, telling, unwritable
 from gateway.store.keyfile import make_key_file, missing, read_key_file
 from gateway.store.migrate import migrate
+from gateway.store.on_postgresql import LOCKS
+from gateway.store.statements import Made, Work
 from gateway.store.tables import encryption_keys
+from gateway.store.together import Together
 
 Clock = Callable[[], datetime]
-
-_LOCKS = 0x7061796F  # this gateway's room among PostgreSQL's advisory locks: "payo"
 
 
 def utc_now() -> datetime:
@@ -31,16 +34,31 @@ def utc_now() -> datetime:
 class Store:
     """One database; made by ``open_store``."""
 
-    def __init__(self, engine: AsyncEngine, where: str, clock: Clock) -> None:
+    def __init__(
+        self, engine: AsyncEngine, where: str, clock: Clock, drivers: Drivers | None = None
+    ) -> None:
         self.engine = engine
         self.where = where
         self.clock = clock
         self.encryption: EncryptionKeys
+        self.unwritten: StoreUnavailable | None = None
+        """Why something could not be written; None again when something was, see ``wrote``."""
         # SQLite has one writer: waiting for one's turn here is fair and has no time limit,
         # waiting in SQLite is neither.
         self._turn: AbstractAsyncContextManager[object] = (
             asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
         )
+        if drivers is not None:
+            self.changes = Together(
+                drivers.changing, where, self._turn, drivers.lanes, self._was_not_written
+            )
+            self.readings = Together(drivers.reading, where, nullcontext(), drivers.lanes)
+        self._drivers = drivers
+
+    @property
+    def is_of_one_process(self) -> bool:
+        """Whether no more than one gateway may run on it at a time."""
+        return self.engine.dialect.name == "sqlite"
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -57,29 +75,53 @@ class Store:
         is one at a time.
         """
         async with self._turn:
-            with telling(self.where):
+            with telling(self.where, self._was_not_written):
                 async with self.engine.connect() as plain:
                     connection = await plain.execution_options(**{engines.WRITES: True})
                     async with connection.begin():
                         yield connection
 
+    def _was_not_written(self, why: str) -> None:
+        self.unwritten = unwritable(self.where, why)
+
+    def wrote(self) -> None:
+        """Told by whoever has changed something for certain: to commit nothing takes no room."""
+        self.unwritten = None
+
+    async def looked_up(self, work: Work[Made]) -> Made:
+        """What came of a work that changes nothing; StoreUnavailable."""
+        return await self.readings.carry_out(work)
+
+    async def carried_out(self, work: Work[Made], *, within: float = 0.0) -> Made:
+        """What came of a work, as soon as all that it did is committed; StoreUnavailable.
+
+        Carried out with others that come at the same time, or within some seconds where it is in no
+        hurry, and also where whoever asks is cancelled.
+        """
+        return await self.changes.carry_out(work, within)
+
     async def one_at_a_time(self, connection: AsyncConnection, what: str = "") -> None:
         """Until the transaction ends, has this database's other instances wait for ``what``."""
         if self.engine.dialect.name == "postgresql":
             lock = select(text("pg_advisory_xact_lock(:room, hashtext(:what))"))
-            await connection.execute(lock, {"room": _LOCKS, "what": what})
+            await connection.execute(lock, {"room": LOCKS, "what": what})
 
     async def close(self) -> None:
+        if self._drivers is not None:
+            await self.changes.end()
+            await self.readings.end()
+            await self._drivers.close()
         await self.engine.dispose()
 
 
 @asynccontextmanager
 async def open_store(
-    state: State, *, create: bool = True, clock: Clock = utc_now
+    state: State, *, create: bool = True, serves: bool = False, clock: Clock = utc_now
 ) -> AsyncIterator[Store]:
     """Opens the state, brings its tables up to date and sees that the key file fits.
 
-    ``create=False`` is for commands that have nothing to say about a state that is not there.
+    ``create=False`` is for commands that have nothing to say about a state that is not there,
+    ``serves`` for a gateway, of which there is one at a time on SQLite.
     Raises StoreUnavailable.
     """
     address = engines.parsed(state.url)
@@ -90,10 +132,11 @@ async def open_store(
         engine = engines.sqlite_engine(file)
     else:
         engine = engines.postgresql_engine(address)
-    store = Store(engine, engines.shown(address), clock)
+    store = Store(engine, engines.shown(address), clock, drivers_of(address))
     try:
-        await _make_ready(store, state.encryption_key_file, makes_key=file is not None)
-        yield store
+        with alone_with(file) if serves and file else nullcontext():
+            await _make_ready(store, state.encryption_key_file, makes_key=file is not None)
+            yield store
     finally:
         await store.close()
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     Dialect,
     ForeignKey,
@@ -21,11 +22,15 @@ from sqlalchemy import (
     Integer,
     MetaData,
     PrimaryKeyConstraint,
+    Sequence,
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.types import TypeDecorator
+
+from gateway.store.durations import PARTS, columns_of
 
 metadata = MetaData(
     naming_convention={
@@ -58,6 +63,27 @@ class UTCDateTime(TypeDecorator[datetime]):
             return None
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
 
+    def bind_processor(self, dialect: Dialect) -> Any:
+        return _written if dialect.name == "sqlite" else super().bind_processor(dialect)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        if dialect.name == "sqlite":
+            return _read
+        return super().result_processor(dialect, coltype)
+
+
+def _written(value: datetime | None) -> str | None:
+    """As SQLAlchemy has moments on SQLite, and in a fraction of its time."""
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise ValueError("a moment without a zone")
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def _read(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
+
 
 def _owner() -> list[Column[Any]]:
     return [
@@ -79,8 +105,8 @@ encryption_keys = Table(
 )
 
 counters = Table(
-    # A row's lock is held until its writer commits, so whoever reads a count sees every change
-    # up to it.
+    # ``keys``: a row's lock is held until its writer commits, so whoever reads a count sees every
+    # change up to it. ``generation`` and ``restored``: see marks.py. ``modes``: see mode_rows.py.
     "counters",
     metadata,
     Column("name", Text, primary_key=True),
@@ -131,6 +157,7 @@ remembered = Table(
     Column("facts", Text, nullable=False),  # a JSON object; its decimals are not floats
     Column("updated_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "kind", "id"),
+    Index(None, "kind", "updated_at"),
 )
 
 learned = Table(
@@ -155,4 +182,234 @@ ids = Table(
     Column("created_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "legacy_id"),
     Index(None, "merchant", "environment", "current_id"),
+)
+
+journal_numbers = Sequence("journal_numbers", metadata=metadata)
+"""On PostgreSQL alone: a counter row would have every instance wait for the others' commits."""
+
+journal = Table(
+    # An undertaking: a legacy request that writes, from its first change until its client has the
+    # answer. What personal data it holds is sealed, and dropped as soon as nobody needs it.
+    "journal",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *_owner(),
+    Column("key_id", Text, nullable=False),
+    Column("key_name", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),  # keyed: of operation, ids, query and body
+    Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
+    Column("state", Text, nullable=False),  # see undertakings.py
+    Column("why", Text),  # it is not settled, in words for the operator
+    Column("instance", Text, nullable=False),  # who plays it, or did last
+    Column("turn", Integer, nullable=False),  # how often it was taken over: fences out who had it
+    Column("deserted", Boolean, nullable=False),  # its client went away before the answer
+    Column("asked", Text),  # sealed
+    Column("answer", Text),  # sealed; only with an Idempotency-Key
+    Column("began_at", UTCDateTime, nullable=False),
+    Column("ended_at", UTCDateTime),
+    Column("number", BigInteger),  # only ever larger: a state that has lost some is an older one
+    UniqueConstraint("key_id", "idempotency"),
+    Index(None, "number"),
+)
+IS_OPEN = "state in ('running', 'unsettled', 'done')"
+Index(
+    "ix_journal_open",
+    journal.c.merchant,
+    journal.c.environment,
+    sqlite_where=text(IS_OPEN),
+    postgresql_where=text(IS_OPEN),
+)
+
+journal_subjects = Table(
+    # Which objects an undertaking or its writes name, or made: what must wait for it, and what
+    # `trace` finds.
+    "journal_subjects",
+    metadata,
+    *_owner(),
+    Column("object", Text, nullable=False),
+    Column("undertaking", Text, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "object", "undertaking"),
+)
+
+journal_steps = Table(
+    # What the steps of its flow were given, up to and including step ``number``.
+    "journal_steps",
+    metadata,
+    Column("undertaking", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("given", Text, nullable=False),  # sealed
+    PrimaryKeyConstraint("undertaking", "number"),
+)
+
+writes = Table(
+    # Every call that may change something at the service, entered before it leaves. Kept for good;
+    # it holds no personal data.
+    "writes",
+    metadata,
+    Column("undertaking", Text, nullable=False),
+    Column("number", Integer, nullable=False),  # of its step
+    *_owner(),
+    Column("method", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("alike", Text, nullable=False),  # keyed digest of method, path and body
+    Column("state", Text, nullable=False),  # see undertakings.py
+    Column("status", Integer),
+    Column("made", Text),  # the id of what it made
+    Column("told", Text),  # what an operator found out: an id, or one of TOLD
+    Column("entered_at", UTCDateTime, nullable=False),
+    Column("settled_at", UTCDateTime),
+    PrimaryKeyConstraint("undertaking", "number"),
+    Index(None, "merchant", "environment", "entered_at"),
+)
+IS_SENT = "state = 'sent'"
+Index(
+    "ix_writes_sent",
+    writes.c.merchant,
+    writes.c.environment,
+    sqlite_where=text(IS_SENT),
+    postgresql_where=text(IS_SENT),
+)
+
+acts = Table(
+    # What operators did to the gateway, and who: kept for good. An empty merchant or environment
+    # is every one.
+    "acts",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("at", UTCDateTime, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("by", Text, nullable=False),  # the user of the operating system
+    *_owner(),
+    Column("about", Text),  # an undertaking's id
+    Index(None, "at"),
+)
+
+freezes = Table(
+    # Writes that an operator stopped; an empty merchant or environment is every one.
+    "freezes",
+    metadata,
+    *_owner(),
+    Column("since", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment"),
+)
+
+instances = Table(
+    # Who runs: one that stops counting is gone, whatever the clocks of the machines say.
+    "instances",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("beats", BigInteger, nullable=False),
+    Column("began_at", UTCDateTime, nullable=False),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    *_owner(),
+    Column("key", Text, nullable=False),  # its name
+    Column("operation", Text, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("ms", BigInteger, nullable=False),
+    Column("service_ms", BigInteger, nullable=False),
+    Column("first_at", UTCDateTime, nullable=False),
+    Column("last_at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "key", "operation", "day"),
+)
+
+traffic = Table(
+    # The last days of traffic, by spans of a few minutes; see traffic_rows.py.
+    "traffic",
+    metadata,
+    Column("began_at", UTCDateTime, nullable=False),  # of the span
+    *_owner(),
+    Column("operation", Text, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("ms", BigInteger, nullable=False),
+    Column("service_ms", BigInteger, nullable=False),
+    Column("slowest_ms", BigInteger, nullable=False),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0")
+        for part in PARTS
+        for name in columns_of(part)
+    ),
+    # By time first: it is read and forgotten by time.
+    PrimaryKeyConstraint("began_at", "merchant", "environment", "operation"),
+)
+
+brownouts = Table(
+    # An empty merchant or key is every one, and so is an empty list of operations.
+    "brownouts",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("begins_at", UTCDateTime, nullable=False),
+    Column("ends_at", UTCDateTime, nullable=False),
+    Column("merchant", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("operations", JSON, nullable=False),
+    Column("refuses", Boolean, nullable=False),  # else it only counts whom it would have hit
+    Column("ended", Boolean, nullable=False),  # switched off before its time
+)
+
+brownout_hits = Table(
+    "brownout_hits",
+    metadata,
+    Column("brownout", Text, nullable=False),
+    *_owner(),
+    Column("key", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    PrimaryKeyConstraint("brownout", "merchant", "environment", "key", "operation"),
+)
+
+modes = Table(
+    # Which service answers a key's requests of a group. An empty key is every one of its merchant
+    # that has no row of its own.
+    "modes",
+    metadata,
+    *_owner(),
+    Column("key", Text, nullable=False),  # its name
+    Column("part", Text, nullable=False),  # a group of operations
+    Column("mode", Text, nullable=False),
+    Column("since", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "key", "part"),
+)
+
+comparisons = Table(
+    # How many answers of an operation were compared with the other service's, and what came of it.
+    "comparisons",
+    metadata,
+    *_owner(),
+    Column("key", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("compared", BigInteger, nullable=False),
+    Column("different", BigInteger, nullable=False),
+    Column(
+        "failed", BigInteger, nullable=False
+    ),  # the other service gave no answer to compare with
+    Column("dropped", BigInteger, nullable=False),  # it was behind, so it was not asked
+    Column("first_at", UTCDateTime, nullable=False),
+    Column("last_at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "key", "operation"),
+)
+
+found_differences = Table(
+    # Where the two services' answers differ, and in how many; no value of either.
+    "found_differences",
+    metadata,
+    *_owner(),
+    Column("key", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("place", Text, nullable=False),  # in normal form: payments[].sourceAmount
+    Column("answers", BigInteger, nullable=False),
+    Column("first_at", UTCDateTime, nullable=False),
+    Column("last_at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "key", "operation", "kind", "place"),
 )

@@ -34,8 +34,8 @@ def commands(folder: Path) -> Run:
         f'encryption_key_file = "{folder}/gateway.key"\n'
     )
 
-    def run(text: str | bytes, *words: str, code: int = 0) -> Result:
-        said = ["import", "-", *(words or WHOSE), "--config", str(folder / "gateway.toml")]
+    def run(text: str | bytes, whose: tuple[str, ...] = WHOSE, code: int = 0) -> Result:
+        said = ["import", "-", *whose, "--config", str(folder / "gateway.toml")]
         data = text if isinstance(text, bytes) else text.encode()
         done = CliRunner().invoke(ids, said, input=data)
         assert done.exit_code == code, done.output
@@ -52,8 +52,8 @@ async def known(folder: Path, *legacy_ids: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("head", ["", "legacy_id,current_id\n", "\ufefflegacy_id, current_id\r\n"])
 def test_pairs_are_imported_with_a_header_or_without(run: Run, head: str) -> None:
-    done = run(f"{head}B-OLD1,{LONG}\r\n\nR-a,R-b\n")
-    assert done.stdout == "Imported 2 pairs of ids: demo sandbox\n"
+    done = run(f"{head}B-OLD1,{LONG}\r\n\nR-a,R-b\nP-a,P-b\n")
+    assert done.stdout == "Imported 3 pairs of ids: demo sandbox\n"
     assert run(f"B-OLD1,{LONG}\n").exit_code == 0, "the same again changes nothing"
 
 
@@ -92,11 +92,25 @@ async def test_nothing_of_a_file_with_a_collision_is_imported(tmp_path: Path, ru
     assert await known(tmp_path, "B-0", "B-1") == {"B-1": LONG}
 
 
-def test_merchant_and_environment_are_required_and_known(run: Run) -> None:
-    run(f"B-1,{LONG}\n", "--merchant", "demo", code=2)
-    run(f"B-1,{LONG}\n", "--environment", "sandbox", code=2)
+async def test_whose_they_are_is_said_where_there_are_several(tmp_path: Path, run: Run) -> None:
+    def imported(*words: str, code: int = 0) -> Result:
+        return run(f"B-1,{LONG}\n", words, code)
+
+    assert await asyncio.to_thread(lambda: imported().stdout) == (
+        "Imported 1 pairs of ids: demo sandbox\n"
+    )
+    other = {**KEY, "merchant": "other", "api_key": "another-api-key", "access_key": "AKOTHER"}
+    await import_lines(settings_for(tmp_path, "http://127.0.0.1:1"), [other])
+    told = await asyncio.to_thread(lambda: imported(code=2).stderr)
+    assert "--merchant and --environment: demo sandbox, other sandbox" in told
+    told = await asyncio.to_thread(lambda: imported("--environment", "sandbox", code=2).stderr)
+    assert "--merchant and --environment: demo sandbox, other sandbox" in told
+    assert await asyncio.to_thread(lambda: imported("--merchant", "demo").stdout) == (
+        "Imported 1 pairs of ids: demo sandbox\n"
+    )
     words = ("--merchant", "demoo", "--environment", "sandbox")
-    assert "there is no key of demoo sandbox" in run(f"B-1,{LONG}\n", *words, code=2).stderr
+    told = await asyncio.to_thread(lambda: imported(*words, code=2).stderr)
+    assert "there is no key of demoo sandbox" in told
 
 
 async def test_a_running_gateway_takes_an_imported_id_and_answers_with_it(tmp_path: Path) -> None:

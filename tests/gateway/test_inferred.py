@@ -12,10 +12,17 @@ from gateway.inferred import A_DAY, InferredOperations
 from gateway.learned import Learned
 from gateway.simulator import Fault, Service, Switches
 from mappings.grammar import Call, NoSuchOperation, Refused, Unknown, Unreachable
+from mappings.settling import edited_batch
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
 BATCH, PAYMENT = "B-1", "P-1"
-EDIT = Call("PATCH", f"/batches/{BATCH}/payments/{PAYMENT}", {}, witness=(BATCH, PAYMENT))
+EDIT = Call(
+    "PATCH",
+    f"/batches/{BATCH}/payments/{PAYMENT}",
+    {},
+    witness=(BATCH, PAYMENT),
+    settle=edited_batch(BATCH, {}, "USD"),
+)
 NAME = "inferred PATCH /batches/{id}/payments/{payment}"
 THERE = {"batchSummary": {"id": BATCH, "payments": [{"id": PAYMENT}]}}
 Mode = Literal["auto", "use", "avoid"]

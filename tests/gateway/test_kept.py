@@ -55,6 +55,12 @@ def test_an_answer_is_kept_for_sixty_seconds() -> None:
     assert kept.get(OWNER, CALL) is None
 
 
+def test_nothing_is_kept_where_others_may_change_what_was_asked_for() -> None:
+    kept = Kept(is_alone=False)
+    kept.put(OWNER, CALL, ANSWER, kept.count(OWNER))
+    assert kept.get(OWNER, CALL) is None
+
+
 # Through the house
 
 

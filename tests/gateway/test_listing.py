@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from gateway.listing import PAGE_SIZE, SIDE_BY_SIDE, TRIES, Listing
+from gateway.listing import Listing
+from gateway.scanning import PAGE_SIZE, SIDE_BY_SIDE, TRIES
 from gateway.store.ledger import Owner
 from mappings.grammar import Call, Find, Found, Problem, Refused, Unreachable
 
 OWNER = Owner("demo", "sandbox")
 PATH = "/things"
+GONE = frozenset({"T9999"})
+"""Somebody is remembered as gone, whoever that is."""
 
 
 def thing(number: int, **fields: Any) -> dict[str, Any]:
@@ -369,13 +372,13 @@ async def test_what_was_seen_of_one_owner_s_list_is_not_presumed_of_another_s() 
 
 async def test_hidden_rows_that_are_known_of_are_looked_for_before_one_call_is_believed() -> None:
     rows = [*things(30), thing(99, hidden=True)]
-    found = await Memory(rows).find(ask(page_size=10, ask=ASKED, hiding=True))
+    found = await Memory(rows).find(ask(page_size=10, ask=ASKED, gone=GONE))
     assert (found.pages, found.records) == (3, 30)
 
 
 async def test_a_whole_list_without_hidden_rows_shows_that_the_service_lists_none() -> None:
     memory, listing = Memory(things(30)), Listing()
-    question = ask(page_size=10, ask=ASKED, hiding=True)
+    question = ask(page_size=10, ask=ASKED, gone=GONE)
     await memory.find(question, listing)
     memory.calls.clear()
     await memory.find(question, listing)
@@ -384,7 +387,7 @@ async def test_a_whole_list_without_hidden_rows_shows_that_the_service_lists_non
 
 async def test_a_narrowed_list_without_hidden_rows_shows_nothing_of_the_whole() -> None:
     memory, listing = Memory(things(30)), Listing()
-    question = ask(page_size=10, ask=ASKED, hiding=True)
+    question = ask(page_size=10, ask=ASKED, gone=GONE)
     await memory.find(dataclasses.replace(question, narrow={"country": "US"}), listing)
     memory.calls.clear()
     await memory.find(question, listing)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from gateway.app import check_runnable
+from gateway.runnable import check_runnable, placeholders
 from gateway.settings import Misconfigured, Settings, load
 
 BASE = "[environments.live]\nbase_url = 'https://service.example'\n"
@@ -49,12 +51,14 @@ def test_without_a_file_everything_has_its_documented_default() -> None:
     assert settings.environments.configured() == {}
     assert settings.state.url == "sqlite:///gateway.db"
     assert settings.state.encryption_key_file == Path("gateway.key")
+    assert settings.state.mark == Path("gateway.key.mark")
     assert settings.limits.url == "memory://"
     assert (settings.limits.requests_per_hour, settings.limits.body_bytes) == (10_000, 67_108_864)
     assert (settings.upstream.timeout_seconds, settings.upstream.connections) == (25, 100)
     assert settings.upstream.signed_target == "auto"
     assert settings.upstream.inferred_operations == "auto"
     assert settings.legacy.stand_ins == "all"
+    assert (settings.signed.unknown_keys, settings.signed.environment) == ("refuse", "")
     assert settings.legacy.verify_before_start == "warn"
     assert settings.legacy.government_ids == "keep"
     assert settings.legacy.holdup == "remember"
@@ -89,16 +93,18 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 def test_an_unknown_key_is_named_with_its_line() -> None:
     text = BASE + "\n[server]\nport = 1\nprot = 2\n"
-    assert problem(text) == "gateway.toml:6: server.prot: unknown key"
+    assert problem(text) == "gateway.toml:6: server.prot: unknown key; did you mean port?"
 
 
 def test_an_unknown_section_is_named_with_its_line() -> None:
-    assert problem("[sever]\nport = 1") == "gateway.toml:1: sever: unknown key"
+    assert problem("[sever]\nport = 1") == (
+        "gateway.toml:1: sever: unknown key; did you mean server?"
+    )
 
 
 def test_an_unknown_environment_is_named_with_its_line() -> None:
     said = problem("[environments.test]\nbase_url = 'https://service.example'")
-    assert said == "gateway.toml:1: environments.test: unknown key"
+    assert said == "gateway.toml:1: environments.test: unknown key; there is live and sandbox"
 
 
 def test_a_key_outside_its_section_is_named_with_its_line() -> None:
@@ -117,6 +123,12 @@ def test_a_key_outside_its_section_is_named_with_its_line() -> None:
         ("[limits]\nrequests_per_hour = 0", "limits.requests_per_hour"),
         ("[limits]\nbody_bytes = 1", "limits.body_bytes"),
         ("[limits]\nurl = 'http://limits.example'", "limits.url"),
+        ("[load]\nin_flight = 0", "load.in_flight"),
+        ("[load]\nqueue_seconds = 0", "load.queue_seconds"),
+        ("[load]\nconnections = 1", "load.connections"),
+        ("[load]\nhead_seconds = 0", "load.head_seconds"),
+        ("[load]\nbody_bytes_per_second = -1", "load.body_bytes_per_second"),
+        ("[load]\nheld_bytes = 1000", "load.held_bytes"),
         ("[state]\nurl = 'mysql://db'", "state.url"),
         ("[upstream]\ntimeout_seconds = 0", "upstream.timeout_seconds"),
         ("[upstream]\ntimeout_seconds = 'soon'", "upstream.timeout_seconds"),
@@ -126,6 +138,8 @@ def test_a_key_outside_its_section_is_named_with_its_line() -> None:
         ("[legacy]\nstand_ins = 'some'", "legacy.stand_ins"),
         ("[legacy]\nholdup = true", "legacy.holdup"),
         ("[legacy]\nprimary_currency = ''", "legacy.primary_currency"),
+        ("[signed]\nunknown_keys = 'allow'", "signed.unknown_keys"),
+        ("[signed]\nenvironment = 'test'", "signed.environment"),
         ("[vocabulary.current]\nsummary_path = '/v1/batch/summary'", "vocabulary.current.summary_path"),
         ("[vocabulary.current]\nbalance_path = 'balance'", "vocabulary.current.balance_path"),
         ("[vocabulary.legacy]\nwallet = 7", "vocabulary.legacy.wallet"),
@@ -172,6 +186,19 @@ def test_what_is_no_toml_is_named_with_its_line() -> None:
     assert "line 2" in said
 
 
+def test_of_a_mistyped_key_it_is_said_what_may_have_been_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing, unknown = problems("[environments.live]\nbase_ulr = 'https://service.example'")
+    assert missing == "gateway.toml:1: environments.live.base_url: missing"
+    assert unknown.endswith("environments.live.base_ulr: unknown key; did you mean base_url?")
+    assert problem("[server.port]\nx = 1").startswith("gateway.toml:1: server.port: ")
+    assert problem("[limits]\ncolour = 1") == "gateway.toml:2: limits.colour: unknown key"
+    monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PROT", "9000")
+    variable = "environment variable PAYOUT_GATEWAY_SERVER__PROT"
+    assert problem("") == f"{variable}: unknown key; did you mean port?"
+
+
 @pytest.mark.parametrize("text", ["[server]\nport = 1\nport = 2", "[server]\n[server]"])
 def test_a_key_twice_is_a_mistake(text: str) -> None:
     assert "not TOML" in problem(text)
@@ -184,7 +211,7 @@ def test_a_file_that_is_no_text_is_a_mistake() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_a_mistake() -> None:
-    with pytest.raises(Misconfigured, match=r"other\.toml: No such file"):
+    with pytest.raises(Misconfigured, match=r"other\.toml: there is no such file"):
         load(Path("other.toml"))
     with pytest.raises(Misconfigured, match=r"\.: Is a directory"):
         load(Path())
@@ -261,6 +288,8 @@ def test_a_variable_is_enough_without_a_file(monkeypatch: pytest.MonkeyPatch) ->
         ("UPSTREAM__TIMEOUT_SECONDS", "2.5", lambda all_: all_.upstream.timeout_seconds == 2.5),
         ("LIMITS__REQUESTS_PER_HOUR", "5", lambda all_: all_.limits.requests_per_hour == 5),
         ("LEGACY__HOLDUP", "refuse", lambda all_: all_.legacy.holdup == "refuse"),
+        ("STATE__MARK_FILE", "/var/m", lambda all_: all_.state.mark == Path("/var/m")),
+        ("UPSTREAM__ABANDONED_CHECK_SECONDS", "60", lambda all_: all_.upstream.abandoned_check_seconds == 60),
         ("STATE__ENCRYPTION_KEY_FILE", "/run/k", lambda all_: all_.state.encryption_key_file == Path("/run/k")),
         ("VOCABULARY__CURRENT__SCHEME", "own", lambda all_: all_.vocabulary.current.scheme == "own"),
         ("VOCABULARY__LEGACY__WALLET", "own", lambda all_: all_.vocabulary.for_mappings().legacy_wallet == "own"),
@@ -354,7 +383,7 @@ def test_the_file_of_an_address_can_be_named_by_a_variable(
 
 
 def test_the_file_of_an_address_that_is_not_there_is_a_mistake() -> None:
-    assert "database: No such file" in problem("[state]\nurl_file = 'database'")
+    assert "database: there is no such file in" in problem("[state]\nurl_file = 'database'")
 
 
 @pytest.mark.parametrize("text", ["", "mysql://gateway:hush@db", "not an address"])
@@ -400,17 +429,167 @@ def test_one_environment_is_enough_to_run() -> None:
     assert runnable(BASE) == []
 
 
+@pytest.mark.parametrize("line", ["in_flight = 31", "queue = 127"])
+def test_no_merchant_has_more_than_there_is_for_all(line: str) -> None:
+    assert "per_merchant is more than" in problem(f"[load]\n{line}")
+
+
+def test_there_is_room_for_the_largest_body_that_may_come() -> None:
+    (said,) = runnable(f"{BASE}[limits]\nbody_bytes = 100_000_000")
+    assert "load.held_bytes" in said
+    assert (
+        runnable(f"{BASE}[limits]\nbody_bytes = 100_000_000\n[load]\nheld_bytes = 400_000_000")
+        == []
+    )
+
+
 def test_no_environment_cannot_be_run() -> None:
     (said,) = runnable("[server]\nport = 1")
     assert "base_url" in said
 
 
-def test_several_processes_cannot_share_a_file() -> None:
-    (said,) = runnable(BASE + "[server]\nworkers = 2")
-    assert said.startswith("server.workers: ")
-    assert "postgresql" in said
+@pytest.mark.parametrize(
+    "given", ["'soon'", "'2026-02-30'", "'20261130'", "7", "2026-11-30T10:00:00"]
+)
+def test_a_day_that_is_none_is_told_with_one_that_is(given: str) -> None:
+    said = problem(f"[deprecation]\nannounced = 2026-11-01\nsunset = {given}")
+    assert said == ('gateway.toml:3: deprecation.sunset: must be a day, written as "2026-11-30"')
+
+
+@pytest.mark.parametrize("given", ["2026-11-30", "'2026-11-30'"])
+def test_a_day_is_one_of_toml_s_or_a_text(given: str) -> None:
+    settings = load(written(f"[deprecation]\nannounced = {given}"))
+    assert settings.deprecation.announced == date(2026, 11, 30)
+
+
+def test_what_cannot_be_run_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "[server]\nport = 9000\nadmin_port = 9000"
+    (said,) = runnable(BASE + text)
+    assert said.startswith("gateway.toml:5: server.admin_port: is server.port")
+    (said,) = runnable(f"{BASE}[server]\nport = 8081")
+    assert said.startswith("gateway.toml:3: server.admin_port: ")
+    monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__ADMIN_PORT", "9000")
+    (said,) = runnable(f"{BASE}[server]\nport = 9000")
+    assert said.startswith("environment variable PAYOUT_GATEWAY_SERVER__ADMIN_PORT: is ")
+
+
+@pytest.mark.parametrize(
+    ("server", "url"),
+    [
+        ("", "http://127.0.0.1:8080"),
+        ("", "http://localhost:8080/api"),
+        ("", "http://127.0.0.1:8081"),
+        ("host = 'localhost'", "http://[::1]:8080"),
+        ("host = '0.0.0.0'", "http://127.0.0.1:8080"),
+        ("host = '0.0.0.0'", f"http://{socket.gethostname()}:8080"),
+        ("host = '10.1.2.3'\nport = 443", "https://10.1.2.3"),
+    ],
+)
+@pytest.mark.parametrize("key", ["base_url", "legacy_base_url"])
+def test_the_gateway_is_not_its_own_service(server: str, url: str, key: str) -> None:
+    other = "base_url = 'https://service.test'\n" if key != "base_url" else ""
+    text = f"[environments.live]\n{other}{key} = '{url}'\n[server]\n{server}"
+    (said,) = runnable(text)
+    line = 3 if other else 2
+    assert said.startswith(f"gateway.toml:{line}: environments.live.{key}: {url} is this gateway ")
+
+
+@pytest.mark.parametrize(
+    ("server", "url"),
+    [
+        ("", "http://127.0.0.1:8090"),
+        ("", "http://service.test:8080"),
+        ("", "http://127.0.0.2:8080"),
+        ("host = '10.1.2.3'", "http://127.0.0.1:8080"),
+        ("port = 0", "http://127.0.0.1"),
+    ],
+)
+def test_another_s_address_is_not_the_gateway_s(server: str, url: str) -> None:
+    assert runnable(f"[environments.live]\nbase_url = '{url}'\n[server]\n{server}") == []
+
+
+def test_where_settings_are_from_is_no_part_of_them() -> None:
+    assert load(written(BASE)) == load(written(f"# the same\n{BASE}"))
+
+
+def test_an_address_of_the_example_is_a_placeholder() -> None:
+    addresses = "legacy_base_url = 'https://old.service.example'\n[environments.sandbox]\n"
+    text = f"{BASE}{addresses}base_url = 'https://service.example.com'"
+    first, second = placeholders(load(written(text)))
+    assert first.startswith("gateway.toml:2: environments.live.base_url: https://service.example ")
+    assert second.startswith("gateway.toml:3: environments.live.legacy_base_url: ")
+
+
+def test_several_processes_can_share_neither_a_file_nor_what_is_in_memory() -> None:
+    state, limit = runnable(BASE + "[server]\nworkers = 2")
+    assert state.startswith("gateway.toml:4: server.workers: ")
+    assert "postgresql" in state
+    assert limit.startswith("gateway.toml:4: server.workers: memory:// ")
+    assert "redis://" in limit
+
+
+@pytest.mark.parametrize("key", ["upstream.ca_file", "environments.live.ca_file"])
+def test_a_file_of_authorities_that_cannot_be_read_is_told_with_its_place(key: str) -> None:
+    section, name = key.rsplit(".", 1)
+    text = f"[{section}]\n{name} = '/nowhere/at-all.pem'\n"
+    more = "base_url = 'https://service.test'\n"
+    text += more if section.startswith("env") else f"[environments.live]\n{more}"
+    (said,) = runnable(text)
+    assert said.startswith(f"gateway.toml:2: {key}: /nowhere/at-all.pem cannot be used")
+
+
+def test_unknown_keys_are_forwarded_only_to_an_environment_that_is_named_and_configured() -> None:
+    forward = BASE + "[signed]\nunknown_keys = 'forward'\n"
+    assert problem(forward) == (
+        'gateway.toml:3: signed: unknown_keys = "forward" needs environment, "live" or "sandbox"'
+    )
+    assert runnable(forward + "environment = 'live'") == []
+    (said,) = runnable(forward + "environment = 'sandbox'")
+    assert (
+        said
+        == "gateway.toml:5: signed.environment: is sandbox, and [environments.sandbox] is not configured"
+    )
 
 
 def test_settings_made_in_code_know_no_other_keys() -> None:
     with pytest.raises(ValueError, match="colour"):
         Settings(colour="red")
+
+
+# Secrets of the admin port and of a proxy.
+
+
+def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("token").write_text("a-token-of-some-length\n")
+    monkeypatch.setenv("PAYOUT_GATEWAY_UPSTREAM__PROXY_CREDENTIALS", "gate:hush")
+    text = "[server]\nadmin_token_file = 'token'\n[upstream]\nproxy = 'http://proxy.example:3128'"
+    settings = load(written(text))
+    assert settings.server.admin_token.get_secret_value() == "a-token-of-some-length"
+    assert settings.upstream.proxy_credentials.get_secret_value() == "gate:hush"
+    assert "hush" not in repr(settings)
+    assert "a-token" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[server]\nadmin_token = 'hush-hush-hush-hush'", "server.admin_token: is a secret"),
+        ("[upstream]\nproxy_credentials = 'gate:hush'", "upstream.proxy_credentials: is a secret"),
+        ("[server]\nadmin_token_file = 'short'", "at least 16 visible characters"),
+        ("[server]\nadmin_token_file = 'empty'", "at least 16 visible characters"),
+        ("[server]\nadmin_token_file = 'missing'", "missing: there is no such file"),
+        ("[server]\ntls_key_file = 'short'", "need each other"),
+        ("[upstream]\nproxy_credentials_file = 'short'", "of no use without proxy"),
+        ("[upstream]\nproxy = 'http://gate:hush@proxy.example'", "without query, fragment or credentials"),
+        ("[upstream]\nproxy = 'socks5://proxy.example'", "upstream.proxy"),
+        ("[upstream]\nproxy = 'http://p'\nproxy_credentials_file = 'short'", "name:password"),
+    ],
+)  # fmt: skip
+def test_a_secret_in_the_wrong_place_is_a_mistake_that_does_not_repeat_it(
+    text: str, says: str
+) -> None:
+    Path("short").write_text("hush")
+    Path("empty").write_text("")
+    said = " ".join(problems(text))
+    assert says in said
+    assert "hush" not in said

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.keyed import Keyed
 from gateway.settings import CurrentWords
 from gateway.signing import Pair, in_form, signature, signed_headers, signed_text
 
@@ -16,7 +17,7 @@ VECTORS = sorted(SIGNATURES.glob("*.json"))
 def test_the_signature_is_the_one_openssl_makes(vector: Path):
     made = json.loads(vector.read_text("utf-8"))
     assert made["signature"] == signature(
-        made["secret_key"],
+        Keyed(made["secret_key"].encode()),
         made["timestamp"],
         made["method"],
         made["target"],
@@ -49,7 +50,7 @@ def test_the_headers_are_in_the_services_words():
         Pair("AK", "SK"), words, stamp=7, method="GET", target="/v1/x", body=b""
     )
     assert headers == {
-        "Authorization": f"prsign AK:{signature('SK', 7, 'GET', '/v1/x', b'')}",
+        "Authorization": f"prsign AK:{signature(Keyed(b'SK'), 7, 'GET', '/v1/x', b'')}",
         "X-PR-Timestamp": "7",
     }
 

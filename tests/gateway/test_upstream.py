@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
-import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
@@ -21,7 +20,7 @@ from gateway.attempt import Attempt
 from gateway.clock import Clock
 from gateway.settings import CurrentWords, Settings
 from gateway.signing import Pair, signature
-from gateway.upstream import Upstream, open_upstream
+from gateway.upstream import Deadline, Upstream, open_upstream
 from mappings.grammar import Unknown, Unreachable
 
 PAIR = Pair("AK", "SK")
@@ -48,7 +47,7 @@ class Seen:
 
     def signed_over(self, target: str) -> bool:
         method = self.line.split(" ")[0]
-        made = signature(PAIR.secret_key, self.stamp, method, target, self.body)
+        made = signature(PAIR.keyed, self.stamp, method, target, self.body)
         return self.headers["authorization"] == f"svcsign AK:{made}"
 
 
@@ -158,7 +157,7 @@ async def running(play: Play):
 def configured(port: int, *, prefix: str = "", body_bytes: int = 1 << 26, **upstream) -> Settings:
     return Settings(
         environments={"live": {"base_url": f"http://127.0.0.1:{port}{prefix}"}},
-        upstream={"timeout_seconds": 1, **upstream},
+        upstream={"timeout_seconds": 10, **upstream},
         limits={"body_bytes": body_bytes},
     )
 
@@ -254,6 +253,37 @@ async def test_a_large_body_is_sent_whole_and_signed():
     async with between(checks(), timeout_seconds=10) as (service, upstream):
         assert (await write(upstream, body=body)).status == 200
     assert service.seen[0].body == body
+
+
+async def test_a_credential_brings_no_header_of_its_own_with_it():
+    async with between(always(http())) as (service, upstream):
+        pair = Pair("AK\r\nX-Other: 1", "SK")
+        with pytest.raises(Unreachable):
+            await upstream.send("live", pair, "GET", "/v1/x", None, request_id="r", write=False)
+    assert service.seen == []
+
+
+async def test_a_connection_whose_request_was_answered_before_it_was_whole_is_not_used_again():
+    lines: list[bytes] = []
+    over = asyncio.Event()
+
+    async def answers_the_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append(await reader.readline())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(http(413, NO))
+        await over.wait()  # and takes nothing of the body
+        writer.transport.abort()
+
+    server = await asyncio.start_server(answers_the_head, "127.0.0.1", 0, limit=1024)
+    port = server.sockets[0].getsockname()[1]
+    async with open_upstream(configured(port)) as upstream:
+        for _ in range(2):
+            reply = await write(upstream, body=b"x" * 32 * 1024 * 1024)
+            assert reply.status == 413
+    assert lines == [b"POST /v1/batches/B-1 HTTP/1.1\r\n"] * 2, "each on a connection of its own"
+    over.set()
+    server.close()
+    await server.wait_closed()
 
 
 async def test_cookies_are_not_kept():
@@ -354,17 +384,12 @@ async def test_a_read_that_is_answered_the_second_time_has_two_attempts_each_sig
 
 
 async def test_an_attempt_cannot_be_signed_twice():
-    async with aiohttp.ClientSession() as session:
-        request = aiohttp.ClientRequest(
-            "GET",
-            aiohttp.client.URL("http://h/v1/x"),
-            loop=asyncio.get_running_loop(),
-            session=session,
-        )
-        attempt = Attempt(PAIR, CurrentWords(), "GET", "/v1/x", "/v1/x", b"", time.time, 0.0)
-        await attempt.sign(request)
-        with pytest.raises(RuntimeError, match="once"):
-            await attempt.sign(request)
+    headers: dict[str, str] = {}
+    words, target = CurrentWords(), "/v1/x"
+    attempt = Attempt(PAIR, words, "GET", target, target, b"", time.time, 0.0, came=lambda _: None)
+    await attempt.sign(headers)
+    with pytest.raises(RuntimeError, match="once"):
+        await attempt.sign(headers)
 
 
 # Never left, or unknown.
@@ -373,7 +398,7 @@ async def test_an_attempt_cannot_be_signed_twice():
 async def test_a_refused_connection_is_unreachable_for_reads_and_writes(unused_tcp_port: int):
     async with open_upstream(configured(unused_tcp_port)) as upstream:
         for call in (get, write):
-            with pytest.raises(Unreachable, match="Cannot connect"):
+            with pytest.raises(Unreachable, match="cannot connect to"):
                 await call(upstream)
 
 
@@ -418,7 +443,9 @@ async def test_a_write_that_waited_for_a_place_in_vain_is_unreachable():
 
 async def _unsigned(request, handler):
     class Unsigned:
-        async def sign(self, request):
+        path = request.url.raw_path_qs
+
+        async def sign(self, headers):
             pass
 
     request.attempt = Unsigned()
@@ -494,6 +521,7 @@ async def test_what_comes_unasked_is_not_taken_for_the_next_answer(late: float, 
             reply = await write(upstream)
             assert (reply.body, reply.attempts) == (OK, 1)
             await asyncio.sleep(late * 2)
+            await asyncio.sleep(late)  # time to hear of it, also where the machine was held up
     assert (len(service.seen), service.connections) == (3, 3)
 
 
@@ -729,3 +757,24 @@ def test_without_its_c_extensions_aiohttp_is_refused_with_what_to_do():
     )
     assert "Misconfigured: aiohttp runs without its C extensions" in bare.stderr
     assert "AIOHTTP_NO_EXTENSIONS" in bare.stderr
+
+
+async def test_a_call_has_the_longer_the_more_bytes_it_sends_and_is_answered() -> None:
+    deadline = Deadline(1, bytes_per_second=100)
+    async with deadline.of(50) as timeout:
+        when = timeout.when()
+        assert when is not None
+        assert str(deadline) == "no answer within 1.5 s"
+        deadline.came(150)
+        deadline.came(50)
+        assert timeout.when() == pytest.approx(when + 2)
+    assert str(deadline) == "no answer within 3.5 s"
+
+
+async def test_where_no_rate_is_set_every_call_has_as_long() -> None:
+    deadline = Deadline(1, bytes_per_second=0)
+    async with deadline.of(10**9) as timeout:
+        when = timeout.when()
+        deadline.came(10**9)
+        assert timeout.when() == when
+    assert str(deadline) == "no answer within 1 s"

@@ -9,7 +9,7 @@ import simplejson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.wire import DEPTH, DIGITS, Number, Unreadable, read, write
+from gateway.wire import DEPTH, DIGITS, Number, Unreadable, again, ordered, read, write
 
 
 def nested(levels: int) -> bytes:
@@ -185,7 +185,7 @@ def test_reasons_hold_nothing_of_the_input():
         {1, 2},
         object(),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_not_json_is_not_written(value: object):
     with pytest.raises(TypeError):
@@ -206,3 +206,12 @@ def test_tuples_are_arrays_and_decimals_of_our_own_are_written_by_their_text():
 def test_simplejson_runs_with_its_speedups():
     assert simplejson.encoder.c_make_encoder is not None
     assert simplejson.decoder.c_scanstring is not None
+
+
+def test_what_is_ordered_is_the_same_for_every_order_of_fields_and_otherwise_as_it_is_written() -> (
+    None
+):
+    value = read('{"b":[1.10,{"é":null,"a":1E5}],"a":"ü","B":true}'.encode())
+    turned = read('{"B":true,"a":"ü","b":[1.10,{"a":1E5,"é":null}]}'.encode())
+    assert b"".join(ordered(value)) == b"".join(ordered(turned)) == write(turned)
+    assert again(value) == write(value)

@@ -216,6 +216,13 @@ def test_an_account_is_sent_and_read_in_the_service_s_words() -> None:
     }
 
 
+def test_a_summary_s_figures_by_method_are_read_from_the_service_s_words() -> None:
+    told = {"batchSummary": {"id": "payco", "methods": {"payco": {}, "bank-transfer": {}}}}
+    assert CURRENT.inward(current.SummaryAnswer, told) == {
+        "batchSummary": {"id": "payco", "methods": {"wallet": {}, "bank-transfer": {}}}
+    }
+
+
 @pytest.mark.parametrize("word", ["wallet", "bank-transfer"])
 def test_the_filter_of_a_list_is_read_and_asked_in_each_side_s_words(word: str) -> None:
     spelled = {"wallet": ("paypal", "payco")}.get(word, (word, word))

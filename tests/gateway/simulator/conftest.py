@@ -1,4 +1,4 @@
-"""A client of the current interface with signing lines of its own, and simulators to point it at."""
+"""Clients of both interfaces with lines of their own, and simulators to point them at."""
 
 import hashlib
 import hmac
@@ -140,7 +140,7 @@ async def connect(clock):
 
         async def connect(**settings):
             service = Service(**{"clock": clock, "seed": 1, **settings})
-            simulator = await start(service=service)
+            simulator = await start(service=service, legacy_port=0)
             stack.push_async_callback(simulator.stop)
             session = await stack.enter_async_context(aiohttp.ClientSession())
             return Client(session, simulator)

@@ -125,6 +125,48 @@ def test_it_can_have_no_inferred_operations_and_answer_barely():
         assert (status, answer["batchSummary"]["status"]) == (200, "processed")
 
 
+def legacy_list(url, api_key):
+    request = urllib.request.Request(f"{url}/v1/recipients", headers={"X-API-Key": api_key})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.status, json.load(refused)
+
+
+def test_it_serves_both_faces_at_once_over_the_same_state():
+    with running("--legacy-port", "0", lines=3) as (_, url, printed):
+        legacy = re.search(r"http://\S+", printed[1])[0]
+        assert "legacy" in printed[1]
+        assert legacy != url
+        line = json.loads(re.search(r"\{.*\}", printed[2])[0])
+        assert legacy_list(legacy, line["api_key"])[1]["meta"]["records"] == 0
+        person = '{"type": "business", "name": "Acme", "email": "acme@example.com"}'
+        _, made = called(url, "POST", "/v1/recipients", person)
+        _status, answer = legacy_list(legacy, line["api_key"])
+        assert [each["id"] for each in answer["recipients"]] == [made["recipient"]["id"]]
+        assert legacy_list(legacy, "wrong")[0] == 403
+
+
+def test_the_legacy_face_takes_the_api_keys_of_the_file():
+    keys = [
+        {"merchant": "acme", "environment": "live", "access_key": "AK1", "secret_key": "one"},
+        {"merchant": "acme", "environment": "live", "access_key": "AK2", "secret_key": "two"},
+        {"merchant": "zeta", "environment": "live", "access_key": "AK3", "secret_key": "three"},
+    ]
+    api_keys = [{"api_key": "first"}, {}, {"api_key": "second"}]
+    text = "\n".join(json.dumps({**key, **own}) for key, own in zip(keys, api_keys, strict=True))
+    arguments = ("--keys", "-", "--seed", "1", "--recipients", "9", "--legacy-port", "0")
+    with running(*arguments, lines=2, stdin=text) as (_, _, printed):
+        legacy = re.search(r"http://\S+", printed[1])[0]
+        found = [legacy_list(legacy, key) for key in ("first", "second")]
+        assert [status for status, _ in found] == [200, 200]
+        ids = [{each["id"] for each in answer["recipients"]} for _, answer in found]
+        assert not ids[0] & ids[1]
+        assert legacy_list(legacy, "simulator-api-key")[0] == legacy_list(legacy, "")[0] == 403
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -135,6 +177,12 @@ def test_it_can_have_no_inferred_operations_and_answer_barely():
         ('{"merchant": "a", "environment": "live", "access_key": "b", "secret_key": "hush"}\n' * 2,
          "twice"),
         ('["hush"]', "line 1 has no merchant"),
+        (('{"merchant": "a", "environment": "live", "access_key": "b", "secret_key": "c", '
+         '"api_key": 7}'), "line 1 has an api_key that is not text"),
+        (('{"merchant": "a", "environment": "live", "access_key": "b", "secret_key": "c", '
+         '"api_key": "hush"}\n'
+         '{"merchant": "d", "environment": "live", "access_key": "e", "secret_key": "f", '
+         '"api_key": "hush"}'), "stands for two merchants"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_keys_is_one_line(text, said):
@@ -148,9 +196,11 @@ def test_what_is_wrong_with_keys_is_one_line(text, said):
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_in_use_is_one_line():
+@pytest.mark.parametrize("ports", [("--port",), ("--port", "0", "--legacy-port")])
+def test_a_port_in_use_is_one_line(ports):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run([*RUN, "--port", port], capture_output=True, text=True, check=False)
+        command = [*RUN, *ports, port]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"Error: Cannot listen on 127.0.0.1 port {port}: it is in use\n"

@@ -100,8 +100,9 @@ async def test_a_recipient_becomes_active_with_an_address_and_an_account(
     assert set(answer.json["recipient"]["address"].values()) == {None}
 
 
-async def test_a_wallet_needs_no_more_of_the_address_than_its_country(client, wallet):
-    made = await client.recipient(address={"country": "FR"})
+@pytest.mark.parametrize("address", [{"country": "FR"}, None])
+async def test_a_wallet_needs_no_address(client, wallet, address):
+    made = await client.recipient(address=address)
     await client.account(made, **wallet)
     assert (await client.read(made))["status"] == "active"
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import make_url
+from alembic import command
+from sqlalchemy import Connection, make_url
 
 from gateway.settings import State
+from gateway.store.engine import parsed, postgresql_engine, sqlite_engine, sqlite_file
 from gateway.store.keyfile import make_key_file
+from gateway.store.migrate import configuration
+from gateway.store.store import Store, utc_now
 
 POSTGRES = os.environ.get(
     "PAYOUT_GATEWAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -33,8 +38,8 @@ def administer(dsn: str, *statements: str) -> None:
     asyncio.run(run())
 
 
-@pytest.fixture(scope="session")
-def database() -> Iterator[str]:
+def made_database() -> Iterator[str]:
+    """The address of a database of one's own, dropped afterwards; skips where there can be none."""
     name = f"payout_gateway_{secrets.token_hex(6)}"
     try:
         administer(POSTGRES, f"CREATE DATABASE {name}")
@@ -44,6 +49,11 @@ def database() -> Iterator[str]:
         pytest.skip(f"no PostgreSQL at {make_url(POSTGRES).host}: {error}")
     yield make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
     administer(POSTGRES, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[str]:
+    yield from made_database()
 
 
 @pytest.fixture
@@ -65,3 +75,19 @@ def state(request: pytest.FixtureRequest) -> State:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, State)
     return found
+
+
+@asynccontextmanager
+async def at_revision(state: State, revision: str) -> AsyncIterator[Store]:
+    """A state as an earlier version left it."""
+    address = parsed(state.url)
+    file = sqlite_file(address)
+    store = Store(sqlite_engine(file) if file else postgresql_engine(address), "", utc_now)
+
+    def upgrade(connection: Connection) -> None:
+        command.upgrade(configuration(connection), revision)
+
+    async with store.write() as connection:
+        await connection.run_sync(upgrade)
+    yield store
+    await store.close()

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -113,6 +115,16 @@ async def test_made_files_are_their_owners_alone(sqlite: State) -> None:
         os.umask(before)
     for path in (sqlite_path(sqlite), key_file(sqlite)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_sqlite_s_journal_is_kept_while_it_is_used_and_not_left_behind(
+    sqlite: State,
+) -> None:
+    journal = Path(f"{sqlite_path(sqlite)}-journal")
+    async with open_store(sqlite) as store:
+        await Ledger(store).record(ACME, "batch", "B-1", {"n": 1})
+        assert journal.exists()
+    assert not journal.exists()
 
 
 async def test_sqlite_keeps_a_rollback_journal_and_foreign_keys(sqlite: State) -> None:
@@ -344,3 +356,40 @@ async def test_a_file_that_another_process_keeps_locked_is_unavailable(sqlite: S
         finally:
             other.close()
         await Ledger(store).learn("live", "x", 1)
+
+
+async def test_a_second_gateway_on_one_sqlite_file_is_told_so(tmp_path: Path) -> None:
+    state = State(url=f"sqlite:///{tmp_path}/a.db", encryption_key_file=tmp_path / "a.key")
+    async with open_store(state, serves=True):
+        with pytest.raises(StoreUnavailable, match="another gateway serves"):
+            async with open_store(state, serves=True):
+                pass
+        async with open_store(state):
+            pass  # a command only looks
+    async with open_store(state, serves=True):
+        pass
+
+
+async def test_who_is_cancelled_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """A reading that is cut off would keep SQLite's until its garbage is collected."""
+    file = tmp_path / "gateway.db"
+    state = State(url=f"sqlite:///{file}", encryption_key_file=tmp_path / "gateway.key")
+    rows = text("SELECT name FROM sqlite_master")
+
+    async def read(store: Store) -> None:
+        while True:
+            async with store.read() as connection:
+                await connection.execute(rows)
+
+    async with open_store(state) as store:
+        for number in range(100):
+            reading = asyncio.create_task(read(store))
+            await asyncio.sleep(number / 10_000)
+            gc.disable()
+            try:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+                with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+            finally:
+                gc.enable()

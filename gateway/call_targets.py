@@ -1,0 +1,29 @@
+"""Request targets of the current interface, as they are sent and as they are signed."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+from mappings.current import BALANCE, SUMMARY, Endpoint
+from mappings.grammar import Call, Vocabulary
+from mappings.spelling import of_current
+
+
+class Targets:
+    """Paths and queries in a service's own words."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._spelling = of_current(vocabulary)
+        self._paths = {
+            SUMMARY: vocabulary.current_summary_path,
+            BALANCE: vocabulary.current_balance_path,
+        }
+
+    def of(self, call: Call, endpoint: Endpoint) -> str:
+        """``/v1/...``, percent-encoded, with its query."""
+        path = f"/v1{call.path}"
+        if own := self._paths.get(endpoint.path):
+            found = endpoint.pattern.fullmatch(call.path)
+            path = own.format(**(found.groupdict() if found else {}))
+        query = self._spelling.outward(endpoint.query, dict(call.query))
+        return path + (f"?{urlencode(query, quote_via=quote)}" if query else "")

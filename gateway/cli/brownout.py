@@ -1,0 +1,179 @@
+"""`payout-gateway brownout`: interruptions on purpose."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed, table
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.store.brownout_rows import Brownout, Hit
+    from gateway.store.usage_rows import Used
+
+
+class Moment(click.ParamType[datetime]):
+    name = "moment"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail("write it as 2026-11-30T09:00Z", param, ctx)
+        if moment.tzinfo is None:
+            self.fail("say in which zone it is: 2026-11-30T09:00Z", param, ctx)
+        return moment.astimezone(UTC)
+
+
+@click.group()
+def brownout() -> None:
+    """Refuse chosen requests for a while, on purpose, before the legacy interface ends."""
+
+
+@brownout.command("schedule")
+@click.option("--from", "begins_at", type=Moment(), help="Default: now.")
+@click.option("--until", "ends_at", type=Moment(), required=True)
+@click.option(
+    "--merchant", "merchants", metavar="NAME", multiple=True, help="Only these merchants' requests."
+)
+@click.option(
+    "--key", "keys", metavar="NAME", multiple=True, help="Only these keys', by name or beginning."
+)
+@click.option(
+    "--operation",
+    "operations",
+    multiple=True,
+    help="Only these, as `operations` names them, or a group such as batches.",
+)
+@click.option("--dry-run", is_flag=True, help="Refuse nobody; count whom it would have hit.")
+@config_option
+def schedule(
+    *,
+    begins_at: datetime | None,
+    ends_at: datetime,
+    merchants: tuple[str, ...],
+    keys: tuple[str, ...],
+    operations: tuple[str, ...],
+    dry_run: bool,
+    settings: Settings,
+) -> None:
+    """Schedule a window; lists who used what it is about in the last seven days.
+
+    For several merchants or keys it is a window for each.
+    """
+    from gateway.store import open_store
+    from gateway.store.brownout_rows import add_brownout
+    from gateway.store.key_rows import listed_keys
+    from gateway.windows import NoWindow, named, of_somebody, users_of, window
+
+    async def done() -> tuple[list[Brownout], list[Used]]:
+        async with open_store(settings.state, create=False) as store:
+            known = await listed_keys(store)
+            scheduled = [of_somebody(one, known) for one in those]
+            for one in scheduled:
+                await add_brownout(store, one)
+            return scheduled, await users_of(store, *scheduled)
+
+    now = datetime.now(UTC)
+    begins_at = begins_at or now
+    try:
+        chosen = named(operations)
+        those = [
+            window(now, (begins_at, ends_at), merchant, key, chosen, refuses=not dry_run)
+            for merchant in merchants or ("",)
+            for key in keys or ("",)
+        ]
+        scheduled, hit = completed(done())
+    except NoWindow as why:
+        raise Mistake(f"--{why}") from None
+    what = "counts requests" if dry_run else "refuses requests"
+    for one in scheduled:
+        about = "".join(f" of {name}" for name in (one.merchant, one.key) if name)
+        click.echo(f"Brownout {one.id} {what}{about} from {_text(begins_at)} to {_text(ends_at)}.")
+    if not hit:
+        click.echo("In the last seven days nobody used what it is about.")
+        return
+    click.echo("In the last seven days these used what it is about:\n")
+    heads = ["merchant", "environment", "key", "operation", "requests", "last"]
+    table(heads, [[*_whose(each), str(each.requests), _text(each.last_at)] for each in hit])
+
+
+def _whose(used: Used) -> list[str]:
+    return [used.merchant, used.environment, used.key, used.operation]
+
+
+@brownout.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@config_option
+def listed(*, as_json: bool, settings: Settings) -> None:
+    """List the windows, and whom they hit."""
+    from gateway.store import open_store
+    from gateway.store.brownout_rows import all_brownouts, hits_of
+    from gateway.windows import about, state_of
+
+    async def read() -> tuple[list[Brownout], dict[str, dict[Hit, int]]]:
+        async with open_store(settings.state, create=False) as store:
+            return await all_brownouts(store), await hits_of(store)
+
+    those, hits = completed(read())
+    now = datetime.now(UTC)
+    if as_json:
+        told = [_as_json(one, hits.get(one.id, {}), state_of(one, now)) for one in those]
+        click.echo(json.dumps({"brownouts": told}, indent=2))
+        return
+    if not those:
+        click.echo("No brownout is scheduled, and none was.")
+    for one in those:
+        what = "refuses" if one.refuses else "only counts"
+        span = f"{_text(one.begins_at)} to {_text(one.ends_at)}"
+        click.echo(f"{one.id}  {span}  {what}: {about(one)}")
+        click.echo(f"    {state_of(one, now)}")
+        for hit, count in hits.get(one.id, {}).items():
+            click.echo(f"    {hit.owner} {hit.key}  {hit.operation}: {count} requests")
+
+
+def _as_json(one: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "from": _text(one.begins_at),
+        "until": _text(one.ends_at),
+        "merchant": one.merchant or None,
+        "key": one.key or None,
+        "operations": list(one.operations),
+        "refuses": one.refuses,
+        "state": state,
+        "hits": [
+            {**hit.owner._asdict(), "key": hit.key, "operation": hit.operation, "requests": count}
+            for hit, count in hits.items()
+        ],
+    }
+
+
+@brownout.command("off")
+@click.argument("brownout_id", required=False)
+@config_option
+def off(*, brownout_id: str | None, settings: Settings) -> None:
+    """Switch one off, or every one that is not over; running gateways follow within a second."""
+    from gateway.store import open_store
+    from gateway.store.brownout_rows import end_brownouts
+
+    async def done() -> int:
+        async with open_store(settings.state, create=False) as store:
+            return await end_brownouts(store, store.clock(), brownout_id)
+
+    count = completed(done())
+    if brownout_id and not count:
+        raise Mistake(f"{brownout_id}: no brownout of this id is scheduled or under way")
+    click.echo(f"{count} switched off." if count else "None was scheduled or under way.")
+
+
+def _text(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,313 @@
+"""`payout-gateway compare`: two services asked the same, and how their answers differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed, table
+from gateway.cli.progress import progress
+
+if TYPE_CHECKING:
+    from gateway.compare.mask import Eye
+    from gateway.compare.run import Run
+    from gateway.compare.shapes import Group, Operation, Report, Unasked
+    from gateway.compare.sides import Side
+    from gateway.compare.steps import Input
+
+CONTROL_KEY = "CONTROL_API_KEY"
+CANDIDATE_KEY = "CANDIDATE_API_KEY"
+
+FEW = 5
+"""So many steps that were not compared are told on the screen."""
+
+FIRST = 20
+"""So many differences are told on the screen; the report files have all."""
+
+STANDARD_OUTPUT = Path("-")
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=_FILE)
+@click.option(
+    "--control", required=True, metavar="URL", help="The service that is right: the legacy one."
+)
+@click.option(
+    "--candidate", required=True, metavar="URL", help="The one to be compared with it: a gateway."
+)
+@click.option("--allow-writes", is_flag=True, help="Send writes too, to both sides. They are real.")
+@click.option(
+    "--json",
+    "json_file",
+    type=_FILE,
+    metavar="FILE",
+    help="Write the report as JSON; - is standard output.",
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=_FILE,
+    metavar="FILE",
+    help="Write the report as one page that opens in any browser.",
+)
+@click.option(
+    "--rules",
+    "rules_files",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    help="What to overlook, and why (TOML).",
+)
+@click.option(
+    "--measure-noise", is_flag=True, help="Ask control twice: what differs from itself is noise."
+)
+@click.option(
+    "--ids",
+    type=click.Choice(["paired", "same"]),
+    default="paired",
+    show_default=True,
+    help="Whether each side may have ids of its own.",
+)
+@click.option("--key-order", is_flag=True, help="Compare the order of keys in objects as well.")
+@click.option(
+    "--show-values", is_flag=True, help="Show personal data in the reports; it is masked otherwise."
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(1, 100),
+    default=5,
+    show_default=True,
+    help="How many examples of each difference.",
+)
+@click.option(
+    "--side-by-side",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="How many steps are under way at once.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=30,
+    show_default=True,
+    help="Seconds for one answer.",
+)
+def compare(
+    *,
+    inputs: tuple[Path, ...],
+    control: str,
+    candidate: str,
+    allow_writes: bool,
+    json_file: Path | None,
+    html_file: Path | None,
+    rules_files: tuple[Path, ...],
+    measure_noise: bool,
+    ids: Literal["paired", "same"],
+    key_order: bool,
+    show_values: bool,
+    examples: int,
+    side_by_side: int,
+    timeout: float,
+) -> None:
+    """Ask two services the same, and tell how their answers differ.
+
+    An INPUT is a scenario (TOML), recorded traffic (HAR 1.2) or a list of reads. The keys are taken
+    from the environment: CONTROL_API_KEY and CANDIDATE_API_KEY. Exit code 0: equal. 1: they differ.
+    2: could not be compared.
+    """
+    from gateway.compare.examples import Viewer
+    from gateway.compare.findings import Findings
+    from gateway.compare.mask import Eye
+    from gateway.compare.pairing import Pairing
+    from gateway.compare.report import report_of, without_keys
+    from gateway.compare.run import Options, Run
+
+    keys = (_key(CONTROL_KEY), _key(CANDIDATE_KEY))
+    eye = Eye(keys, show_values)
+    with _mistakes(eye):
+        run = Run(
+            _read(inputs, rules_files),
+            *_sides((control, candidate), keys, timeout, side_by_side),
+            findings=Findings(Viewer(eye), examples),
+            pairing=Pairing(apart=ids == "paired"),
+            options=Options(allow_writes, measure_noise, side_by_side, key_order),
+            token=secrets.token_hex(4),
+            own=(secrets.token_hex(6), secrets.token_hex(6)),
+        )
+    with (
+        _kept(json_file, private=show_values) as as_json,
+        _kept(html_file, private=show_values) as as_html,
+    ):
+        _play(run)
+        report = without_keys(report_of(run), eye)
+        as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        if html_file:
+            as_html(_page(report))
+    if json_file != STANDARD_OUTPUT and (report["operations"] or report["remarks"]):
+        _tell(report)
+    if report["result"] == "could not run":
+        raise Mistake(report["sentence"])
+    click.get_current_context().exit(report["exit_code"])
+
+
+@contextmanager
+def _mistakes(eye: Eye) -> Iterator[None]:
+    from gateway.compare.mistakes import Unusable
+
+    try:
+        yield
+    except Unusable as unusable:
+        raise Mistake(eye.plain(str(unusable))) from None
+
+
+def _read(inputs: tuple[Path, ...], rules_files: tuple[Path, ...]) -> list[Input]:
+    from gateway.compare.inputs import read_input, text_of
+    from gateway.compare.rules import Rules, rules_file
+    from gateway.compare.run import check_playable
+
+    rules = Rules()
+    for path in rules_files:
+        rules = rules.and_then(rules_file(text_of(path), str(path)))
+    read = [read_input(path, rules) for path in inputs]
+    check_playable(read)
+    return read
+
+
+def _sides(
+    urls: tuple[str, str], keys: tuple[str, str], seconds: float, at_once: int
+) -> tuple[Side, Side]:
+    from gateway.compare.sides import Side
+
+    return (
+        Side("control", urls[0], keys[0], seconds=seconds, at_once=at_once),
+        Side("candidate", urls[1], keys[1], seconds=seconds, at_once=at_once),
+    )
+
+
+def _page(report: Report) -> str:
+    from gateway.compare.page import page_of
+
+    return page_of(report)
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise Mistake(f"{variable} is not set: the API key of that side is taken from there")
+    if not key.isascii() or not key.isprintable():
+        raise Mistake(f"{variable}: an API key is printable ASCII")
+    return key
+
+
+def _play(run: Run) -> None:
+    with progress("Comparing") as run.progress:
+        completed(run.play())
+
+
+@contextmanager
+def _kept(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]]:
+    """Takes a text for a file that is known to be writable before anything is asked of anybody.
+
+    What was there stays until the whole of the new text has been written.
+    """
+    if path is None:
+        yield lambda _text: None
+    elif path == STANDARD_OUTPUT:
+        yield lambda text: click.echo(text, nl=False)
+    elif path.exists() and not path.is_file():
+        yield partial(_write, path)
+    else:
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            os.close(
+                os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666)
+            )
+        except OSError as error:
+            raise Mistake(f"{path} cannot be written: {error.strerror}") from None
+        try:
+            yield partial(_write_over, path, draft)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def _write_over(path: Path, draft: Path, text: str) -> None:
+    _write(draft, text)
+    draft.replace(path)
+
+
+def _tell(report: Report) -> None:
+    for name in ("control", "candidate"):
+        side = report[name]
+        typical = "" if side["median_ms"] is None else f", typically in {side['median_ms']:g} ms"
+        click.echo(f"{name:9}  {side['url']}  {side['answers']:,} answers{typical}")
+    if report["operations"]:
+        click.echo()
+        heads = ["operation", "answers", "equal", "different", "status of control/candidate"]
+        table(heads, [_operation(one) for one in report["operations"]])
+    _tell_differences(report)
+    _tell_what_was_not(report)
+    if report["remarks"]:
+        click.echo()
+    for remark in report["remarks"]:
+        click.echo(_printable(f"- {remark}"))
+    if report["result"] != "could not run":
+        click.echo(f"\n{report['sentence']}")
+
+
+def _tell_differences(report: Report) -> None:
+    found = report["differences"]
+    if found:
+        click.echo()
+        heads = ["difference", "operation", "where", "answers", "control", "candidate"]
+        table(heads, [_difference(one) for one in found[:FIRST]])
+    if len(found) > FIRST:
+        click.echo(f"… and {len(found) - FIRST} more; --html and --json write them all")
+    if report["noise"]:
+        click.echo(f"\nNoise: at {len(report['noise'])} places control differs from itself.")
+
+
+def _tell_what_was_not(report: Report) -> None:
+    titles = {"not answered": "failed", "not sent": "not_sent", "skipped": "skipped"}
+    for title, name in titles.items():
+        those: list[Unasked] = report[name]  # type: ignore[literal-required]
+        if those:
+            click.echo(f"\n{title}:")
+        for one in those[:FEW]:
+            told = f"{one['input']} {one['step']}: {one['request']}: {one['why']}"
+            click.echo(_printable(f"  {told}"))
+        if len(those) > FEW:
+            click.echo(f"  … and {len(those) - FEW} more")
+
+
+def _operation(one: Operation) -> list[str]:
+    statuses = ", ".join(f"{pair}: {count}" for pair, count in one["statuses"].items())
+    counts = (one["compared"], one["equal"], one["different"])
+    return [one["request"], *map(str, counts), statuses]
+
+
+def _difference(one: Group) -> list[str]:
+    example = one["examples"][0]
+    values = (example["control"]["text"], example["candidate"]["text"])
+    shown = [_printable(text if len(text) <= 40 else f"{text[:40]}…") for text in values]
+    return [one["kind"], one["request"], _printable(one["path"]), str(one["answers"]), *shown]
+
+
+def _printable(text: str) -> str:
+    """What a side answered may hold what a terminal would obey."""
+    return "".join(one if one.isprintable() else "·" for one in text)

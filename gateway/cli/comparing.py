@@ -1,0 +1,162 @@
+"""`payout-gateway compare`, and `compare report`: what a running gateway found of two services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli import compare as asked
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed, table
+from gateway.cli.told import confirmed, document, json_option, moment
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.compare.rules import Rule
+    from gateway.readiness import Standing
+
+
+class _Compare(click.Group):
+    """What does not begin with a subcommand is what to compare."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args[:1] == ["report"] else ["run", *args])
+
+
+@click.group(cls=_Compare)
+def compare() -> None:
+    """Ask two services the same, and tell how they differ."""
+
+
+compare.add_command(asked.compare, "run")
+
+
+@compare.command("report")
+@click.option("--key", "name", metavar="NAME", help="Only this key, by its name.")
+@click.option(
+    "--rules",
+    "rules_files",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="What to overlook, and why (TOML); only rules that ignore.",
+)
+@click.option("--forget", is_flag=True, help="Forget what was counted of --key, and begin anew.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@config_option
+def report(
+    *,
+    name: str | None,
+    rules_files: tuple[Path, ...],
+    forget: bool,
+    yes: bool,
+    as_json: bool,
+    settings: Settings,
+) -> None:
+    """Show what a running gateway found of keys that are switched to `compare`.
+
+    For each key: how many answers were compared, where they differ and whether a rule explains it,
+    and which operations were never seen. Exit 0: every key that was compared is ready for cutover.
+    Exit 1: something speaks against it. Exit 2: it could not be said.
+    """
+    if forget:
+        if name is None:
+            raise click.UsageError("--forget needs --key NAME")
+        confirmed(f"Forget what was compared of key {name}?", yes=yes)
+    standings = completed(_read(settings, name, _rules(rules_files), forget=forget))
+    if name and not standings and not forget:
+        raise Mistake("nothing was compared of a key of this name; see `modes list`")
+    if as_json:
+        document({"keys": [_as_json(one) for one in standings]})
+    else:
+        _tell(standings)
+    click.get_current_context().exit(0 if all(one.is_ready for one in standings) else 1)
+
+
+def _rules(files: tuple[Path, ...]) -> list[Rule]:
+    from gateway.compare.inputs import text_of
+    from gateway.compare.mistakes import Unusable
+    from gateway.compare.rules import rules_file
+
+    try:
+        read = [rules_file(text_of(path), str(path)) for path in files]
+    except Unusable as unusable:
+        raise Mistake(str(unusable)) from None
+    return [rule for one in read for rule in one.rules if rule.kind == "ignore"]
+
+
+async def _read(
+    settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
+) -> list[Standing]:
+    from gateway.readiness import standings
+    from gateway.store import open_store
+    from gateway.store.difference_rows import all_tallies, forget_tallies
+
+    async with open_store(settings.state, create=False) as store:
+        if forget:
+            for owner in {one.owner for one in await all_tallies(store) if one.key == name}:
+                await forget_tallies(store, owner, str(name))
+            return []
+        return await standings(store, name, rules)
+
+
+# What it says
+
+
+def _as_json(one: Standing) -> dict[str, Any]:
+    return {
+        **one.owner._asdict(),
+        "key": one.key,
+        "ready": one.is_ready,
+        "compared": one.compared,
+        "unexplained": one.unexplained,
+        "never_seen": one.never_seen,
+        "used_and_never_compared": one.uncompared,
+        "last_at": moment(one.last_at),
+        "operations": [
+            {
+                "operation": name,
+                "compared": tally.compared,
+                "different": tally.different,
+                "failed": tally.failed,
+                "dropped": tally.dropped,
+            }
+            for name, tally in one.operations.items()
+        ],
+        "differences": [
+            {
+                "operation": each.operation,
+                "kind": each.kind,
+                "place": each.place,
+                "answers": each.answers,
+                "explained": each.why,
+            }
+            for each in one.differences
+        ],
+    }
+
+
+def _tell(standings: list[Standing]) -> None:
+    if not standings:
+        click.echo("Nothing was compared; `modes set … compare` has it done.")
+    for one in standings:
+        click.echo(f"{one.owner}, key {one.key}: {one.sentence}\n")
+        rows = [
+            [name, str(each.compared), str(each.different), str(each.failed), str(each.dropped)]
+            for name, each in one.operations.items()
+        ]
+        table(["operation", "compared", "different", "no answer", "left out"], rows)
+        click.echo("")
+        for each in one.differences:
+            why = f"; overlooked: {each.why}" if each.why else ""
+            where = f"{each.operation}: {each.kind} at {each.place}"
+            click.echo(f"{where}, in {each.answers} answers{why}")
+        if one.never_seen:
+            click.echo(f"Never seen: {', '.join(one.never_seen)}")
+        if one.uncompared:
+            click.echo(f"Of these the key uses: {', '.join(one.uncompared)}")
+        click.echo("")

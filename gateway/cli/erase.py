@@ -1,0 +1,65 @@
+"""`payout-gateway erase`: forgets what is kept of a recipient."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed
+from gateway.cli.told import confirmed, document, json_option
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.forgetting import Erased
+
+ELSEWHERE = (
+    "Not here: the service's own record (DELETE /v1/recipients/:id archives it there), backups made "
+    "before, and logs, which hold ids."
+)
+
+
+@click.command()
+@click.argument("recipient", metavar="RECIPIENT_ID")
+@click.option("--key", "word", required=True, help="A key of the merchant's: its name.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@config_option
+def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Settings) -> None:
+    """Forget what is kept of a recipient: name, address, memos, and what was set for them.
+
+    What stays names nobody: ids, that they are deleted or may not be paid, and which writes were
+    made. It is refused while writes of the merchant are unsettled, or a batch that names them is
+    still being made. That it was done is kept, and who did it.
+    """
+    from gateway.cli.keys import the_one
+    from gateway.forgetting import InUse
+    from gateway.forgetting import erase as forget
+    from gateway.store import open_store
+
+    confirmed("Forget this recipient for good?", yes=yes)
+
+    async def done() -> Erased:
+        async with open_store(settings.state, create=False) as store:
+            key = await the_one(store, word)
+            try:
+                return await forget(store, key.owner, recipient)
+            except InUse as in_use:
+                raise Mistake(str(in_use)) from None
+
+    erased = completed(done())
+    if as_json:
+        document(asdict(erased))
+        return
+    click.echo(
+        f"Erased from {erased.payments} payments in {erased.batches} batches; "
+        f"{erased.facts} facts forgotten."
+    )
+    if erased.answers:
+        click.echo(
+            f"{erased.answers} answers are kept for repeated requests, encrypted, and go within a day."
+        )
+    click.echo(ELSEWHERE)

@@ -1,0 +1,49 @@
+"""`payout-gateway index`: the index of recipients that running gateways keep in memory."""
+
+from __future__ import annotations
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed
+from gateway.cli.told import document, environment_option, json_option
+from gateway.settings import Settings
+
+
+@click.group()
+def index() -> None:
+    """The index of recipients that running gateways keep in memory (`[lists] index`)."""
+
+
+@index.command()
+@click.option("--merchant", metavar="NAME", help="Of this merchant alone.")
+@environment_option
+@json_option
+@config_option
+def drop(
+    *, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
+) -> None:
+    """Have running gateways forget it, within seconds; default: of every merchant.
+
+    The next question that needs one reads the whole list anew. With `lists.index = false` there is none.
+    """
+    from gateway.brakes import NoMerchant, scope_of
+    from gateway.index import drop as drop_index
+    from gateway.store import Owner, open_store
+    from gateway.store.acts import told_scope
+
+    async def done() -> Owner:
+        async with open_store(settings.state, create=False) as store:
+            scope = await scope_of(store, merchant or "", environment or "")
+            await drop_index(store, scope)
+            return scope
+
+    try:
+        scope = completed(done())
+    except NoMerchant as why:
+        raise Mistake(str(why)) from None
+    if as_json:
+        document({"merchant": scope.merchant or None, "environment": scope.environment or None})
+        return
+    click.echo(f"Dropped within seconds in running gateways: {told_scope(scope)}.")

@@ -1,0 +1,50 @@
+"""`payout-gateway migrate-guide`: a page for the developers who have to move."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import TextIO
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed
+from gateway.settings import Settings
+
+
+@click.command("migrate-guide")
+@click.option("--key", "word", required=True, help="The key's name, or how the key begins.")
+@click.option(
+    "--days", type=click.IntRange(min=1), help="Only the last so many days, today included."
+)
+@click.option(
+    "--output",
+    type=click.File("w", encoding="utf-8", lazy=True),
+    default="-",
+    help="A file; default: standard output.",
+)
+@config_option
+def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Settings) -> None:
+    """Write one Markdown page for a merchant's developers, from what a key really used.
+
+    Each call before and after, the errors that change, limits, and how to sign, with a request to
+    check a signature against. It holds no secret and nobody's data: its examples are made up.
+    """
+    since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
+    page = completed(_page(settings, word, since))
+    try:
+        output.write(page)
+    except OSError as error:
+        raise Mistake(f"the page cannot be written ({error.strerror})") from None
+
+
+async def _page(settings: Settings, word: str, since: date | None) -> str:
+    from gateway.cli.keys import the_one
+    from gateway.guide import gathered, page_of
+    from gateway.store import open_store
+    from gateway.uses import known_becomes
+
+    async with open_store(settings.state, create=False) as store:
+        found = await gathered(settings, store, await the_one(store, word), since)
+    return page_of(found, settings, known_becomes())

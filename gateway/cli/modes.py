@@ -1,0 +1,164 @@
+"""`payout-gateway modes`: which service answers a key's requests, switched while the gateway runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed, table
+from gateway.cli.told import confirmed, document, environment_option, json_option, moment
+from gateway.settings import Settings
+from gateway.store.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
+
+if TYPE_CHECKING:
+    from gateway.switching import Standing
+
+
+@click.group()
+def modes() -> None:
+    """Which service answers a key's requests: the current one, or the legacy one while it lives."""
+
+
+@modes.command("set")
+@click.option("--key", metavar="NAME", help="One key, by its name or how it begins.")
+@click.option("--merchant", metavar="NAME", help="Every key of a merchant, those to come too.")
+@environment_option
+@click.option(
+    "--group",
+    "groups",
+    type=click.Choice(GROUPS),
+    multiple=True,
+    help="Only these operations; default: all of them.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("mode", type=click.Choice(MODES))
+@config_option
+def set_(
+    *,
+    key: str | None,
+    merchant: str | None,
+    environment: str | None,
+    groups: tuple[Group, ...],
+    yes: bool,
+    mode: Mode,
+    settings: Settings,
+) -> None:
+    """Switch a key, or a merchant, to `translate`, `forward` or `compare`.
+
+    Running gateways follow within a second.
+
+    A request that is under way is finished where it is. `batches` are batches, their payments,
+    quotes, summaries and starts: each stays where it was begun.
+    """
+    from gateway.store import open_store
+    from gateway.switching import (
+        NotSwitched,
+        Whose,
+        begun_at_legacy,
+        meaning,
+        refuse_without_address,
+        switched,
+        whose,
+    )
+
+    if (key is None) == (merchant is None):
+        raise click.UsageError("say --key NAME or --merchant NAME")
+    chosen = groups or GROUPS
+
+    async def asked() -> tuple[list[Whose], int]:
+        async with open_store(settings.state, create=False) as store:
+            those = await whose(store, key, merchant, environment)
+            if mode != TRANSLATE:
+                refuse_without_address(settings, those)
+            return those, await begun_at_legacy(store, those)
+
+    async def done() -> list[str]:
+        async with open_store(settings.state, create=False) as store:
+            return await switched(store, those, chosen, mode)
+
+    try:
+        those, begun = completed(asked())
+    except NotSwitched as why:
+        raise Mistake(str(why)) from None
+    for one in those:
+        click.echo(f"{one.told}: {', '.join(chosen)}", err=True)
+    means = meaning(mode, settings)
+    click.echo(f"To {mode} means: {means}", err=True)
+    if mode == TRANSLATE and begun:
+        click.echo(f"There are {begun} of these batches at the legacy service.", err=True)
+    confirmed(f"Switch to {mode}?", yes=yes)
+    displaced = completed(done())
+    click.echo(f"Switched to {mode}; running gateways follow within a second.")
+    if displaced:
+        click.echo(f"This holds for {', '.join(displaced)} too, which had a mode of their own.")
+
+
+# What there is
+
+
+@modes.command("list")
+@json_option
+@config_option
+def listed(*, as_json: bool, settings: Settings) -> None:
+    """Show what was switched, since when and by whom; all else is translated.
+
+    Also how many batches of each merchant were begun at the legacy service, and so stay there.
+    """
+
+    async def read() -> Standing:
+        from gateway.store import open_store
+        from gateway.switching import standing
+
+        async with open_store(settings.state, create=False) as store:
+            return await standing(store)
+
+    found = completed(read())
+    if as_json:
+        document(_as_json(found))
+        return
+    if not found.switches:
+        click.echo("Nothing was switched: every request is translated.")
+        return
+    rows = [
+        [*one.owner, one.key or "every key", one.group, one.mode, moment(one.since)]
+        for one in found.switches
+    ]
+    table(["merchant", "environment", "key", "group", "mode", "since"], rows)
+    for owner, number in found.begun.items():
+        click.echo(f"\n{owner}: {number} batches were begun at the legacy service and stay there.")
+    click.echo("")
+    lines = [
+        [moment(one.at), one.merchant, one.environment, one.what, one.by] for one in found.acts
+    ]
+    table(["when", "merchant", "environment", "what", "who"], lines)
+
+
+def _as_json(standing: Standing) -> dict[str, Any]:
+    return {
+        "modes": [
+            {
+                **one.owner._asdict(),
+                "key": one.key or None,
+                "group": one.group,
+                "mode": one.mode,
+                "since": moment(one.since),
+            }
+            for one in standing.switches
+        ],
+        "begun_at_legacy": [
+            {**owner._asdict(), "batches": number} for owner, number in standing.begun.items()
+        ],
+        "acts": [
+            {
+                "at": moment(one.at),
+                "what": one.what,
+                "by": one.by,
+                "merchant": one.merchant,
+                "environment": one.environment,
+            }
+            for one in standing.acts
+        ],
+    }

@@ -1,0 +1,23 @@
+"""`payout-gateway openapi`: the legacy interface as an OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.settings import Settings
+
+
+@click.command()
+@config_option
+def openapi(*, settings: Settings) -> None:
+    """Print the legacy interface as an OpenAPI 3.1 document, in the configured words.
+
+    A running gateway has it at /openapi.json on its admin port.
+    """
+    from gateway.openapi import addresses, document
+
+    urls = addresses(settings.server, settings.server.port)
+    click.echo(json.dumps(document(settings.vocabulary.for_mappings(), urls), indent=2))

@@ -1,0 +1,195 @@
+"""`payout-gateway reconcile`: the ledger against the service, by reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed
+from gateway.cli.progress import progress
+from gateway.cli.told import document, environment_option, json_option, merchant_option
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.reconciling import Finding, Report
+    from gateway.store import Store
+    from gateway.unsettled import Unsettled
+
+LOST = (
+    "what was made after the backup is not known here: compare in the dashboard, before any batch "
+    "is started that may have been edited or started since"
+)
+
+
+COUNTED = {
+    "batches": "batches",
+    "abandoned": "abandoned batches",
+    "recipients": "deleted recipients",
+}
+
+
+@dataclass(slots=True)
+class Compared:
+    """What was found; ``was_restored`` and whether that is over now."""
+
+    report: Report
+    unsettled: list[Unsettled] = field(default_factory=list)
+    was_restored: bool = False
+    cleared: bool = False
+
+    @property
+    def lost(self) -> list[Finding]:
+        """What a restored state may have lost."""
+        return [*self.report.unknown, *self.report.unlisted] if self.was_restored else []
+
+    @property
+    def code(self) -> int:
+        if self.report.unreadable:
+            return 2
+        return 1 if self.report.findings or self.unsettled or self.lost else 0
+
+
+@click.command()
+@merchant_option
+@environment_option
+@json_option
+@config_option
+def reconcile(
+    *, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
+) -> None:
+    """Compare what the gateway knows with what the service has, by reads only.
+
+    Exit 0: they agree. Exit 1: something was found that an operator has to look at. Exit 2: it
+    could not be done, or not of everything.
+
+    Nothing is changed at the service. Where somebody started a batch elsewhere the ledger is
+    brought up to date. On a state that was restored no batch is started until this was done once
+    for every merchant and environment, with nothing unreadable.
+    """
+    compared = completed(_compared(settings, merchant, environment))
+    if as_json:
+        document(_as_json(compared))
+    else:
+        _tell(compared)
+    click.get_current_context().exit(compared.code)
+
+
+async def _compared(settings: Settings, merchant: str | None, environment: str | None) -> Compared:
+    from gateway.guard import is_older
+    from gateway.reconciling import open_reconciler
+    from gateway.runnable import check_runnable
+    from gateway.store import open_store
+    from gateway.unsettled import unsettled_writes
+    from gateway.upstream import check_extensions
+
+    check_extensions()
+    check_runnable(settings)
+    async with (
+        open_store(settings.state, create=False) as store,
+        open_reconciler(settings, store) as reconciler,
+    ):
+        was_restored = await is_older(store, settings.state.mark)
+        owners = await reconciler.owners(merchant, environment)
+        if not owners and (merchant or environment):
+            raise Mistake(
+                "there is no such merchant or environment; `keys list` shows what there is"
+            )
+        with progress("Comparing") as how_far:
+            report = await reconciler.reconcile(owners, how_far)
+        unsettled = [one for one in await unsettled_writes(store) if one.one.owner in owners]
+        whole = merchant is None and environment is None and not report.unreadable
+        if was_restored and whole:
+            await _clear(settings, store)
+        return Compared(report, unsettled, was_restored, was_restored and whole)
+
+
+async def _clear(settings: Settings, store: Store) -> None:
+    """The state counts as the latest one from now on, in running gateways too."""
+    from gateway.store import StoreUnavailable
+    from gateway.store.marks import NONE, read_mark, settle_restored, write_mark
+
+    path = settings.state.mark
+    try:
+        mark = read_mark(path)
+    except StoreUnavailable:
+        mark = NONE
+    mark = await settle_restored(store, mark)
+    try:
+        write_mark(path, mark)
+    except OSError as error:
+        click.echo(f"Warning: {path} cannot be written ({error.strerror})", err=True)
+
+
+# What it says
+
+
+def _as_json(compared: Compared) -> dict[str, Any]:
+    report = compared.report
+    return {
+        "ok": compared.code == 0,
+        "complete": not report.unreadable,
+        "restored": compared.was_restored,
+        "cleared": compared.cleared,
+        "compared": report.counts,
+        "findings": [
+            _finding(one)
+            for one in [
+                *_alerts_first(report.findings),
+                *(replace(lost, do=LOST) for lost in compared.lost),
+            ]
+        ],
+        "unsettled": [
+            {**one.one.owner._asdict(), "write": one.id, "what_to_do": one.to_do}
+            for one in compared.unsettled
+        ],
+        "unknown": [_finding(one) for one in report.unknown],
+        "unreadable": [_finding(one) for one in report.unreadable],
+        "not_listed": [one.owner._asdict() for one in report.unlisted],
+    }
+
+
+def _finding(one: Finding) -> dict[str, Any]:
+    return {
+        **one.owner._asdict(),
+        "kind": one.kind,
+        "id": one.id,
+        "upstream": one.upstream,
+        "alert": one.alert,
+        "recorded": one.recorded,
+        "says": one.says,
+        "what_to_do": one.do,
+    }
+
+
+def _alerts_first(those: list[Finding]) -> list[Finding]:
+    return sorted(those, key=lambda one: (not one.alert, one.owner, one.id))
+
+
+def _tell(compared: Compared) -> None:
+    report = compared.report
+    for one in _alerts_first(report.findings):
+        click.echo(f"{'ALERT' if one.alert else 'Finding'}: {_line(one)}")
+    for one in compared.lost:
+        click.echo(f"Finding: {_line(replace(one, do=LOST))}")
+    for each in compared.unsettled:
+        click.echo(f"Finding: {each.one.owner}: write {each.id} is unsettled: {each.to_do}")
+    for one in report.unreadable:
+        click.echo(f"Unreadable: {_line(one)}")
+    for one in [] if compared.lost else [*report.unknown, *report.unlisted]:
+        click.echo(f"For information: {_line(one)}")
+    counts = ", ".join(
+        f"{name}: {report.counts[what]}" for what, name in COUNTED.items() if what in report.counts
+    )
+    click.echo(f"Compared. {counts[:1].upper()}{counts[1:]}." if counts else "Compared nothing.")
+    if compared.was_restored:
+        told = "batches are started again" if compared.cleared else "no batch is started yet"
+        click.echo(f"The state was restored: {told}.")
+
+
+def _line(one: Finding) -> str:
+    also = f" ({one.upstream} at the service)" if one.upstream else ""
+    return f"{one.owner}: {one.id}{also}: {one.says}; {one.do}"

@@ -1,0 +1,92 @@
+"""`payout-gateway recording`: what a running gateway has recorded, and how to compare with it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import table
+from gateway.settings import Settings
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@config_option
+def recording(*, as_json: bool, settings: Settings) -> None:
+    """Show the recordings in `recording.directory`: files, times and operations.
+
+    They hold no key and no personal data: values that say who somebody is are made up. What is
+    shown is read of the files; the gateway may go on writing.
+    """
+    from gateway.tape import recordings
+
+    if not settings.recording.directory:
+        raise Mistake("recording.directory is not set: nothing is recorded")
+    directory = Path(settings.recording.directory)
+    try:
+        told = [_told(path) for path in recordings(directory)]
+    except OSError as error:
+        raise Mistake(f"{directory}: {error.strerror or 'cannot be read'}") from None
+    if as_json:
+        click.echo(json.dumps({"directory": str(directory), "files": told}, indent=2))
+        return
+    if not told:
+        click.echo(f"Nothing is recorded in {directory}.")
+        return
+    _show(told)
+
+
+def _show(told: list[dict[str, Any]]) -> None:
+    heads = ["file", "requests", "bytes", "from", "to"]
+    rows = [
+        [str(one[name] or "-") for name in ("file", "requests", "bytes", "from", "to")]
+        for one in told
+    ]
+    table(heads, rows)
+    operations: Counter[str] = Counter()
+    for one in told:
+        operations.update(one["operations"])
+    click.echo()
+    table(["operation", "requests"], [[name, str(n)] for name, n in operations.most_common()])
+    click.echo(
+        "\nTo ask two services the same (writes only with --allow-writes, and they are real):\n"
+    )
+    click.echo("  export CONTROL_API_KEY=…  CANDIDATE_API_KEY=…")
+    click.echo(f"  payout-gateway compare --control URL --candidate URL {told[-1]['file']}")
+
+
+def _told(path: Path) -> dict[str, Any]:
+    """One file; a last line that is half written is not counted."""
+    operations: Counter[str] = Counter()
+    moments: list[str] = []
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        next(lines, None)
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                operations[_operation(entry["request"])] += 1
+                moments.append(entry["startedDateTime"])
+            except (ValueError, KeyError, TypeError):
+                continue
+    return {
+        "file": str(path),
+        "requests": len(moments),
+        "bytes": path.stat().st_size,
+        "from": min(moments, default=None),
+        "to": max(moments, default=None),
+        "operations": dict(operations.most_common()),
+    }
+
+
+def _operation(request: dict[str, Any]) -> str:
+    from gateway.compare.operations import asked
+
+    found = asked(request["method"], urlsplit(request["url"]).path)
+    return found.name or found.title

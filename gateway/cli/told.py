@@ -1,0 +1,35 @@
+"""What the commands of an operator have in common: moments, and one JSON document."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import click
+
+from gateway.cli.mistakes import Mistake
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+merchant_option = click.option("--merchant", metavar="NAME", help="Of this merchant alone.")
+environment_option = click.option(
+    "--environment", type=click.Choice(["live", "sandbox"]), help="Of this environment alone."
+)
+
+
+def document(told: Any) -> None:
+    click.echo(json.dumps(told, indent=2))
+
+
+def moment(when: datetime | None) -> str:
+    return f"{when:%Y-%m-%dT%H:%M:%SZ}" if when else "-"
+
+
+def confirmed(question: str, *, yes: bool) -> None:
+    """Asks, on stderr, unless told not to; a Mistake where the answer is no, or none."""
+    try:
+        agreed = yes or click.confirm(question, err=True)
+    except click.Abort:
+        raise Mistake("nobody answered; --yes goes ahead without asking") from None
+    if not agreed:
+        raise Mistake("nothing was changed")

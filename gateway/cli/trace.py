@@ -1,0 +1,214 @@
+"""`payout-gateway trace`: everything known of an id."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.configured import config_option
+from gateway.cli.mistakes import Mistake
+from gateway.cli.output import completed
+from gateway.cli.told import (
+    document,
+    environment_option,
+    json_option,
+    merchant_option,
+    moment,
+)
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.store import Owner
+    from gateway.store.acts import Act
+    from gateway.store.undertakings import Undertaken, Write
+    from gateway.tracing import Traced
+
+
+@click.command()
+@click.argument("id_", metavar="ID")
+@merchant_option
+@environment_option
+@json_option
+@config_option
+def trace(
+    *, id_: str, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
+) -> None:
+    """Show everything known of ID: a recipient, account, batch or payment, in any spelling of it,
+    or a request that wrote, by its X-Request-Id, which the log has as request_id.
+
+    Its spellings, what the ledger has of it, and in order of time each request that wrote to it,
+    by whom, and each call that was made. No personal data. Under more than one merchant, say which.
+    What is shown as a request's id is in the log, too.
+    """
+    from gateway.store import open_store
+    from gateway.tracing import owners_of
+    from gateway.tracing import trace as traced
+
+    async def done() -> Traced:
+        async with open_store(settings.state, create=False) as store:
+            owners = [
+                one
+                for one in await owners_of(store, id_)
+                if merchant in (None, one.merchant) and environment in (None, one.environment)
+            ]
+            return await traced(store, _the_one(owners), id_)
+
+    found = completed(done())
+    if as_json:
+        document(_as_json(found))
+    else:
+        click.echo("\n".join(_in_words(found)))
+
+
+def _the_one(owners: list[Owner]) -> Owner:
+    if not owners:
+        raise Mistake(
+            "nothing is known of this id: what changed nothing, as a read or a refused request, "
+            "leaves its line in the log alone, and a retry's line names its first try, as retry_of"
+        )
+    if len(owners) > 1:
+        whose = ", ".join(map(str, owners))
+        raise Mistake(f"it is known of {whose}; say --merchant, or --environment, or both")
+    return owners[0]
+
+
+def _as_json(found: Traced) -> dict[str, Any]:
+    return {
+        **found.owner._asdict(),
+        "names": [{"id": name.id, "what": name.what} for name in found.names],
+        "facts": json.loads(json.dumps(found.facts, default=str)),
+        "payments": found.payments,
+        "requests": [
+            {
+                "at": moment(one.began_at),
+                "ended": moment(one.ended_at) if one.ended_at else None,
+                "operation": one.operation,
+                "key": one.key_name,
+                "merchant": one.owner.merchant,
+                "request_id": one.request_id,
+                "undertaking": one.id,
+                "state": one.state,
+                "why": one.why,
+                "writes": [_write(write) for write in found.writes[one.id]],
+            }
+            for one in found.undertakings
+        ],
+        "acts": [_act(act) for act in found.acts],
+    }
+
+
+def _write(write: Write) -> dict[str, Any]:
+    return {
+        "at": moment(write.entered_at),
+        "method": write.method,
+        "path": write.path,
+        "state": write.state,
+        "status": write.status,
+        "seconds": _seconds(write),
+        "made": write.made,
+        "told": write.told,
+    }
+
+
+def _seconds(write: Write) -> float | None:
+    """From when it was entered to when its outcome was known."""
+    if write.settled_at is None:
+        return None
+    return round((write.settled_at - write.entered_at).total_seconds(), 3)
+
+
+def _act(act: Act) -> dict[str, Any]:
+    return {
+        "at": moment(act.at),
+        "what": act.what,
+        "by": act.by,
+        "merchant": act.merchant or None,
+        "environment": act.environment or None,
+        "undertaking": act.about,
+    }
+
+
+def _in_words(found: Traced) -> list[str]:
+    lines = [f"{found.owner}", ""]
+    what: dict[str, list[str]] = {}
+    for name in found.names:
+        what.setdefault(name.id, []).append(name.what)
+    lines += [f"  {id_}  {'; '.join(those)}" for id_, those in what.items()]
+    for of, facts in found.facts.items():
+        told = ", ".join(f"{name} {_shown(value)}" for name, value in facts.items())
+        lines += ["", f"  the ledger, {of}: {told}"]
+    if found.payments is not None:
+        lines += [f"  payments in the ledger: {found.payments}"]
+    timed = [(one.began_at, _request(one, found)) for one in found.undertakings]
+    timed += [(act.at, [_told_of(act)]) for act in found.acts]
+    for _when, those in sorted(timed, key=lambda both: both[0]):
+        lines += ["", *those]
+    return lines
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str) if isinstance(value, dict | list | bool) else str(value)
+
+
+def _told_of(act: Act) -> str:
+    from gateway.store.acts import told_scope
+
+    return f"{moment(act.at)}  {act.by} {act.what}: {told_scope(act.scope)}"
+
+
+def _request(one: Undertaken, found: Traced) -> list[str]:
+    head = f"{moment(one.began_at)}  {one.operation}, key {one.key_name}, request {one.request_id}"
+    its = found.writes[one.id]
+    said = _state(one, its)
+    state = f"{said}: {one.why}" if one.why else said
+    return [f"{head}, {state}", *(f"    {_call(write, one, found.acts)}" for write in its)]
+
+
+def _state(one: Undertaken, its: Sequence[Write]) -> str:
+    """`undone` is a word for what was done first."""
+    from gateway.store.undertakings import ANSWERED, HAPPENED, UNDONE
+
+    if one.state == UNDONE and not any(write.state in (ANSWERED, HAPPENED) for write in its):
+        return "did not happen"
+    return one.state
+
+
+def _call(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
+    made = f", made {write.made}" if write.made else ""
+    return f"{write.method} {write.path}  {_outcome(write, one, acts)}{made}"
+
+
+def _outcome(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
+    """What became of a write, and how that is known: an answer, a later look, or somebody's word."""
+    from gateway.store.undertakings import DID_NOT, HAPPENED
+
+    seconds = _seconds(write)
+    if write.state not in (HAPPENED, DID_NOT):
+        outcome = f"{write.state} {write.status}" if write.status else write.state
+        took = f" in {seconds} s" if seconds is not None else ""
+        return f"{outcome}{took}{_word(write, one, acts)}"
+    outcome = "did not happen" if write.state == DID_NOT else "happened"
+    if write.told in (write.state, write.made) and write.told is not None:
+        return f"{outcome} (said by {_by(write, one, acts)})"
+    found = f" (found out after {seconds:.0f} s)" if seconds is not None else ""
+    return f"{outcome}{found}{_word(write, one, acts)}"
+
+
+def _word(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
+    """What somebody said of a write that came out otherwise, or is not settled yet."""
+    if write.told is None:
+        return ""
+    from gateway.store.undertakings import DID_NOT
+
+    told = "did not happen" if write.told == DID_NOT else write.told
+    return f", {_by(write, one, acts)} said: {told}"
+
+
+def _by(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
+    told = f"told: {write.told}"
+    who = [act.by for act in acts if act.about == one.id and act.what == told]
+    return ", ".join(dict.fromkeys(who)) or "an operator"

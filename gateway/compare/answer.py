@@ -1,0 +1,65 @@
+"""What a side answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gateway.compare.exact import ABSENT, JSON, NotJson, read
+from gateway.compare.personal import nature_of
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``headers`` by lower-case name; ``seconds`` until the last byte."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Body:
+    """A body as it can be compared: JSON, or bytes that are not."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @cached_property
+    def value(self) -> JSON:
+        try:
+            return read(self._data)
+        except NotJson:
+            return ABSENT
+
+    @property
+    def kind(self) -> str:
+        if not self._data:
+            return "no body"
+        return "not JSON" if self.value is ABSENT else "JSON"
+
+    @property
+    def shown(self) -> JSON:
+        return self._data.decode(errors="replace") if self.kind == "not JSON" else self.value
+
+
+def codes_of(answer: Answer) -> str:
+    """The codes of a refusal, which say more than its status; no other words of it."""
+    body = Body(answer.body).value
+    errors = body.get("errors") if isinstance(body, dict) else None
+    codes = (
+        [one.get("code") for one in errors if isinstance(one, dict)]
+        if isinstance(errors, list)
+        else []
+    )
+    known = [
+        one
+        for one in codes
+        if isinstance(one, str) and one and nature_of(("code",), one) == "clear"
+    ]
+    return f"candidate says {', '.join(known[:3])}" if known and not answer.is_good else ""

@@ -1,0 +1,348 @@
+"""Two answers, and every difference between them, typed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, cast
+
+from gateway.compare import paths, rules
+from gateway.compare.alignment import Item, align
+from gateway.compare.answer import Answer, Body, codes_of
+from gateway.compare.exact import ABSENT, JSON, Doubled, Number, kind_of
+from gateway.compare.nearness import close_enough, in_words
+from gateway.compare.operations import IN_TEXT
+from gateway.compare.pairing import Pairing, alike
+from gateway.compare.paths import Path
+from gateway.compare.rules import Rule, Rules
+
+Kind = Literal["status", "header", "missing", "extra", "type", "value", "order", "duplicate"]
+
+KINDS: Final[dict[Kind, str]] = {
+    "status": "the HTTP status is another",
+    "header": "a header that matters is another, missing or too many",
+    "missing": "control has it, candidate does not",
+    "extra": "candidate has it, control does not",
+    "type": "there on both sides, and not of the same type",
+    "value": "the same type, and another value",
+    "order": "the same items in another order",
+    "duplicate": "a key stands more than once in an object of one side",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """``path`` is control's, ``there`` candidate's; they differ where list items moved.
+
+    ``within`` is what it stands in, on both sides, to be shown around it.
+    """
+
+    kind: Kind
+    path: Path
+    there: Path
+    place: str
+    control: Any
+    candidate: Any
+    note: str = ""
+    within: tuple[JSON, JSON] = (ABSENT, ABSENT)
+    moves: tuple[tuple[int, int], ...] = ()
+    """Of a list in another order: where each item is in control, and where in candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """A place in both answers: each side's own path, and the one normal form."""
+
+    path: Path = ()
+    there: Path = ()
+    place: str = paths.BODY
+
+    def below(self, part: str | int, there: str | int | None = None) -> _Spot:
+        other = part if there is None else there
+        return _Spot((*self.path, part), (*self.there, other), paths.below(self.place, part))
+
+
+class Differ:
+    """Compares the answers of one step; what rules overlooked is counted in ``excused``."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        pairing: Pairing,
+        *,
+        operation: str = "",
+        step: int = 0,
+        key_order: bool = False,
+    ) -> None:
+        self._rules = rules
+        self._pairing = pairing
+        self._operation = operation
+        self._step = step
+        self._key_order = key_order
+        self._found: list[Difference] = []
+        self._mentions: list[tuple[_Spot, str, str, Any]] = []
+        self.excused: Counter[Rule] = Counter()
+
+    def answers(self, control: Answer, candidate: Answer) -> list[Difference]:
+        if control.status != candidate.status:
+            self._add("status", _STATUS, control.status, candidate.status, note=codes_of(candidate))
+            if control.is_good != candidate.is_good:  # a refusal has nothing of what it refused
+                return self._found
+        else:
+            self._headers(control, candidate)
+        return self.bodies(control.body, candidate.body)
+
+    def bodies(self, control: bytes, candidate: bytes) -> list[Difference]:
+        if control == candidate and self._pairing.takes(control, self._step):
+            return self._found
+        one, other = Body(control), Body(candidate)
+        if one.kind == other.kind == "JSON":
+            return self.values(one.value, other.value)
+        if one.kind != other.kind:
+            self._add("type", _Spot(), one.shown, other.shown, note=f"{one.kind}, and {other.kind}")
+        elif control != candidate:
+            self._add("value", _Spot(), one.shown, other.shown)
+        return self._found
+
+    def values(self, control: JSON, candidate: JSON) -> list[Difference]:
+        self._values(_Spot(), control, candidate, (control, candidate))
+        for spot, one, other, within in self._mentions:  # when all ids of the answer are paired
+            if not self._pairing.say_the_same(one, other):
+                self._add("value", spot, one, other, note=in_words(one, other), within=within)
+        return self._found
+
+    def are_alike(self, place: str, control: JSON, candidate: JSON) -> bool:
+        """Whether two values of one place say the same, once all rules and pairs are applied."""
+        return self._look(place, control, is_control=True) == self._look(
+            place, candidate, is_control=False
+        )
+
+    def _at(self, spot: _Spot) -> dict[str, Rule]:
+        return cast("dict[str, Rule]", self._rules.at(self._operation, spot.place))
+
+    def _add(
+        self,
+        kind: Kind,
+        spot: _Spot,
+        control: Any,
+        candidate: Any,
+        *,
+        note: str = "",
+        within: tuple[JSON, JSON] = (ABSENT, ABSENT),
+    ) -> None:
+        self._found.append(
+            Difference(kind, spot.path, spot.there, spot.place, control, candidate, note, within)
+        )
+
+    # Headers
+
+    def _headers(self, control: Answer, candidate: Answer) -> None:
+        names = sorted({*control.headers, *candidate.headers})
+        for name in filter(self._rules.matters, names):
+            one, other = (side.headers.get(name, ABSENT) for side in (control, candidate))
+            if one == other:
+                continue
+            spot = _header_spot(name)
+            applying = self._at(spot)
+            rule = applying.get("ignore")
+            if rule is None and one is ABSENT:
+                rule = applying.get("added")
+            elif rule is None and other is not ABSENT:
+                rule = applying.get("present")
+            if rule:
+                self.excused[rule] += 1
+            else:
+                note = "missing" if other is ABSENT else "extra" if one is ABSENT else ""
+                self._add("header", spot, one, other, note=note)
+
+    # Values
+
+    def _values(self, spot: _Spot, control: JSON, candidate: JSON, within: Any) -> None:
+        applying = self._at(spot)
+        if rule := applying.get("ignore"):
+            self.excused[rule] += control != candidate
+        elif kind_of(control) != kind_of(candidate):
+            note = f"{kind_of(control)}, and {kind_of(candidate)}"
+            self._add("type", spot, control, candidate, note=note, within=within)
+        elif rule := applying.get("present"):
+            self.excused[rule] += control != candidate
+        elif isinstance(control, dict):
+            self._objects(spot, control, candidate)
+        elif isinstance(control, list):
+            self._lists(spot, control, candidate, applying.get("unordered"))
+        elif not self._are_one_id(spot, control, candidate, applying.get("id"), within):
+            self._leaves(spot, control, candidate, applying, within)
+
+    def _leaves(
+        self, spot: _Spot, control: JSON, candidate: JSON, applying: Any, within: Any
+    ) -> None:
+        if isinstance(control, str) and "-" in control and IN_TEXT.search(control):
+            self._mentions.append((spot, control, candidate, within))
+        elif control == candidate:
+            return
+        elif rule := close_enough(control, candidate, applying):
+            self.excused[rule] += 1
+        else:
+            note = in_words(control, candidate)
+            self._add("value", spot, control, candidate, note=note, within=within)
+
+    def _are_one_id(
+        self, spot: _Spot, control: JSON, candidate: JSON, rule: Rule | None, within: Any
+    ) -> bool:
+        """Whether these are ids; if so they are paired, or told of where they cannot be."""
+        if not isinstance(rule, rules.Id) or not self._pairing.apart:
+            return False
+        one, other = _name(control), _name(candidate)
+        if one is None or other is None or not (rule.any_shape or alike(one, other)):
+            return False
+        if wrong := self._pairing.pair(one, other, self._step):
+            self._add("value", spot, control, candidate, note=wrong, within=within)
+        else:
+            self.excused[rule] += one != other
+        return True
+
+    def _objects(self, spot: _Spot, control: dict[str, JSON], candidate: dict[str, JSON]) -> None:
+        within = (control, candidate)
+        twice = _again(control).keys() | _again(candidate).keys()
+        for key in [key for key in control if key in candidate and key in twice] if twice else ():
+            self._doubled(spot.below(key), control, candidate, key)
+        for key, value in control.items():
+            below = spot.below(key)
+            if key in candidate:
+                self._values(below, value, candidate[key], within)
+            elif rule := self._at(below).get("ignore"):
+                self.excused[rule] += 1
+            else:
+                self._add("missing", below, value, ABSENT, within=within)
+        for key in [key for key in candidate if key not in control]:
+            below = spot.below(key)
+            applying = self._at(below)
+            if rule := applying.get("ignore") or applying.get("added"):
+                self.excused[rule] += 1
+            else:
+                self._add("extra", below, ABSENT, candidate[key], within=within)
+        if self._key_order and [k for k in control if k in candidate] != [
+            k for k in candidate if k in control
+        ]:
+            self._add("order", spot, control, candidate, note="of keys", within=within)
+
+    def _doubled(self, spot: _Spot, control: JSON, candidate: JSON, key: str) -> None:
+        one = _again(control).get(key, [control[key]])
+        other = _again(candidate).get(key, [candidate[key]])
+        within = (control, candidate)
+        if len(one) == len(other):  # the last of each is compared like any other value
+            for earlier in zip(one[:-1], other[:-1], strict=True):
+                self._values(spot, *earlier, within)
+        elif "ignore" not in self._at(spot):
+            note = f"{len(one)} times in control, {len(other)} times in candidate"
+            self._add("duplicate", spot, one, other, note=note, within=within)
+
+    # Lists
+
+    def _lists(
+        self, spot: _Spot, control: list[JSON], candidate: list[JSON], rule: Rule | None
+    ) -> None:
+        key = rule.key if isinstance(rule, rules.Unordered) else ""
+        below = paths.below(spot.place, 0)
+        found = align(
+            [self._item(below, value, key, is_control=True) for value in control],
+            [self._item(below, value, key, is_control=False) for value in candidate],
+        )
+        if not found.in_order:
+            if rule:
+                self.excused[rule] += 1
+            else:
+                self._moved(spot, control, candidate, found.pairs)
+        for one, other in found.pairs:
+            within = (control, candidate)
+            self._values(spot.below(one, other), control[one], candidate[other], within)
+        for index in found.missing:
+            self._alone("missing", spot.below(index), control[index], ABSENT)
+        for index in found.extra:
+            self._alone("extra", spot.below(index), ABSENT, candidate[index])
+
+    def _moved(
+        self, spot: _Spot, control: JSON, candidate: JSON, pairs: list[tuple[int, int]]
+    ) -> None:
+        off = sum(one != other for one, other in pairs)
+        note = f"{off} of {len(pairs)} items stand elsewhere"
+        self._add("order", spot, control, candidate, note=note)
+        self._found[-1] = replace(self._found[-1], moves=tuple(pairs))
+
+    def _alone(self, kind: Literal["missing", "extra"], spot: _Spot, one: Any, other: Any) -> None:
+        applying = self._at(spot)
+        rule = applying.get("ignore") or (applying.get("added") if kind == "extra" else None)
+        if rule:
+            self.excused[rule] += 1
+        else:
+            self._add(kind, spot, one, other)
+
+    def _item(self, place: str, value: JSON, key: str, *, is_control: bool) -> Item:
+        look = self._look(place, value, is_control=is_control)
+        name = _name(_under(value, key or "id"))
+        if name is None or not (key or isinstance(value, dict)):
+            return Item(None, False, look, _leaves_of(look))
+        spelled = self._pairing.spelled(name) if is_control else name
+        return Item(spelled or name, spelled in (None, name), look, _leaves_of(look))
+
+    def _look(self, place: str, value: JSON, *, is_control: bool) -> Hashable:
+        """A value without what may differ between two sides that say the same."""
+        applying = self._rules.at(self._operation, place)
+        if "ignore" in applying:
+            return None
+        if not {"present", "time", "number"}.isdisjoint(applying):
+            return kind_of(value)
+        if isinstance(value, dict):
+            return frozenset(
+                (key, self._look(paths.below(place, key), item, is_control=is_control))
+                for key, item in value.items()
+            )
+        if isinstance(value, list):
+            items = paths.below(place, 0)
+            return tuple(self._look(items, item, is_control=is_control) for item in value)
+        if isinstance(value, str) and self._pairing.apart:
+            if isinstance(rule := applying.get("id"), rules.Id) and rule.any_shape:
+                return self._paired(value, is_control=is_control)
+            if "-" in value:
+                return IN_TEXT.sub(
+                    lambda found: self._paired(found[0], is_control=is_control), value
+                )
+        return (kind_of(value), value)
+
+    def _paired(self, id_: str, *, is_control: bool) -> str:
+        if is_control:
+            return self._pairing.spelled(id_) or "?"
+        return id_ if self._pairing.is_paired(id_) else "?"
+
+
+_STATUS = _Spot(paths.STATUS, paths.STATUS, paths.written(paths.STATUS))
+
+
+def _header_spot(name: str) -> _Spot:
+    path = paths.header(name)
+    return _Spot(path, path, paths.written(path))
+
+
+def _again(value: dict[str, JSON]) -> dict[str, list[JSON]]:
+    return value.again if isinstance(value, Doubled) else {}
+
+
+def _name(value: JSON) -> str | None:
+    """What an object may be known by: a text, or a number's text."""
+    if isinstance(value, Number):
+        return value.text
+    return value if isinstance(value, str) and value else None
+
+
+def _under(value: JSON, key: str) -> JSON:
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _leaves_of(look: Hashable) -> frozenset[Hashable]:
+    """Its parts, and what these are called: two objects of the same keys are like each other."""
+    if isinstance(look, frozenset):
+        return look | {key for key, _ in look}
+    return frozenset((look, type(look)))

@@ -1,0 +1,124 @@
+"""JSON read for comparing: nothing is evened out.
+
+Numbers keep their text, so that ``1.0`` and ``1.00`` are two; an object in which a key stands more
+than once keeps every value of it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NoReturn
+
+JSON = Any
+"""Text, ``Number``, ``bool``, ``None``, ``dict`` (or ``Doubled``) or ``list``."""
+
+
+DEPTH = 100
+"""How deep objects and lists may be nested; the documents' deepest are nested five deep."""
+
+
+class NotJson(Exception):
+    """Bytes that are not one JSON text, or one that is nested deeper than ``DEPTH``."""
+
+
+class Absent:
+    """What one side does not have."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as it was written."""
+
+    text: str
+
+    @property
+    def value(self) -> Decimal:
+        return Decimal(self.text)
+
+
+class Doubled(dict[str, JSON]):
+    """An object with keys that stand more than once; ``again`` has all their values, in order."""
+
+    __slots__ = ("again",)
+    again: dict[str, list[JSON]]
+
+
+def read(data: bytes) -> JSON:
+    """The value of one JSON text; raises NotJson."""
+    try:
+        value = _DECODER.decode(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        value = ABSENT
+    if value is ABSENT or _is_deep(data, value):
+        raise NotJson  # not from within: the cause's text would hold the input
+    return value
+
+
+def kind_of(value: JSON) -> str:
+    """What a person calls a value: ``text``, ``number``, ``object``…"""
+    return _KINDS.get(type(value), "object")
+
+
+def _is_deep(data: bytes, value: JSON) -> bool:
+    if data.count(b"[") + data.count(b"{") <= DEPTH:
+        return False
+    level = [value]
+    for _ in range(DEPTH):
+        nests = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for nest in nests for one in nest if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    doubled = Doubled(pairs)
+    keys = [key for key, _ in pairs]
+    doubled.again = {
+        key: [item for other, item in pairs if other == key] for key in value if keys.count(key) > 1
+    }
+    return doubled
+
+
+def _constant(_text: str) -> NoReturn:
+    raise ValueError  # NaN and Infinity are not JSON
+
+
+_KINDS = {str: "text", Number: "number", bool: "boolean", type(None): "null", list: "list"}
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=Number, parse_int=Number, parse_constant=_constant
+)
+
+
+def write(value: JSON) -> str:
+    """Compact JSON of what ``read`` gives: numbers as they were written, doubled keys doubled."""
+    if isinstance(value, Number):
+        return value.text
+    if isinstance(value, list):
+        return f"[{','.join(map(write, value))}]"
+    if isinstance(value, dict):
+        pairs = [(key, one) for key in value for one in _every(value, key)]
+        return f"{{{','.join(f'{_text(key)}:{write(one)}' for key, one in pairs)}}}"
+    return _text(value)
+
+
+def _every(value: dict[str, JSON], key: str) -> list[JSON]:
+    if isinstance(value, Doubled) and key in value.again:
+        return value.again[key]
+    return [value[key]]
+
+
+def _text(value: str | bool | None) -> str:
+    return json.dumps(value, ensure_ascii=False)

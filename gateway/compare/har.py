@@ -1,0 +1,174 @@
+"""Recorded traffic: HAR 1.2, as browsers and proxies write it, or in lines as the gateway's recorder does.
+
+The requests of the legacy interface are taken from it, and nothing else: no header but the type of
+a body, so that no key or cookie is even read; no parameter that carries a secret. Answers in
+it only serve to tell which answer an id came from, so that each side is asked for its own object.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.compare.exact import JSON, NotJson, read
+from gateway.compare.mistakes import Unusable
+from gateway.compare.operations import ID, IN_TEXT
+from gateway.compare.paths import Path
+from gateway.compare.requests import METHODS, SECRET
+from gateway.compare.rules import Rules
+from gateway.compare.steps import Capture, Input, Ref, Step, Template
+
+LINES_BEGIN = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","version":"1"}}}'
+"""The first line of a recording; each of the others is one entry of ``log.entries``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is taken of an entry; ``answer`` is None where it is not known or not JSON."""
+
+    number: int
+    method: str
+    target: str
+    body: str | None
+    headers: Mapping[str, str]
+    answer: JSON
+
+
+def read_har(written: Any, name: str, rules: Rules) -> Input:
+    """Takes the parsed file; raises Unusable with the entry that is none."""
+    taken: list[_Entry] = []
+    left_out: Counter[str] = Counter()
+    for number, entry in enumerate(written["log"]["entries"], start=1):
+        try:
+            if why := _why_not(entry["request"]):
+                left_out[why] += 1
+            else:
+                taken.append(_entry(number, entry))
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise Unusable(f"{name}, entry {number}: not an entry of HAR 1.2") from None
+    return Input(name, "recorded traffic", _steps(taken, name, rules), left_out=dict(left_out))
+
+
+def har_of_lines(text: str, name: str) -> dict[str, Any]:
+    """A recording in lines, as one HAR; the last line may be half written. Raises Unusable."""
+    lines = text.split("\n")[1:]
+    entries: list[Any] = []
+    for number, line in enumerate(lines, start=2):
+        try:
+            entries += [json.loads(line)] if line else []
+        except (ValueError, RecursionError):
+            if number < len(lines) + 1:
+                raise Unusable(f"{name}, line {number}: not JSON") from None
+    return {"log": {"entries": entries}}
+
+
+def _why_not(request: Mapping[str, Any]) -> str:
+    """Why a request is not asked; empty where it is."""
+    if "/v1/" not in f"{urlsplit(request['url']).path}/":
+        return "not a request of the legacy interface (no /v1)"
+    if request["method"] == "OPTIONS":
+        return "a browser's preflight"
+    if request["method"] not in METHODS:
+        return "a method that neither interface has"
+    names = {str(one["name"]).lower() for one in request.get("headers", [])}
+    if "x-api-key" not in names and "authorization" in names:
+        return "signed: of the current interface"
+    if request.get("postData") and "text" not in request["postData"]:
+        return "a body that was not recorded as text"
+    return ""
+
+
+def _entry(number: int, entry: Mapping[str, Any]) -> _Entry:
+    request = entry["request"]
+    posted = request.get("postData") or {}
+    kind = str(posted.get("mimeType") or "application/json")
+    return _Entry(
+        number,
+        request["method"],
+        _target(request["url"]),
+        posted.get("text") or None,
+        {"Content-Type": kind} if posted and kind.isprintable() else {},
+        _recorded_answer(entry.get("response") or {}),
+    )
+
+
+def _target(url: str) -> str:
+    """From ``/v1`` on, without parameters that carry a secret."""
+    parts = urlsplit(url)
+    path = parts.path[f"{parts.path}/".index("/v1/") :]
+    query = "&".join(
+        one for one in parts.query.split("&") if not SECRET.fullmatch(one.partition("=")[0])
+    )
+    target = f"{path}?{query}" if query else path
+    if not re.fullmatch("[!-~]+", target):
+        raise ValueError(target)
+    return target
+
+
+def _recorded_answer(response: Mapping[str, Any]) -> JSON:
+    content = response.get("content") or {}
+    text = content.get("text") or ""
+    try:
+        is_coded = content.get("encoding") == "base64"
+        return read(base64.b64decode(text) if is_coded else text.encode())
+    except (NotJson, binascii.Error, UnicodeEncodeError):
+        return None
+
+
+def _steps(taken: list[_Entry], name: str, rules: Rules) -> tuple[Step, ...]:
+    """Ids that an answer brought up are captured from that answer, when a later request has them."""
+    origins: dict[str, tuple[int, Path]] = {}
+    own: set[str] = set()
+    """Ids that a request had before any answer did: they are what control calls something."""
+    steps: list[Step] = []
+    for index, entry in enumerate(taken):
+        target = _template(entry.target, origins)
+        body = None if entry.body is None else _template(entry.body, origins)
+        own.update(IN_TEXT.findall(f"{entry.target} {entry.body}"))
+        steps.append(
+            Step(
+                entry.method,
+                target,
+                name,
+                entry.number,
+                body=body,
+                headers=entry.headers,
+                rules=rules,
+            )
+        )
+        for id_, path in _ids(entry.answer):
+            if id_ not in own:
+                origins.setdefault(id_, (index, path))
+        for id_ in steps[-1].names:
+            source, path = origins[id_]
+            captures = {**steps[source].captures, id_: Capture(path, recorded=id_)}
+            steps[source] = replace(steps[source], captures=captures)
+    return tuple(steps)
+
+
+def _template(text: str, origins: Mapping[str, Any]) -> Template:
+    parts: list[str | Ref] = []
+    end = 0
+    for found in IN_TEXT.finditer(text):
+        if found[0] in origins:
+            parts += [text[end : found.start()], Ref(found[0])]
+            end = found.end()
+    return Template((*parts, text[end:]))
+
+
+def _ids(value: JSON, path: Path = ()) -> Iterator[tuple[str, Path]]:
+    if isinstance(value, str) and ID.fullmatch(value):
+        yield value, path
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _ids(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _ids(item, (*path, index))

@@ -1,0 +1,97 @@
+"""Which id of control is which id of candidate.
+
+Each side calls an object what it likes. Where the two sides' answers have ids in the same place,
+these name one object, and do so from then on: in paths, queries, bodies and free text. A control id
+that meets a second candidate id, or the other way round, is a difference.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gateway.compare.operations import ID, IN_TEXT
+
+_WHOLE = re.compile(rf'"({ID.pattern.replace("(", "(?:")})"')
+"""An id that is a value by itself, in a JSON text."""
+
+
+class Pairing:
+    """``apart`` says that the sides may have ids of their own; else an id is a text like others."""
+
+    def __init__(self, *, apart: bool = True) -> None:
+        self.apart = apart
+        self._candidates: dict[str, tuple[str, int]] = {}
+        self._controls: dict[str, str] = {}
+
+    def pair(self, control: str, candidate: str, step: int) -> str:
+        """Pairs two ids, or says what is wrong with that; a first pair is never given up."""
+        if not self.apart:
+            return "" if control == candidate else "not the same id"
+        known, other = self._candidates.get(control), self._controls.get(candidate)
+        if known is None and other is None:
+            self._candidates[control] = (candidate, step)
+            self._controls[candidate] = control
+        elif known is not None and known[0] != candidate:
+            return f"control's {_told(control)} was candidate's {_told(known[0])} before"
+        elif other is not None and other != control:
+            return f"candidate's {_told(candidate)} was control's {_told(other)} before"
+        return ""
+
+    def is_paired(self, candidate: str) -> bool:
+        return candidate in self._controls
+
+    def spelled(self, control: str, before: int | None = None) -> str | None:
+        """What candidate calls it, as far as the steps ``before`` one have shown."""
+        known = self._candidates.get(control)
+        return known[0] if known and (before is None or known[1] < before) else None
+
+    def translated(self, text: str, before: int) -> str:
+        """A text of control's with the ids that candidate uses."""
+        if not self._candidates:
+            return text
+        return IN_TEXT.sub(lambda found: self.spelled(found[0], before) or found[0], text)
+
+    def say_the_same(self, control: str, candidate: str) -> bool:
+        """Whether two texts differ in ids alone, and only in those that are paired."""
+        if IN_TEXT.sub("", control) != IN_TEXT.sub("", candidate):
+            return False
+        ids = zip(IN_TEXT.findall(control), IN_TEXT.findall(candidate), strict=False)
+        return len(IN_TEXT.findall(control)) == len(IN_TEXT.findall(candidate)) and all(
+            self._is_one(one, other) for one, other in ids
+        )
+
+    def takes(self, body: bytes, step: int) -> bool:
+        """Pairs the ids of a body that both sides sent with themselves; False where that is wrong."""
+        if not self.apart:
+            return True
+        text = body.decode(errors="replace")
+        if not all(self._is_one(one, one) for one in IN_TEXT.findall(text)):
+            return False
+        for one in _WHOLE.findall(text):
+            self.pair(one, one, step)
+        return True
+
+    def _is_one(self, control: str, candidate: str) -> bool:
+        known = self.spelled(control)
+        return candidate == (control if known is None else known) and (
+            self._controls.get(candidate, control) == control
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self._candidates)
+
+    @property
+    def spelled_differently(self) -> int:
+        return sum(control != known[0] for control, known in self._candidates.items())
+
+
+def alike(control: str, candidate: str) -> bool:
+    """Whether both are ids of one kind of object."""
+    one, other = ID.fullmatch(control), ID.fullmatch(candidate)
+    return one is not None and other is not None and one[1] == other[1]
+
+
+def _told(name: str) -> str:
+    """An id; by a rule anything may be one, and that is not repeated."""
+    return name if ID.fullmatch(name) else "object"

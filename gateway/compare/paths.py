@@ -1,0 +1,92 @@
+"""Where something stands in an answer.
+
+A *path* is a tuple of keys and indices. Written out it is ``payments[3].sourceAmount``, and in
+*normal form* ``payments[].sourceAmount``: the same for every item, and for every id that is a key.
+What is not in the body has a path as well: ``@status`` and ``@header.content-type``. The whole
+body is ``$``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+Path = tuple[str | int, ...]
+
+BODY = "$"
+"""The normal form of the path to the whole body."""
+
+
+class Outside(str):
+    """A part that no key of a body can be taken for."""
+
+    __slots__ = ()
+
+
+STATUS: Path = (Outside("@status"),)
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_ID = re.compile(r"[A-Z]{1,2}-[A-Za-z0-9]{1,64}")
+_PART = re.compile(r"\[(?P<index>\d+)\]|(?P<dot>\.)?(?P<key>[^.\[\]]+)")
+
+
+def header(name: str) -> Path:
+    return (Outside("@header"), Outside(name))
+
+
+def written(path: Path) -> str:
+    """With every index: ``payments[3].sourceAmount``."""
+    place = BODY
+    for part in path:
+        place = _below(place, f"[{part}]" if isinstance(part, int) else _spelled(part))
+    return place
+
+
+def normal(path: Path) -> str:
+    """Without indices: ``payments[].sourceAmount``."""
+    place = BODY
+    for part in path:
+        place = below(place, part)
+    return place
+
+
+def below(place: str, part: str | int) -> str:
+    """The normal form of what stands right below another."""
+    if isinstance(part, int):
+        return _below(place, "[]")
+    return _below(place, "{id}" if _ID.fullmatch(part) else _spelled(part))
+
+
+def _below(place: str, piece: str) -> str:
+    if place == BODY:
+        return piece
+    return f"{place}{piece}" if piece.startswith("[") else f"{place}.{piece}"
+
+
+def _spelled(key: str) -> str:
+    return key if _PLAIN.fullmatch(key) or isinstance(key, Outside) else f'["{key}"]'
+
+
+def parsed(text: str) -> Path:
+    """A path as a scenario writes it, ``payments[0].id``; raises ValueError."""
+    parts: list[str | int] = []
+    at = 0
+    while at < len(text):
+        found = _PART.match(text, at)
+        if found is None or (found["key"] and bool(found["dot"]) != bool(parts)):
+            raise ValueError(text)
+        parts.append(int(found["index"]) if found["index"] else found["key"])
+        at = found.end()
+    if not parts:
+        raise ValueError(text)
+    return tuple(parts)
+
+
+@lru_cache(maxsize=1024)
+def pattern(text: str) -> re.Pattern[str]:
+    """What a rule's path matches among normal forms; ``*`` is one key, ``**`` any number of parts."""
+    steps = re.split(r"(\*\*\.|\.\*\*$|\*\*|\*)", text)
+    return re.compile("".join(_STEPS.get(step, re.escape(step)) for step in steps))
+
+
+_STEPS = {"**.": r"(?:.+\.)?", ".**": r"(?:[.\[].*)?", "**": ".*", "*": r"[^.\[\]]+"}

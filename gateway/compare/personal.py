@@ -1,0 +1,132 @@
+"""What a value of the legacy interface is, to those whom it is none of their business.
+
+What people look for when they compare is shown: amounts, statuses, codes, currencies, times, ids.
+Everything else is taken to be about a person, unknown fields too. A field alone opens nothing: its
+value must also look like what the field is for, so that an email in ``status`` stays hidden.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+from gateway.compare.operations import ID
+
+Nature = Literal["clear", "email", "iban", "number", "message", "label", "text"]
+
+_AMOUNT = re.compile(r"[+-]?\d{1,15}\.\d{1,10}")
+_WHOLE = re.compile(r"[+-]?\d{1,15}")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_WORD = re.compile(r"[a-z]{1,16}([_-][a-z]{1,16}){0,5}|API")
+_PLACE = re.compile(r"[A-Za-z]{1,24}\d?(\[\d{0,6}\])?(\.[A-Za-z]{1,24}\d?(\[\d{0,6}\])?){0,6}")
+_LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2})?")
+_LETTERS = re.compile(r"[A-Z]{2,3}")
+_MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
+_GEOGRAPHY = re.compile(r"[^\W\d_][^\d_@*]{0,60}")
+"""Names below ``country``, an object that only geography answers have."""
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
+_IBAN = re.compile(r"[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}")
+_DIGITS = re.compile(r"(?=(?:\D*\d){4})[\d\s()+./-]+")
+
+_COUNTED = {
+    "amount", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees", "recipientFees",
+    "merchantFees", "value", "net", "count", "limit", "page", "pages", "pageSize", "records",
+    "totalPayments", "routeMinimum", "estimatedFees", "GatewayTotal", "ServiceTotal",
+}  # fmt: skip
+_WORDED = {
+    "status", "complianceStatus", "type", "method", "payoutMethod", "object", "code", "orderBy",
+    "sortBy", "accountType", "processed_by", "source", "routeType",
+}  # fmt: skip
+_CURRENCIES = {"currency", "sourceCurrency", "targetCurrency", "primaryCurrency", "code"}
+_COUNTRIES = {"country", "countryCode", "payoutCurrency"}
+_LABELS = {"methodDisplay", "displayName", "sourceCurrencyName", "targetCurrencyName"}
+_DATED = {"startDate", "endDate"}
+_COUNTING_HEADERS = {"retry-after", "ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"}
+_HEADERS = {"content-type", "access-control-allow-origin"}
+_HEADER = re.compile(r"[a-z]{1,20}/[a-z.+-]{1,40}(; ?charset=[A-Za-z0-9-]{1,20})?|\*")
+
+_FIELDS: dict[str, Callable[[str], re.Match[str] | None]] = {
+    **dict.fromkeys(_COUNTED | _COUNTING_HEADERS, _WHOLE.fullmatch),
+    **dict.fromkeys(_WORDED, _WORD.fullmatch),
+    **dict.fromkeys(_CURRENCIES, _LETTERS.fullmatch),
+    **dict.fromkeys(_COUNTRIES, _LETTERS.fullmatch),
+    **dict.fromkeys(_DATED, _DAY.fullmatch),
+    **dict.fromkeys(_HEADERS, _HEADER.fullmatch),
+    "code": re.compile(f"{_WORD.pattern}|[A-Z]{{2,3}}").fullmatch,
+    "field": _PLACE.fullmatch,
+    "language": _LANGUAGE.fullmatch,
+}
+_BIRTH = re.compile(r"dob|birth", re.IGNORECASE)
+
+
+def nature_of(fields: tuple[str, ...], text: str) -> Nature:
+    """``fields`` are the keys on the way to a text, without indices; the last one is its own."""
+    own = fields[-1] if fields else ""
+    if fields[:1] == ("country",) and len(fields) > 1 and _GEOGRAPHY.fullmatch(text):
+        return "clear"
+    if _is_clear(own, text):
+        return "clear"
+    if _EMAIL.fullmatch(text):
+        return "email"
+    if _IBAN.fullmatch(text) and sum(map(str.isdigit, text)) >= 4:
+        return "iban"
+    if _DIGITS.fullmatch(text) and not (_DAY.fullmatch(text) or _BIRTH.search(own)):
+        return "number"
+    if own in _LABELS or (own == "name" and "currency" in fields[:-1]):
+        return "label"
+    return "message" if own == "message" else "text"
+
+
+def _is_clear(own: str, text: str) -> bool:
+    if not text or ID.fullmatch(text) or _MASKED.fullmatch(text) or _AMOUNT.fullmatch(text):
+        return True
+    if _MOMENT.fullmatch(text):
+        return not _BIRTH.search(own)
+    looks = _FIELDS.get(own)
+    return looks is not None and looks(text) is not None
+
+
+def is_clear_number(fields: tuple[str, ...], text: str) -> bool:
+    """Whether a JSON number may be shown: an account number can be one as well."""
+    own = fields[-1] if fields else ""
+    return len(text) <= 3 or own in _COUNTED or own == "code" or bool(_AMOUNT.fullmatch(text))
+
+
+def is_clear_key(key: str) -> bool:
+    """Whether a key is a field's name, a code or an id, and not somebody's data."""
+    return bool(_KEY.fullmatch(key) or ID.fullmatch(key)) or key in _COUNTED
+
+
+_KEY = re.compile(r"[a-z_][A-Za-z_-]{0,63}\d{0,2}|[A-Z0-9]{1,3}")
+
+_MESSAGE_WORDS = """
+a account accounts action active address again age all allow allowed already also am an and
+another any API are argument as at balance bank batch batches be been before below blocked body
+both but by can cannot characters check code column could country create created currency date day
+decimal decimals deleted digit digits does dollar duplicate email empty enough error euro exactly
+exist exists expected expired failed field fields first for found from funds has have IBAN id in
+inactive incomplete individual insufficient internal invalid is it its json key known later least
+less letter letters limit line list long longer lower many match maximum method minimum missing
+more most must need needed needs negative no none not nothing null number numbers object of old on
+one only open or other outcome page paid parameter pay payment payments payout pending permitted
+please positive pound primary processed processing processor quote rate read recipient recipients
+refused removed request require required requires response retry s same send sent server service
+several short shorter should something source start started status string such supported suspended
+target text than that the their there this time to token too transfer try twice two type
+unexpected unknown unsupported update updated upper URL used valid value values wallet was went
+were when which with within without wrong yen you your zero
+"""
+
+MESSAGE_WORDS = frozenset(_MESSAGE_WORDS.split())
+"""Words of error messages that are nobody's name."""
+
+_LABEL_WORDS = """
+African Australian Bank Brazilian British Canadian Card Check Chinese Danish Dollar Euro Franc
+Indian Japanese Krona Krone Mexican New Norwegian Peso Pound Rand Real Rupee South States Sterling
+Swedish Swiss Transfer United US Wallet Wire Yen Yuan Zealand
+"""
+
+LABEL_WORDS = frozenset(_LABEL_WORDS.split())
+"""Words of what methods and currencies are called."""

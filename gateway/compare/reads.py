@@ -1,0 +1,34 @@
+"""A list of reads: a text file with one request a line.
+
+# the first pages
+GET /v1/recipients?page=1
+GET /v1/profile/balances
+"""
+
+from __future__ import annotations
+
+from gateway.compare.mistakes import Unusable
+from gateway.compare.requests import request_line
+from gateway.compare.rules import Rules
+from gateway.compare.steps import Input, Step, Template
+
+
+def read_list(text: str, name: str, rules: Rules) -> Input:
+    """Raises Unusable with the number of the line that is wrong."""
+    lines = [
+        (number, line.strip())
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip() and not line.strip().startswith("#")
+    ]
+    steps = tuple(_step(line, name, number, rules) for number, line in lines)
+    return Input(name, "list of reads", steps)
+
+
+def _step(line: str, name: str, number: int, rules: Rules) -> Step:
+    method, target = request_line(line, f"{name}, line {number}")
+    step = Step(method, Template((target,)), name, number, rules=rules)
+    if not step.reads:
+        raise Unusable(
+            f"{name}, line {number}: {method} is a write; a list is of reads (GET, HEAD)"
+        )
+    return step

@@ -1,0 +1,154 @@
+"""A scenario: requests that build on each other, written as TOML.
+
+    title = "A recipient comes and goes"
+
+    [[steps]]
+    name = "create"
+    request = "POST /v1/recipients"
+    body = { type = "individual", firstName = "Ada", lastName = "Lovelace", email = "${own}@example.com" }
+    capture = { recipient = "recipient.id" }
+
+    [[steps]]
+    request = "GET /v1/recipients/${recipient}"
+
+Each side captures its own values. ``${run}`` is made anew for each run and the same for both sides;
+``${own}`` is each side's own, and taken for the same in answers.
+``deploy/compare/README.md`` has every key.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from gateway import wire
+from gateway.compare import paths
+from gateway.compare.exact import read
+from gateway.compare.mistakes import Unusable
+from gateway.compare.requests import request_line
+from gateway.compare.rules import Rules, rules_of
+from gateway.compare.steps import Capture, Input, Step, Template, Until
+
+RUN = "run"
+OWN = "own"
+
+_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*$")]
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [ -~]*")
+
+_OURS = {"x-api-key", "authorization", "cookie", "host", "content-length", "transfer-encoding"}
+
+
+class _Until(BaseModel):
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    path: str
+    is_: Any = Field(alias="is")
+    within: Annotated[float, Field(gt=0, le=600)] = 30
+
+
+class _Step(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    request: str
+    name: str = ""
+    body: Any = None
+    text: str | None = None
+    capture: dict[_Name, str] = {}
+    headers: dict[str, str] = {}
+    key: Literal["own", "none", "wrong"] = "own"
+    until: _Until | None = None
+
+
+class _Scenario(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    title: str = ""
+    rules: dict[str, Any] = {}
+    steps: Annotated[list[_Step], Field(min_length=1)]
+
+
+def read_scenario(text: str, name: str, rules: Rules) -> Input:
+    """Raises Unusable with the step of what is wrong."""
+    try:
+        # As wire.Number, an amount without quotes is sent as it was written.
+        written = tomllib.loads(text, parse_float=wire.Number)
+        scenario = _Scenario.model_validate(written)
+    except tomllib.TOMLDecodeError as error:
+        raise Unusable(f"{name}: not TOML: {error}") from None
+    except ValidationError as error:
+        raise Unusable(f"{name}: {'; '.join(_problems(error))}") from None
+    own = rules.and_then(rules_of(scenario.rules, name)) if scenario.rules else rules
+    steps: list[Step] = []
+    known = {RUN, OWN}
+    for number, one in enumerate(scenario.steps, start=1):
+        step = _step(one, name, number, own)
+        if unknown := sorted(step.names - known):
+            raise Unusable(f"{name}, step {number}: no step before it captures {unknown[0]}")
+        steps.append(step)
+        known |= step.captures.keys()
+    return Input(name, "scenario", tuple(steps), scenario.title)
+
+
+def _step(one: _Step, name: str, number: int, rules: Rules) -> Step:
+    where = f"{name}, step {number}"
+    method, target = request_line(one.request, where)
+    if forbidden := sorted(_OURS & {header.lower() for header in one.headers}):
+        raise Unusable(
+            f"{where}: {forbidden[0]} is not for a scenario to set; keys come from the environment"
+        )
+    if not all(_HEADER.fullmatch(f"{key}: {value}") for key, value in one.headers.items()):
+        raise Unusable(f"{where}: not a header: a name, and a value in printable ASCII")
+    if one.until and method not in ("GET", "HEAD"):
+        raise Unusable(f"{where}: until is for reads; a write goes out once")
+    return Step(
+        method,
+        Template.of(target),
+        name,
+        number,
+        name=one.name,
+        body=_body(one, where),
+        headers=one.headers,
+        captures={key: Capture(_path(path, where)) for key, path in one.capture.items()},
+        key=one.key,
+        until=_until(one.until, where) if one.until else None,
+        rules=rules,
+    )
+
+
+def _body(one: _Step, where: str) -> Template | None:
+    if one.text is not None:
+        if one.body is not None:
+            raise Unusable(f"{where}: body and text are both given; one is sent")
+        return Template.of(one.text)
+    if one.body is None:
+        return None
+    try:
+        return Template.of(wire.write(one.body).decode())
+    except (TypeError, ValueError):
+        raise Unusable(
+            f"{where}: body: a date is written as text; nan and inf are no numbers"
+        ) from None
+
+
+def _until(one: _Until, where: str) -> Until:
+    return Until(_path(one.path, where), read(wire.write(one.is_)), one.within)
+
+
+def _path(text: str, where: str) -> paths.Path:
+    try:
+        return paths.parsed(text)
+    except ValueError:
+        raise Unusable(f"{where}: not a path: write it as recipient.id or payments[0].id") from None
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for one in error.errors(include_input=False, include_url=False):
+        yield f"{_where(one['loc'])}: {one['msg'][0].lower()}{one['msg'][1:]}"
+
+
+def _where(place: tuple[int | str, ...]) -> str:
+    if len(place) > 1 and place[0] == "steps":
+        return ", ".join([f"step {int(place[1]) + 1}", *map(str, place[2:3])])
+    return ".".join(map(str, place))

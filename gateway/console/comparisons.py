@@ -1,0 +1,76 @@
+"""What was compared of keys in mode `compare`: who is ready, and where answers differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gateway.console.pages import Pages
+from gateway.console.parts import Parts
+from gateway.readiness import Difference, Standing, standings
+
+SHOWN = 200
+"""Keys; `compare report` has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """An operation of a key: what was counted of it, and where its answers differ."""
+
+    operation: str
+    compared: int
+    different: int
+    failed: int
+    dropped: int
+    differences: list[Difference]
+
+
+class ComparisonsPage:
+    """All keys."""
+
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._store = parts.store
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        found = await standings(self._store)
+        found.sort(key=lambda one: (one.is_ready, -one.unexplained, one.owner, one.key))
+        return self._pages.page(
+            request, "comparisons", standings=found[:SHOWN], more=len(found) - SHOWN
+        )
+
+
+class ComparisonPage:
+    """One key, by its name, which no other has."""
+
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._store = parts.store
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        found = await standings(self._store, request.query.get("key", ""))
+        if not found:
+            return self._pages.page(request, "not_found", 404)
+        return self._pages.page(
+            request, "comparison", standing=found[0], operations=_operations(found[0])
+        )
+
+
+def _operations(standing: Standing) -> list[Compared]:
+    """Those that differ most first."""
+    found = [
+        Compared(
+            name,
+            tally.compared,
+            tally.different,
+            tally.failed,
+            tally.dropped,
+            sorted(
+                (one for one in standing.differences if one.operation == name),
+                key=lambda one: (one.why is not None, -one.answers),
+            ),
+        )
+        for name, tally in standing.operations.items()
+    ]
+    return sorted(found, key=lambda one: (-one.different, -one.compared, one.operation))

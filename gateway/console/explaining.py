@@ -1,0 +1,229 @@
+"""A pasted legacy request, and the current calls that it becomes, side by side. Nothing of it is sent,
+kept or logged, and no file is read for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import simplejson
+from aiohttp import web
+
+from gateway.before import example
+from gateway.compare.mask import Eye
+from gateway.console.pages import Pages
+from gateway.console.parts import Parts
+from gateway.curl import Asked, NoRequest, read
+from gateway.explain import Explained, Made, NoOperation, Origin, explained
+from mappings import OPERATIONS
+from mappings.current import ENDPOINTS
+from mappings.grammar import JSON, Invalid
+
+LONGEST = 64 * 1024
+"""Characters of a request; a page of more would be of no use to anybody."""
+
+WORDS = frozenset(part for one in (*ENDPOINTS, *OPERATIONS) for part in one.path.split("/"))
+"""What the paths of both interfaces are made of, ids apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A field of the legacy request. ``mark`` is the number by which it is found in the calls, 0 for
+    one that is in none, and ``why`` then says why.
+    """
+
+    name: str
+    value: str
+    mark: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A field of a call, and the marks of the fields that it is made of."""
+
+    name: str
+    value: str
+    mark: int
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    made: Made
+    target: str
+    fields: Sequence[Given]
+    signed: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Both columns; ``asked`` is method and path of the legacy request."""
+
+    told: Explained
+    asked: str
+    sent: Sequence[Sent]
+    calls: Sequence[Call]
+    refusal: str
+    answered: Sequence[tuple[str, str, str]]
+
+
+class ExplainPage:
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._settings = parts.settings
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        chosen = next((one for one in OPERATIONS if one.name == request.query.get("example")), None)
+        before = example(self._settings, chosen) if chosen else None
+        text = curl_of(before.method, before.target, before.body) if before else ""
+        return self._page(request, text)
+
+    async def asked(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
+        text, shows = fields.get("request", ""), bool(fields.get("values"))
+        try:
+            # Beside the loop: a long request takes a while, and payments are not to wait for it.
+            sides = await asyncio.to_thread(self._sides, text, Eye(sees_all=shows))
+        except (NoRequest, NoOperation) as why:
+            return self._page(request, text, why=str(why), shows=shows)
+        except Invalid as invalid:
+            return self._page(request, text, why=invalid.problems[0].message, shows=shows)
+        return self._page(request, text, sides=sides, shows=shows)
+
+    def _sides(self, text: str, eye: Eye) -> Sides:
+        asked = parsed(text)
+        told = explained(self._settings, asked.method, asked.target, asked.body)
+        return _sides(told, asked, eye)
+
+    def _page(
+        self,
+        request: web.Request,
+        text: str,
+        *,
+        sides: Sides | None = None,
+        why: str = "",
+        shows: bool = False,
+    ) -> web.StreamResponse:
+        return self._pages.page(
+            request,
+            "explain",
+            422 if why else 200,
+            text=text,
+            sides=sides,
+            why=why,
+            shows=shows,
+            operations=[one for one in OPERATIONS if one.takes is not None],
+        )
+
+
+def parsed(text: str) -> Asked:
+    """A request as curl writes it, or as HTTP does without headers; raises NoRequest."""
+    if len(text) > LONGEST:
+        raise NoRequest("the request is too long to be shown")
+    try:
+        words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
+    except ValueError:
+        raise NoRequest("a quote is open: paste the whole command") from None
+    return read(words, _no_file)
+
+
+def _no_file(_named: str) -> NoReturn:
+    raise NoRequest("no file is read here: write the body itself behind -d")
+
+
+def curl_of(method: str, target: str, body: JSON) -> str:
+    data = "" if body is None else f" \\\n  -d {shlex.quote(_written(body, indent=2))}"
+    return f"curl -X {method} {shlex.quote(target)}{data}"
+
+
+def _written(value: JSON, indent: int | None = None) -> str:
+    return simplejson.dumps(value, use_decimal=True, ensure_ascii=False, indent=indent, default=str)
+
+
+def _sides(told: Explained, asked: Asked, eye: Eye) -> Sides:
+    used = {one.sent_in for made in told.calls for one in made.fields if one.sent_in}
+    names = [name for name, _ in told.sent if not used.isdisjoint(_wholes(name))]
+    numbers = {name: number for number, name in enumerate(names, 1)}
+    marks: dict[str, int] = {}
+    for name, number in numbers.items():
+        for whole in _wholes(name):
+            marks.setdefault(whole, number)
+    kept = dict(told.kept)
+    sent = [
+        Sent(name, _shown(eye, name, value), numbers.get(name, 0), _why(kept, name))
+        for name, value in told.sent
+    ]
+    return Sides(
+        told,
+        f"{asked.method} {_target(eye, asked.target)}",
+        sent,
+        [_call(made, marks, eye) for made in told.calls],
+        _refusal(told),
+        told.answered,
+    )
+
+
+def _wholes(name: str) -> Iterator[str]:
+    """A field, and each that it is a part of: ``a.b[0].c``, ``a.b[0]``, ``a.b``, ``a``."""
+    while name:
+        yield name
+        name = name[: max(name.rfind("."), name.rfind("["), 0)]
+
+
+def _why(kept: Mapping[str, str], name: str) -> str:
+    return next((kept[one] for one in _wholes(name) if one in kept), "")
+
+
+def _call(made: Made, marks: Mapping[str, int], eye: Eye) -> Call:
+    fields = [
+        Given(
+            one.field,
+            _told(eye, one),
+            marks.get(one.sent_in or "", 0),
+            one.rule,
+        )
+        for one in made.fields
+    ]
+    signed = made.signed.split("\n")[:-1]
+    if not eye.sees_all:
+        path, body = _target(eye, signed[2]), signed[3:]
+        signed = [*signed[:2], path, *("(the body as it is sent)" for one in body if one)]
+    return Call(made, _target(eye, made.target), fields, signed)
+
+
+def _told(eye: Eye, one: Origin) -> str:
+    """Of a query nothing is shown: whatever is searched for may be somebody's."""
+    hides = one.in_query and not eye.sees_all
+    return "…" if hides else _shown(eye, one.field, one.value, one.sent_in)
+
+
+def _target(eye: Eye, target: str) -> str:
+    """Path and query: the documents' own words, ids, and the names of parameters."""
+    if eye.sees_all:
+        return target
+    path, mark, query = target.partition("?")
+    parts = [part if part in WORDS else eye.target(part) for part in path.split("/")]
+    names = [eye.key(one.partition("=")[0]) for one in query.split("&") if one]
+    return "/".join(parts) + mark + "&".join(f"{name}=…" for name in names)
+
+
+def _shown(eye: Eye, name: str, value: Any, sent_in: str | None = None) -> str:
+    """A value as it may be shown: what hides it under one of its names hides it."""
+    text = value if isinstance(value, str) else _written(value)
+    if eye.sees_all or value is None or isinstance(value, bool):
+        return text
+    seen = [eye.value(_path(one), text).text for one in (name, sent_in) if one]
+    return next((one for one in seen if one != text), text)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    return tuple(part.partition("[")[0] for part in name.split("."))
+
+
+def _refusal(told: Explained) -> str:
+    """What a client would be told; of that a message is about names of fields."""
+    return _written(told.refusal.body(), indent=2) if told.refusal else ""

@@ -1,0 +1,81 @@
+"""The limit per key: how much of it is used at this moment, and who is near it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gateway.console.pages import Pages
+from gateway.console.parts import Parts
+from gateway.store import Owner
+from gateway.store.key_rows import ListedKey, listed_keys
+
+NEAR = 0.8
+"""From this part of its limit on a key is near it."""
+
+SHOWN = 200
+
+SIGNED = "signed requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What counts of a limit now; ``used`` is None where nobody can say."""
+
+    owner: Owner
+    name: str
+    limit: int
+    used: int | None
+
+    @property
+    def part(self) -> float:
+        return (self.used or 0) / self.limit if self.limit else 0.0
+
+    @property
+    def level(self) -> str:
+        if self.used is not None and self.used >= self.limit:
+            return "reached"
+        return "near" if self.part >= NEAR else "well"
+
+
+async def uses(parts: Parts) -> list[Use]:
+    """Every key in use, and each merchant's signed requests where there are any; who is nearest to
+    the limit comes first. StoreUnavailable.
+    """
+    keys = [one for one in await listed_keys(parts.store) if one.revoked_at is None]
+    owners = sorted({one.owner for one in keys})
+    # As the handler and the signed face's senders name them.
+    names = [*(one.id for one in keys), *(f"signed {one}" for one in owners)]
+    counted = await parts.limits.counted(names)
+    most = parts.settings.limits.requests_per_hour
+    of_keys = counted[: len(keys)] if counted else [None] * len(keys)
+    found = [_use(one, most, used) for one, used in zip(keys, of_keys, strict=True)]
+    signed = zip(owners, counted[len(keys) :] if counted else [], strict=False)
+    found += [Use(owner, SIGNED, most, used) for owner, used in signed if used]
+    return sorted(found, key=lambda one: (-one.part, one.owner, one.name))
+
+
+def _use(key: ListedKey, most: int, used: int | None) -> Use:
+    return Use(key.owner, key.name, key.requests_per_hour or most, used)
+
+
+class LimitsPage:
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._parts = parts
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        found = await uses(self._parts)
+        return self._pages.page(
+            request,
+            "limits",
+            uses=found[:SHOWN],
+            more=len(found) - SHOWN,
+            fault=await self._parts.limits.fault(),
+            is_known=all(one.used is not None for one in found),
+            levels={
+                level: sum(one.level == level for one in found) for level in ("reached", "near")
+            },
+            near=int(NEAR * 100),
+        )

@@ -1,0 +1,102 @@
+"""Who still uses what, and how the migration goes towards the day on which the interface ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from aiohttp import web
+
+from gateway.console.pages import Pages
+from gateway.console.parts import Parts
+from gateway.console.plots import Plot, evenly, plot
+from gateway.store.key_rows import listed_keys
+from gateway.store.usage_rows import Day, Used, used_by_day, used_since
+from gateway.uses import KeyUse, by_key, known_becomes
+
+DAYS = 60
+RECENT = timedelta(days=7)
+SIGNED = "signed"
+
+SHOWN = 200
+"""Keys; `report usage` has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """``announced`` and ``sunset`` are None where nothing is announced; ``left`` in days."""
+
+    announced: date | None
+    sunset: date | None
+    left: int
+    gone: float
+
+
+def progress(announced: date | None, sunset: date | None, today: date) -> Progress:
+    if announced is None or sunset is None:
+        return Progress(announced, sunset, 0, 0.0)
+    whole = (sunset - announced).days or 1
+    gone = min(max((today - announced).days / whole, 0.0), 1.0)
+    return Progress(announced, sunset, (sunset - today).days, gone)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A key that still uses the legacy interface, or does no more."""
+
+    use: KeyUse
+    is_recent: bool
+    operations: list[Used]
+
+
+class MigrationPage:
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._parts = parts
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        store, now = self._parts.store, self._parts.store.clock()
+        today = now.date()
+        since = today - timedelta(days=DAYS - 1)
+        keys = by_key(await used_since(store, since))
+        left = [_left(one, now) for one in keys if one.key]
+        left.sort(key=lambda one: (not one.is_recent, -one.use.requests))
+        active = sum(one.revoked_at is None for one in await listed_keys(store))
+        deprecation = self._parts.settings.deprecation
+        return self._pages.page(
+            request,
+            "migration",
+            days=DAYS,
+            recent_days=RECENT.days,
+            progress=progress(deprecation.announced, deprecation.sunset_date, today),
+            refuses=deprecation.after_sunset == "refuse",
+            left=left[:SHOWN],
+            more=len(left) - SHOWN,
+            quiet=sum(not one.is_recent for one in left),
+            recent=sum(one.is_recent for one in left),
+            keys=active,
+            signed=sorted(filter(_is_signed, keys), key=lambda one: -one.requests),
+            unknown=next((one for one in keys if not one.owner.merchant), None),
+            plot=_plot(await used_by_day(store, since), since, today),
+            becomes=known_becomes(),
+        )
+
+
+def _is_signed(one: KeyUse) -> bool:
+    return not one.key and any(each.operation == SIGNED for each in one.operations)
+
+
+def _left(one: KeyUse, now: datetime) -> Left:
+    operations = sorted(one.operations, key=lambda each: -each.requests)
+    return Left(one, now - one.last_at < RECENT, operations)
+
+
+def _plot(days: Sequence[Day], since: date, today: date) -> Plot:
+    moments = [since + timedelta(days=number) for number in range((today - since).days + 1)]
+    bars = {one: {"legacy": 0.0, "signed": 0.0} for one in moments}
+    for each in days:
+        if each.day in bars:
+            bars[each.day]["signed" if each.operation == SIGNED else "legacy"] += each.requests
+    midnights = [datetime.combine(one, datetime.min.time()) for one in moments]
+    return plot([(f"{one}", values) for one, values in bars.items()], evenly(midnights, "%d %b"))

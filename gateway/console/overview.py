@@ -1,0 +1,75 @@
+"""How things stand, and what needs somebody."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import timedelta
+
+from aiohttp import web
+
+from gateway.admin import checked
+from gateway.console.limits import uses
+from gateway.console.matters import matters
+from gateway.console.migration import Progress, progress
+from gateway.console.pages import Pages
+from gateway.console.parts import Parts
+from gateway.console.traffic import just_now, plots_of
+from gateway.standing import figures
+from gateway.store.traffic_rows import summed
+from gateway.store.usage_rows import used_since
+from gateway.uses import by_key
+
+CHECKED_SECONDS = 10.0
+"""How old a check may be: however many look, service and Redis are asked no oftener."""
+
+HOURS = 24
+WEEK = timedelta(days=6)
+"""And today."""
+
+
+class OverviewPage:
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._parts = parts
+        self._pages = pages
+        self._faults: dict[str, str | None] = {}
+        self._near = 0
+        self._checked_at = -math.inf
+        self._checking = asyncio.Lock()
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        store = self._parts.store
+        faults = await self._checks()
+        found = await figures(store)
+        plots, day = await plots_of(store, HOURS)
+        recent = summed((await just_now(store)).values())
+        week = by_key(await used_since(store, (store.clock() - WEEK).date()))
+        return self._pages.page(
+            request,
+            "overview",
+            faults=faults,
+            matters=await matters(self._parts, faults, found, recent, self._near),
+            plots=plots,
+            day=day,
+            recent=recent,
+            figures=found,
+            near=self._near,
+            left=sum(bool(one.key) for one in week),
+            keys=sum(found.keys.values()),
+            progress=self._progress(),
+        )
+
+    async def _checks(self) -> dict[str, str | None]:
+        async with self._checking:
+            if (now := asyncio.get_running_loop().time()) - self._checked_at >= CHECKED_SECONDS:
+                checks = self._parts.checks
+                said = await asyncio.gather(*(checked(one) for one in checks.values()))
+                self._faults = dict(zip(checks, said, strict=True))
+                self._near = sum(one.level != "well" for one in await uses(self._parts))
+                self._checked_at = now
+            return self._faults
+
+    def _progress(self) -> Progress:
+        deprecation = self._parts.settings.deprecation
+        today = self._parts.store.clock().date()
+        return progress(deprecation.announced, deprecation.sunset_date, today)

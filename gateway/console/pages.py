@@ -1,0 +1,195 @@
+"""How a page is made: templates, the frame around them, and the headers of every answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from gateway.admin_door import ASKED_FROM
+from gateway.admin_session import COOKIE, Sessions
+from gateway.console import shipped
+from gateway.console.forms import Forms, Refused, new_cookie, set_cookie
+from gateway.console.parts import Parts
+from gateway.store import StoreUnavailable
+from gateway.store.acts import told_scope
+from gateway.store.durations import BOUNDS
+from gateway.upstream import USER_AGENT
+
+View = Callable[[web.Request], Awaitable[web.StreamResponse]]
+FormView = Callable[[web.Request, Mapping[str, str]], Awaitable[web.StreamResponse]]
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not "no-referrer": with it a browser says of a form only that it comes from "null".
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A page as the menu has it; one that is ``live`` is asked for anew while it is looked at."""
+
+    path: str
+    name: str
+    live: bool = False
+
+
+PLACES = (
+    Place("/", "Overview", live=True),
+    Place("/traffic", "Traffic", live=True),
+    Place("/limits", "Limits", live=True),
+    Place("/migration", "Migration"),
+    Place("/writes", "Writes"),
+    Place("/compare", "Comparison"),
+    Place("/service", "Service"),
+    Place("/switches", "Switches"),
+    Place("/explain", "Explain"),
+)
+
+
+class Pages:
+    """The frame, and what every page needs to know."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.sessions = Sessions(parts.settings.server.admin_token.get_secret_value())
+        # The oldest key, as everywhere: one that is added later is to spoil no form.
+        self.forms = Forms(next(iter(parts.store.encryption.derived("console forms").values())))
+        self._parts = parts
+        self._templates = Environment(
+            loader=PackageLoader("gateway.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "number": number,
+            "ms": ms,
+            "share": share,
+            "moment": moment,
+            "clock_time": clock_time,
+            "ago": self._ago,
+            "scope": told_scope,
+        }
+        self._templates.globals |= {
+            "places": PLACES,
+            "asset": shipped.address,
+            "version": USER_AGENT.partition("/")[2],
+            "needs_login": self.sessions.are_needed,
+        }
+
+    def page(
+        self, request: web.Request, template: str, status: int = 200, **values: Any
+    ) -> web.Response:
+        cookie = request.cookies.get(COOKIE, "")
+        given = cookie or new_cookie()
+        text = self._templates.get_template(f"{template}.html.j2").render(
+            path=request.path,
+            now=self._parts.store.clock(),
+            csrf=self.forms.word(given),
+            **values,
+        )
+        headers = {**HEADERS, "Cache-Control": "no-store"}
+        response = web.Response(
+            text=text, status=status, content_type="text/html", charset="utf-8", headers=headers
+        )
+        if not cookie:
+            set_cookie(request, response, given)
+        return response
+
+    def shown(self, view: View) -> View:
+        """A view, and a page of what kept it from being made."""
+
+        async def page(request: web.Request) -> web.StreamResponse:
+            try:
+                return await view(request)
+            except StoreUnavailable as unavailable:
+                return self.page(request, "unavailable", 503, why=unavailable)
+
+        return page
+
+    def sent(self, view: FormView) -> View:
+        """A view of a form that was sent."""
+
+        async def page(request: web.Request) -> web.StreamResponse:
+            try:
+                fields = await self.forms.read(request)
+            except Refused as refused:
+                return self.page(request, "refused", 403, why=str(refused))
+            return await view(request, fields)
+
+        return self.shown(page)
+
+    def asked_from(self, request: web.Request) -> str:
+        """The address of whoever asks."""
+        told = request.headers.get(ASKED_FROM) if self._parts.has_parent else request.remote
+        return told or "unknown"
+
+    def _ago(self, when: datetime | None) -> str:
+        return "never" if when is None else ago(self._parts.store.clock() - when)
+
+
+def see(path: str) -> web.Response:
+    """Go there, by a request that changes nothing."""
+    return web.Response(
+        status=303, headers={**HEADERS, "Location": path, "Cache-Control": "no-store"}
+    )
+
+
+# How figures are written
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def ms(value: float | None) -> str:
+    if value is None:
+        return "\N{EN DASH}"
+    if math.isinf(value):
+        return f">\N{NO-BREAK SPACE}{BOUNDS[-1] / 1000:,.0f}\N{NO-BREAK SPACE}s"
+    if value >= 10_000:
+        return f"{value / 1000:,.0f}\N{NO-BREAK SPACE}s"
+    return (
+        f"{value:,.1f}\N{NO-BREAK SPACE}ms" if value < 100 else f"{value:,.0f}\N{NO-BREAK SPACE}ms"
+    )
+
+
+def share(part: float, whole: float) -> str:
+    if not whole:
+        return "\N{EN DASH}"
+    percent = 100 * part / whole
+    if 0 < percent < 0.1:
+        return "<0.1\N{NO-BREAK SPACE}%"
+    return (
+        f"{percent:.1f}\N{NO-BREAK SPACE}%" if percent < 10 else f"{percent:.0f}\N{NO-BREAK SPACE}%"
+    )
+
+
+def moment(when: datetime | None) -> str:
+    return f"{when:%Y-%m-%d %H:%M}" if when else "\N{EN DASH}"
+
+
+def clock_time(when: datetime) -> str:
+    return f"{when:%H:%M}"
+
+
+def ago(past: timedelta) -> str:
+    seconds = past.total_seconds()
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)}\N{NO-BREAK SPACE}{name} ago"
+    return "just now"

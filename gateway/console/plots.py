@@ -1,0 +1,135 @@
+"""Bars over time, as figures for an SVG: a template only writes them down.
+
+The drawing is ``WIDTH`` by ``HEIGHT`` of its own units and is stretched to its place, so all text
+stands beside it. Under every plot is a table that says the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+WIDTH, HEIGHT = 1000, 200
+
+GAP = 0.2
+"""Of a bar's place, what stays empty."""
+
+LABELS = 6
+
+STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
+"""Of which the half is short as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a bar; ``kind`` says which, and is its class."""
+
+    kind: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """All of one moment, ``total`` high. ``values`` are by kind; ``x`` and ``width`` those of its whole
+    place.
+    """
+
+    label: str
+    x: float
+    width: float
+    parts: tuple[Part, ...]
+    values: Mapping[str, float]
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """``top`` is the value at the upper edge, ``labels`` stand below, evenly spaced."""
+
+    bars: tuple[Bar, ...]
+    top: float
+    labels: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(one.total for one in self.bars)
+
+    @property
+    def most(self) -> Bar:
+        return max(self.bars, key=lambda one: one.total)
+
+
+def plot(
+    rows: Sequence[tuple[str, Mapping[str, float]]],
+    labels: Sequence[str],
+    *,
+    within: bool = False,
+) -> Plot:
+    """Bars of one value for each kind, stacked in the order of the kinds; none is negative.
+
+    ``within`` each other where a kind holds the one before it, as percentiles do.
+    """
+    stacked = [_differences(values) if within else values for _, values in rows]
+    top = rounded_up(max((sum(values.values()) for values in stacked), default=0))
+    place = WIDTH / max(len(rows), 1)
+    return Plot(
+        tuple(
+            _bar(at * place, place, row, heights, top)
+            for at, (row, heights) in enumerate(zip(rows, stacked, strict=True))
+        ),
+        top,
+        tuple(labels),
+    )
+
+
+def _differences(values: Mapping[str, float]) -> Mapping[str, float]:
+    """What each has more than the one before."""
+    before = [0.0, *values.values()]
+    return {
+        kind: max(value - less, 0.0)
+        for (kind, value), less in zip(values.items(), before, strict=False)
+    }
+
+
+def _bar(
+    x: float,
+    place: float,
+    row: tuple[str, Mapping[str, float]],
+    heights: Mapping[str, float],
+    top: float,
+) -> Bar:
+    label, values = row
+    parts, y = [], float(HEIGHT)
+    for kind, value in heights.items():
+        if value > 0:
+            # What there is of a kind is seen, however little it is beside the others.
+            height = max(value / top * HEIGHT, 1.5)
+            y -= height
+            width = round(place * (1 - GAP), 2)
+            parts.append(Part(kind, round(x, 2), round(max(y, 0), 2), width, round(height, 2)))
+    total = sum(heights.values())
+    return Bar(label, round(x, 2), round(place, 2), tuple(parts), values, total)
+
+
+def rounded_up(value: float) -> float:
+    """The next number of few digits; 1 of nothing."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in STEPS if value <= step * power * (1 + 1e-9))
+
+
+def spans(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
+    """The beginnings of all spans from one on that begin before another moment."""
+    return [since + number * size for number in range(math.ceil((until - since) / size))]
+
+
+def evenly(moments: Sequence[datetime], form: str = "%H:%M") -> list[str]:
+    """A few of them, from the first on, the same number of moments apart."""
+    step = max(1, math.ceil(len(moments) / LABELS))
+    return [f"{one:{form}}" for one in moments[::step]]

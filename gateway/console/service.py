@@ -1,0 +1,108 @@
+"""The service as it was found to be: clock, signature form, inferred operations; and a try of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from aiohttp import web
+
+from gateway.clock import NOTEWORTHY
+from gateway.console.pages import Pages
+from gateway.console.parts import Parts
+from gateway.signed_target import NAME
+from gateway.store import Ledger
+from mappings.current import ENDPOINTS
+
+if TYPE_CHECKING:
+    from gateway.doctor import Finding
+
+log = structlog.get_logger()
+
+STATES = ("wrong", "unknown", "well")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An inferred operation; ``present`` is None where nobody needed it yet."""
+
+    name: str
+    present: bool | None
+    found_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """``offset`` is how far the service's clock is ahead, in seconds, as this process has it."""
+
+    name: str
+    base_url: str
+    legacy_base_url: str
+    offset: float
+    is_off: bool
+    form: str | None
+    form_found_at: datetime | None
+    form_is_set: bool
+    operations: list[Operation]
+
+
+class ServicePage:
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._parts = parts
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        return await self._page(request, None)
+
+    async def tried(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
+        """What `doctor` finds out at this moment, by reads."""
+        from gateway.doctor import examine  # noqa: PLC0415 - what it needs, a start does not
+
+        log.info("console", did="tried the service", asked_from=self._pages.asked_from(request))
+        found = await examine(self._parts.settings)
+        found.sort(key=lambda one: STATES.index(one.state))
+        return await self._page(request, found)
+
+    async def _page(
+        self, request: web.Request, findings: list[Finding] | None
+    ) -> web.StreamResponse:
+        ledger = Ledger(self._parts.store)
+        names = self._parts.settings.environments.configured()
+        services = [self._service(name, await ledger.learned(name)) for name in names]
+        upstream = self._parts.settings.upstream
+        return self._pages.page(
+            request,
+            "service",
+            services=services,
+            findings=findings,
+            inferred=upstream.inferred_operations,
+        )
+
+    def _service(self, name: str, known: Mapping[str, tuple[Any, datetime]]) -> Service:
+        its = self._parts.settings.environments.configured()[name]
+        setting = self._parts.settings.upstream.signed_target
+        form, found_at = known.get(NAME, (None, None))
+        offset = self._parts.clock.offset(name)
+        return Service(
+            name,
+            its.base_url,
+            its.legacy_base_url,
+            offset,
+            abs(offset) >= NOTEWORTHY,
+            form if setting == "auto" else setting,
+            found_at if setting == "auto" else None,
+            setting != "auto",
+            [_operation(f"{one.method} {one.path}", known) for one in ENDPOINTS if one.inferred],
+        )
+
+
+def _operation(name: str, known: Mapping[str, tuple[Any, datetime]]) -> Operation:
+    value, _ = known.get(f"inferred {name}", (None, None))
+    if not isinstance(value, Mapping):
+        return Operation(name, None, None)
+    at = value.get("at")
+    found_at = datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
+    return Operation(name, bool(value.get("present")), found_at)

@@ -1,0 +1,39 @@
+"""Style, script and icon: shipped with the program, and named by what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+from aiohttp import web
+
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+NAMES = ("console.css", "console.js", "explain.js", "icon.svg")
+
+
+@cache
+def content(name: str) -> bytes:
+    return files("gateway.console").joinpath("assets", name).read_bytes()
+
+
+@cache
+def address(name: str) -> str:
+    """Another one as soon as the file is another, so that browsers may keep it for good."""
+    return f"/assets/{name}?{hashlib.sha256(content(name)).hexdigest()[:12]}"
+
+
+async def asset(request: web.Request) -> web.Response:
+    name = request.match_info["name"]
+    if name not in NAMES:
+        raise web.HTTPNotFound
+    return web.Response(
+        body=content(name),
+        content_type=TYPES[name[name.index(".") :]],
+        charset="utf-8",
+        headers={
+            "Cache-Control": "public, max-age=31536000, immutable",
+            "X-Content-Type-Options": "nosniff",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        },
+    )

@@ -1,0 +1,204 @@
+"""Traffic: requests, errors and times of the last hours, by operation and by merchant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from gateway.console.pages import Pages
+from gateway.console.parts import Parts
+from gateway.console.plots import Plot, evenly, plot, spans
+from gateway.store import Store
+from gateway.store.durations import BOUNDS, PARTS, Part
+from gateway.store.traffic_rows import SPAN, Traffic, summed, traffic_by
+from mappings import OPERATIONS, UNLISTED
+
+HOURS = (1, 6, 24, 48)
+
+PER_BAR: Mapping[int, timedelta] = {
+    1: SPAN,
+    6: SPAN,
+    24: 3 * SPAN,
+    48: 6 * SPAN,
+}
+
+JUST_NOW = timedelta(minutes=15)
+"""What is now; the span that has begun is beside it."""
+
+PERCENTILES: Mapping[str, int] = {"p50": 50, "p95": 95, "p99": 99}
+
+MOST = 50
+"""Merchants that are listed; the others are added up."""
+
+NO_OPERATION = "no operation"
+SIGNED = "signed"
+
+KNOWN = frozenset(one.name for one in (*OPERATIONS, *UNLISTED)) | {SIGNED, ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``name`` as it is shown, ``href`` the page of this alone; of the whole, ``part`` is how much."""
+
+    name: str
+    fine: str
+    href: str
+    its: Traffic
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long the requests of an operation took, in all of the time and just now."""
+
+    name: str
+    href: str
+    whole: Traffic
+    now: Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Plots:
+    requests: Plot
+    service: Plot
+    gateway: Plot
+    size: timedelta
+
+
+async def plots_of(
+    store: Store, hours: int, only: Mapping[str, str] | None = None
+) -> tuple[Plots, Traffic]:
+    """The last hours, and all of it added up; StoreUnavailable."""
+    size, now = PER_BAR[hours], store.clock()
+    since, until = _reach(now, hours)
+    found = await traffic_by(store, since, "began_at", only=only, durations=True)
+    moments = spans(since, until, size)
+    bars: list[Traffic] = [Traffic() for _ in moments]
+    for (began_at,), its in found.items():
+        bars[min(int((began_at - since) / size), len(bars) - 1)].add(its)
+    return _plots(moments, bars, size), summed(bars)
+
+
+def _reach(now: datetime, hours: int) -> tuple[datetime, datetime]:
+    """Whole bars, of which the last is this moment's."""
+    seconds = PER_BAR[hours].total_seconds()
+    until = datetime.fromtimestamp(now.timestamp() // seconds * seconds + seconds, UTC)
+    return until - timedelta(hours=hours), until
+
+
+def _plots(moments: Sequence[datetime], bars: Sequence[Traffic], size: timedelta) -> Plots:
+    labels = evenly(moments)
+    names = [f"{one:%H:%M}\N{EN DASH}{one + size:%H:%M}" for one in moments]
+    counts = [
+        {"answered": one.answered, "refused": one.refused, "failed": one.failed} for one in bars
+    ]
+    of_parts = [
+        plot(
+            list(zip(names, [_percentiles(one, part) for one in bars], strict=True)),
+            labels,
+            within=True,
+        )
+        for part in PARTS
+    ]
+    gateway, service = of_parts
+    return Plots(plot(list(zip(names, counts, strict=True)), labels), service, gateway, size)
+
+
+def _percentiles(its: Traffic, part: Part) -> dict[str, float]:
+    """To be drawn: what is above the last bound stands at it."""
+    return {
+        name: min(its.percentile(part, percent) or 0.0, BOUNDS[-1])
+        for name, percent in PERCENTILES.items()
+    }
+
+
+async def just_now(
+    store: Store, only: Mapping[str, str] | None = None
+) -> dict[tuple[str], Traffic]:
+    """The last quarter of an hour, by operation; StoreUnavailable."""
+    since = store.clock() - JUST_NOW - SPAN
+    return await traffic_by(store, since, "operation", only=only, durations=True)
+
+
+class TrafficPage:
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._store = parts.store
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        hours, only = _asked(request.query)
+        plots, whole = await plots_of(self._store, hours, only)
+        since, _ = _reach(self._store.clock(), hours)
+        by_operation = await traffic_by(self._store, since, "operation", only=only, durations=True)
+        now = await just_now(self._store, only)
+        by_merchant = await traffic_by(self._store, since, "merchant", "environment", only=only)
+        return self._pages.page(
+            request,
+            "traffic",
+            hours=hours,
+            choices=[(one, _href({**only, "hours": one})) for one in HOURS],
+            only=only,
+            everything=_href({"hours": hours}),
+            plots=plots,
+            whole=whole,
+            operations=(operations := _operations(by_operation, only, hours, whole)),
+            times=_times(operations, now, whole),
+            merchants=_merchants(by_merchant, only, hours, whole),
+        )
+
+
+def _asked(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
+    """What is asked for; what is none of ours is passed over."""
+    hours = next((one for one in HOURS if str(one) == query.get("hours")), 24)
+    names = ("merchant", "environment", "operation")
+    return hours, {name: query[name] for name in names if name in query}
+
+
+def _href(asked: Mapping[str, Any]) -> str:
+    return f"/traffic?{urlencode(asked)}"
+
+
+def _operations(
+    found: Mapping[tuple[Any, ...], Traffic], only: Mapping[str, str], hours: int, whole: Traffic
+) -> list[Row]:
+    rows = [
+        _row(name or NO_OPERATION, "", {**only, "operation": name, "hours": hours}, its, whole)
+        for (name,), its in found.items()
+    ]
+    return sorted(rows, key=lambda one: -one.its.requests)
+
+
+def _times(rows: Sequence[Row], now: Mapping[tuple[str], Traffic], whole: Traffic) -> list[Times]:
+    found = {name or NO_OPERATION: its for (name,), its in now.items()}
+    of_each = [Times(one.name, one.href, one.its, found.get(one.name, Traffic())) for one in rows]
+    if len(of_each) < 2:
+        return of_each
+    return [Times("all of them", "", whole, summed(found.values())), *of_each]
+
+
+def _merchants(
+    found: Mapping[tuple[Any, ...], Traffic], only: Mapping[str, str], hours: int, whole: Traffic
+) -> list[Row]:
+    rows = [
+        _row(
+            merchant or "nobody known",
+            environment,
+            {**only, "merchant": merchant, "environment": environment, "hours": hours},
+            its,
+            whole,
+        )
+        for (merchant, environment), its in found.items()
+    ]
+    rows.sort(key=lambda one: -one.its.requests)
+    if rest := [one.its for one in rows[MOST:]]:
+        rows[MOST:] = [_row(f"{len(rest)} others", "", {}, summed(rest), whole)]
+    return rows
+
+
+def _row(name: str, fine: str, asked: Mapping[str, Any], its: Traffic, whole: Traffic) -> Row:
+    return Row(name, fine, _href(asked) if asked else "", its, its.requests / (whole.requests or 1))

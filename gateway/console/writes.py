@@ -1,0 +1,30 @@
+"""Writes of unknown outcome and abandoned batches, with what to do about each."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from gateway.console.pages import Pages
+from gateway.console.parts import Parts
+from gateway.store.abandoned import abandoned_batches
+from gateway.unsettled import unsettled_writes
+
+SHOWN = 100
+"""Of each, the first; the commands list them all."""
+
+
+class WritesPage:
+    def __init__(self, parts: Parts, pages: Pages) -> None:
+        self._store = parts.store
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        writes = await unsettled_writes(self._store)
+        batches = await abandoned_batches(self._store)
+        return self._pages.page(
+            request,
+            "writes",
+            writes=writes[:SHOWN],
+            batches=batches[:SHOWN],
+            counts={"writes": len(writes), "batches": len(batches)},
+        )

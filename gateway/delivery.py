@@ -1,0 +1,55 @@
+"""Whether a client has got what was written to its connection.
+
+A client may go away while its answer is on the way: until its machine has acknowledged every byte,
+the same request sent again is a retry, and not another request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import struct
+import termios
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+"""Seconds between two looks."""
+
+
+async def has_come(
+    transport: asyncio.Transport | None, beneath: asyncio.Transport | None = None
+) -> bool:
+    """Waits until all that was written was acknowledged; False where the connection ends before.
+
+    ``beneath`` is what carries the transport where that speaks TLS: some may still be there.
+    """
+    pause = FIRST_PAUSE
+    while transport is not None and not is_acknowledged(transport, beneath):
+        if transport.is_closing():
+            return False
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+    return transport is not None
+
+
+def is_acknowledged(
+    transport: asyncio.Transport | None, beneath: asyncio.Transport | None = None
+) -> bool:
+    """Whether all that was written was; not of a connection whose socket is closed.
+
+    A client that closes its side as soon as it has its answer has acknowledged it: that can be seen
+    as long as this side's socket is open.
+    """
+    if transport is None or transport.get_write_buffer_size():
+        return False
+    if beneath is not None and beneath.get_write_buffer_size():
+        return False
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return not transport.is_closing()
+    if connection.fileno() < 0:
+        return False
+    try:
+        counted = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+    except OSError:  # not every system, or kind of socket, can tell
+        return not transport.is_closing()
+    return not struct.unpack("i", counted)[0]

@@ -1,0 +1,59 @@
+"""The announced end of the legacy interface, told with every answer (current interface, section 9).
+
+``Deprecation`` is RFC 9745's, ``Sunset`` RFC 8594's. The links lead to what takes its place, and to
+a page about it where one is configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time
+from email.utils import format_datetime
+
+from gateway.settings import Deprecation, Environments
+from mappings.grammar import Problem
+
+
+class End:
+    """When the legacy interface ends, and what clients are told of it."""
+
+    def __init__(self, settings: Deprecation, environments: Environments) -> None:
+        self._announced = _midnight(settings.announced) if settings.announced else None
+        self._sunset = _midnight(settings.sunset_date) if settings.sunset_date else None
+        self._refuses = settings.after_sunset == "refuse"
+        self._page = settings.page
+        self._successors = {
+            name: f"{one.base_url}/v1/" for name, one in environments.configured().items()
+        }
+        self._headers = {name: self._told(name) for name in (None, *self._successors)}
+
+    def headers(self, environment: str | None = None) -> Mapping[str, str]:
+        """``Deprecation``, ``Sunset`` and ``Link``; none where nothing is announced."""
+        return self._headers.get(environment, {})
+
+    def refusal(self, now: datetime) -> Problem | None:
+        """What a client is told after the sunset, where it is refused then."""
+        if self._sunset is None or not self._refuses or now < self._sunset:
+            return None
+        return Problem(
+            "not_authorized",
+            f"This interface was shut down on {self._sunset:%Y-%m-%d}; "
+            "the current interface takes its place.",
+        )
+
+    def _told(self, environment: str | None) -> dict[str, str]:
+        if self._announced is None or self._sunset is None:
+            return {}
+        successor = self._successors.get(environment or next(iter(self._successors), ""))
+        links = [f'<{successor}>; rel="successor-version"'] if successor else []
+        if self._page:
+            links += [f'<{self._page}>; rel="deprecation"', f'<{self._page}>; rel="sunset"']
+        return {
+            "Deprecation": f"@{int(self._announced.timestamp())}",
+            "Sunset": format_datetime(self._sunset, usegmt=True),
+            "Link": ", ".join(links),
+        }
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

@@ -1,0 +1,79 @@
+"""The program, its configuration, its certificate, the state and the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+
+from gateway.doctor.findings import ALL, Finding
+from gateway.guard import DO, HAPPENED, is_older
+from gateway.limits.eviction import eviction
+from gateway.runnable import check_runnable
+from gateway.settings import Misconfigured, Server, Settings
+from gateway.store import Store, StoreUnavailable
+from gateway.store.writable import refuse_read_only
+from gateway.upstream import check_extensions
+
+SOON = timedelta(days=14)
+
+
+def program() -> Iterator[Finding]:
+    yield from _told("program", check_extensions)
+
+
+def configuration(settings: Settings) -> Iterator[Finding]:
+    yield from _told("configuration", lambda: check_runnable(settings))
+
+
+def _told(looked_at: str, check: Callable[[], None]) -> Iterator[Finding]:
+    try:
+        check()
+    except Misconfigured as error:
+        for problem in error.problems:
+            said, _, do = problem.partition("; ")
+            yield Finding(ALL, looked_at, "wrong", said, do or "mend it, and run `check`")
+    else:
+        yield Finding(ALL, looked_at, "well", "can be run")
+
+
+def certificate(server: Server) -> Iterator[Finding]:
+    """The one that clients see; whether it can be used at all is the configuration's."""
+    if (file := server.tls_certificate_file) is None:
+        return
+    try:
+        chain = x509.load_pem_x509_certificates(file.read_bytes())
+    except (OSError, ValueError):
+        return
+    looked_at, end = "certificate for clients", chain[0].not_valid_after_utc
+    told = f"it ends at {end:%Y-%m-%d %H:%M} UTC"
+    if end < datetime.now(UTC) + SOON:
+        do = "put a new one in its place; a running gateway takes it up by itself"
+        yield Finding(ALL, looked_at, "wrong", told, do)
+    elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
+        do = "append the certificates of the authorities in between, where there are any"
+        yield Finding(ALL, looked_at, "unknown", f"{told}; it stands alone in {file}", do)
+    else:
+        yield Finding(ALL, looked_at, "well", told)
+
+
+async def limits(settings: Settings) -> list[Finding]:
+    if settings.limits.url.startswith("memory://"):
+        return []
+    told = await eviction(settings.limits.url)
+    return [Finding(ALL, "limits in Redis", told.state, told.said, told.do)]
+
+
+async def state(settings: Settings, store: Store) -> list[Finding]:
+    """Raises StoreUnavailable where it cannot be used."""
+    await refuse_read_only(store)
+    if await is_older(store, settings.state.mark):
+        return [Finding(ALL, "state", "wrong", f"{HAPPENED}: no batch is started on it", DO)]
+    told = "can be written; it is the one that was used last, as far as is known"
+    return [Finding(ALL, "state", "well", told)]
+
+
+def no_state(unavailable: StoreUnavailable) -> Finding:
+    said = f"{unavailable.happened}: {unavailable.means}; the services were not tried"
+    return Finding(ALL, "state", "wrong", said, unavailable.do)

@@ -1,0 +1,22 @@
+"""How many requests a key may make: ``limit`` in any 3,600 seconds.
+
+The bound, stated: time is counted in whole seconds, and a request counts from when it was
+admitted until the 3,601st second after the one it fell in begins. So there are never more than
+``limit`` in any 3,600 s, wherever they begin; and a request is only refused when ``limit`` were
+admitted in the last 3,601 s. The error of up to one second is on the strict side.
+
+``memory://`` counts in one process. ``redis://`` counts for all processes on all hosts, by
+Redis's own clock; ``in_redis`` says what holds while Redis is gone. It is imported where Redis is
+named: its client takes a tenth of a start.
+"""
+
+from gateway.limits.in_process import Admission, InProcess, Limits
+from gateway.limits.opening import open_limits, problems
+
+__all__ = [
+    "Admission",
+    "InProcess",
+    "Limits",
+    "open_limits",
+    "problems",
+]

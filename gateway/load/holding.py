@@ -1,0 +1,36 @@
+"""Bytes of bodies in memory: so many in all, and no merchant has them all.
+
+A body counts by the length that it declares, before any of it is read, or else as it comes. A
+merchant holds at most half. The last eighth is for small bodies: a few large ones that come slowly
+keep nobody from sending a payment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+SMALL = 64 * 1024
+
+
+class Held:
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        return self._by.total()
+
+    def take(self, merchant: str, size: int, has: int = 0) -> bool:
+        """Whether there is room for ``size`` more of a body that ``has`` as much already."""
+        is_small = size + has <= SMALL
+        room = self._most if is_small else self._most - self._most // 8
+        if self.total + size > room or self._by[merchant] + size > self._most // 2:
+            return False
+        self._by[merchant] += size
+        return True
+
+    def give_back(self, merchant: str, size: int) -> None:
+        self._by[merchant] -= size
+        if not self._by[merchant]:
+            del self._by[merchant]

@@ -1,0 +1,113 @@
+"""What a running gateway found of keys in mode `compare`, and whether anything speaks against their
+cutover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gateway.compare.rules import Rule
+from gateway.store import Owner, Store
+from gateway.store.difference_rows import Asked, Tally, all_tallies
+from gateway.store.usage_rows import used_since
+from mappings import OPERATIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where answers of an operation differ; ``why`` is the reason of a rule that overlooks it."""
+
+    operation: str
+    kind: str
+    place: str
+    answers: int
+    why: str | None
+
+
+@dataclass(slots=True)
+class Standing:
+    """What was compared of a key, and whether anything speaks against its cutover."""
+
+    owner: Owner
+    key: str
+    operations: dict[str, Tally]
+    differences: list[Difference] = field(default_factory=list)
+    used: frozenset[str] = frozenset()
+    """The reads that the key is known to use."""
+    never_seen: list[str] = field(default_factory=list)
+    """Reads of the legacy interface of which nothing was compared."""
+
+    @property
+    def compared(self) -> int:
+        return sum(one.compared for one in self.operations.values())
+
+    @property
+    def unexplained(self) -> int:
+        return sum(one.answers for one in self.differences if one.why is None)
+
+    @property
+    def uncompared(self) -> list[str]:
+        """Of what the key uses, what was never compared."""
+        return [name for name in self.never_seen if name in self.used]
+
+    @property
+    def is_ready(self) -> bool:
+        return self.compared > 0 and not self.unexplained and not self.uncompared
+
+    @property
+    def last_at(self) -> datetime | None:
+        return max((one.last_at for one in self.operations.values() if one.last_at), default=None)
+
+    @property
+    def sentence(self) -> str:
+        ready = "ready for cutover" if self.is_ready else "not ready for cutover"
+        return (
+            f"{ready}. {self.compared} answers compared, {self.unexplained} unexplained differences, "
+            f"{len(self.never_seen)} operations never seen."
+        )
+
+
+async def standings(
+    store: Store, name: str | None = None, rules: Sequence[Rule] = ()
+) -> list[Standing]:
+    """Of every key of which something was compared, or of those of a name; StoreUnavailable."""
+    tallies = await all_tallies(store)
+    used = {
+        (one.merchant, one.environment, one.key, one.operation) for one in await used_since(store)
+    }
+    return [
+        _standing(owner, key, tallies, used, rules)
+        for owner, key in dict.fromkeys((one.owner, one.key) for one in tallies)
+        if name in (None, key)
+    ]
+
+
+def _standing(
+    owner: Owner,
+    key: str,
+    tallies: dict[Asked, Tally],
+    used: set[tuple[str, str, str, str]],
+    rules: Sequence[Rule],
+) -> Standing:
+    its = {
+        one.operation: tally
+        for one, tally in tallies.items()
+        if (one.owner, one.key) == (owner, key)
+    }
+    reads = [one.name for one in OPERATIONS if one.method == "GET"]
+    return Standing(
+        owner,
+        key,
+        its,
+        [one for name, tally in its.items() for one in _differences(name, tally, rules)],
+        frozenset(name for name in reads if (*owner, key, name) in used),
+        [name for name in reads if name not in its or not its[name].compared],
+    )
+
+
+def _differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Difference]:
+    for (kind, place), answers in sorted(tally.places.items()):
+        why = next((rule.reason for rule in rules if rule.covers(name, place)), None)
+        yield Difference(name, kind, place, answers, why)

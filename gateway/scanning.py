@@ -1,0 +1,177 @@
+"""A list as the service gives it: page by page, to its end.
+
+A scan is complete or it is no answer. Pages are read in the order of creation, so that what is
+new comes at the end; when rows may have moved from one page to another meanwhile, the scan is made
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from mappings.grammar import JSON, Call, Find, Found, Refused, Unreachable
+from mappings.paging import FIRST, whole
+
+PAGE_SIZE = 250
+"""Rows asked for at a time; the document shows no maximum, the service's ``meta`` tells."""
+
+SIDE_BY_SIDE = 4
+"""Pages of one scan under way at a time."""
+
+TRIES = 4
+"""Scans of a list that keeps changing, before it is told as a failure."""
+
+Its = TypeVar("Its")
+Make = Callable[[Call], Awaitable[JSON]]
+Row = Mapping[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One page as the service gave it; ``pages`` and ``records`` are None where it did not say."""
+
+    rows: list[Row]
+    page: int
+    pages: int | None
+    records: int | None
+
+
+def page_of_rows(question: Find, rows: Iterable[Any]) -> Found:
+    """The page that is asked for, of all rows."""
+    kept = [row for row in rows if not question.hidden(row) and question.where(row)]
+    kept.sort(key=lambda row: str(row["id"]))
+    kept.sort(key=question.order, reverse=question.descending)
+    start = (question.page - 1) * question.page_size
+    pages = math.ceil(len(kept) / question.page_size)
+    return Found(kept[start : start + question.page_size], pages, len(kept))
+
+
+async def on_one_page(question: Find, make: Make) -> list[Row] | None:
+    """Every row, where a single page has them all; None where it does not, or it cannot be told."""
+    try:
+        part = await _read(question, FIRST, PAGE_SIZE, make)
+    except Refused as refused:
+        if refused.status not in (400, 406):
+            raise
+        return None
+    is_all = part.pages is not None and part.pages <= FIRST
+    return part.rows if is_all and part.records in (None, len(part.rows)) else None
+
+
+async def scan(question: Find, make: Make) -> list[Row]:
+    """Every row, narrowed where the service takes that."""
+    try:
+        return await _settled(question, make)
+    except Refused as refused:
+        if refused.status not in (400, 406) or not question.narrow:
+            raise
+    return await _settled(replace(question, narrow={}), make)
+
+
+async def _settled(question: Find, make: Make) -> list[Row]:
+    for _ in range(TRIES):
+        parts = await _all_parts(question, make)
+        if parts is None:
+            continue
+        rows = {str(row["id"]): row for part in parts for row in part.rows}
+        if {part.records for part in parts} in ({None}, {len(rows)}):
+            return list(rows.values())
+    raise Unreachable("the list kept changing while it was read")
+
+
+async def _all_parts(question: Find, make: Make) -> list[Part] | None:
+    """Every page; None where rows moved from page to page meanwhile.
+
+    The last page is read before the others and again after them: whatever was taken out of the
+    list or put into it between, its rows have moved.
+    """
+    size: int | None = PAGE_SIZE
+    try:
+        first = await _read(question, FIRST, size, make)
+    except Refused as refused:
+        if not refused.names("invalid_field", "pageSize"):
+            raise
+        size = None  # more than this service gives: its own default, then
+        first = await _read(question, FIRST, size, make)
+    if first.pages is None:
+        return await _twice_alike(question, first, size, make)
+    if first.pages <= FIRST:
+        return [first]
+    last = await _read(question, first.pages, size, make)
+    others = await _side_by_side(question, range(FIRST, first.pages), size, make)
+    again = await _read(question, first.pages, size, make)
+    return [*others, again] if _ids([last]) == _ids([again]) else None
+
+
+async def _side_by_side(question: Find, pages: range, size: int | None, make: Make) -> list[Part]:
+    numbers = iter(pages)
+    parts: list[Part] = []
+
+    async def read() -> None:
+        parts.extend([await _read(question, number, size, make) for number in numbers])
+
+    await together([read() for _ in range(min(SIDE_BY_SIDE, len(pages)))])
+    return parts
+
+
+async def together(those: Sequence[Coroutine[Any, Any, Its]]) -> list[Its]:
+    """What each gave; where one failed the others are waited for, and its failure is raised."""
+    outcomes = await asyncio.gather(*those, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+def _ids(parts: list[Part]) -> list[str]:
+    return [str(row["id"]) for part in parts for row in part.rows]
+
+
+async def _twice_alike(
+    question: Find, first: Part, size: int | None, make: Make
+) -> list[Part] | None:
+    """For a service that does not say how many pages there are."""
+    parts = await _until_empty(question, first, size, make)
+    if len(parts) == FIRST:
+        return parts
+    again = await _until_empty(question, await _read(question, FIRST, size, make), size, make)
+    return again if _ids(parts) == _ids(again) else None
+
+
+async def _until_empty(question: Find, first: Part, size: int | None, make: Make) -> list[Part]:
+    """For a service that does not say how many pages there are."""
+    parts = [first]
+    seen = {row["id"] for row in first.rows}
+    while parts[-1].rows:
+        part = await _read(question, len(parts) + 1, size, make)
+        if all(row["id"] in seen for row in part.rows):
+            break
+        seen |= {row["id"] for row in part.rows}
+        parts.append(part)
+    return parts
+
+
+async def _read(question: Find, number: int, size: int | None, make: Make) -> Part:
+    paging = {"page": str(number)} | ({"pageSize": str(size)} if size else {})
+    query = {**paging, **question.narrow, **question.sorting}
+    return part_of(await make(Call("GET", question.path, query=query)), question, number)
+
+
+def part_of(body: JSON, question: Find, number: int) -> Part:
+    given: Any = body.get("meta")
+    meta = given if isinstance(given, dict) else {}
+    return Part(
+        body.get(question.rows) or [],
+        whole(meta.get("page"), number),
+        _count(meta.get("pages")),
+        _count(meta.get("records")),
+    )
+
+
+def _count(value: JSON) -> int | None:
+    count = whole(value, -1)
+    return None if count < 0 else count

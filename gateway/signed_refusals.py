@@ -1,0 +1,38 @@
+"""Refusals of the signed face: the current document's codes and statuses (section 7)."""
+
+from __future__ import annotations
+
+from mappings import errors
+from mappings.errors import ErrorAnswer
+from mappings.grammar import Problem
+
+STATUS = {
+    "invalid_status": 400,
+    "invalid_field": 400,
+    "invalid_api_key": 401,
+    "not_authorized": 403,
+    "not_found": 404,
+    "rate_limit_exceeded": 429,
+    "internal_server_error": 500,
+}
+
+WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
+
+
+class Refusal(Exception):
+    """A request that does not go on; ``why`` is for the log and quotes nothing of it."""
+
+    def __init__(self, problem: Problem, why: str, *, retry_after: int | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        wait = None if retry_after is None else str(retry_after)
+        self.answer = ErrorAnswer(STATUS[problem.code], (problem,), wait)
+
+
+def invalid_key(why: str) -> Refusal:
+    """Also for a stale stamp and malformed headers: the document leaves those codes open."""
+    return Refusal(errors.INVALID_KEY, why)
+
+
+def of(*problems: Problem) -> ErrorAnswer:
+    return ErrorAnswer(STATUS[problems[0].code], problems)

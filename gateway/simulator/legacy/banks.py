@@ -1,0 +1,112 @@
+"""A bank account as legacy clients write it (section 4.2), in the words of the service.
+
+What identifies a branch has a name for each country there, and one name for all here.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from schwifty import IBAN
+
+from gateway.simulator.countries import BRANCH_ID
+from gateway.simulator.iban import compact, valid_iban
+from gateway.simulator.legacy import loose
+from gateway.simulator.values import blank, mask
+from gateway.simulator.wire import JsonObject
+
+SAME = (
+    "country",
+    "currency",
+    "accountNum",
+    "iban",
+    "swiftBic",
+    "bankAddress",
+    "bankCity",
+    "bankPostalCode",
+)
+MASKED = ("accountNum", "iban")
+SORT_CODE = slice(8, 14)  # of a British IBAN
+
+
+@dataclass
+class Written:
+    """`names` are the client's own, by the service's, where they differ.
+
+    A currency is among them where it was sent with the account, not only as the primary one.
+    """
+
+    body: JsonObject
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def bank(sent: JsonObject, before: JsonObject) -> Written:
+    """`sent` has no nulls; `before` are the fields of the account that the client sees, if any."""
+    body = {name: sent[name] for name in SAME if name in sent}
+    if "country" in body:
+        body["country"] = loose.country(body["country"])
+    for name in MASKED:
+        if name in body and body[name] == mask(before.get(name)):
+            del body[name]
+    if sent.get("name") is not None:
+        body["accountHolderName"] = sent["name"]
+    written = Written(body, {"accountHolderName": "name"})
+    _write_currency(written)
+    country = str(body.get("country", before.get("country", "")))
+    _write_bank(written, sent, country)
+    _write_branch(written, sent, country)
+    return written
+
+
+def wallet(sent: JsonObject) -> Written:
+    """It has no currency of its own in the document; one is taken as a bank account's is."""
+    body = {"emailAddress": sent["address"]} if "address" in sent else {}
+    if sent.get("currency") is not None:
+        body["currency"] = sent["currency"]
+    written = Written(body, {"emailAddress": "address"})
+    _write_currency(written)
+    return written
+
+
+def _write_currency(written: Written) -> None:
+    if "currency" in written.body:
+        written.body["currency"] = loose.currency(written.body["currency"])
+        written.names["currency"] = "currency"
+
+
+def _write_bank(written: Written, sent: JsonObject, country: str) -> None:
+    """Elsewhere than in Canada `institution` is what answers call the bank."""
+    if country == "CA" and sent.get("institution") is not None:
+        written.body["bankId"] = sent["institution"]
+    province = "bankProvince" if "bankProvince" in sent else "bankRegion"
+    if province in sent:
+        written.body["bankRegion"] = sent[province]
+    written.names |= {"bankId": "institution", "bankRegion": province}
+
+
+def _write_branch(written: Written, sent: JsonObject, country: str) -> None:
+    known = branch_names(country)
+    if not known:
+        return
+    name = next((name for name in known if sent.get(name) is not None), known[0])
+    written.names["branchId"] = name
+    iban = written.body.get("iban")
+    if isinstance(sent.get(name), str):
+        written.body["branchId"] = re.sub("[ -]", "", sent[name])
+    elif sent.get(name) is not None:
+        written.body["branchId"] = sent[name]
+    elif country == "GB" and isinstance(iban, str) and compact(iban).startswith("GB"):
+        written.body["branchId"] = compact(iban)[SORT_CODE]
+
+
+def add_account_number(written: Written) -> None:
+    """An IBAN is enough for a legacy client: the number in it is what the service is told."""
+    iban = written.body.get("iban")
+    if isinstance(iban, str) and valid_iban(iban) and blank(written.body.get("accountNum")):
+        written.body["accountNum"] = IBAN(iban, allow_invalid=True).account_code
+
+
+def branch_names(country: str) -> tuple[str, ...]:
+    """`routing` in the US, `branchNum` in Canada, either where else a branch is asked for."""
+    if country not in BRANCH_ID:
+        return ()
+    return {"US": ("routing",), "CA": ("branchNum",)}.get(country, ("branchNum", "routing"))

@@ -1,0 +1,76 @@
+"""What clients send where the document says something stricter."""
+
+import re
+from decimal import Decimal
+from typing import Any, Self
+
+import pycountry
+
+from gateway.simulator.refusals import Problems
+from gateway.simulator.wire import JsonObject
+
+TRUTHS = {"true": True, "false": False}
+
+
+class Number(Decimal):
+    """A JSON number with a point or an exponent, and how it was written."""
+
+    written: str
+
+    def __new__(cls, written: str) -> Self:
+        made = super().__new__(cls, written)
+        made.written = written
+        return made
+
+
+MAY_BE_EMPTY = "street2"  # section 2, Recipient
+
+
+def tidied(value: Any) -> Any:
+    """A body as the rules read it.
+
+    An empty text is a field that was left out, required or not. A whole number is its text:
+    account numbers and the like are sent as either.
+    """
+    if isinstance(value, dict):
+        return {
+            name: tidied(each) for name, each in value.items() if each != "" or name == MAY_BE_EMPTY
+        }
+    if isinstance(value, list):
+        return [tidied(each) for each in value]
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def inside(problems: Problems, sent: JsonObject, name: str) -> JsonObject:
+    """An object in a body; null is as good as none."""
+    value = sent.get(name)
+    if isinstance(value, dict | None):
+        return value or {}
+    problems.invalid(name, "Must be an object")
+    return {}
+
+
+def truth(value: Any) -> bool | None:
+    """None for what is neither true nor false."""
+    if isinstance(value, str):
+        return TRUTHS.get(value.lower())
+    return value if isinstance(value, bool) else None
+
+
+def whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value) else None
+
+
+def country(value: Any) -> Any:
+    """In either case; three letters are taken too: an example in section 2 has them."""
+    if not isinstance(value, str):
+        return value
+    code = value.upper()
+    found = pycountry.countries.get(alpha_3=code) if len(code) == 3 else None
+    return code if found is None else found.alpha_2
+
+
+def currency(value: Any) -> Any:
+    """Sent as a code, in either case, and as the object that answers have."""
+    code = value.get("code") if isinstance(value, dict) else value
+    return code.upper() if isinstance(code, str) else code

@@ -1,0 +1,68 @@
+"""The operations on payments (section 4.4)."""
+
+from gateway.simulator import payment_lists, payments
+from gateway.simulator.legacy import orders, payment_views
+from gateway.simulator.legacy.asked import Asked
+from gateway.simulator.legacy.batches import DELETED, UPDATED, editable
+from gateway.simulator.payment_lists import Listed, matches
+from gateway.simulator.refusals import Problems
+from gateway.simulator.state import Payment
+from gateway.simulator.wire import JsonObject
+
+
+def create(asked: Asked) -> JsonObject:
+    batch, problems = editable(asked, asked.batch()), Problems()
+    order = orders.read(asked.names, problems, asked.body, batch)
+    problems.refuse_if_any()
+    assert order is not None  # noqa: S101  # nothing was found wrong
+    made = payments.add(asked.world, batch, order)
+    return {"payment": payment_views.payment(asked.names, made)}
+
+
+def read(asked: Asked) -> JsonObject:
+    return {"payment": payment_views.payment(asked.names, _payment(asked))}
+
+
+def _payment(asked: Asked) -> Payment:
+    """Raises Refusal `not_found`, for a payment of another batch too."""
+    return payments.of(asked.batch(), asked.names.real(asked.ids[1]))
+
+
+def update(asked: Asked) -> JsonObject:
+    payment, problems = _payment(asked), Problems()
+    editable(asked, payment.batch)
+    order = orders.read_change(asked.names, problems, asked.body, payment)
+    problems.refuse_if_any()
+    assert order is not None  # noqa: S101  # nothing was found wrong
+    payments.change(asked.world, payment, order)
+    return UPDATED
+
+
+def delete(asked: Asked) -> JsonObject:
+    payment = _payment(asked)
+    editable(asked, payment.batch)
+    payments.remove(asked.world, payment)
+    return DELETED
+
+
+def list_of_batch(asked: Asked) -> JsonObject:
+    """In the order in which they were added; `search` as in the list of all."""
+    found = _searched(asked, payment_lists.of_batch(asked.world, asked.batch(), ""))
+    made = [each.source for each in found if isinstance(each.source, Payment)]
+    return asked.page("payments", made, lambda each: payment_views.in_batch(asked.names, each))
+
+
+def read_any(asked: Asked) -> JsonObject:
+    found = payment_lists.one(asked.world, asked.names.real(asked.ids[0]))
+    return {"payment": payment_views.whole(asked.names, found)}
+
+
+def list_any(asked: Asked) -> JsonObject:
+    """The newest first; shown as in the lists of batches, of which it is made."""
+    found = _searched(asked, payment_lists.of_all(asked.world, ""))
+    return asked.page("payments", found, lambda each: payment_views.listed(asked.names, each))
+
+
+def _searched(asked: Asked, listed: list[Listed]) -> list[Listed]:
+    search = asked.query.get("search", "")
+    return [each for each in listed if matches(each, search, asked.names.shown(each.id))]

@@ -1,0 +1,95 @@
+"""How payout methods are shown (section 2, Payout object)."""
+
+from babel.numbers import get_currency_name
+
+from gateway.simulator import views
+from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
+from gateway.simulator.legacy import government_ids
+from gateway.simulator.legacy.banks import branch_names
+from gateway.simulator.state import Account, Recipient, World
+from gateway.simulator.wire import JsonObject
+
+DISPLAYED = {BANK: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
+
+
+def shown_account(recipient: Recipient, kind: str) -> Account | None:
+    """A legacy client sees one of each kind: the primary one, else the last."""
+    found = [account for account in recipient.accounts if account.type == kind]
+    return next((account for account in found if account.primary), found[-1] if found else None)
+
+
+def method_word(world: World, account: Account | None) -> str | None:
+    """`bank` or `wallet`; kinds that have no legacy word keep their own."""
+    if account is None:
+        return None
+    return {BANK: "bank", world.words.wallet: "wallet"}.get(account.type, account.type)
+
+
+def filter_word(world: World, kind: str | None) -> str | None:
+    """As the list of recipients and the payments call it: `bank-transfer` or `wallet`."""
+    return "wallet" if kind == world.words.wallet else kind
+
+
+def displayed(world: World, kind: str | None) -> str | None:
+    return "Wallet" if kind == world.words.wallet else DISPLAYED.get(str(kind))
+
+
+def of_recipient(world: World, recipient: Recipient) -> JsonObject:
+    return payout(world, recipient) or {"method": None}
+
+
+def payout(world: World, recipient: Recipient) -> JsonObject | None:
+    """None where there is no method."""
+    primary = recipient.primary
+    if primary is None:
+        return None
+    method = method_word(world, primary)
+    return {
+        "autoswitch": recipient.autoswitch,
+        "holdup": recipient.holdup,
+        "primary": {"method": method, "currency": _currency(primary.fields["currency"])},
+        "method": method,
+        "methodDisplay": displayed(world, primary.type),
+        "accounts": _accounts(world, recipient),
+    }
+
+
+def _currency(code: str) -> JsonObject:
+    """Nested once more, for clients of either form in section 2."""
+    named = {"code": code, "name": get_currency_name(code, locale="en")}
+    return {**named, "currency": named}
+
+
+def _accounts(world: World, recipient: Recipient) -> JsonObject:
+    bank = shown_account(recipient, BANK)
+    wallet = shown_account(recipient, world.words.wallet)
+    shown: JsonObject = {}
+    if bank is not None:
+        shown["bank"] = _bank(recipient, bank)
+    if wallet is not None:
+        shown["wallet"] = {"address": wallet.fields["emailAddress"]}
+    return shown
+
+
+def _bank(recipient: Recipient, account: Account) -> JsonObject:
+    shown = views.account(account)
+    country = shown["country"]
+    branch = shown["branchId"]
+    named = branch_names(country)
+    return {
+        "institution": shown["bankId"] if country == "CA" else shown["bankName"],
+        "branch": branch,
+        "branchNum": branch if "branchNum" in named else None,
+        "currency": shown["currency"],
+        "country": country,
+        "name": shown["accountHolderName"],
+        "accountNum": shown["accountNum"],
+        "routing": branch if "routing" in named else None,
+        "iban": shown["iban"],
+        "swiftBic": shown["swiftBic"],
+        "bankAddress": shown["bankAddress"],
+        "bankCity": shown["bankCity"],
+        "bankProvince": shown["bankRegionCode"],
+        "bankPostalCode": shown["bankPostalCode"],
+        "governmentId": government_ids.shown(recipient.fields, country),
+    }

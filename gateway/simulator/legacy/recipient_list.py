@@ -1,0 +1,133 @@
+"""The list of recipients and its questions (section 4.1, List query parameters).
+
+The operation has no status to refuse anything with: a filter by a word that does not exist finds
+nobody, an order or a date that makes no sense is as good as none.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from gateway.simulator.legacy import loose, recipient_views
+from gateway.simulator.legacy.names import Names
+from gateway.simulator.state import Recipient, iso
+
+Test = Callable[[Recipient], bool]
+Question = Callable[[Names, str], Test]
+Look = Callable[[Names, Recipient], object]
+
+DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def found(names: Names, query: Mapping[str, str]) -> list[Recipient]:
+    """An empty parameter is as good as none; unknown ones are ignored. Ties are by id."""
+    tests = [ask(names, query[name]) for name, ask in QUESTIONS.items() if query.get(name)]
+    left = [
+        each
+        for each in names.world.recipients.values()
+        if not each.archived and all(test(each) for test in tests)
+    ]
+    look = ORDERS.get(query.get("orderBy", ""), ORDERS["createdAt"])
+    left.sort(key=lambda each: names.shown(each.id))
+    left.sort(
+        key=lambda each: str(look(names, each) or ""),
+        reverse=query.get("sortBy") != "asc",
+    )
+    return left
+
+
+def _folded(value: object) -> str:
+    return str(value or "").casefold()
+
+
+def _field(name: str) -> Look:
+    return lambda _, each: _folded(each.fields.get(name))
+
+
+def _address(name: str) -> Look:
+    return lambda _, each: _folded(each.address.get(name))
+
+
+def _payout_currency(_: Names, each: Recipient) -> object:
+    return each.primary.fields["currency"] if each.primary else None
+
+
+ORDERS: dict[str, Look] = {
+    "status": lambda _, each: recipient_views.status(each),
+    "country": _address("country"),
+    "city": _address("city"),
+    "name": _field("name"),
+    "email": _field("email"),
+    "id": lambda names, each: names.shown(each.id),
+    "complianceStatus": lambda _, each: recipient_views.compliance_status(each),
+    "createdAt": lambda _, each: iso(each.created_at),
+    "updatedAt": lambda _, each: iso(each.updated_at),
+    "referenceId": _field("referenceId"),
+    "type": _field("type"),
+    "firstName": _field("firstName"),
+    "lastName": _field("lastName"),
+    "language": lambda _, each: each.fields.get("language", "en"),
+    "dob": _field("dob"),
+    "payoutMethod": recipient_views.payout_method,
+    "payoutCurrency": _payout_currency,
+    "primaryCurrency": _field("primaryCurrency"),
+}
+
+
+def _paid_in(names: Names, value: str) -> Test:
+    return lambda each: bool(_payout_currency(names, each) == value.upper())
+
+
+def _same(look: Look) -> Question:
+    return lambda names, value: lambda each: bool(look(names, each) == value)
+
+
+def _anywhere(_: Names, value: str) -> Test:
+    wanted = value.casefold()
+    searched = ("name", "email", "referenceId")
+    return lambda each: any(wanted in _folded(each.fields.get(name)) for name in searched)
+
+
+def _in_city(_: Names, value: str) -> Test:
+    return lambda each: _folded(each.address.get("city")) == value.casefold()
+
+
+def _in_country(_: Names, value: str) -> Test:
+    code = loose.country(value)
+    return lambda each: bool(each.address.get("country") == code)
+
+
+def _from(_: Names, value: str) -> Test:
+    moment = _moment(value)
+    return lambda each: moment is None or each.created_at >= moment
+
+
+def _until(_: Names, value: str) -> Test:
+    """A date without a time is its whole day."""
+    moment = _moment(value)
+    if moment is None:
+        return lambda _: True
+    if DAY.fullmatch(value):
+        return lambda each: each.created_at < moment + timedelta(days=1)
+    return lambda each: each.created_at <= moment
+
+
+def _moment(value: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+QUESTIONS: dict[str, Question] = {
+    "search": _anywhere,
+    "startDate": _from,
+    "endDate": _until,
+    "status": _same(ORDERS["status"]),
+    "complianceStatus": _same(ORDERS["complianceStatus"]),
+    "country": _in_country,
+    "city": _in_city,
+    "payoutMethod": _same(recipient_views.payout_method),
+    "payoutCurrency": _paid_in,
+}

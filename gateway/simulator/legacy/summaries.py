@@ -1,0 +1,78 @@
+"""A batch's figures (section 2, Batch summary): JSON numbers, exact, in the batch's currency.
+
+They are written as numbers are, 15.5 and not 15.50.
+"""
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+from gateway.simulator import balances, money
+from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
+from gateway.simulator.legacy import batch_views, payout_views
+from gateway.simulator.legacy.names import Names
+from gateway.simulator.state import Batch, Payment, World, iso
+from gateway.simulator.wire import JsonObject
+
+
+def summary(names: Names, shown: Batch) -> JsonObject:
+    """Both legacy methods are there always, the others where something goes by them."""
+    world, sent = names.world, list(shown.payments.values())
+    wallet = world.words.wallet
+    used = {each.terms.method for each in sent}
+    kinds = [BANK, wallet, *(kind for kind in (CHECK, MOBILE_WALLET) if kind in used)]
+    return {
+        "id": names.shown(shown.id),
+        "processed_by": "API",
+        "errors": [],
+        "serverTime": iso(world.now()),
+        "status": batch_views.status(names, shown),
+        "currency": shown.currency,
+        "description": shown.description,
+        **batch_views.moments(shown),
+        "quoteExpiredAt": iso(shown.quote_expires_at) if shown.quote_expires_at else None,
+        "methods": {
+            str(payout_views.filter_word(world, kind)): _method(world, kind, sent) for kind in kinds
+        },
+        "ServiceTotal": _figures(each for each in sent if each.terms.method != wallet),
+        "GatewayTotal": _figures(each for each in sent if each.terms.method == wallet),
+        "total": _figures(sent),
+        "merchantBalances": {
+            "GatewayTotal": _wallet_balance(world, shown.currency),
+            "ServiceTotal": _number(world.balance(shown.currency)),
+        },
+        "enoughFunds": balances.covers(world, shown),
+    }
+
+
+def _method(world: World, kind: str, sent: Iterable[Payment]) -> JsonObject:
+    # A payment to somebody who has no method yet is counted where it would be by default.
+    return {
+        **_figures(each for each in sent if (each.terms.method or BANK) == kind),
+        "accountType": "wallet" if kind == world.words.wallet else "service",
+        "displayName": payout_views.displayed(world, kind),
+    }
+
+
+def _figures(sent: Iterable[Payment]) -> JsonObject:
+    """`net` is what it takes from the merchant."""
+    counted = list(sent)
+    value = money.total(each.terms.source for each in counted)
+    fees = money.total(each.terms.fee for each in counted)
+    return {
+        "count": len(counted),
+        "value": _number(value),
+        "fees": _number(fees),
+        "recipientFees": _number(money.ZERO),
+        "merchantFees": _number(fees),
+        "net": _number(money.total((value, fees))),
+    }
+
+
+def _number(amount: Decimal) -> int | Decimal:
+    plain = money.cents(amount).normalize(money.EXACT)
+    return int(plain) if plain == plain.to_integral_value() else plain
+
+
+def _wallet_balance(world: World, currency: str) -> int | Decimal:
+    held, amount = world.wallet_balance or ("", money.ZERO)
+    return _number(amount if held == currency else money.ZERO)

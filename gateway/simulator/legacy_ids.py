@@ -1,0 +1,20 @@
+"""Ids as a legacy client knows them: a letter and 16 characters (earlier interface, section 2)."""
+
+import hashlib
+import string
+
+LENGTH = 16
+DIGITS = string.digits + string.ascii_uppercase
+
+
+def legacy_id(merchant: str, real: str) -> str:
+    """A longer id is shown by one that fits: always the same, as databases of clients hold it."""
+    letter, dash, tail = real.partition("-")
+    if len(tail) <= LENGTH:
+        return real
+    number = int.from_bytes(hashlib.sha256(f"{merchant} {real}".encode()).digest(), "big")
+    characters = []
+    for _ in range(LENGTH):
+        number, position = divmod(number, len(DIGITS))
+        characters.append(DIGITS[position])
+    return letter + dash + "".join(characters)

@@ -1,0 +1,7 @@
+"""The states of undertakings and of their writes; see ``undertakings``."""
+
+RUNNING, UNSETTLED, DONE, ANSWERED, UNDONE = "running", "unsettled", "done", "answered", "undone"
+OPEN = (RUNNING, UNSETTLED, DONE)
+
+SENT, REFUSED, UNSENT, HAPPENED, DID_NOT = "sent", "refused", "unsent", "happened", "did not"
+"""States of a write besides ``answered``."""

@@ -1,0 +1,125 @@
+"""TLS: the certificate that clients see, and whom the gateway believes to be the service."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import types
+from collections.abc import Awaitable, Coroutine, Generator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import structlog
+
+from gateway.settings import Misconfigured, Server
+
+LOOK_SECONDS = 5
+"""How often it is looked whether the files have changed."""
+
+PROTOCOLS = ["http/1.1"]
+
+log = structlog.get_logger()
+
+Result = TypeVar("Result")
+
+
+class Certificate:
+    """The listener's; each new connection gets the latest that could be read."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Raises Misconfigured."""
+        self._files = (certificate, key)
+        self._seen = self._stamps()
+        self.context = _listening(certificate, key)
+
+    def reload(self) -> None:
+        """Reads the files again; where they are no good, what there is stays."""
+        self._seen = self._stamps()
+        try:
+            self.context = _listening(*self._files)
+        except Misconfigured as error:
+            log.error(
+                "certificate_kept", why=str(error), means="the one from before is still shown"
+            )
+        else:
+            log.info("certificate_reloaded", file=str(self._files[0]))
+
+    async def watch(self, every: float = LOOK_SECONDS) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(every)
+            if self._stamps() != self._seen:
+                self.reload()
+
+    def _stamps(self) -> list[tuple[int, int] | None]:
+        return [_stamp(path) for path in self._files]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
+def certificate_of(server: Server) -> Certificate | None:
+    """None where clients are to speak plain HTTP; raises Misconfigured."""
+    if server.tls_certificate_file is None or server.tls_key_file is None:
+        return None
+    return Certificate(server.tls_certificate_file, server.tls_key_file)
+
+
+def _listening(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(PROTOCOLS)
+    try:
+        # The password is for a key that is encrypted: nobody is there to be asked for it.
+        context.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        told = f"server.tls_certificate_file, tls_key_file: no certificate with its key ({error.reason})"
+        do = "both are PEM, the key is not encrypted, and it is the certificate's own"
+        raise Misconfigured([f"{told}; {do}"]) from None
+    except OSError as error:
+        told = f"server.tls_certificate_file, tls_key_file: {error.strerror or error}"
+        raise Misconfigured([f"{told}; see that both are there and can be read"]) from None
+    return context
+
+
+def believing(authorities: Path | None, key: str = "upstream.ca_file") -> ssl.SSLContext:
+    """For calls of the service: certificates are always verified. Raises Misconfigured.
+
+    ``authorities`` is a PEM file of those that are believed in the place of the system's, and
+    ``key`` the setting that names it.
+    """
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+    except (OSError, ssl.SSLError) as error:
+        why = getattr(error, "reason", None) or error.strerror or "no certificates"
+        raise Misconfigured(
+            [f"{key}: {authorities} cannot be used ({why}); it is a PEM file"]
+        ) from None
+    context.set_alpn_protocols(PROTOCOLS)
+    return context
+
+
+def begun(work: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
+    """A coroutine whose first step is done here and now; the rest when it is awaited."""
+    try:
+        waits_for = work.send(None)
+    except StopIteration as done:
+        return _rest(None, done.value)
+    return _rest(work, waits_for)
+
+
+@types.coroutine
+def _rest(work: Coroutine[Any, Any, Result] | None, waits_for: Any) -> Generator[Any, Any, Result]:
+    if work is None:
+        return cast("Result", waits_for)
+    try:
+        yield waits_for
+    except BaseException:
+        work.close()
+        raise
+    return (yield from work.__await__())

@@ -1,0 +1,206 @@
+"""Between a client's words and those of flows: its request, its answer, and what it is refused with.
+
+Both are put into the words of the configured vocabulary, and every id into the one that the other side
+knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
+from typing import Any, cast
+
+import structlog
+from aiohttp import web
+
+from gateway import answers, incoming, wire
+from gateway.answers import Said
+from gateway.aside import aside, aside_if
+from gateway.ids import Ids
+from gateway.load import Stay
+from gateway.settings import Settings
+from gateway.store import StoreUnavailable
+from gateway.store.ledger import Owner
+from gateway.tokens import token
+from gateway.visit import Visit
+from mappings import errors, kinds
+from mappings.errors import KNOWN_CODES, ErrorAnswer
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Failure,
+    Halted,
+    Operation,
+    Problem,
+    Refused,
+    Request,
+)
+from mappings.ids import (
+    IN_TEXT,
+    SHAPE,
+    TOGETHER,
+    named_by_slices,
+    with_ids,
+    with_ids_in_text,
+)
+from mappings.rows import SLICE, Packed, some_of
+from mappings.spelling import of_legacy
+
+log = structlog.get_logger()
+
+
+class Wording:
+    def __init__(self, settings: Settings, ids: Ids, clock: Callable[[], datetime]) -> None:
+        self._ids = ids
+        self._spelling = of_legacy(settings.vocabulary.for_mappings())
+        self._manners = settings.legacy.for_mappings()
+        self._most = settings.limits.body_bytes
+        self._clock = clock
+
+    async def asked(
+        self, request: web.BaseRequest, visit: Visit, ids: Mapping[str, str], data: bytes
+    ) -> Request:
+        """The request as flows have it, of its body's bytes; raises Invalid and Overlong."""
+        operation = cast("Operation", visit.operation)
+        encoding = request.headers.get("Content-Encoding", "")
+        query = incoming.path_and_query(request)[1]
+        body, problems = await self._body(data, encoding, visit)
+        if visit.caller:
+            visit.caller.is_long = wire.has_rows(body)
+            _tell(visit, "read", len(data), is_long=visit.caller.is_long)
+        names = await self._stood_for(visit, ids, body)
+        return Request(
+            now=self._clock(),
+            seed=token(),  # not the request id: a client may send one twice
+            ids={name: names.get(id_, id_) for name, id_ in ids.items()},
+            query=self._spelling.inward(operation.query, incoming.parameters(query)),
+            body=with_ids(operation.takes, body, names),
+            manners=self._manners,
+            problems=problems,
+            keys=_keys(request, visit),
+        )
+
+    async def _body(
+        self, data: bytes, encoding: str, visit: Visit
+    ) -> tuple[JSON, tuple[Problem, ...]]:
+        takes = visit.operation.takes if visit.operation else None
+        if takes is None:
+            return None, ()
+        body = await incoming.json_of(data, encoding, self._most, cast("Stay", visit.stay))
+        own = self._spelling.inward(takes, body)
+        return await aside_if(len(data) > wire.LARGE, kinds.read, takes, own)
+
+    async def _stood_for(self, visit: Visit, path: Mapping[str, str], body: JSON) -> dict[str, str]:
+        """What the ids of a request stand for, where that is something else."""
+        if visit.caller is None:
+            return {}
+        takes = visit.operation.takes if visit.operation else None
+        names: dict[str, str] = {}
+        found, is_long = _ids_sent(takes, body, path), visit.caller.is_long
+        while sent := await aside_if(is_long, next, found, None):
+            those = await self._ids.current(visit.caller.key.owner, sent)
+            # No answer shows whom a long list names, so as they are they need not be remembered.
+            visit.as_sent |= {those.get(id_, id_): id_ for id_ in (those if is_long else sent)}
+            names |= those
+        return names
+
+    async def answered(self, visit: Visit, answer: Answer) -> Said:
+        """An answer with the words and the ids that its client knows."""
+        operation = cast("Operation", visit.operation)
+        visit.notices, body = answer.notices, dict(answer.body)
+        is_long = wire.has_rows(body)
+        if visit.caller is not None:
+            course = visit.caller.course
+            # The very many of a long answer are recorded a slice at a time.
+            later = course.names if course is not None and course.begun and not is_long else None
+            owner = visit.caller.key.owner
+            changed = await self._names_in(visit, owner, body, later, is_long=is_long)
+            body = with_ids(operation.gives, body, changed)
+        said = answers.done(self._spelling.outward(operation.gives, body))
+        if not is_long:
+            return said
+        written = await aside(wire.in_parts, said.body)
+        _tell(visit, "answers", sum(map(len, written)), is_long=is_long)
+        return replace(said, body={}, written=written)
+
+    async def _names_in(
+        self, visit: Visit, owner: Owner, body: JSON, later: dict[str, str] | None, *, is_long: bool
+    ) -> dict[str, str]:
+        """What clients call the ids of an answer, where that is something else; see ``Ids.legacy``."""
+        gives = cast("Operation", visit.operation).gives
+        changed: dict[str, str] = {}
+        found = named_by_slices(gives, body)
+        while some := await aside_if(is_long, next, found, None):
+            names = await self._ids.legacy_of(owner, *some, later, keeps=not is_long)
+            ids = {id_ for _kind, id_ in some[0]} | some[1]
+            spelled = {id_: visit.as_sent.get(id_, names.get(id_, id_)) for id_ in ids}
+            changed |= {id_: name for id_, name in spelled.items() if name != id_}
+        return changed
+
+    async def refusal(self, visit: Visit, failure: Failure) -> Said:
+        """What a client is told of a failure, on the fields that it sent."""
+        is_long = visit.caller is not None and visit.caller.is_long
+        answer = await aside_if(is_long, errors.answer, failure)
+        visit.told["codes"] = list(dict.fromkeys(one.code for one in answer.problems))
+        if fields := [one.field for one in answer.problems if one.field]:
+            visit.told["fields"] = fields[:10]
+        if answer.status >= 500 or isinstance(failure, Refused | Halted):
+            visit.told |= {"failure": type(failure).__name__, **_because(failure)}
+        takes = visit.operation.takes if visit.operation else None
+        names = await self._names_in_messages(answer, visit)
+        return await aside_if(is_long, self._refused, answer, takes, names)
+
+    def _refused(self, answer: ErrorAnswer, takes: Any, names: Mapping[str, str]) -> Said:
+        named = [self._named(one, takes, names) for one in answer.problems]
+        said = answers.refusal(ErrorAnswer(answer.status, tuple(named), answer.retry_after))
+        if len(named) <= SLICE:
+            return said
+        body = {**said.body, "errors": Packed(said.body["errors"])}
+        return replace(said, body={}, written=wire.in_parts(body))
+
+    async def _names_in_messages(self, answer: ErrorAnswer, visit: Visit) -> dict[str, str]:
+        found = {id_ for one in answer.problems for id_ in IN_TEXT.findall(one.message)}
+        if not found or visit.caller is None:
+            return {}
+        try:
+            return await self._ids.known(visit.caller.key.owner, found) | visit.as_sent
+        except StoreUnavailable:
+            return visit.as_sent
+
+    def _named(self, problem: Problem, takes: Any, names: Mapping[str, str]) -> Problem:
+        """A problem with its field in the client's own words, in the message too."""
+        message = with_ids_in_text(problem.message, names.get)
+        if problem.field is None:
+            return Problem(problem.code, message)
+        own = self._spelling.field(takes, problem.field)
+        return Problem(problem.code, message.replace(problem.field, own), own)
+
+
+def _tell(visit: Visit, step: str, size: int, *, is_long: bool) -> None:
+    """Of what takes long, how far it is."""
+    if is_long:
+        log.info("large", request_id=visit.request_id, step=step, bytes=size)
+
+
+def _ids_sent(takes: Any, body: JSON, path: Mapping[str, str]) -> Iterator[set[str]]:
+    """The ids of a request, some at a time; of what is no id, a state has no use."""
+    named = (id_ for some, _mentioned in named_by_slices(takes, body) for _kind, id_ in some)
+    for sent in some_of(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
+        yield set(sent)
+
+
+def _keys(request: web.BaseRequest, visit: Visit) -> tuple[str, ...]:
+    if visit.caller is None:
+        return ()
+    pair = visit.caller.key.pair
+    return (request.headers.get("X-API-Key", "").strip(), pair.access_key, pair.secret_key)
+
+
+def _because(failure: Failure) -> dict[str, Any]:
+    """Of a refusal its status and the codes that are known; other texts are the service's."""
+    if not isinstance(failure, Refused):
+        return {"because": str(failure)}
+    codes = [one.code if one.code in KNOWN_CODES else "unknown" for one in failure.problems]
+    return {"service_status": failure.status, "service_codes": codes}

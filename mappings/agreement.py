@@ -1,0 +1,185 @@
+"""The ledger held against the service, by reads alone: what `payout-gateway reconcile` asks.
+
+Each is a flow whose answer holds ``differences``: a ``kind`` and what it ``says``, with no personal
+data. What the service is sure of and the ledger did not know is recorded: that somebody started a
+batch elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from mappings import money
+from mappings.batch_bodies import is_as_asked
+from mappings.batch_reads import loaded
+from mappings.batch_views import EDITABLE, Batch, present, told_status
+from mappings.current import SUMMARY
+from mappings.drafts import is_free
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Call,
+    Flow,
+    Invalid,
+    NoSuchOperation,
+    Recall,
+    Record,
+    Refused,
+)
+from mappings.paging import whole
+from mappings.payment_lists import batch_in
+from mappings.payouts import Sub
+
+Found = Mapping[str, JSON]
+
+
+def _answer(*differences: Found, **more: JSON) -> Answer:
+    return Answer({"differences": list(differences), **more})
+
+
+def _difference(kind: str, says: str, **more: JSON) -> Found:
+    return {"kind": kind, "says": says, **more}
+
+
+# A batch that the ledger knows
+
+
+def batch_agrees(batch_id: str, now: str, *, is_busy: bool) -> Flow:
+    """GET /batch/:id/summary, unless it is deleted or a draft
+
+    ``is_busy`` where a request that writes is open on it: it may be changing at this moment.
+    Conflict is thrown where it was changed meanwhile.
+    """
+    facts = yield Recall("batch", batch_id)
+    phase = facts.get("phase")
+    stuck = _difference("stuck", f"a change of it ({phase}) was begun, and nobody carries it on")
+    left = [] if is_free(facts) or is_busy else [stuck]
+    if phase == "deleted" or facts.get("upstream") is None:
+        return _answer(*left)
+    try:
+        batch = yield from loaded(batch_id)
+    except Invalid:  # deleted meanwhile
+        return _answer()
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return _answer(*left, _difference("missing", "the service does not have it"))
+    found = [*left, *(yield from _status_agrees(batch, now))]
+    if is_free(facts) and not is_busy:
+        found += _payments_agree(batch)
+    return _answer(*found)
+
+
+def _status_agrees(batch: Batch, now: str) -> Sub:
+    status, started = told_status(present(batch.given)), batch.facts.get("started")
+    if status is None or not is_free(batch.facts):
+        return []
+    if started and status in EDITABLE:
+        says = f"it was started through the gateway at {started}, and the service says {status}"
+        return [_difference("not_started", says)]
+    if started or status in EDITABLE:
+        return []
+    when = batch.given.get("sentAt") or now
+    says = f"somebody started it elsewhere ({when}): the service says {status}"
+    found = {name: batch.facts.get(name) for name in ("phase", "version", "started")}
+    yield Record("batch", batch.id, {"started": when}, find=found)
+    return [_difference("started_elsewhere", f"{says}; the ledger knows it now", recorded=True)]
+
+
+def _payments_agree(batch: Batch) -> list[Found]:
+    """What `verify_before_start` compares."""
+    made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
+    if not made_here or is_as_asked(batch):
+        return []
+    currency = batch.facts.get("currency")
+    there, asked = _sums(batch.payments, currency), _sums(batch.entries, currency)
+    says = f"it pays {there}, and {asked} was asked for through the gateway"
+    if there == asked:
+        says = f"it pays {there} as asked for, but not to whom, or not each what, was asked for"
+    return [_difference("payments", says)]
+
+
+def _sums(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
+    """How many payments of how much in all, by currency."""
+    sums: dict[str, Decimal] = {}
+    for payment in payments:
+        side = "source" if payment.get("sourceAmount") else "target"
+        of = str(currency if side == "source" else payment.get("targetCurrency"))
+        sums[of] = sums.get(of, Decimal(0)) + (money.amount_of(payment.get(f"{side}Amount")) or 0)
+    told = " and ".join(f"{money.text(amount)} {of}" for of, amount in sorted(sums.items()))
+    number = len(payments)
+    return f"{number} payment{'' if number == 1 else 's'}" + (f" of {told}" if told else "")
+
+
+# One that was abandoned
+
+
+def abandoned_batch(upstream: str, now: str) -> Flow:
+    """GET /batch/:id/summary; whether somebody started what must never be."""
+    try:
+        given = batch_in((yield Call("GET", SUMMARY.format(id=upstream))))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return _answer()
+    status = told_status(present(given))
+    if status is None or status in EDITABLE:
+        return _answer()
+    known = yield Recall("alias", upstream)
+    when = known.get("started") or given.get("sentAt") or now
+    if not known.get("started"):
+        yield Record("alias", upstream, {"started": when})
+    says = (
+        f"it was abandoned, and somebody started it elsewhere ({when}): the service says {status}. "
+        "What it pays was changed, deleted, or is paid by another batch"
+    )
+    told = _difference("abandoned_started", says, alert=True, recorded=not known.get("started"))
+    return _answer(told)
+
+
+# Batches that the ledger does not know
+
+
+def unknown_batches() -> Flow:
+    """GET /batches, where the service has it; ``listed`` is None where it has not."""
+    known, aliases = (yield Recall("batch")), (yield Recall("alias"))
+    ours = {*known, *aliases, *(facts.get("upstream") for facts in known.values())}
+    found: dict[str, JSON] = {}
+    number, pages, seen = 1, 1, 0
+    while number <= pages:
+        query = {"page": str(number), "pageSize": "100"}
+        try:
+            body = yield Call("GET", "/batches", query=query, witness=())
+        except NoSuchOperation:
+            return _answer(listed=None)
+        given = [row for row in body.get("batches") or [] if isinstance(row, dict)]
+        found |= {str(row.get("id")): told_status(present(row)) for row in given}
+        # A service may not page at all, and give the same rows again.
+        more = number + 1 if len(found) > seen else 0
+        pages = whole((body.get("meta") or {}).get("pages"), more)
+        number, seen = number + 1, len(found)
+    new = {id_: status for id_, status in found.items() if id_ not in ours}
+    return _answer(listed=len(found), unknown=new)
+
+
+# Recipients
+
+
+def deleted_recipient(recipient_id: str) -> Flow:
+    """GET /recipients/:id; whether one that clients deleted can be paid again."""
+    facts = yield Recall("recipient", recipient_id)
+    try:
+        given: Any = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return _answer()
+    if given.get("status") == "archived" or not facts.get("deleted"):
+        return _answer()
+    if facts.get("still_there"):
+        says = "it was made in vain and could not be deleted again; archive it in the dashboard"
+        return _answer(_difference("left_over", says))
+    says = f"clients deleted it, and the service says {given.get('status')}"
+    return _answer(_difference("active_again", says))

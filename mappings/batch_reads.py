@@ -1,0 +1,195 @@
+"""Batches as they are read: the service's summary, or for a draft the ledger, and their status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mappings import funds
+from mappings.batch_bodies import CACHE_SECONDS, kept_of
+from mappings.batch_views import Batch, Facts, batch_of, is_draft
+from mappings.current import BALANCE, SUMMARY
+from mappings.errors import NOT_FOUND
+from mappings.grammar import (
+    JSON,
+    Call,
+    Conflict,
+    Failure,
+    Invalid,
+    Problem,
+    Recall,
+    Record,
+    Together,
+)
+from mappings.matching import Entry, Payment, matched
+from mappings.payment_lists import batch_in, payments_told
+from mappings.payouts import Sub
+
+WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
+
+SLICE = 40
+"""How many summaries are in hand at a time; each may hold very many payments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the ledger has of a batch, by the id that it had first; no facts of one made elsewhere."""
+
+    id: str
+    facts: Facts
+    entries: Sequence[Entry]
+
+    @property
+    def call(self) -> Call:
+        return Call("GET", SUMMARY.format(id=self.facts.get("upstream") or self.id))
+
+
+def loaded(named: str) -> Sub:
+    """GET /batch/:id/summary, unless it is a draft; a batch that was deleted here is not found.
+
+    By the id that it had first, or any that it was given when a draft was made real. Its status
+    may be one that only the balance tells: see ``with_status``.
+    """
+    known = yield from _known(named)
+    if is_draft(known.facts):
+        return (yield from _draft(known))
+    return (yield from _as_told(known, (yield known.call)))
+
+
+def loaded_together(names: Sequence[str]) -> Sub:
+    """Several batches, their summaries read side by side; what failed stands in its place."""
+    found: list[Batch | Exception] = []
+    for start in range(0, len(names), SLICE):
+        found += yield from _slice(names[start : start + SLICE])
+    return found
+
+
+def _slice(names: Sequence[str]) -> Sub:
+    known: list[Known | Invalid] = []
+    for named in names:
+        try:
+            known.append((yield from _known(named)))
+        except Invalid as gone:
+            known.append(gone)
+    calls = [one.call for one in known if isinstance(one, Known) and not is_draft(one.facts)]
+    answers = iter((yield Together(calls)) if calls else [])
+    found: list[Batch | Exception] = []
+    for one in known:
+        if isinstance(one, Invalid):
+            found.append(one)
+        elif is_draft(one.facts):
+            found.append((yield from _draft(one)))
+        else:
+            told = next(answers)
+            is_told = not isinstance(told, Exception)
+            found.append((yield from _as_told(one, told)) if is_told else told)
+    return found
+
+
+def not_abandoned(named: str) -> Sub:
+    """Raises Invalid for a batch that is only the service's, and is never to be started.
+
+    For a start alone: to any other operation such a batch is not there at all.
+    """
+    alias = yield Recall("alias", named)
+    if alias.get("abandoned") and not (yield Recall("batch", named)):
+        raise Invalid(WRONG_STATUS)
+
+
+def _known(named: str) -> Sub:
+    batch_id, facts = named, (yield Recall("batch", named))
+    if not facts:
+        alias = yield Recall("alias", named)
+        if alias.get("abandoned"):
+            raise Invalid(NOT_FOUND)
+        if alias.get("id"):
+            batch_id, facts = alias["id"], (yield Recall("batch", alias["id"]))
+    if facts.get("phase") == "deleted":
+        raise Invalid(NOT_FOUND)
+    entries = (yield Recall("payments", batch_id)).get("entries", []) if facts else []
+    return Known(batch_id, facts, entries)
+
+
+def _draft(known: Known) -> Sub:
+    entries = yield from _with_recipients(known.entries)
+    return batch_of(known.id, known.facts, entries, {}, None)
+
+
+def _as_told(known: Known, body: JSON) -> Sub:
+    payments, entries = payments_told(body), known.entries
+    if known.facts.get("is_new") and payments is not None:
+        entries = yield from _named_anew(known, payments)
+    return batch_of(known.id, known.facts, entries, batch_in(body), payments)
+
+
+def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
+    """Keeps which payment of a batch just made real is which of the draft."""
+    found = _found_again(known, payments)
+    aliases = [
+        Record("alias", one["upstream"], {"id": one["id"], "batch": known.id}) for one in found
+    ]
+    kept = Record("payments", known.id, {"entries": found})
+    as_read = {name: known.facts.get(name) for name in ("is_new", "version", "upstream")}
+    try:
+        yield Record("batch", known.id, {"is_new": None}, find=as_read, also=(kept, *aliases))
+    except Conflict:  # kept already, and perhaps edited since: what is there now stands
+        return found
+    return found
+
+
+def _found_again(known: Known, payments: Sequence[Payment]) -> list[Entry]:
+    """The entries of a draft with the ids that their payments have now; matched by what they pay."""
+    bare = [{**entry, "id": None, "upstream": None, "ours": entry["id"]} for entry in known.entries]
+    found = []
+    for payment, entry in matched(payments, bare, known.facts.get("currency")):
+        if entry is not None:
+            kept = {name: value for name, value in entry.items() if name != "ours"}
+            found.append({**kept, "id": entry["ours"], "upstream": payment["id"]})
+    return found
+
+
+def _with_recipients(entries: Sequence[Entry]) -> Sub:
+    """GET /recipients/:id for each recipient of whom no more than the id is known."""
+    unknown = [one["recipient"]["id"] for one in entries if "name" not in one["recipient"]]
+    ids = list(dict.fromkeys(unknown))
+    if not ids:
+        return entries
+    calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in ids]
+    answers = yield Together(calls)
+    found = {
+        id_: kept_of(answer["recipient"])
+        for id_, answer in zip(ids, answers, strict=True)
+        if not isinstance(answer, Exception)
+    }
+    return [
+        {**one, "recipient": {**found.get(one["recipient"]["id"], {}), **one["recipient"]}}
+        for one in entries
+    ]
+
+
+# The status, where nothing but the balance tells it
+
+
+def with_status(batch: Batch) -> Sub:
+    """GET /balance, only where neither the service nor the ledger tells the status."""
+    (told,) = yield from with_statuses([batch])
+    return told
+
+
+def with_statuses(batches: Sequence[Batch]) -> Sub:
+    """Several: one call for all of them."""
+    if all(batch.status for batch in batches):
+        return batches
+    try:
+        balances = funds.balances_in((yield Call("GET", BALANCE)))
+    except Failure:
+        return [batch if batch.status else replace(batch, computed="open") for batch in batches]
+    return [by_balance(batch, balances) for batch in batches]
+
+
+def by_balance(batch: Batch, balances: Sequence[Mapping[str, JSON]]) -> Batch:
+    """As the service would say: open, or pending while the balance does not cover it."""
+    if batch.status:
+        return batch
+    is_enough = funds.are_enough(balances, batch.payments, batch.currency)
+    return replace(batch, computed="open" if is_enough else "pending")

@@ -1,0 +1,256 @@
+"""What the legacy service knows and the current one cannot tell, as the ledger keeps it.
+
+Each flow is given an object as the legacy service shows it, finds the same one at the current
+service by reads alone, and answers what is to be remembered of it. Ids may differ: an object is
+found by its own id, or else by what nobody else has. What is not found for certain is not mapped.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from mappings import money
+from mappings.batch_bodies import kept_of
+from mappings.batch_views import EDITABLE, STATUSES, batch_of, told_status
+from mappings.current import SUMMARY
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Call,
+    Flow,
+    NoSuchOperation,
+    Refused,
+)
+from mappings.matching import Entry
+from mappings.objects import UNSET_HOLD, UPSTREAM_STATUS, agrees, is_gone, shown_status
+from mappings.paging import whole
+from mappings.payment_lists import batch_in, payments_in
+from mappings.payouts import Sub
+
+Shown = Mapping[str, JSON]
+
+KEPT = ("status", "autoswitch", "holdup")
+"""The facts of a recipient that the current service has no place for."""
+
+
+def _mapped(current: str, facts: Shown, **more: JSON) -> Answer:
+    return Answer({"current": current, "facts": facts, "why": None, **more})
+
+
+def _unmapped(why: str) -> Answer:
+    return Answer({"current": None, "facts": {}, "why": why})
+
+
+# Recipients
+
+
+def recipient_found(shown: Shown) -> Flow:
+    """GET /recipients/:id, else GET /recipients?email="""
+    found = yield from _recipient_of(shown)
+    if found is None:
+        return _unmapped("the current service has no recipient of this id, nor just one like it")
+    word = shown.get("status")
+    facts = dict.fromkeys(KEPT) | _holds(shown)
+    if word in UPSTREAM_STATUS:
+        if not agrees(str(word), found.get("status")):
+            return _unmapped(
+                f"it is {word} there, and {found.get('status')} at the current service"
+            )
+        facts["status"] = word
+    elif shown_status(found, {}) != word:
+        return _unmapped(f"it is {word} there, and {found.get('status')} at the current service")
+    return _mapped(str(found["id"]), facts)
+
+
+def _recipient_of(shown: Shown) -> Sub:
+    try:
+        found = (yield Call("GET", f"/recipients/{shown['id']}"))["recipient"]
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+    else:
+        return None if is_gone(found, {}) else found
+    rows = (yield Call("GET", "/recipients", query={"email": str(shown.get("email"))})).get(
+        "recipients"
+    )
+    named = ("email", "createdAt", "referenceId")
+    alike = [
+        row
+        for row in rows or []
+        if not is_gone(row, {}) and all(row.get(name) == shown.get(name) for name in named)
+    ]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _holds(shown: Shown) -> dict[str, JSON]:
+    payout = shown.get("payout") or {}
+    holds = {}
+    for name in ("autoswitch", "holdup"):
+        given = payout.get(name)
+        hold = {**UNSET_HOLD, **(given if isinstance(given, dict) else {})}
+        holds[name] = None if hold == UNSET_HOLD else hold
+    return holds
+
+
+# Batches
+
+
+def batches_listed() -> Flow:
+    """GET /batches, where the service has it; ``batches`` is None where it has not."""
+    rows: dict[str, JSON] = {}
+    number, pages, seen = 1, 1, 0
+    while number <= pages:
+        query = {"page": str(number), "pageSize": "100"}
+        try:
+            body = yield Call("GET", "/batches", query=query, witness=())
+        except NoSuchOperation:
+            return Answer({"batches": None})
+        rows |= {str(row["id"]): row for row in body.get("batches") or [] if row.get("id")}
+        # A service may not page at all, and give the same rows again.
+        more = number + 1 if len(rows) > seen else 0
+        pages = whole((body.get("meta") or {}).get("pages"), more)
+        number, seen = number + 1, len(rows)
+    return Answer({"batches": list(rows.values())})
+
+
+def batch_found(
+    shown: Shown,
+    payments: Sequence[Shown],
+    names: Mapping[str, str],
+    listed: Sequence[Shown] | None,
+) -> Flow:
+    """GET /batch/:id/summary, of its own id, else of those that may be it
+
+    ``names`` are the current ids of those that are known by another. Which may be it is told by the
+    ``listed`` batches of the service, or where it lists none by GET /recipients/:id/payments.
+    """
+    wanted = _pays(payments, names)
+    own = names.get(shown["id"], shown["id"])
+    if (found := (yield from _summary(own))) is not None:
+        return _batch(shown, payments, names, own, found)
+    if listed is None:
+        likely = yield from _of_a_payee(shown, payments, names)
+    else:
+        likely = [
+            str(row["id"]) for row in listed if row.get("createdAt") == shown.get("createdAt")
+        ]
+    same = []
+    for id_ in likely:
+        found = yield from _summary(id_)
+        if found is not None and _is_like(shown, wanted, found):
+            same.append((id_, found))
+    if len(same) != 1:
+        what = "several" if same else "none"
+        return _unmapped(
+            f"of the current service's batches, {what} can be this one; see `ids import`"
+        )
+    return _batch(shown, payments, names, *same[0])
+
+
+def _is_like(shown: Shown, wanted: Sequence[tuple[JSON, ...]], found: JSON) -> bool:
+    told = batch_in(found)
+    described = told.get("description") in (None, shown.get("description"))
+    return described and _pays(payments_in(found), {}) == wanted
+
+
+def _summary(id_: str) -> Sub:
+    try:
+        return (yield Call("GET", SUMMARY.format(id=id_)))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return None
+
+
+def _of_a_payee(shown: Shown, payments: Sequence[Shown], names: Mapping[str, str]) -> Sub:
+    """The batches in which one of those who are paid was paid at that moment."""
+    if not payments:
+        return []
+    payee = _payee(payments[0], names)
+    found: dict[str, None] = {}
+    number, pages = 1, 1
+    while number <= pages:
+        query = {"page": str(number), "pageSize": "100"}
+        try:
+            body = yield Call("GET", f"/recipients/{payee}/payments", query=query)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return []
+        for one in body.get("payments") or []:
+            batch = one.get("batch") or {}
+            if batch.get("id") and batch.get("createdAt") == shown.get("createdAt"):
+                found[str(batch["id"])] = None
+        number, pages = number + 1, whole((body.get("meta") or {}).get("pages"), 1)
+    return list(found)
+
+
+def _payee(payment: Shown, names: Mapping[str, str]) -> str:
+    id_ = str((payment.get("recipient") or {}).get("id"))
+    return names.get(id_, id_)
+
+
+def _pay(payment: Shown, names: Mapping[str, str]) -> tuple[JSON, ...]:
+    """What one payment pays to whom; a quote changes the other side's amount."""
+    source = money.amount_of(payment.get("sourceAmount"))
+    return _payee(payment, names), source, payment.get("targetCurrency")
+
+
+def _pays(payments: Sequence[Shown], names: Mapping[str, str]) -> list[tuple[JSON, ...]]:
+    return sorted((_pay(one, names) for one in payments), key=str)
+
+
+def _batch(
+    shown: Shown, payments: Sequence[Shown], names: Mapping[str, str], id_: str, found: JSON
+) -> Answer:
+    there = payments_in(found)
+    paired = _paired(payments, there, names)
+    if paired is None:
+        return _unmapped("the current service has it with other payments")
+    status, told = shown.get("status"), told_status(batch_in(found))
+    if status in STATUSES and told is not None and (status in EDITABLE) != (told in EDITABLE):
+        return _unmapped(f"it is {status} there, and {told} at the current service")
+    facts: dict[str, JSON] = {
+        "phase": "sent",
+        "upstream": id_,
+        "currency": shown.get("currency"),
+        "description": shown.get("description"),
+        "createdAt": shown.get("createdAt"),
+        "updatedAt": shown.get("updatedAt"),
+        "started": shown.get("sentAt"),
+        "completedAt": shown.get("completedAt"),
+    }
+    entries = [_entry(one, current, names) for one, current in paired]
+    renamed = {str(one["id"]): current for one, current in paired if one["id"] != current}
+    batch = batch_of(id_, facts, entries, batch_in(found), there)
+    return _mapped(id_, facts, entries=entries, payments=renamed, is_open=batch.is_editable)
+
+
+def _paired(
+    payments: Sequence[Shown], there: Sequence[Shown], names: Mapping[str, str]
+) -> list[tuple[Shown, str]] | None:
+    """Each payment with its id at the current service; alike ones in the order they are listed in."""
+    by_id = {str(one.get("id")): one for one in there}
+    left: dict[tuple[JSON, ...], list[str]] = defaultdict(list)
+    known = {names.get(str(one["id"]), str(one["id"])) for one in payments}
+    for one in there:
+        if str(one.get("id")) not in known:
+            left[_pay(one, {})].append(str(one.get("id")))
+    found = []
+    for one in payments:
+        own = names.get(str(one["id"]), str(one["id"]))
+        alike = left[_pay(one, names)]
+        if own not in by_id and not alike:
+            return None
+        found.append((one, own if own in by_id else alike.pop(0)))
+    return found if len(found) == len(there) else None
+
+
+def _entry(payment: Shown, current: str, names: Mapping[str, str]) -> Entry:
+    """A payment as it was asked for, as far as that can still be told."""
+    recipient = {**kept_of(payment.get("recipient") or {}), "id": _payee(payment, names)}
+    recipient.pop("status", None)  # the current service's own, whenever it is shown
+    named = ("sourceAmount", "memo", "createdAt", "updatedAt")
+    kept = {name: payment[name] for name in named if payment.get(name) not in (None, "")}
+    return {"id": current, "recipient": recipient, **kept}

@@ -1,0 +1,536 @@
+"""What became of a write that was sent and not answered: how each is read of the service.
+
+Each of these gives a ``settle`` for a call: reads, and what they say. A match has to agree in all
+that a service shows as it was sent (``known_by_...``), and in the rest of it where others that ask
+for much the same are not settled either; more matches than writes that ask for them tell nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from mappings import money, paging
+from mappings.batch_views import EDITABLE, told_status
+from mappings.current import SUMMARY
+from mappings.grammar import (
+    JSON,
+    Call,
+    CannotTell,
+    DidNot,
+    Happened,
+    NoSuchOperation,
+    Refused,
+    Sending,
+    Settle,
+    Step,
+    Together,
+    Verdict,
+)
+from mappings.matching import recipient_id
+from mappings.payment_lists import batch_in, payments_in, payments_told
+from mappings.rows import each
+
+Given = Mapping[str, JSON]
+Reading = Generator[Step, Any, Verdict]
+
+MOST_PAGES = 20
+"""Of a list that is read for one object; a longer one is no way to find it."""
+
+
+# Recipients
+
+
+def created_recipient(sent: Given) -> Settle:
+    """GET /recipients?email=, then the recipient itself."""
+
+    def reading(sending: Sending) -> Reading:
+        if sending.told is not None:
+            return (yield from _told_recipient(sending.told, sent))
+        rows = yield from _pages("/recipients", "recipients", {"email": str(sent.get("email"))})
+        if rows is None:
+            return CannotTell("too many recipients have its address")
+        known = known_by_recipient(sent)
+        like = [row for row in rows if all(_agrees(known[n], row.get(n)) for n in known)]
+        found = _new(like, sending, whole=lambda row: _shows(sent, row))
+        if isinstance(found, dict):
+            return (yield from _whole_recipient(found["id"]))
+        return found
+
+    return reading
+
+
+_NAMES = {"business": ("name",), "individual": ("firstName", "lastName")}
+
+
+def known_by_recipient(sent: Given) -> dict[str, JSON]:
+    names = ("email", "type", "referenceId", *_NAMES[str(sent.get("type"))])
+    return {name: sent.get(name) for name in names}
+
+
+def _shows(sent: Given, row: Given) -> bool:
+    return all(_agrees(value, row.get(name)) for name, value in sent.items())
+
+
+def _whole_recipient(recipient_id: str) -> Generator[Step, Any, Happened]:
+    given = yield Call("GET", f"/recipients/{recipient_id}")
+    return Happened({"recipient": given["recipient"]}, made=recipient_id)
+
+
+def _told_recipient(recipient_id: str, sent: Given) -> Reading:
+    """The one that an operator named; whoever mistypes an id must not have another be paid."""
+    try:
+        verdict = yield from _whole_recipient(recipient_id)
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return CannotTell(f"the service has no recipient {recipient_id}, which was told to be it")
+    if _agrees(sent.get("email"), verdict.body["recipient"].get("email")):
+        return verdict
+    return CannotTell(f"{recipient_id}, which was told to be it, has another address")
+
+
+def changed_recipient(recipient_id: str, fields: Given) -> Settle:
+    """GET /recipients/:id"""
+
+    def reading(sending: Sending) -> Reading:
+        given = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+        shown = _shows(fields, given) or sending.happened
+        return Happened({"recipient": given}) if shown else DidNot()
+
+    return reading
+
+
+def deleted_recipients(*ids: str) -> Settle:
+    """GET /recipients/:id, each"""
+
+    def reading(_sending: Sending) -> Reading:
+        answers = yield Together([Call("GET", f"/recipients/{id_}") for id_ in ids])
+        gone = [_is_gone(answer) for answer in answers]
+        if None in gone:
+            return CannotTell("the service could not be read")
+        if all(gone):
+            return Happened()
+        return CannotTell("some of them are gone") if any(gone) else DidNot()
+
+    return reading
+
+
+def _is_gone(answer: Any) -> bool | None:
+    if isinstance(answer, Refused):
+        return True if answer.status == 404 else None
+    if isinstance(answer, Exception):
+        return None
+    return bool(answer["recipient"].get("status") == "archived")
+
+
+# Accounts
+
+
+def added_account(recipient_id: str, account: Given, before: Iterable[str]) -> Settle:
+    """GET /recipients/:id"""
+    known = frozenset(before)
+
+    def reading(sending: Sending) -> Reading:
+        there = yield from _accounts(recipient_id)
+        if sending.told is not None:
+            found = next((one for one in there if one.get(_ACCOUNT) == sending.told), None)
+            is_it = found is not None and sending.told not in known and _is_like(account, found)
+            return _as_told(sending.told, "account", found if is_it else None)
+        like = [one for one in there if _is_like(account, one)]
+        new = [one for one in like if one.get("recipientAccountId") not in known]
+        new_one = _new(new, sending, key=_ACCOUNT, dated=False)
+        if isinstance(new_one, dict):
+            return Happened({"account": new_one}, made=new_one[_ACCOUNT])
+        return new_one
+
+    return reading
+
+
+_ACCOUNT = "recipientAccountId"
+
+
+def changed_account(recipient_id: str, held: Given, fields: Given) -> Settle:
+    """GET /recipients/:id; a change gives the account another id (current interface, 4.2)."""
+    account_id = held["recipientAccountId"]
+
+    def reading(_sending: Sending) -> Reading:
+        there = yield from _accounts(recipient_id)
+        for one in there:
+            if one.get("recipientAccountId") == account_id:
+                return Happened({"account": one}) if _is_like(fields, one) else DidNot()
+        whole = {"type": held.get("type"), **fields}
+        like = [one for one in there if _is_like(whole, one)]
+        if len(like) == 1:
+            return Happened({"account": like[0]})
+        return CannotTell("the account is not there any more")
+
+    return reading
+
+
+def deleted_account(recipient_id: str, account_id: str) -> Settle:
+    """GET /recipients/:id"""
+
+    def reading(_sending: Sending) -> Reading:
+        there = yield from _accounts(recipient_id)
+        held = any(one.get("recipientAccountId") == account_id for one in there)
+        return DidNot() if held else Happened({"object": "deleted"})
+
+    return reading
+
+
+def _accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:
+    try:
+        given = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return []
+    return list(given.get("accounts") or [])
+
+
+def _is_like(sent: Given, account: Given) -> bool:
+    names = {**sent, "bankRegionCode": sent.get("bankRegion")}
+    names.pop("bankRegion", None)
+    return all(_agrees(value, account.get(name)) for name, value in names.items() if value)
+
+
+# Batches
+
+
+def created_batch(body: Given) -> Settle:
+    """GET /batches where the service has it, then GET /batch/:id/summary of what is like it."""
+
+    def reading(sending: Sending) -> Reading:
+        if sending.told is not None:
+            return (yield from _told_batch(sending.told, body))
+        try:
+            rows = yield from _pages("/batches", "batches", {}, witness=())
+        except NoSuchOperation:
+            why = "the service lists no batches; look for it in its dashboard"
+            return CannotTell(why, lasts=True)
+        if rows is None:
+            return CannotTell("the service lists too many batches")
+        like = [row for row in rows if _may_be(body, row) and _is_new(row, sending)]
+        those = yield from _paying_the_same(body, like, sending)
+        if isinstance(those, CannotTell):
+            return those
+        same, exact = those
+        found = _new(same, sending, whole=lambda row: row["id"] in exact)
+        if isinstance(found, dict):
+            return Happened({"batch": {"id": found["id"]}}, made=found["id"])
+        return found
+
+    return reading
+
+
+def _paying_the_same(
+    body: Given, rows: Sequence[dict[str, JSON]], sending: Sending
+) -> Generator[Step, Any, CannotTell | tuple[list[dict[str, JSON]], set[JSON]]]:
+    """Of some batches, those that pay what was sent, and the ids of those that have its memos too."""
+    same: list[dict[str, JSON]] = []
+    exact: set[JSON] = set()
+    for row in rows:
+        summary = None if row["id"] in sending.claimed else (yield from _summary(row["id"]))
+        if summary is None:
+            continue
+        if not _tells_payments(summary):
+            return CannotTell(f"the service does not show what {row['id']} pays")
+        if _pays_the_same(body, summary):
+            same.append(row)
+            exact |= {row["id"]} if _pays_the_same(body, summary, memos=True) else set()
+    return same, exact
+
+
+def _told_batch(batch_id: str, body: Given) -> Reading:
+    """The one that an operator named, unless it can be seen that it pays something else."""
+    try:
+        summary = yield Call("GET", SUMMARY.format(id=batch_id))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return CannotTell(f"the service has no batch {batch_id}, which was told to be it")
+    there = payments_in(summary)
+    tells = all(map(_tells_whom, there))
+    if len(there) != len(body["payments"]) or (tells and not _pays_the_same(body, summary)):
+        return CannotTell(f"{batch_id}, which was told to be it, pays something else")
+    return Happened({"batch": {"id": batch_id}}, made=batch_id)
+
+
+def known_by_batch(body: Given) -> dict[str, JSON]:
+    return {**body, "payments": each(known_by_payment, body["payments"])}
+
+
+def known_by_payment(body: Given) -> dict[str, JSON]:
+    """Without its memo: whether the service keeps it the document does not say."""
+    return {name: value for name, value in body.items() if name != "memo"}
+
+
+def _summary(batch_id: str) -> Generator[Step, Any, JSON]:
+    """None for a batch that is gone again."""
+    try:
+        return (yield Call("GET", SUMMARY.format(id=batch_id)))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return None
+
+
+def _may_be(body: Given, row: Given) -> bool:
+    """Whether a listed batch may be the one that was sent; a list need not show everything."""
+    total = row.get("totalPayments")
+    return (
+        row.get("currency") in (None, body.get("currency"))
+        and ("description" not in row or _agrees(body.get("description"), row["description"]))
+        and total in (None, len(body["payments"]))
+    )
+
+
+def _pays_the_same(body: Given, summary: JSON, *, memos: bool = False) -> bool:
+    left: dict[JSON, list[Given]] = {}
+    there = payments_in(summary)
+    for one in there:
+        left.setdefault(str(_paid(one)), []).append(one)
+    for payment in body["payments"]:
+        of, its = body.get("currency"), left.get(str(recipient_id(payment)), [])
+        those = (place for place, one in enumerate(its) if _pays(payment, one, of))
+        match = next((at for at in those if not memos or _has_memo_of(payment, its[at])), None)
+        if match is None:
+            return False
+        del its[match]
+    return len(there) == len(body["payments"])
+
+
+def _has_memo_of(sent: Given, shown: Given) -> bool:
+    return not shown.get("memo") or _agrees(sent.get("memo"), shown["memo"])
+
+
+def _pays(sent: Given, shown: Given, batch_currency: JSON) -> bool:
+    """Whether a payment is the one that was sent: who gets how much, in which currency."""
+    if _paid(shown) != recipient_id(sent):
+        return False
+    for side, amount, currency in _sides(sent, batch_currency):
+        for name in (f"{side}Amount", "amount"):
+            same = money.amount_of(shown.get(name)) == money.amount_of(amount)
+            of = shown.get("currency" if name == "amount" else f"{side}Currency")
+            if shown.get(name) is not None and same and of in (None, currency):
+                return True
+    return False
+
+
+def _paid(shown: Given) -> JSON:
+    return recipient_id(shown) or shown.get("recipientId")
+
+
+def _sides(sent: Given, batch_currency: JSON) -> list[tuple[str, JSON, JSON]]:
+    """The side, amount and currency of a payment in the words of either interface."""
+    if sent.get("sourceAmount"):
+        return [("source", sent["sourceAmount"], batch_currency)]
+    if sent.get("targetAmount"):
+        return [("target", sent["targetAmount"], sent.get("targetCurrency"))]
+    currency = sent.get("currency")
+    sides = ["source"] if currency == batch_currency else ["target"]
+    return [(side, sent.get("amount"), currency) for side in sides]
+
+
+def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[str]) -> Settle:
+    """GET /batch/:id/summary"""
+    known = frozenset(before)
+
+    def may_be(shown: Given) -> bool:
+        return not _tells_whom(shown) or _pays(body, shown, currency)
+
+    def reading(sending: Sending) -> Reading:
+        summary = yield Call("GET", SUMMARY.format(id=upstream))
+        if sending.told is not None:
+            there = payments_in(summary)
+            found = next((one for one in there if one.get("id") == sending.told), None)
+            is_it = found is not None and sending.told not in known and may_be(found)
+            return _as_told(sending.told, "payment", found if is_it else None)
+        new = [one for one in payments_in(summary) if one.get("id") not in known]
+        if payments_told(summary) is None or not all(map(_tells_whom, new)):
+            return CannotTell("the service does not show whom the batch pays")
+        like = [one for one in new if _pays(body, one, currency)]
+        new_one = _new(like, sending, dated=False, whole=lambda one: _has_memo_of(body, one))
+        if isinstance(new_one, dict):
+            return Happened({"payment": new_one}, made=new_one.get("id"))
+        return new_one
+
+    return reading
+
+
+def edited_batch(
+    upstream: str,
+    before: Mapping[str, Given],
+    currency: JSON,
+    *,
+    added: Sequence[Given] = (),
+    changed: Mapping[str, Given] | None = None,
+    removed: Iterable[str] = (),
+) -> Settle:
+    """GET /batch/:id/summary; ``before`` are its payments as they were, by the service's ids."""
+    gone = list(removed)
+    new_amounts = {
+        id_: body
+        for id_, body in (changed or {}).items()
+        if id_ in before and not _pays_as(body, before[id_], currency)
+    }
+
+    def reading(_sending: Sending) -> Reading:
+        summary = yield Call("GET", SUMMARY.format(id=upstream))
+        if payments_told(summary) is None:
+            return CannotTell("the service does not show what the batch pays")
+        there = {str(one.get("id")): one for one in payments_in(summary)}
+        signs = [id_ not in there for id_ in gone]
+        signs += [
+            id_ in there and _pays_as(body, there[id_], currency)
+            for id_, body in new_amounts.items()
+        ]
+        others = [one for id_, one in there.items() if id_ not in before]
+        if added and not all(map(_tells_whom, others)):
+            return CannotTell("the service does not show whom the batch pays")
+        signs += [any(_pays(body, one, currency) for one in others) for body in added]
+        if signs and all(signs):
+            return Happened({"object": "updated"})
+        return CannotTell("only a part of it is seen") if any(signs) else DidNot()
+
+    return reading
+
+
+def _pays_as(body: Given, shown: Given, currency: JSON) -> bool:
+    """Whether a payment has the amount that a change gives it, if it gives one."""
+    if not (body.get("sourceAmount") or body.get("targetAmount")):
+        return True
+    return _pays({**body, "recipient": shown.get("recipient")}, shown, currency)
+
+
+def deleted_batch(upstream: str) -> Settle:
+    """GET /batch/:id/summary"""
+
+    def reading(_sending: Sending) -> Reading:
+        try:
+            summary = yield Call("GET", SUMMARY.format(id=upstream))
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return Happened({"object": "deleted"})
+        gone = batch_in(summary).get("status") in ("deleted", "archived")
+        return Happened({"object": "deleted"}) if gone else DidNot()
+
+    return reading
+
+
+def quoted(upstream: str, expires: JSON) -> Settle:
+    """GET /batch/:id/summary; ``expires`` is when the quote before it did.
+
+    A quote that cannot be seen may be made again: it is repeatable until processing starts.
+    """
+
+    def reading(_sending: Sending) -> Reading:
+        batch = batch_in((yield Call("GET", SUMMARY.format(id=upstream))))
+        seen = batch.get("quoteExpiredAt")
+        return Happened({"batch": batch}) if seen and seen != expires else DidNot()
+
+    return reading
+
+
+def started(upstream: str) -> Settle:
+    """GET /batch/:id/summary; any word but open and pending says that it was started."""
+
+    def reading(_sending: Sending) -> Reading:
+        batch = batch_in((yield Call("GET", SUMMARY.format(id=upstream))))
+        status = told_status(batch)
+        if status and status not in EDITABLE:
+            return Happened({"batch": batch})
+        return DidNot() if status else CannotTell("the service shows no status of the batch")
+
+    return reading
+
+
+# What they have in common
+
+
+def _pages(
+    path: str, rows: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
+) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
+    """Every row of a list; None where it is too long."""
+    found: list[dict[str, JSON]] = []
+    for number in range(1, MOST_PAGES + 1):
+        asked = {**query, "page": str(number), "pageSize": "100"}
+        body = yield Call("GET", path, query=asked, witness=witness)
+        given = [row for row in body.get(rows) or [] if isinstance(row, dict)]
+        found += given
+        pages = paging.whole((body.get("meta") or {}).get("pages"), 1)
+        if number >= pages or not given:
+            return found
+    return None
+
+
+def _as_told(told: str, name: str, found: dict[str, JSON] | None) -> Happened | CannotTell:
+    """The account or payment that an operator named, where it may be the one."""
+    if found is None:
+        return CannotTell(f"there is no new {name} {told} like it, which was told to be it")
+    return Happened({name: found}, made=told)
+
+
+def _tells_payments(summary: JSON) -> bool:
+    there = payments_told(summary)
+    return there is not None and all(map(_tells_whom, there))
+
+
+def _tells_whom(payment: Given) -> bool:
+    return bool(payment.get("recipient") or payment.get("recipientId"))
+
+
+def _new(
+    like: Sequence[dict[str, JSON]],
+    sending: Sending,
+    key: str = "id",
+    *,
+    dated: bool = True,
+    whole: Callable[[dict[str, JSON]], bool] = lambda _one: True,
+) -> dict[str, JSON] | DidNot | CannotTell:
+    """The one object that a write made, among those that are like it.
+
+    ``whole`` says whether one agrees in all that was sent, which is asked where there are others.
+    """
+    found = [one for one in like if one.get(key) not in sending.claimed]
+    if dated:
+        found = [one for one in found if _is_new(one, sending)]
+    if not found:
+        return DidNot()
+    if sending.alike > 1 or len(found) > 1:
+        found = [one for one in found if whole(one)]
+    if not 0 < len(found) <= sending.alike:
+        return CannotTell("others are like it")
+    return min(found, key=lambda one: str(one.get("createdAt")))
+
+
+def _is_new(row: Given, sending: Sending) -> bool:
+    """Whether it was made since the write left; one without a date may be."""
+    try:
+        made = datetime.fromisoformat(str(row.get("createdAt")))
+    except ValueError:
+        return True
+    return made >= sending.since if made.tzinfo else True
+
+
+def _agrees(sent: JSON, shown: JSON) -> bool:
+    """Whether what is shown may be what was sent: masked values by the characters they show."""
+    if isinstance(sent, Mapping):
+        held = shown if isinstance(shown, Mapping) else {}
+        return all(_agrees(value, held.get(name)) for name, value in sent.items())
+    if isinstance(sent, list):
+        held_ones = shown if isinstance(shown, list) else []
+        return all(any(_agrees(one, held) for held in held_ones) for one in sent)
+    if isinstance(sent, str) and isinstance(shown, str):
+        return _same_text(sent, shown)
+    return sent == shown or (not sent and not shown)
+
+
+def _same_text(sent: str, shown: str) -> bool:
+    if "*" in shown:
+        visible = shown.rpartition("*")[2]
+        return sent.replace(" ", "").endswith(visible)
+    return sent.strip().casefold() == shown.strip().casefold()

@@ -1,0 +1,76 @@
+"""A start that its client signed itself: what the ledger lets it do, and how it is settled.
+
+It is sent as its client wrote it. Here is what any other start has besides: it takes the batch, so
+that it and an edit through the legacy face cannot both win, and gives it back where it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mappings import settling
+from mappings.batch_reads import WRONG_STATUS
+from mappings.drafts import stamp
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Call,
+    Conflict,
+    Flow,
+    Invalid,
+    Operation,
+    Recall,
+    Record,
+    Refused,
+    Request,
+    Unreachable,
+)
+
+
+def start_signed_batch(request: Request) -> Flow:
+    """POST /batches/:id/start-processing, with its client's own signature
+
+    POST /batches/:id/start-processing once
+    ``batch`` among the ids is the one that the ledger knows the batch by.
+    """
+    upstream, batch = request.ids["id"], request.ids["batch"]
+    alias = yield Recall("alias", upstream)
+    facts = yield Recall("batch", batch)
+    if alias.get("abandoned") or not _may_be_started(facts, upstream):
+        raise Invalid(WRONG_STATUS)
+    taken: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
+    if not facts:
+        taken |= {"upstream": upstream, "version": 0, "elsewhere": True}
+    found = {name: facts.get(name) for name in ("phase", "version", "since")}
+    try:
+        yield Record("batch", batch, taken, find=found)
+    except Conflict:
+        raise Invalid(WRONG_STATUS) from None
+    settle = settling.started(upstream)
+    try:
+        yield Call("POST", f"/batches/{upstream}/start-processing", settle=settle, prompt=True)
+    except (Refused, Unreachable):
+        before = {"phase": "sent", "since": None} if facts else dict.fromkeys(taken)
+        yield Record("batch", batch, before)
+        raise
+    # Of a batch made elsewhere too: an edit that read it before must find another version.
+    version = (facts.get("version") or 0) + 1
+    started = {"phase": "sent", "since": None, "version": version, "started": stamp(request.now)}
+    yield Record("batch", batch, started)
+    return Answer({})
+
+
+def _may_be_started(facts: Mapping[str, JSON], upstream: str) -> bool:
+    """Whether it is the service's batch, still that one, and no change of it is under way."""
+    return not facts or (facts.get("phase") in (None, "sent") and facts.get("upstream") == upstream)
+
+
+START = Operation(
+    "POST",
+    "/batches/{id}/start-processing",
+    start_signed_batch,
+    "current 4.4",
+    "exact",
+    "passed on as its client signed it",
+    gives=None,
+)

@@ -1,0 +1,45 @@
+"""A headless Chromium, for tests that look at a page as people see it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+# It fetches lists of all kinds when it starts, and whoever has no network waits for each.
+QUIET = [
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+NONE = "no Chromium: tests/browser.sh installs one, CHROMIUM names one"
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Skips the test where there is no Chromium, and fails it where CI is set."""
+    with sync_playwright() as playwright:
+        path = _installed() or playwright.chromium.executable_path
+        if not Path(path).exists():
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(NONE)
+        browser = playwright.chromium.launch(executable_path=path, args=QUIET)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def _installed() -> str | None:
+    names = (os.environ.get("CHROMIUM") or NAMES[0], *NAMES)
+    return next((path for name in names if (path := shutil.which(name))), None)

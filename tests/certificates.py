@@ -1,0 +1,81 @@
+"""Certificates that are made when they are needed, by an authority of the test's own."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    certificate: Path
+    key: Path
+
+    def serving(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+class Authority:
+    """``file`` holds its own certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test's authority")])
+        made = self._builder(self._name, self._key, DAY).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        signed = made.add_extension(key_id, critical=False).sign(self._key, hashes.SHA256())
+        self.file = folder / "authority.pem"
+        self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+    def believing(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.file)
+
+    def pair(self, name: str, *, lasts: timedelta = DAY) -> Pair:
+        """For 127.0.0.1 and localhost; one that lasts a negative time has expired."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        made = self._builder(subject, key, lasts).add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
+        ours = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        signed = made.add_extension(ours, critical=False).sign(self._key, hashes.SHA256())
+        pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        pair.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return pair
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, lasts: timedelta
+    ) -> x509.CertificateBuilder:
+        end = datetime.now(UTC) + lasts
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(end - 30 * DAY)
+            .not_valid_after(end)
+        )

@@ -1,0 +1,266 @@
+"""A gateway with something to look at: traffic, keys near their limit, lost writes, comparisons."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.store import Owner, Store, open_store
+from gateway.store.difference_rows import Asked, Tally, add_tallies
+from gateway.store.durations import Durations
+from gateway.store.traffic_rows import SPAN, Span, Traffic, span_of
+from gateway.store.usage_rows import Count, Use, add_usage
+from tests.house import KEY, House, import_lines, open_house
+from tests.payday import make_batch, make_recipient
+
+TOKEN = "a-token-of-some-length"
+
+BANK = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
+}
+
+SHOP = Owner("demo", "sandbox")
+OTHERS = ("northwind", "a-merchant-with-a-rather-long-name", "kiosk")
+
+OPERATIONS = {
+    "list_recipients": 60,
+    "get_recipient": 45,
+    "create_recipient": 12,
+    "create_batch": 6,
+    "get_batch_summary": 9,
+    "start_processing": 3,
+    "signed": 25,
+    "": 1,
+}
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+
+@dataclass(slots=True)
+class Seen:
+    """A house with its console, and the service behind."""
+
+    house: House
+    simulator: Simulator
+
+    @property
+    def url(self) -> str:
+        return self.house.running.admin_url
+
+
+@dataclass(slots=True)
+class Visitor:
+    """A browser as far as the server sees it: cookies, where it comes from, and the word of forms."""
+
+    session: aiohttp.ClientSession
+    url: str
+
+    async def get(self, path: str, **headers: str) -> Answer:
+        return await self._ask("GET", path, headers={"Accept": "text/html", **headers})
+
+    async def post(
+        self, path: str, fields: Mapping[str, str], *, word: str | None = None, **headers: str
+    ) -> Answer:
+        """Sends a form as the page has it that was seen last; headers and the word as told."""
+        sent = {"Origin": self.url, "Sec-Fetch-Site": "same-origin", **headers}
+        sent = {name.replace("_", "-"): value for name, value in sent.items() if value}
+        data = {**fields, "csrf": await self.word() if word is None else word}
+        return await self._ask("POST", path, headers=sent, data=data)
+
+    async def word(self) -> str:
+        """That every form of a page has."""
+        page = await self.get("/explain")
+        found = re.search('name="csrf" value="([0-9a-f]{64})"', page.text)
+        if found is None:
+            found = re.search('name="csrf" value="([0-9a-f]{64})"', (await self.get("/login")).text)
+        assert found
+        return found[1]
+
+    async def _ask(self, method: str, path: str, **more: Any) -> Answer:
+        async with self.session.request(
+            method, self.url + path, allow_redirects=False, **more
+        ) as answer:
+            return Answer(answer.status, answer.headers, await answer.text())
+
+
+@asynccontextmanager
+async def visiting(url: str) -> AsyncIterator[Visitor]:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        yield Visitor(session, url)
+
+
+@asynccontextmanager
+async def open_console(folder: Path, **sections: Mapping[str, Any]) -> AsyncIterator[Seen]:
+    """A gateway that nobody used yet, in front of a simulator without inferred operations."""
+    simulator = await start(
+        service=Service(seed=1, switches=Switches(inferred=False)), legacy_port=0
+    )
+    assert simulator.legacy
+    environment = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
+    named = {"environments": {KEY["environment"]: environment}, **sections}
+    try:
+        async with open_house(folder, simulator.url, **named) as house:
+            yield Seen(house, simulator)
+    finally:
+        await simulator.stop()
+
+
+async def fill(seen: Seen, folder: Path) -> None:
+    """Gives every page something to show."""
+    house = seen.house
+    await house.import_key(
+        api_key="a-key-that-is-nearly-used-up", name="nightly", requests_per_hour=12
+    )
+    await import_lines(
+        house.settings,
+        [
+            {
+                **KEY,
+                "merchant": name,
+                "api_key": f"api-key-of-{name}",
+                "access_key": f"AK{at}",
+                "name": name,
+            }
+            for at, name in enumerate(OTHERS)
+        ],
+    )
+    async with open_store(house.settings.state) as store:
+        await _history(store)
+        await _compared(store)
+    for _ in range(11):
+        await house.ask(
+            "GET", "/v1/recipients", headers={"X-API-Key": "a-key-that-is-nearly-used-up"}
+        )
+    recipient = await make_recipient(house)
+    batch = await make_batch(house, recipient, "10.00")
+    await house.ask("DELETE", f"/v1/batches/{batch}")
+    seen.simulator.next(Fault("POST", "/v1/recipients/*/accounts", close="after"))
+    await house.ask("POST", f"/v1/recipients/{recipient}/payout-methods", BANK)
+    seen.simulator.next(Fault("GET", "*", status=500, times=2000))
+
+
+async def _history(store: Store) -> None:
+    dice = random.Random(4)
+    now = datetime.now(UTC)
+    traffic: dict[Span, Traffic] = {}
+    owners = [SHOP, *(Owner(name, "sandbox") for name in OTHERS)]
+    began_at = span_of(now) - timedelta(hours=30)
+    while began_at < now - SPAN:
+        hour = began_at.hour + began_at.minute / 60
+        busy = 0.35 + 0.65 * math.sin(math.pi * hour / 24) ** 2
+        for weight, owner in zip((6, 3, 1, 0.3), owners, strict=True):
+            for operation, often in OPERATIONS.items():
+                requests = int(often * weight * busy * dice.uniform(0.6, 1.4))
+                if not requests:
+                    continue
+                bad = 0.3 if began_at > now - timedelta(hours=4) < began_at + SPAN * 3 else 0.004
+                service = requests * int(dice.uniform(60, 120) * (1 + 2 * bad))
+                traffic[Span(began_at, *owner, operation)] = Traffic(
+                    requests,
+                    int(requests * dice.uniform(0, 0.06)),
+                    int(requests * bad * dice.random() * 2),
+                    service + requests * dice.randint(2, 5),
+                    service,
+                    dice.randint(200, 900),
+                    _durations(requests, 3, dice),
+                    _durations(requests, service / requests, dice),
+                )
+        began_at += SPAN
+    await add_usage(store, _usage(owners, now, dice), traffic)
+
+
+def _durations(requests: int, ms: float, dice: random.Random) -> Durations:
+    """Most of them near a time, and a few that took much longer."""
+    counted = Durations()
+    for _ in range(requests):
+        counted.count(ms * dice.lognormvariate(0, 0.4) * (4 if dice.random() < 0.02 else 1))
+    return counted
+
+
+def _usage(owners: list[Owner], now: datetime, dice: random.Random) -> dict[Use, Count]:
+    counts: dict[Use, Count] = {}
+    for back in range(59, -1, -1):
+        at = now - timedelta(days=back)
+        for number, owner in enumerate(owners):
+            if number == 3 and back < 12:
+                continue
+            key = "demo-sandbox" if owner == SHOP else owner.merchant
+            for operation, often in OPERATIONS.items():
+                name = "" if operation == "signed" else key
+                share = (60 - back) / 60 if operation == "signed" else (back + 20) / 80
+                requests = int(often * (4 - number) * share * dice.uniform(20, 30))
+                counts[Use(*owner, name, operation, at.date())] = Count(
+                    requests, requests // 40, requests // 900, requests * 90, requests * 85, at, at
+                )
+    return counts
+
+
+async def _compared(store: Store) -> None:
+    now = datetime.now(UTC)
+    places = {
+        ("value", "recipients[].payout.primary.currency"): 41,
+        ("missing", "recipients[].address.phone"): 7,
+    }
+    await add_tallies(
+        store,
+        {
+            Asked(SHOP, "demo-sandbox", "list_recipients"): Tally(812, 48, 2, 1, places, now, now),
+            Asked(SHOP, "demo-sandbox", "get_recipient"): Tally(640, 0, 0, 0, {}, now, now),
+            Asked(Owner("northwind", "sandbox"), "northwind", "get_batch"): Tally(
+                90, 0, 0, 0, {}, now, now
+            ),
+        },
+    )
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 5) -> None:
+    """Asks until something holds that a running gateway does by itself."""
+    async with asyncio.timeout(seconds):
+        while not await holds():  # noqa: ASYNC110 - there is nobody to tell of it
+            await asyncio.sleep(0.1)
+
+
+@contextmanager
+def beside(build: Callable[[], Any]) -> Iterator[Any]:
+    """What an asynchronous context gives, in a thread with a loop of its own: Playwright has one
+    of its own here.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    manager = build()
+
+    def wait(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+    try:
+        yield wait(manager.__aenter__())
+        wait(manager.__aexit__(None, None, None))
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@asynccontextmanager
+async def filled(folder: Path, **sections: Mapping[str, Any]) -> AsyncIterator[Seen]:
+    async with open_console(folder, **sections) as seen:
+        await fill(seen, folder)
+        yield seen

@@ -1,0 +1,69 @@
+"""Two gateways, each before a simulator of its own, asked what the shipped examples ask."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Fault, Service, start
+from tests.gateway.compare.towns import EXAMPLES, report
+from tests.house import KEY, open_house
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[tuple[list[str], list[Service]]]:
+    """Their addresses, and the services that they stand before."""
+    async with AsyncExitStack() as stack:
+        urls, services = [], []
+        for name in ("control", "candidate"):
+            simulator = await start(service=Service())
+            stack.push_async_callback(simulator.stop)
+            (tmp_path / name).mkdir()
+            house = await stack.enter_async_context(open_house(tmp_path / name, simulator.url))
+            urls.append(house.running.url)
+            services.append(simulator.service)
+        yield urls, services
+
+
+def examples(*names: str) -> list[str]:
+    return [(EXAMPLES / name).read_text() for name in names]
+
+
+async def compare_two(urls: list[str], *inputs: str, **options: Any) -> Any:
+    return await report(urls, *inputs, keys=(KEY["api_key"], KEY["api_key"]), **options)
+
+
+async def test_two_gateways_before_two_services_are_equal(
+    two: tuple[list[str], list[Service]],
+) -> None:
+    told = await compare_two(
+        two[0], *examples("reads.txt", "recipient.toml", "payday.toml"), allow_writes=True
+    )
+    assert told["sentence"].startswith("Equal: "), (told["differences"], told["skipped"])
+    assert told["counts"]["compared"] == told["counts"]["steps"] == 33
+    assert told["ids"]["paired"] == told["ids"]["spelled_differently"] >= 5
+    assert told["remarks"] == []
+    names = {one["operation"] for one in told["operations"]}
+    assert names >= {"create_recipient", "start_batch", "read_batch", "delete_recipient"}
+    statuses = {status for one in told["operations"] for status in one["statuses"]}
+    assert statuses == {"200/200", "403/403", "404/404", "406/406"}
+
+
+async def test_a_service_that_answers_otherwise_is_found_out(
+    two: tuple[list[str], list[Service]],
+) -> None:
+    urls, services = two
+    services[1].faults.append(Fault("GET", "/v1/balance", status=503, body=b"<html>", times=50))
+    told = await compare_two(urls, *examples("reads.txt"))
+    assert [(one["kind"], one["request"]) for one in told["differences"]] == [
+        ("status", "GET /v1/profile/balances"),
+        ("status", "GET /v1/profile/balances/service"),
+        ("status", "GET /v1/profile/balances/wallet"),
+        ("value", "GET /v1/profile/balances/wallet"),
+        ("value", "GET /v1/profile/balances/wallet"),
+    ]
+    assert told["differences"][0]["notes"] == {"candidate says internal_server_error": 1}

@@ -1,0 +1,241 @@
+"""Files that say what is to be asked: known by their content, and refused by line and reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.compare.inputs import input_of, read_input
+from gateway.compare.mistakes import Unusable
+from gateway.compare.rules import Rules, rules_file
+from gateway.compare.steps import Input, waits_for
+from tests.gateway.compare.towns import EXAMPLES, har
+
+
+def given(text: str) -> Input:
+    return input_of(text, "input", Rules())
+
+
+def refused(text: str) -> str:
+    with pytest.raises(Unusable) as caught:
+        given(text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("GET /v1/recipients", "list of reads"),
+        ("\n# a comment\n\n  get /v1/recipients?page=1  \n", "list of reads"),
+        ('[[steps]]\nrequest = "GET /v1/batches"', "scenario"),
+        ('# GET /v1/no\ntitle = "x"\nsteps = [{ request = "GET /v1/batches" }]', "scenario"),
+        (har(("GET", "https://old.example/v1/batches")), "recorded traffic"),
+        (f"\ufeff {har()}".removeprefix("\ufeff"), "recorded traffic"),
+    ],
+)
+def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> None:
+    assert given(text).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "input: there is nothing in it"),
+        ("# only this\n", "input: there is nothing in it"),
+        ("hello\n", "input: neither a scenario"),
+        ("{", "input: begins like JSON, and is not"),
+        ('{"a":1}', "input: JSON, but not HAR 1.2"),
+        ('{"log":{"entries":[{}]}}', "input, entry 1: not an entry of HAR 1.2"),
+        ('{"log":{"entries":[null]}}', "input, entry 1: not an entry of HAR 1.2"),
+        ("GET /v1/a\nPOST /v1/recipients", "input, line 2: POST is a write"),
+        ("GET /v1/a\nGET /v2/recipients", "input, line 2: not a request"),
+        ("GET /v1/a\nGET /v1evil", "input, line 2: not a request"),
+        ("GET /v1/recipients?search=Ada Lovelace", "input, line 1: not a request"),
+        ("GET /v1/recipients#x", "input, line 1: a path has no #"),
+        ("GET /v1/é", "input, line 1: not a request"),
+        ("GET https://old.example/v1/a", "input: neither"),
+        ("steps = 1 =", "input: not TOML"),
+        ("title = 'x'", "input: steps: field required"),
+        ("steps = []", "input: steps: "),
+        ("steps = [{ request = 'GET /v1/a', bdy = {} }]", "input: step 1, bdy: extra"),
+        ("steps = [{ request = 'GET /v1/${x}' }]", "input, step 1: no step before it captures x"),
+        ("steps = [{ request = 'PUSH /v1/a' }]", "input, step 1: not a request"),
+        (
+            "steps = [{ request = 'GET /v1/a', headers = { x-api-key = 'k' } }]",
+            "input, step 1: x-api-key is not for a scenario to set",
+        ),
+        (
+            'steps = [{ request = "GET /v1/a", headers = { A = "x\\r\\nX-API-Key: k" } }]',
+            "input, step 1: not a header",
+        ),
+        (
+            "steps = [{ request = 'POST /v1/a', body = 2026-03-01 }]",
+            "input, step 1: body: a date is written as text",
+        ),
+        (
+            "steps = [{ request = 'POST /v1/a', body = { a = nan } }]",
+            "input, step 1: body: a date is written as text; nan and inf are no numbers",
+        ),
+        (
+            "steps = [{ request = 'POST /v1/a', body = 1, text = '1' }]",
+            "input, step 1: body and text are both given",
+        ),
+        (
+            "steps = [{ request = 'POST /v1/a', until = { path = 'a', is = 1 } }]",
+            "input, step 1: until is for reads",
+        ),
+        (
+            "steps = [{ request = 'GET /v1/a', capture = { x = 'a..b' } }]",
+            "input, step 1: not a path",
+        ),
+        (
+            "rules = { ignore = [{ path = 'a' }] }\nsteps = [{ request = 'GET /v1/a' }]",
+            "input: ignore #1.reason: a rule has to say why",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_place_and_reason(text: str, says: str) -> None:
+    assert refused(text).startswith(says)
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="No such file"):
+        read_input(tmp_path / "nowhere", Rules())
+    (tmp_path / "latin").write_bytes(b"\xe9")
+    with pytest.raises(Unusable, match="not UTF-8"):
+        read_input(tmp_path / "latin", Rules())
+
+
+# Recorded traffic
+
+SECRET = "a-key-that-was-recorded"
+
+
+def test_of_recorded_traffic_only_requests_of_the_legacy_interface_are_taken() -> None:
+    signed = {"Authorization": "svcsign A:b"}
+    read = given(
+        har(
+            ("GET", "https://old.example/v1/recipients?page=2"),
+            ("GET", "https://old.example/style.css"),
+            ("GET", "https://old.example/api/v1/batches"),
+            ("OPTIONS", "https://old.example/v1/recipients"),
+            ("GET", "https://new.example/v1/balance", None, None, signed),
+            ("CONNECT", "https://old.example/v1/recipients"),
+        )
+    )
+    assert [step.target.parts for step in read.steps] == [
+        ("/v1/recipients?page=2",),
+        ("/v1/batches",),
+    ]
+    assert [step.number for step in read.steps] == [1, 3]
+    assert sum(read.left_out.values()) == 4
+
+
+def test_no_secret_of_recorded_traffic_is_taken() -> None:
+    headers = {"X-API-Key": SECRET, "Cookie": SECRET, "X-Own": SECRET}
+    url = f"https://me:{SECRET}@old.example/v1/recipients?page=1&api_key={SECRET}&token={SECRET}"
+    read = given(har(("GET", url, None, {"said": SECRET}, headers)))
+    assert SECRET not in repr(read)
+    assert read.steps[0].target.parts == ("/v1/recipients?page=1",)
+
+
+def test_a_recorded_body_is_sent_byte_for_byte() -> None:
+    text = '{"amount": 10.50,\n "amount":1E2, "memo":"${x} $${y} \\u00e9"}'
+    traffic = json.loads(har(("POST", "https://old.example/v1/batches", {})))
+    traffic["log"]["entries"][0]["request"]["postData"]["text"] = text
+    (step,) = given(json.dumps(traffic)).steps
+    assert step.body is not None
+    assert step.body.filled(lambda ref: ref.name) == text
+
+
+def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:
+    made = {"batch": {"id": "B-1", "payments": [{"id": "P-1"}, {"id": "P-2"}]}}
+    read = given(
+        har(
+            ("POST", "https://old.example/v1/batches", {"recipient": {"id": "R-1"}}, made),
+            ("GET", "https://old.example/v1/batches/B-1/payments/P-2"),
+            ("GET", "https://old.example/v1/recipients/R-1", None, {"recipient": {"id": "R-1"}}),
+            ("GET", "https://old.example/v1/recipients/R-1"),
+        )
+    )
+    captured = {name: one.path for name, one in read.steps[0].captures.items()}
+    assert captured == {"B-1": ("batch", "id"), "P-2": ("batch", "payments", 1, "id")}
+    assert read.steps[1].names == {"B-1", "P-2"}
+    assert read.steps[3].names == set(), "R-1 is what the client itself called it"
+
+
+# Order
+
+
+def test_steps_wait_for_what_they_need_and_for_nothing_else() -> None:
+    steps = given(
+        """
+        GET /v1/recipients?page=1
+        GET /v1/recipients?page=2
+        GET /v1/recipients/R-1
+        GET /v1/recipients/R-2
+        GET /v1/profile/balances
+        GET /v1/batches/B-1
+        """
+    ).steps
+    assert [*waits_for([*steps])] == [0, 0, 2, 2, 0, 5]
+
+
+def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
+    scenario = "\n".join(
+        f'[[steps]]\nrequest = "{line}"'
+        for line in ("GET /v1/batches", "POST /v1/batches", "GET /v1/batches", "GET /v1/batches")
+    )
+    assert [*waits_for([*given(scenario).steps])] == [0, 1, 2, 2]
+
+
+# Rules
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[ignore]]\npath = 'a'", "rules: ignore #1.reason: a rule has to say why"),
+        ("[[ignore]]\npath = 'a'\nreason = ' '", "rules: ignore #1.reason: a rule has to say why"),
+        ("[[ignore]]\nreason = 'x'", "rules: ignore #1.path: field required"),
+        ("[[time]]\npath = 'a'\nreason = 'x'", "rules: time #1.seconds: field required"),
+        ("[[time]]\npath = 'a'\nreason = 'x'\nseconds = -1", "rules: time #1.seconds: input"),
+        ("[[number]]\npath='a'\nreason='x'\ntolerance='x'", "rules: number #1.tolerance: input"),
+        ("[[ignored]]\npath = 'a'", "rules: ignored: extra inputs"),
+        ("[[ignore]]\npath = 'a[0].b'\nreason = 'x'", "rules: ignore a[0].b: items are written []"),
+        ("x", "rules: not TOML"),
+    ],
+)
+def test_a_rule_that_is_not_whole_is_refused(text: str, says: str) -> None:
+    with pytest.raises(Unusable) as caught:
+        rules_file(text, "rules")
+    assert str(caught.value).startswith(says)
+
+
+def test_a_refused_rule_is_told_without_what_it_says() -> None:
+    with pytest.raises(Unusable) as caught:
+        rules_file("[[ignore]]\npath = 5\nreason = 'ada@example.com'", "rules")
+    assert "ada" not in str(caught.value)
+
+
+def test_every_built_in_rule_has_a_reason() -> None:
+    assert all(one.reason for one in Rules().rules)
+
+
+def test_headers_in_a_file_take_the_place_of_the_list() -> None:
+    rules = Rules().and_then(rules_file('headers = ["X-Request-*"]', "rules"))
+    assert rules.matters("x-request-id")
+    assert not rules.matters("content-type")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.t*")), ids=lambda path: path.name)
+def test_the_examples_that_are_shipped_can_be_read(path: Path) -> None:
+    if path.name == "rules.toml":
+        assert rules_file(path.read_text(), path.name).rules
+    else:
+        read: Any = read_input(path, Rules())
+        assert read.steps
+        assert all(step.asked.name for step in read.steps)

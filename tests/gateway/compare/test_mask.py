@@ -1,0 +1,186 @@
+"""What is shown of a value, and what is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.compare.exact import Number
+from gateway.compare.mask import Eye
+from gateway.compare.paths import header, parsed
+from tests.gateway.compare.towns import CANDIDATE_KEY, CONTROL_KEY, Heard, Said, compared
+
+EYE = Eye((CONTROL_KEY, CANDIDATE_KEY))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "shown"),
+    [
+        ("payments[0].sourceAmount", "1250.00", "1250.00"),
+        ("batchSummary.total.value", Number("10.50"), "10.50"),
+        ("meta.records", Number("12345"), "12345"),
+        ("recipient.status", "suspended", "suspended"),
+        ("errors[0].code", "invalid_field", "invalid_field"),
+        ("errors[0].field", "accounts.bank.routing", "accounts.bank.routing"),
+        ("errors[0].field", "payments[12].sourceAmount", "payments[12].sourceAmount"),
+        ("isSupplyPayment", True, "true"),
+        ("processedAt", None, "null"),
+        ("createdAt", "2026-03-01T10:00:00.000Z", "2026-03-01T10:00:00.000Z"),
+        ("sourceCurrency", "USD", "USD"),
+        ("address.country", "USA", "USA"),
+        ("primary.currency.name", "US Dollar", "US Dollar"),
+        ("country.name", "Côte d'Ivoire", "Côte d'Ivoire"),
+        ("methodDisplay", "Bank Transfer", "Bank Transfer"),
+        ("accounts.bank.accountNum", "****47", "****47"),
+        ("recipient.id", "R-aaaa", "R-aaaa"),
+        ("errors[0].message", "Object not found.", "Object not found."),
+        ("errors[0].message", "Recipient R-aaaa is not active", "Recipient R-aaaa is not active"),
+        ("accounts", {"a": 1}, "{…} 1 field"),
+        ("payments", [1, 2], "[…] 2 items"),
+        ("memo", "", ""),
+        # and what may be about a person
+        ("recipient.email", "ada@example.com", "a***@e***"),
+        ("recipient.name", "Ada Lovelace", "*** L*******"),
+        ("accounts.bank.accountNum", "1234567847", "********47"),
+        ("accounts.bank.accountNum", Number("1234567847"), "********47"),
+        ("accounts.bank.accountNum", "1234", "****"),
+        ("accounts.bank.iban", "DE89370400440532013000", "DE******************00"),
+        ("accounts.bank.iban", "DE89 3704 0044 0532 0130 00", "DE** **** **** **** **** 00"),
+        ("recipient.dob", "1815-12-10", "****-**-**"),
+        ("recipient.dob", "1815-12-10T00:00:00Z", "****-**-*****:**:***"),
+        ("recipient.ssn", "123-45-6789", "***-**-**89"),
+        ("address.phone", "+1 212 555 0100", "+* *** *** **00"),
+        ("errors[0].message", "ada@example.com is not known", "***@e******.*** is not known"),
+        ("errors[0].message", "Ada Lovelace not found", "*** L******* not found"),
+        ("status", "ada@example.com", "a***@e***"),
+        ("code", "DE89370400440532013000", "DE******************00"),
+        ("sourceAmount", "Ada", "***"),
+        ("methodDisplay", "Ada Lovelace", "*** L*******"),
+        ("unknown", "whatever", "w*******"),
+        ("country.capital", "1234567890", "********90"),
+    ],
+)
+def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, shown: str) -> None:
+    assert EYE.value(parsed(path), value).text == shown
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("/v1/recipients/R-aaaa/payout-methods", "/v1/recipients/R-aaaa/payout-methods"),
+        ("/v1/geography/countries/CA", "/v1/geography/countries/CA"),
+        ("/v1/recipients?page=2&orderBy=name&x", "/v1/recipients?page=2&orderBy=name&x"),
+        ("/v1/recipients?search=ada%40example.com", "/v1/recipients?search=a***@e***"),
+        ("/v1/recipients?search=ada-${run}", "/v1/recipients?search=***-${run}"),
+        ("/v1/recipients/${one}", "/v1/recipients/${one}"),
+        ("/v1/recipients/ada@example.com", "/v1/recipients/…"),
+        (f"/v1/recipients/{CONTROL_KEY}?page={CONTROL_KEY}", "/v1/recipients/…?page=(an API key)"),
+    ],
+)
+def test_a_request_is_shown_without_whom_it_is_about(target: str, shown: str) -> None:
+    assert EYE.target(target) == shown
+
+
+def test_a_key_of_a_field_is_shown_unless_it_is_somebodys() -> None:
+    assert EYE.place(("balances", "USD")) == "balances.USD"
+    assert EYE.place(("by", "ada@example.com")) == 'by["a***@e***"]'
+    assert EYE.place(("by", "DE89370400440532013000")) == 'by["DE******************00"]'
+    assert EYE.place(header("retry-after")) == "@header.retry-after"
+
+
+def test_what_differs_is_marked_in_what_is_shown() -> None:
+    def marks(path: str, one: Any, other: Any) -> list[list[tuple[str, bool]]]:
+        return [
+            [(piece.text, piece.differs) for piece in shown.pieces]
+            for shown in EYE.both(parsed(path), one, other)
+        ]
+
+    assert marks("amount", "1250.00", "1205.00") == [
+        [("12", False), ("50", True), (".00", False)],
+        [("12", False), ("05", True), (".00", False)],
+    ]
+    assert marks("name", "Lovelace", "Lovelaxe") == [
+        [("L*****", False), ("*", True), ("*", False)],
+        [("L*****", False), ("*", True), ("*", False)],
+    ]
+    assert marks("email", "ada@example.com", "adb@example.com") == [[("a***@e***", True)]] * 2
+    assert marks("amount", "1.00", None) == [[("1.00", True)], [("null", True)]]
+
+
+@given(st.text(max_size=40), st.sampled_from(["name", "message", "status", "x", "memo", "amount"]))
+def test_no_word_of_four_letters_that_is_not_known_is_shown_whole(text: str, field: str) -> None:
+    canary = f"{text} Quesadilla {text}"
+    assert "Quesadilla" not in EYE.value((field,), canary).text
+
+
+@given(st.text(alphabet="0123456789 -", min_size=5, max_size=30))
+def test_of_a_long_number_no_more_than_two_digits_are_shown(text: str) -> None:
+    shown = EYE.value(("accountNum",), text).text
+    assert sum(map(str.isdigit, shown)) <= 2
+
+
+# No canary in any report
+
+CANARIES = {
+    "key of control": CONTROL_KEY,
+    "key of candidate": CANDIDATE_KEY,
+    "email": "quinta.marsh@private.example",
+    "name": "Quinta Marshmallow",
+    "IBAN": "DE89370400440532013000",
+    "account": "8812345678",
+}
+"""An account number is looked for where an amount may not stand: amounts are shown."""
+
+PLACES = [
+    "name", "email", "status", "code", "message", "field", "amount", "currency", "country", "id",
+    "type", "createdAt", "memo", "iban", "accountNum", "unknown", "language", "methodDisplay",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
+async def test_no_canary_is_in_a_report_wherever_a_side_puts_it(canary: str) -> None:
+    places = [place for place in PLACES if place != "amount" or not canary.isdigit()]
+
+    def says(heard: Heard) -> Any:
+        mine = heard.headers["x-api-key"] == CONTROL_KEY
+        texts = [canary if mine else f"{canary} ", canary if mine else None, canary[::-1]]
+        body: dict[str, Any] = {
+            place: {"a": text, "list": [text], place: text}
+            for place in places
+            for text in texts[: 1 + mine]
+        }
+        body |= {place + "2": canary if mine else "x" for place in places}
+        body |= dict.fromkeys(places[:9], canary if mine else f"x{canary}")
+        body[canary if mine else "other"] = {canary: 1}
+        if canary.isdigit():
+            body["number"] = int(canary) + mine
+        return Said(body, headers={"Content-Type": canary if mine else "text/x"})
+
+    from gateway.compare.page import page_of
+
+    recorded = f"GET /v1/recipients?search={canary.replace(' ', '+')}\nGET /v1/batches"
+    done = await compared(says, says, recorded)
+    assert done.report["exit_code"] == 1
+    assert len(done.report["differences"]) > 20
+    for written in (json.dumps(done.report, ensure_ascii=False), page_of(done.report)):
+        assert canary not in written
+        assert canary.replace(" ", "%20") not in written
+        for part in canary.split():
+            assert part not in written
+    done = await compared(says, says, recorded, show_values=True)
+    shown = json.dumps(done.report, ensure_ascii=False)
+    assert (canary in shown) == (canary not in (CONTROL_KEY, CANDIDATE_KEY))
+
+
+async def test_no_canary_is_in_a_report_of_text_that_is_no_json() -> None:
+    page = f"<p>{' '.join(CANARIES.values())}</p>".encode()
+    done = await compared(
+        lambda _: Said(page, 500), lambda _: Said(page + b"!", 502), "GET /v1/batches"
+    )
+    assert done.differences() == [["value", "$", 1], ["status", "@status", 1]] or done.differences()
+    written = json.dumps(done.report)
+    assert not [canary for canary in CANARIES.values() if canary in written]

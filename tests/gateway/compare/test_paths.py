@@ -1,0 +1,103 @@
+"""Paths: written out, in normal form, and matched by rules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gateway.compare import paths
+from gateway.compare.operations import asked
+
+
+@pytest.mark.parametrize(
+    ("path", "written", "normal"),
+    [
+        ((), "$", "$"),
+        (("payments", 3, "sourceAmount"), "payments[3].sourceAmount", "payments[].sourceAmount"),
+        ((0, "a"), "[0].a", "[].a"),
+        (("by", "R-abc", "n"), "by.R-abc.n", "by.{id}.n"),
+        (("a b", "c"), '["a b"].c', '["a b"].c'),
+        (("@status",), '["@status"]', '["@status"]'),
+        (paths.STATUS, "@status", "@status"),
+        (paths.header("retry-after"), "@header.retry-after", "@header.retry-after"),
+    ],
+)
+def test_a_path_is_written_out_and_in_normal_form(
+    path: paths.Path, written: str, normal: str
+) -> None:
+    assert (paths.written(path), paths.normal(path)) == (written, normal)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("recipient.id", ("recipient", "id")), ("a[0][1].b", ("a", 0, 1, "b")), ("[2].x", (2, "x"))],
+)
+def test_a_path_of_a_scenario_is_read(text: str, path: paths.Path) -> None:
+    assert paths.parsed(text) == path
+
+
+@pytest.mark.parametrize("text", ["", ".a", "a.", "a..b", "a[x]", "a[0]b", "a[0"])
+def test_what_is_no_path_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^" + __import__("re").escape(text)):
+        paths.parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches", "not_these"),
+    [
+        ("recipient.id", ["recipient.id"], ["xrecipient.id", "recipient.id.x", "recipientxid"]),
+        ("payments[].id", ["payments[].id"], ["payments.id"]),
+        ("**.id", ["id", "a.id", "a[].b.id", "[].id"], ["aid", "id.x", "a.did"]),
+        ("balances.*.amount", ["balances.USD.amount"], ["balances.amount", "balances.a.b.amount"]),
+        ("a.**", ["a", "a.b", "a.b[].c", "a[].x"], ["ab", "b.a"]),
+        ("**", ["a", "a[].b", "[]"], []),
+        ("@header.ratelimit-*", ["@header.ratelimit-limit"], ["@header.retry-after"]),
+    ],
+)
+def test_a_rule_matches_the_places_that_it_names(
+    pattern: str, matches: list[str], not_these: list[str]
+) -> None:
+    found = [one for one in [*matches, *not_these] if paths.pattern(pattern).fullmatch(one)]
+    assert found == matches
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "name", "path"),
+    [
+        ("GET", "/v1/recipients?page=1", "list_recipients", "/v1/recipients"),
+        ("GET", "/v1/recipients/R-1/", "read_recipient", "/v1/recipients/{id}"),
+        (
+            "GET",
+            "/v1/profile/balances/wallet",
+            "read_wallet_balance",
+            "/v1/profile/balances/wallet",
+        ),
+        ("PUT", "/v1/recipients/R-1", "", "/v1/recipients/{id}"),
+        ("GET", "/v1/recipients/R-1/ada@example.com", "", "/v1/recipients/{id}/…"),
+    ],
+)
+def test_a_request_is_known_by_its_operation_and_never_by_whom_it_names(
+    method: str, target: str, name: str, path: str
+) -> None:
+    one = asked(method, target)
+    assert (one.name, one.path) == (name, path)
+
+
+def test_the_wheel_has_the_page_with_all_that_it_shows(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {f"gateway/compare/page.{end}" for end in ("html.j2", "css", "js")} <= {*names}

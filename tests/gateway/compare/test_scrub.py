@@ -1,0 +1,219 @@
+"""Recorded traffic without keys and persons, still fit to be played again."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import pytest
+import schwifty
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.compare.exact import read, write
+from gateway.compare.inputs import input_of
+from gateway.compare.rules import Rules
+from gateway.compare.scrub import LEFT_OUT, Scrubber
+from tests.gateway.compare.towns import har
+
+KEY = "a-key-of-the-recorded"
+SCRUBBER = Scrubber(b"salt", (KEY,))
+
+PERSON = {
+    "id": "R-aaaa",
+    "referenceId": "customer-4711-marshmallow",
+    "type": "individual",
+    "status": "active",
+    "name": "Quinta Marshmallow",
+    "firstName": "Quinta",
+    "lastName": "Marshmallow",
+    "email": "quinta.marsh@private.example",
+    "dob": "1815-12-10",
+    "ssn": "078-05-1120",
+    "passport": "X1234567P",
+    "address": {
+        "street1": "12 St James's Square",
+        "city": "Knightsbridge",
+        "region": "NY",
+        "postalCode": "10118",
+        "country": "US",
+        "phone": "+1 212 555 0199",
+    },
+    "payout": {
+        "primary": {"method": "bank", "currency": {"code": "USD", "name": "US Dollar"}},
+        "methodDisplay": "Bank Transfer",
+        "accounts": {
+            "bank": {
+                "name": "Quinta Marshmallow",
+                "accountNum": "8812345678",
+                "routing": "021000021",
+                "iban": "DE89370400440532013000",
+                "swiftBic": "COBADEFFXXX",
+                "governmentId": "20123456789",
+            },
+            "wallet": {"address": "quinta.marsh@private.example"},
+        },
+    },
+    "memo": "rent for Quinta in Knightsbridge",
+    "sourceAmount": "1250.00",
+    "createdAt": "2026-03-01T10:00:00.000Z",
+    "unknown": "something of Quinta's",
+    "nested": [{"accountNum": 8812345678, "amount": 10.50}],
+}
+CANARIES = (
+    KEY, "Quinta", "Marshmallow", "marshmallow", "quinta.marsh@private.example", "1815-12-10",
+    "078-05-1120", "X1234567P", "St James", "Knightsbridge", "10118", "555 0199", "8812345678",
+    "DE89370400440532013000", "370400440532013000", "20123456789", "4711",
+)  # fmt: skip
+
+
+def scrubbed(value: Any) -> Any:
+    return json.loads(SCRUBBER.body(json.dumps(value)))
+
+
+def recorded() -> dict[str, Any]:
+    headers = {"X-API-Key": KEY, "Cookie": f"s={KEY}", "Content-Type": "application/json"}
+    search = "search=quinta.marsh%40private.example"
+    url = f"https://quinta:{KEY}@old.example/v1/recipients?page=2&{search}&api_key={KEY}"
+    traffic = json.loads(
+        har(
+            ("POST", "https://old.example/v1/recipients", PERSON, {"recipient": PERSON}, headers),
+            ("GET", url, None, {"recipients": [PERSON]}, headers),
+            ("GET", "https://old.example/v1/recipients/quinta.marsh@private.example"),
+            (
+                "GET",
+                "https://old.example/v1/recipients/R-aaaa/logs",
+                None,
+                [{"request": str(PERSON)}],
+            ),
+        )
+    )
+    traffic["log"]["comment"] = KEY
+    traffic["log"]["pages"] = [{"title": "Quinta"}]
+    for entry in traffic["log"]["entries"]:
+        entry |= {"serverIPAddress": "192.0.2.1", "comment": "Quinta", "time": 12.5}
+        entry["startedDateTime"] = "2026-03-01T10:00:00.000Z"
+        entry["response"]["headers"] = [
+            {"name": "Set-Cookie", "value": KEY},
+            {"name": "Retry-After", "value": "7"},
+            {"name": "Content-Type", "value": "application/json; charset=utf-8"},
+        ]
+    return traffic
+
+
+def test_no_key_and_nothing_personal_is_left() -> None:
+    written = json.dumps(SCRUBBER.har(recorded()))
+    assert [canary for canary in CANARIES if canary in written] == []
+    assert "192.0.2.1" not in written
+
+
+def test_what_a_comparison_needs_is_kept() -> None:
+    kept = scrubbed(PERSON)
+    for name in ("id", "type", "status", "sourceAmount", "createdAt"):
+        assert kept[name] == PERSON[name]
+    bank = kept["payout"]["accounts"]["bank"]
+    assert (bank["routing"], bank["swiftBic"]) == ("021000021", "COBADEFFXXX")
+    assert kept["payout"]["primary"] == PERSON["payout"]["primary"]  # type: ignore[index]
+    assert kept["payout"]["methodDisplay"] == "Bank Transfer"
+    assert (kept["address"]["country"], kept["address"]["region"]) == ("US", "NY")
+    assert kept.keys() >= PERSON.keys() - {"unknown", "nested"}
+    assert len(kept) == len(PERSON), "what no document names is called otherwise"
+
+
+def test_what_is_made_up_has_the_shape_of_what_was() -> None:
+    made = scrubbed(PERSON)
+    assert re.fullmatch(r"x[0-9a-f]{12}@example\.com", made["email"])
+    assert re.fullmatch(r"[A-Z][a-z]{5} [A-Z][a-z]{10}", made["name"])
+    assert re.fullmatch(r"\d{3}-\d{2}-\d{4}", made["ssn"])
+    assert re.fullmatch(r"\d{10}", made["payout"]["accounts"]["bank"]["accountNum"])
+    assert re.fullmatch(r"19\d\d-0[1-9]-1\d", made["dob"])
+    iban = schwifty.IBAN(made["payout"]["accounts"]["bank"]["iban"])
+    assert iban.country_code == "DE"
+    assert re.fullmatch(r"[a-z]{4} [a-z]{3} [A-Z][a-z]{5} [a-z]{2} [A-Z][a-z]{12}", made["memo"])
+
+
+def test_the_same_person_is_the_same_throughout_a_recording_and_nobody_in_another() -> None:
+    made = scrubbed(PERSON)
+    assert made["name"] == f"{made['firstName']} {made['lastName']}"
+    assert made["payout"]["accounts"]["wallet"]["address"] == made["email"]
+    url = SCRUBBER.url("/v1/recipients?search=quinta.marsh%40private.example")
+    assert url == f"/v1/recipients?search={made['email'].replace('@', '%40')}"
+    other = json.loads(Scrubber(b"another").body(json.dumps(PERSON)))
+    assert other["email"] != made["email"]
+    assert other["name"] != made["name"]
+
+
+def test_a_scrubbed_recording_can_be_compared_with() -> None:
+    text = json.dumps(SCRUBBER.har(recorded()))
+    read_ = input_of(text, "scrubbed", Rules())
+    assert [(step.method, step.asked.path) for step in read_.steps] == [
+        ("POST", "/v1/recipients"),
+        ("GET", "/v1/recipients"),
+        ("GET", "/v1/recipients/{id}"),
+        ("GET", "/v1/recipients/{id}/logs"),
+    ]
+    assert read_.steps[3].names == set(), "the first body names R-aaaa itself"
+
+
+def test_what_har_asks_for_is_there_and_nothing_that_it_does_not_name() -> None:
+    (entry, *_) = SCRUBBER.har(recorded())["log"]["entries"]
+    assert set(entry) == {"startedDateTime", "time", "request", "response", "cache", "timings"}
+    assert set(entry["request"]) == {
+        "method", "url", "httpVersion", "cookies", "headers", "queryString", "postData",
+        "headersSize", "bodySize",
+    }  # fmt: skip
+    assert [one["name"] for one in entry["response"]["headers"]] == ["Retry-After", "Content-Type"]
+    assert (entry["time"], entry["response"]["statusText"]) == (12.5, "OK")
+
+
+@pytest.mark.parametrize("text", ["<p>Quinta</p>", "{", '{"a":NaN}', "Quinta", "[" * 100_000])
+def test_a_body_that_is_not_json_is_left_out(text: str) -> None:
+    assert SCRUBBER.body(text) == LEFT_OUT
+
+
+def test_a_body_that_was_recorded_in_base64_is_scrubbed_too() -> None:
+    coded = base64.b64encode(json.dumps(PERSON).encode()).decode()
+    content = {"text": coded, "encoding": "base64", "mimeType": "application/json"}
+    entry = SCRUBBER.entry(
+        {"request": {"method": "GET", "url": "/v1/a"}, "response": {"content": content}}
+    )
+    assert json.loads(entry["response"]["content"]["text"])["status"] == "active"
+    assert "Quinta" not in json.dumps(entry)
+
+
+def test_numbers_keep_their_text_and_doubled_keys_stay_doubled() -> None:
+    text = '{"amount":10.50,"value":1E2,"count":12,"a":{"b":1,"b":2}}'
+    assert write(read(text.encode())) == text
+    assert SCRUBBER.body('{"amount":10.50,"value":1.20}') == '{"amount":10.50,"value":1.20}'
+
+
+def test_a_salt_is_in_no_text_of_the_scrubber() -> None:
+    assert "salt'" not in repr(SCRUBBER)
+    assert KEY not in repr(SCRUBBER)
+
+
+WORDS = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGH ÄÖé-'", min_size=8, max_size=30).filter(
+    lambda text: len(text.replace(" ", "")) > 6
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "memo", "status", "iban", "street1", "country", "id", "code"]),
+        WORDS,
+        min_size=1,
+    )
+)
+def test_no_text_of_a_person_stays_as_it_was(texts: dict[str, str]) -> None:
+    made = scrubbed(texts)
+    for name, text in texts.items():
+        assert made[name] != text
+        assert len(made[name]) == len(text)
+
+
+@given(st.from_regex(r"R-[A-Za-z0-9]{16}", fullmatch=True))
+def test_ids_stay_as_they_are(id_: str) -> None:
+    assert scrubbed({"id": id_, "ids": [id_]}) == {"id": id_, "ids": [id_]}
+    assert SCRUBBER.url(f"/v1/recipients/{id_}/payments") == f"/v1/recipients/{id_}/payments"

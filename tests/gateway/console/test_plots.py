@@ -1,0 +1,52 @@
+"""Bars over time: what is drawn is what is told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.console.plots import HEIGHT, WIDTH, evenly, plot, rounded_up, spans
+
+amounts = st.one_of(st.just(0.0), st.floats(1e-3, 1e9))
+"""Counts, and milliseconds in the mean."""
+
+rows = st.lists(st.fixed_dictionaries({"a": amounts, "b": amounts}), min_size=1, max_size=50)
+
+
+@given(amounts)
+def test_the_upper_edge_is_a_short_number_and_not_far_above(value: float) -> None:
+    top = rounded_up(value)
+    assert top >= value * (1 - 1e-6)
+    assert top <= max(value * 2.01, 1)
+    assert len(f"{top:.2e}".partition("e")[0].rstrip("0").rstrip(".")) <= 3
+
+
+@given(rows)
+def test_bars_stand_on_each_other_inside_the_drawing(given: list[dict[str, float]]) -> None:
+    drawn = plot([(str(at), one) for at, one in enumerate(given)], [])
+    assert len(drawn.bars) == len(given)
+    for bar, values in zip(drawn.bars, given, strict=True):
+        assert bar.total == sum(values.values())
+        assert [part.kind for part in bar.parts] == [name for name in values if values[name] > 0]
+        below = HEIGHT
+        for part in bar.parts:
+            assert 0 <= part.y <= HEIGHT
+            assert 0 <= part.x <= part.x + part.width <= WIDTH + 0.01
+            assert part.y <= below
+            below = part.y
+            exact = values[part.kind] / drawn.top * HEIGHT
+            assert abs(part.height - max(exact, 1.5)) < 0.01
+
+
+def test_nothing_is_an_empty_plot() -> None:
+    assert plot([("0", {"a": 0})], []).is_empty
+    assert plot([], []).is_empty
+
+
+def test_spans_and_labels_are_evenly_apart() -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    found = spans(begin, begin + timedelta(hours=24), timedelta(minutes=15))
+    assert len(found) == 96
+    assert evenly(found) == ["00:00", "04:00", "08:00", "12:00", "16:00", "20:00"]

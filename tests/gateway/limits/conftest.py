@@ -1,0 +1,69 @@
+"""The Redis that runs here, under names of the test's own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from gateway.limits.in_redis import InRedis
+from tests.proxy import Proxy, proxy
+
+REDIS = os.environ.get("PAYOUT_GATEWAY_TEST_REDIS", "redis://127.0.0.1:6379/9")
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the names of this test's tallies begin with."""
+    begin = f"payout-gateway-test:{secrets.token_hex(6)}:"
+    monkeypatch.setattr("gateway.limits.in_redis.NAMES", begin)
+    return begin
+
+
+@pytest.fixture
+def redis(names: str) -> Iterator[Any]:
+    client: Any = Redis.from_url(REDIS, decode_responses=True)
+    try:
+        client.ping()
+    except RedisError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no Redis at {urlsplit(REDIS).hostname}: {error}")
+    yield client
+    for name in client.scan_iter(f"{names}*"):
+        client.delete(name)
+    client.close()
+
+
+@pytest.fixture
+async def between(redis: Any) -> AsyncIterator[Proxy]:
+    """A proxy before Redis."""
+    parts = urlsplit(REDIS)
+    async with proxy(parts.hostname or "127.0.0.1", parts.port or 6379) as made:
+        yield made
+
+
+@pytest.fixture
+def url(between: Proxy) -> str:
+    """Redis's address by way of the proxy."""
+    parts = urlsplit(REDIS)
+    access, at, _host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{access}{at}127.0.0.1:{between.port}").geturl()
+
+
+@pytest.fixture
+def in_redis(url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., InRedis]:
+    """A limit by way of the proxy, of one test: all that are made share it."""
+    monkeypatch.setattr("gateway.limits.in_redis.PAUSE_SECONDS", 0.05)
+    naming_key = secrets.token_bytes(32)
+
+    def made(processes: int = 1) -> InRedis:
+        return InRedis(url, naming_key, processes)
+
+    return made

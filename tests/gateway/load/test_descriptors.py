@@ -1,0 +1,33 @@
+"""Open files: what a process may have, and what it makes of less."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+TRY = """
+import resource, sys
+from gateway.load.descriptors import room_for
+soft, hard = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print(room_for(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "room", "may_open"),
+    [(1024, 1024, 500, 1024), (256, 1024, 500, 728), (256, 600, 372, 600), (128, 128, 32, 128)],
+)
+def test_it_raises_its_own_bound_and_takes_what_the_system_leaves(
+    soft: int, hard: int, room: int, may_open: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRY, str(soft), str(hard)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == f"{room} {may_open}"
+    assert ("few_open_files" in done.stdout + done.stderr) is (room < 500)

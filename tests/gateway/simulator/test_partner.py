@@ -1,0 +1,257 @@
+"""Sub-merchants: the operations of section 4.4 of the current interface."""
+
+import pytest
+
+from gateway.simulator import Switches
+
+MERCHANT = {
+    "name": "Atelier Ünlü",
+    "currency": "EUR",
+    "website": "https://atelier.example.com",
+    "country": "FR",
+}
+ONBOARDING = {
+    "businessLegalName": "Atelier Ünlü SARL",
+    "businessPhone": "+33 1 55 01 00 00",
+    "businessWebsite": "https://atelier.example.com",
+    "businessCategory": "e-commerce",
+    "businessCountry": "FR",
+    "businessCity": "Nîmes",
+    "businessAddress": "1 rue de l'Église",
+    "businessRegion": "30",
+    "businessTotalMonthly": "25000",
+    "businessPpm": "40",
+    "businessIntlPercentage": "75",
+}
+BANK_ACCOUNT = {
+    "accountName": "Atelier",
+    "currency": "CAD",
+    "bankCountry": "CA",
+    "branchId": "00012",
+    "bankId": "003",
+    "institution": "003",
+    "transit": "00012",
+    "accountNum": "123456747",
+    "enabled": True,
+}
+
+
+async def made(client, **fields):
+    body = {"merchant": MERCHANT, "onboarding": ONBOARDING, **fields}
+    answer = await client.call("POST", "/v1/profile/submerchant", body)
+    assert answer.status == 200, answer.text
+    return answer.json["merchant"]
+
+
+def act_as(client, merchant):
+    client.access_key, client.secret_key = merchant["accessKey"], merchant["secretKey"]
+
+
+@pytest.fixture
+async def child(client):
+    """The client signs with the pair of a sub-merchant from here on."""
+    merchant = await made(client)
+    act_as(client, merchant)
+    return merchant
+
+
+async def test_a_submerchant_is_another_merchant_with_a_pair_of_its_own(client, us_address):
+    theirs = await client.recipient(address=us_address)
+    child = await made(client)
+    assert set(child) == {"id", "accessKey", "secretKey"}
+    act_as(client, child)
+    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
+    path = f"/v1/recipients/{theirs['id']}"
+    assert (await client.call("GET", path)).errors == [("not_found", None)]
+    own = await client.recipient()
+    assert (await client.call("GET", f"/v1/recipients/{own['id']}")).status == 200
+    world = next(each for each in client.service.worlds.values() if own["id"] in each.recipients)
+    assert (world.owner.parent_id, world.owner.name) == ("demo", "Atelier Ünlü")
+    assert world.owner.status == "approved_by_partner"
+
+
+async def test_two_submerchants_have_different_pairs(client):
+    first, second = await made(client), await made(client)
+    assert not set(first.values()) & set(second.values())
+
+
+async def test_onboarding_that_lacks_something_is_incomplete_and_refuses_nothing(client):
+    act_as(client, await made(client, onboarding={"businessCity": "Nîmes"}))
+    assert (await client.call("GET", "/v1/recipients")).status == 200
+    statuses = {each.name: each.status for each in client.service.merchants.known.values()}
+    assert statuses["Atelier Ünlü"] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("body", "errors"),
+    [
+        (
+            {},
+            [
+                ("empty_field", "merchant.name"),
+                ("empty_field", "merchant.currency"),
+                ("empty_field", "merchant.website"),
+                ("empty_field", "merchant.country"),
+            ],
+        ),
+        ({"merchant": "Atelier"}, [("invalid_field", "merchant")]),
+        (
+            {
+                "merchant": MERCHANT | {"currency": "euro", "website": "atelier", "country": "XX"},
+                "onboarding": {
+                    "businessCategory": "bakery",
+                    "businessTotalMonthly": "a lot",
+                    "businessPpm": 40,
+                },
+            },
+            [
+                ("invalid_field", "merchant.currency"),
+                ("invalid_field", "merchant.website"),
+                ("invalid_field", "merchant.country"),
+                ("invalid_field", "onboarding.businessCategory"),
+                ("invalid_field", "onboarding.businessTotalMonthly"),
+                ("invalid_field", "onboarding.businessPpm"),
+            ],
+        ),
+    ],
+)
+async def test_what_is_wrong_with_a_submerchant_is_told_at_once(client, body, errors):
+    answer = await client.call("POST", "/v1/profile/submerchant", body)
+    assert (answer.status, answer.errors) == (400, errors)
+
+
+@pytest.mark.parametrize("path", ["/v1/profile/submerchant", "/v1/profile/sandbox"])
+async def test_a_submerchant_is_nobodys_parent(client, child, path):
+    answer = await client.call("POST", path, {"merchant": MERCHANT})
+    assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
+
+
+async def test_the_partner_feature_can_be_missing(connect):
+    client = await connect(switches=Switches(partner=False))
+    answer = await client.call("POST", "/v1/profile/submerchant", {"merchant": MERCHANT})
+    assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
+
+
+async def test_onboarding_is_updated_with_the_submerchants_own_key(client):
+    body = {"businessTotalMonthly": "900.50", "businessPpm": "100-500"}
+    answer = await client.call("POST", "/v1/onboarding/update", body)
+    assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
+    act_as(client, await made(client))
+    assert (await client.call("POST", "/v1/onboarding/update", body)).json == {"ok": True}
+    assert (await client.call("POST", "/v1/onboarding/update", {})).json == {"ok": True}
+    answer = await client.call("POST", "/v1/onboarding/update", {"businessPpm": "40"})
+    assert answer.errors == [("invalid_field", "businessPpm")]
+
+
+async def test_onboarding_can_become_complete(client):
+    onboarding = {name: each for name, each in ONBOARDING.items() if name != "businessPpm"}
+    act_as(client, await made(client, onboarding=onboarding))
+    await client.call("POST", "/v1/onboarding/update", {"businessPpm": "less-10"})
+    statuses = {each.name: each.status for each in client.service.merchants.known.values()}
+    assert statuses["Atelier Ünlü"] == "approved_by_partner"
+
+
+async def test_funding_information_names_the_merchant_in_its_memo(client, child):
+    answer = await client.call("GET", "/v1/balances/info")
+    entries = answer.json["info"]
+    assert set(entries[0]) == {
+        "accountAddress", "accountCity", "accountCountryCode", "accountCurrency", "accountName",
+        "accountNum", "accountPostalCode", "accountRegion", "bankAddress", "bankCity",
+        "bankCountry", "bankCountryCode", "bankName", "bankPostalCode", "bankRegion",
+        "institution", "referenceMemo", "routingNumber",
+    }  # fmt: skip
+    assert all(isinstance(each, str) for entry in entries for each in entry.values())
+    memos = {entry["referenceMemo"] for entry in entries}
+    client.access_key, client.secret_key = "SIMULATORACCESSKEY", "simulator-secret-key"
+    parents = (await client.call("GET", "/v1/balances/info")).json["info"]
+    assert len(memos) == 1
+    assert not memos & {entry["referenceMemo"] for entry in parents}
+
+
+async def test_a_sandbox_submerchant_has_keys_where_they_were_asked_for(client):
+    answer = await client.call("POST", "/v1/profile/sandbox", {})
+    assert set(answer.json["merchant"]) == {"id"}
+    body = {"apikey": True, "merchant": {"name": "Trial"}}
+    answer = await client.call("POST", "/v1/profile/sandbox", body)
+    act_as(client, answer.json["merchant"])
+    assert (await client.call("GET", "/v1/recipients")).status == 200
+    names = {
+        each.name: each.primary_currency
+        for each in client.service.merchants.known.values()
+        if each.parent_id == "demo"
+    }
+    assert names == {"demo": "USD", "Trial": "USD"}
+
+
+async def test_a_sandbox_submerchant_is_deleted_with_its_keys(client):
+    answer = await client.call("POST", "/v1/profile/sandbox", {"apikey": True})
+    child = answer.json["merchant"]
+    assert (await client.call("DELETE", "/v1/profile/sandbox", {"id": child["id"]})).json == {
+        "ok": True
+    }
+    answer = await client.call("DELETE", "/v1/profile/sandbox", {"id": child["id"]})
+    assert (answer.status, answer.errors) == (403, [("invalid_field", "id")])
+    act_as(client, child)
+    answer = await client.call("GET", "/v1/recipients")
+    assert (answer.status, answer.errors) == (401, [("invalid_api_key", None)])
+
+
+async def test_only_the_parents_own_sandbox_submerchants_can_be_deleted(client):
+    other = await made(client)
+    for wanted in ({}, {"id": "1"}, {"id": other["id"]}):
+        answer = await client.call("DELETE", "/v1/profile/sandbox", wanted)
+        assert (answer.status, answer.errors) == (403, [("invalid_field", "id")])
+
+
+async def test_arguments_of_a_sandbox_may_be_in_the_query(client):
+    answer = await client.call("POST", "/v1/profile/sandbox?apikey=true")
+    child = answer.json["merchant"]
+    assert set(child) == {"id", "accessKey", "secretKey"}
+    answer = await client.call("DELETE", f"/v1/profile/sandbox?id={child['id']}")
+    assert answer.json == {"ok": True}
+
+
+async def test_a_bank_account_is_shown_masked(client, child):
+    path = "/v1/direct-debit/bank-account/"
+    answer = await client.call("POST", path, BANK_ACCOUNT)
+    shown = answer.json["merchantBankAccount"]
+    assert list(shown) == [
+        "currency", "accountName", "fileLink", "completed", "iban", "accountNum", "swiftBic",
+        "branchId", "bankId", "bankName", "bankAddress", "bankCity", "bankPostalCode",
+        "bankRegion", "country", "enabled",
+    ]  # fmt: skip
+    assert (shown["accountNum"], shown["country"], shown["enabled"]) == ("****47", "CA", True)
+    answer = await client.call("POST", path, BANK_ACCOUNT | {"enabled": False})
+    assert answer.json["merchantBankAccount"]["enabled"] is False
+
+
+async def test_a_bank_account_needs_all_its_fields_and_its_slash(client, child):
+    path = "/v1/direct-debit/bank-account/"
+    body = BANK_ACCOUNT | {"transit": "12-3", "enabled": "yes"}
+    del body["bankId"]
+    answer = await client.call("POST", path, body)
+    assert (answer.status, answer.errors) == (
+        400,
+        [("empty_field", "bankId"), ("invalid_field", "transit"), ("invalid_field", "enabled")],
+    )
+    assert (await client.call("POST", path.rstrip("/"), BANK_ACCOUNT)).status == 404
+
+
+@pytest.mark.parametrize("color", ["#1a2B3c", "1a2b3c", "#fff", "FFF"])
+async def test_widget_colors_are_three_or_six_hex_digits(client, child, color):
+    body = {"colors": {"primary": color, "inputText": color}}
+    assert (await client.call("POST", "/v1/iframe/config", body)).json == {"ok": True}
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, ("empty_field", "colors")),
+        ({"colors": "#fff"}, ("invalid_field", "colors")),
+        ({"colors": {"border": "#ffff"}}, ("invalid_field", "colors.border")),
+        ({"colors": {"subText": "red"}}, ("invalid_field", "colors.subText")),
+    ],
+)
+async def test_other_widget_colors_are_refused(client, child, body, error):
+    answer = await client.call("POST", "/v1/iframe/config", body)
+    assert (answer.status, answer.errors) == (400, [error])

@@ -1,0 +1,271 @@
+"""What operators' brakes rest on in the database: freezes, acts, numbers, and what is kept."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sqlite3
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select, text
+
+import gateway
+from gateway.settings import State
+from gateway.store import Ledger, Owner, Store, open_store
+from gateway.store.acts import acts_of
+from gateway.store.engine import (
+    sqlite_connection,
+)
+from gateway.store.freezing import freeze, frozen, unfreeze
+from gateway.store.marks import (
+    Mark,
+    flag_restored,
+    read_mark,
+    settle_restored,
+    standing,
+    write_mark,
+)
+from gateway.store.tables import acts, journal, writes
+from gateway.store.undertakings import (
+    ANSWERED,
+    DONE,
+    HAPPENED,
+    UNDONE,
+    BeingChecked,
+    Frozen,
+    Point,
+    Undertaken,
+    Undertakings,
+    Write,
+)
+from tests.gateway.store.conftest import at_revision
+
+ACME = Owner("acme", "live")
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def begun(id_: str, owner: Owner = ACME, at: datetime = NOW) -> Undertaken:
+    return Undertaken(
+        id=id_,
+        owner=owner,
+        key_id="k",
+        key_name="key",
+        operation="start_batch",
+        request_id="r",
+        fingerprint=f"f {id_}",
+        began_at=at,
+        instance="i",
+    )
+
+
+def sent(path: str = "/recipients") -> Write:
+    return Write(0, "POST", path, "alike", NOW)
+
+
+async def begin(store: Store, *ids: str) -> Undertakings:
+    rows = Undertakings(store, Ledger(store))
+    for id_ in ids:
+        await rows.keep(begun(id_), Point(begins=True, enters=sent()))
+    return rows
+
+
+# Numbers, and how an older state is known.
+
+
+async def test_each_undertaking_has_a_greater_number(state: State) -> None:
+    async with open_store(state) as store:
+        assert (await standing(store)).mark == Mark(0, 0)
+        await begin(store, "a", "b")
+        assert (await standing(store)).mark == Mark(0, 2)
+        await asyncio.gather(*(begin(store, f"c{n}") for n in range(5)))
+        async with store.read() as connection:
+            numbers = list(await connection.scalars(select(journal.c.number)))
+        assert sorted(numbers) == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_a_state_that_was_put_back_counts_as_the_latest_once_it_was_reconciled(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        await begin(store, "a")
+        mine, another_machine = Mark(3, 90), Mark(3, 95)
+        assert await flag_restored(store, mine) is True
+        assert await flag_restored(store, mine) is False
+        assert (await standing(store)).restored
+        after = await settle_restored(store, mine)
+        found = await standing(store)
+        assert (found.mark, found.restored) == (after, False)
+        assert found.mark > another_machine > mine
+        told = [act.what for act in await acts_of(store)]
+        assert told == ["noticed an older state", "reconciled a restored state"]
+
+
+async def test_reconciling_where_there_is_no_mark_counts_on_from_where_it_was_noticed(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        await flag_restored(store, Mark(3, 90))
+        assert await settle_restored(store, Mark(0, 0)) > Mark(3, 90)
+
+
+async def test_a_start_is_refused_on_a_restored_state_and_nothing_else_is(state: State) -> None:
+    async with open_store(state) as store:
+        rows = Undertakings(store, Ledger(store))
+        await flag_restored(store, Mark(0, 1))
+        with pytest.raises(BeingChecked):
+            await rows.keep(begun("a"), Point(begins=True, minds_restores=True))
+        await rows.keep(begun("b"), Point(begins=True, minds_freezes=True))
+        assert await rows.read("a") is None
+
+
+def test_a_mark_is_never_replaced_by_a_lesser_one(tmp_path: Path) -> None:
+    path = tmp_path / "mark"
+    assert read_mark(path) == Mark(0, 0)
+    for mark in (Mark(0, 5), Mark(0, 3), Mark(1, 1), Mark(0, 9)):
+        write_mark(path, mark)
+    assert read_mark(path) == Mark(1, 1)
+    assert [one.name for one in tmp_path.iterdir()] == ["mark"]
+
+
+# Freezes.
+
+
+async def test_what_is_frozen_begins_nothing(state: State) -> None:
+    async with open_store(state) as store:
+        rows = Undertakings(store, Ledger(store))
+        assert await freeze(store, Owner("acme", "")) is True
+        assert await freeze(store, Owner("acme", "")) is False
+        with pytest.raises(Frozen):
+            await rows.keep(begun("a"), Point(begins=True, minds_freezes=True))
+        other = begun("b", Owner("other", "live"))
+        await rows.keep(other, Point(begins=True, minds_freezes=True))
+        assert [one.scope for one in await frozen(store)] == [Owner("acme", "")]
+        assert await unfreeze(store, Owner("", "")) is False
+        assert await unfreeze(store, Owner("acme", "")) is True
+        await rows.keep(begun("a"), Point(begins=True, minds_freezes=True))
+        assert [act.what for act in await acts_of(store)] == ["froze", "unfroze"]
+
+
+async def test_a_freeze_is_done_when_whoever_did_not_see_it_has_begun(postgres: State) -> None:
+    """On PostgreSQL others write at the same time: what has looked already has begun."""
+    async with open_store(postgres) as store:
+        async with store.write() as connection:
+            await connection.execute(text("SELECT count(*) FROM freezes"))
+            freezing = asyncio.create_task(freeze(store, ACME))
+            await _is_waited_for(store)
+            assert not freezing.done()
+        assert await freezing is True
+
+
+async def _is_waited_for(store: Store) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            async with store.read() as connection:
+                waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                if await connection.scalar(waits):
+                    return
+            await asyncio.sleep(0.02)
+
+
+# What is kept for good.
+
+
+async def test_the_audit_trail_outlives_what_is_forgotten(state: State) -> None:
+    async with open_store(state, clock=lambda: NOW + timedelta(days=9)) as store:
+        rows = await begin(store, "a", "b", "c")
+        a, b, c = [await rows.read(id_) for id_ in "abc"]
+        assert None not in (a, b, c)
+        await rows.keep(a, Point(changes={"state": DONE}))
+        await rows.answered(["a"])
+        await rows.keep(b, Point(changes={"state": UNDONE}, drops=True))
+        await rows.keep(c, Point(changes={"state": ANSWERED}, drops=True))
+        await freeze(store, ACME)
+        await unfreeze(store, ACME)
+        await rows.expire(NOW + timedelta(days=8))
+        async with store.read() as connection:
+            counts = [
+                await connection.scalar(select(func.count()).select_from(table))
+                for table in (journal, writes, acts)
+            ]
+        assert counts == [3, 3, 2]
+
+
+def test_only_retention_deletes_from_the_audit_trail() -> None:
+    """The only names that ``delete`` is called with, but for what is forgotten after its time."""
+    deleted: set[str] = set()
+    for path in Path(gateway.__file__).parent.rglob("*.py"):
+        if path.name == "forgetting.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            called = getattr(node, "func", None)
+            if isinstance(called, ast.Name) and called.id == "delete":
+                deleted |= {ast.unparse(one) for one in node.args}
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert "DELETE FROM" not in node.value.upper(), path
+    assert deleted == {
+        *("journal_steps", "remembered", "instances", "freezes", "counters", "modes"),
+        *("comparisons", "found_differences", "traffic"),
+    }
+
+
+async def test_what_is_open_is_found_without_reading_the_whole_journal(
+    sqlite: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def noted(path: Path) -> sqlite3.Connection:
+        connection = sqlite_connection(path)
+        connection.set_trace_callback(asked.append)
+        return connection
+
+    monkeypatch.setattr("gateway.store.engine.sqlite_connection", noted)
+    async with open_store(sqlite) as store:
+        await begin(store, "a")
+        rows = Undertakings(store, Ledger(store), lambda *_: False)
+        await rows.open_ones(replace(begun("b"), idempotency="i", subjects=("R-1",)))
+        await rows.left_open()
+        await rows.keep(begun("c"), Point(begins=True, enters=sent("/recipients/R-1")))
+        found = replace(sent(), state=HAPPENED, made="R-2", settled_at=NOW)
+        await rows.keep(begun("c"), Point(settled=[found], made=["R-2"], changes={"state": DONE}))
+        await rows.answered(["c"])
+        assert await rows.rivals(begun("b"), sent()) == [await rows.read("a")]
+        statements = [one for one in asked if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
+        assert len(statements) > 10
+        async with store.read() as connection:
+            for statement in statements:
+                explained = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")
+                plan = [row.detail for row in explained]
+                whole = [
+                    one for one in plan if one.startswith("SCAN") and "ix_journal_open" not in one
+                ]
+                assert not whole, (statement, plan)
+
+
+# Tables of the version before.
+
+
+async def test_undertakings_of_the_version_before_are_numbered_in_order(state: State) -> None:
+    async with at_revision(state, "0003") as store, store.write() as connection:
+        for number, id_ in enumerate(["late", "early", "later"]):
+            at = NOW + timedelta(seconds=[5, 0, 9][number])
+            row = {
+                "id": id_,
+                "at": at if state.url.startswith("postgres") else at.replace(tzinfo=None),
+            }
+            await connection.execute(
+                text(
+                    "INSERT INTO journal (id, merchant, environment, key_id, key_name, operation,"
+                    " request_id, fingerprint, state, instance, turn, deserted, began_at) VALUES"
+                    " (:id, 'acme', 'live', 'k', 'n', 'o', 'r', 'f', 'answered', 'i', 0, false, :at)"
+                ),
+                row,
+            )
+    async with open_store(state) as store:
+        await begin(store, "new")
+        async with store.read() as connection:
+            those = select(journal.c.id, journal.c.number).order_by(journal.c.number)
+            found = [tuple(row) for row in await connection.execute(those)]
+        assert found == [("early", 1), ("late", 2), ("later", 3), ("new", 4)]

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.settings import State
+from gateway.store import Ledger, Owner, StoreUnavailable, open_store
+from gateway.store.engine import parsed, sqlite_file
+from gateway.store.id_rows import current_ids, keep, legacy_ids
+
+ACME, OTHER = Owner("acme", "live"), Owner("other", "live")
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 501])
+async def test_as_many_ids_as_are_asked_for_are_found(state: State, count: int) -> None:
+    names = {f"R-{number:016}": f"R-{number:022}" for number in range(count)}
+    async with open_store(state) as store:
+        await keep(store, ACME, names)
+        assert await current_ids(store, ACME, [*names, "R-UNKNOWN"]) == names
+        spelled = {current: legacy for legacy, current in names.items()}
+        assert await legacy_ids(store, ACME, [*spelled, "R-UNKNOWN"]) == spelled
+        assert await current_ids(store, OTHER, names) == {}
+        assert await current_ids(store, ACME, []) == {}
+
+
+async def test_what_cannot_be_looked_up_is_told(sqlite: State) -> None:
+    file = sqlite_file(parsed(sqlite.url))
+    assert file is not None
+    async with open_store(sqlite) as store:
+        ledger = Ledger(store)
+        assert await ledger.recall(ACME, "recipient", "R-1") == {}
+        file.write_bytes(b"no database " * 4096)
+        with pytest.raises(StoreUnavailable, match="file is not a database"):
+            await ledger.recall(ACME, "recipient", "R-1")

@@ -1,0 +1,59 @@
+"""Work that is done aside: with its caller's context, to its end, and the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from contextlib import suppress
+
+import pytest
+
+from gateway.aside import aside, aside_if
+
+whose: contextvars.ContextVar[str] = contextvars.ContextVar("whose")
+
+
+async def test_the_loop_goes_on_while_it_is_done() -> None:
+    may_end = threading.Event()
+    working = asyncio.ensure_future(aside(may_end.wait, timeout=30))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not working.done()
+    may_end.set()  # from the loop: had that been held, nobody could have
+    assert await working
+
+
+async def test_it_has_the_context_of_whoever_asked() -> None:
+    whose.set("the request's")
+    assert await aside(whose.get) == "the request's"
+
+
+async def test_what_it_raises_is_raised() -> None:
+    with pytest.raises(ValueError, match="odd"):
+        await aside(int, "odd")
+
+
+async def test_it_is_done_to_its_end_where_nobody_waits_any_more() -> None:
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(30)
+        ended.set()
+
+    working = asyncio.ensure_future(aside(work))
+    while not begun.is_set():  # noqa: ASYNC110 - it is set in another thread
+        await asyncio.sleep(0.001)
+    working.cancel()
+    with suppress(asyncio.CancelledError):
+        await working
+    assert not ended.is_set()
+    may_end.set()
+    assert await aside(ended.is_set)
+
+
+async def test_only_what_is_long_leaves_the_loop_s_thread() -> None:
+    here = threading.get_ident()
+    assert await aside_if(False, threading.get_ident) == here
+    assert await aside_if(True, threading.get_ident) != here

@@ -1,0 +1,258 @@
+"""A state that was put back: nothing is started on it until it was compared with the service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from sqlalchemy import delete, select
+
+from gateway.app import run
+from gateway.settings import Settings
+from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.store import open_store
+from gateway.store.marks import Mark, read_mark, standing
+from gateway.store.tables import journal
+from tests.house import KEY, Got, House, import_lines, settings_for
+from tests.operating import configure, eventually, logged, logged_apart, says
+from tests.payday import make_batch, make_recipient
+from tests.processes import command, configuration, serving
+from tests.sockets import until
+
+
+class Town:
+    """A service, and a gateway's state that a gateway may be opened on."""
+
+    def __init__(self, folder: Path, service: Service, simulator: Simulator) -> None:
+        self.folder = folder
+        self.service = service
+        self.settings = settings_for(folder, simulator.url)
+
+    @property
+    def mark(self) -> Path:
+        return self.settings.state.mark
+
+    @asynccontextmanager
+    async def gateway(self, settings: Settings | None = None) -> AsyncIterator[House]:
+        settings = settings or self.settings
+        async with run(settings) as running, aiohttp.ClientSession() as session:
+            yield House(running, settings, session)
+
+    def save(self) -> None:
+        shutil.copy(self.folder / "gateway.db", self.folder / "saved.db")
+
+    def put_back(self) -> None:
+        shutil.copy(self.folder / "saved.db", self.folder / "gateway.db")
+
+    async def reconciled(self, *words: str, code: int = 0) -> Any:
+        return json.loads(
+            (await says(self.folder, "reconcile", *words, "--json", code=code)).stdout
+        )
+
+
+@asynccontextmanager
+async def town(folder: Path, **switches: Any) -> AsyncIterator[Town]:
+    service = Service(seed=1, switches=Switches(**switches))
+    simulator = await start(service=service)
+    configure(folder, simulator.url)
+    here = Town(folder, service, simulator)
+    await import_lines(here.settings, [KEY])
+    try:
+        with logged_apart(folder):
+            yield here
+    finally:
+        await simulator.stop()
+
+
+async def begin(house: House, batch: str) -> Got:
+    return await house.ask("POST", f"/v1/batches/{batch}/start-processing")
+
+
+def is_checking(got: Got) -> bool:
+    (error,) = got.body["errors"]
+    return (got.status, error["code"]) == (500, "internal_server_error") and (
+        "records are being checked" in error["message"]
+    )
+
+
+async def put_back_after_more(here: Town) -> str:
+    """A state that was saved with one batch, used on, and put back; the batch."""
+    async with here.gateway() as house:
+        batch = await make_batch(house, await make_recipient(house), "5.00")
+    here.save()
+    async with here.gateway() as house:
+        await make_recipient(house, "later")
+    here.put_back()
+    return batch
+
+
+async def test_the_mark_is_kept_as_the_state_goes_on_and_at_the_end(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        async with here.gateway() as house:
+            await make_recipient(house)
+            await until(lambda: read_mark(here.mark).number == 1)
+            await make_recipient(house, "bob")
+        assert read_mark(here.mark) == Mark(0, 2)
+        assert here.mark == tmp_path / "gateway.key.mark"
+
+
+async def test_on_a_restored_state_nothing_is_started_until_it_is_reconciled(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, processing_seconds=60) as here:
+        batch = await put_back_after_more(here)
+        async with here.gateway() as house:
+            for words in ("restored_state", "would be paid twice", "payout-gateway reconcile"):
+                assert words in logged(tmp_path)
+            assert is_checking(await begin(house, batch))
+            assert here.service.starts == []
+            await make_recipient(house, "other")  # everything else goes on
+            doctor = json.loads((await says(tmp_path, "doctor", "--json", code=1)).stdout)
+            assert [one["state"] for one in doctor["findings"] if one["looked_at"] == "state"] == [
+                "wrong"
+            ]
+            told = await here.reconciled()
+            assert (told["restored"], told["cleared"]) == (True, True)
+            started = await begin(house, batch)
+            assert (started.status, started.body["batch"]["status"]) == (200, "processing")
+        assert read_mark(here.mark).generation == 1
+        async with here.gateway() as house:
+            batch = await make_batch(house, await make_recipient(house, "third"), "5.00")
+            assert (await begin(house, batch)).status == 200
+
+
+async def test_a_restored_state_stays_one_however_far_it_comes(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        batch = await put_back_after_more(here)
+        async with here.gateway() as house:
+            for name in ("a", "b", "c"):
+                await make_recipient(house, name)
+        async with here.gateway() as house:
+            assert is_checking(await begin(house, batch))
+
+
+async def test_another_machine_s_mark_does_not_undo_a_reconciliation(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        batch = await put_back_after_more(here)
+        other = tmp_path / "another.mark"
+        shutil.copy(here.mark, other)
+        await here.reconciled()
+        state = here.settings.state.model_copy(update={"mark_file": other})
+        settings = here.settings.model_copy(update={"state": state})
+        async with here.gateway(settings) as house:
+            assert (await begin(house, batch)).status == 200
+
+
+async def test_a_part_of_it_does_not_do(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        batch = await put_back_after_more(here)
+        told = await here.reconciled("--merchant", "demo")
+        assert (told["restored"], told["cleared"]) == (True, False)
+        here.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
+        told = await here.reconciled(code=2)
+        assert (told["complete"], told["cleared"]) == (False, False)
+        async with here.gateway() as house:
+            assert is_checking(await begin(house, batch))
+
+
+async def test_batches_that_a_restored_state_may_have_lost_are_findings(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        async with here.gateway() as house:
+            recipient = await make_recipient(house)
+        here.save()
+        async with here.gateway() as house:
+            await make_batch(house, recipient, "5.00")
+        here.put_back()
+        told = await here.reconciled(code=1)
+        (lost,) = here.service.world().batches
+        assert [(one["kind"], one["id"]) for one in told["findings"]] == [("unknown", lost)]
+        assert told["cleared"] is True
+        told = await here.reconciled()
+        assert (told["findings"], told["unknown"][0]["id"]) == ([], lost)
+
+
+async def test_where_the_service_lists_no_batches_that_is_a_finding(tmp_path: Path) -> None:
+    async with town(tmp_path, inferred=False) as here:
+        await put_back_after_more(here)
+        told = await here.reconciled(code=1)
+        assert [one["kind"] for one in told["findings"]] == ["unlisted"]
+        assert "compare in the dashboard" in told["findings"][0]["what_to_do"]
+        assert told["cleared"] is True
+        assert (await here.reconciled())["findings"] == []
+
+
+async def test_a_machine_without_a_mark_notices_nothing_and_makes_one(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        batch = await put_back_after_more(here)
+        here.mark.unlink()
+        async with here.gateway() as house:
+            assert (await begin(house, batch)).status == 200
+        assert read_mark(here.mark).number > 0
+
+
+async def test_a_mark_that_cannot_be_kept_is_told_of_and_stops_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        nowhere = here.settings.state.model_copy(update={"mark_file": tmp_path / "no" / "mark"})
+        async with here.gateway(here.settings.model_copy(update={"state": nowhere})) as house:
+            await make_recipient(house)
+            await asyncio.sleep(1.5)
+            await make_recipient(house, "bob")
+            await asyncio.sleep(1.5)
+        assert logged(tmp_path).count("mark_not_kept") == 1
+
+
+async def test_a_mark_that_is_none_is_told_of_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    await import_lines(settings_for(tmp_path, "http://127.0.0.1:9"), [KEY])
+    (tmp_path / "gateway.key.mark").write_text("{}")
+    ended = command("serve", folder=tmp_path)
+    assert ended.returncode == 2
+    assert "gateway.key.mark cannot be read" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+async def test_a_state_that_is_put_back_under_a_running_gateway_is_noticed(tmp_path: Path) -> None:
+    async with town(tmp_path) as here, here.gateway() as house:
+        batch = await make_batch(house, await make_recipient(house), "5.00")
+        await until(lambda: read_mark(here.mark).number == 2)
+        # As a database's server does it: without the gateway's hearing of it.
+        async with open_store(here.settings.state) as store, store.write() as connection:
+            last = await connection.scalar(select(journal.c.id).where(journal.c.number == 2))
+            await connection.execute(delete(journal).where(journal.c.id == last))
+
+        async def is_noticed() -> bool:
+            async with open_store(here.settings.state) as store:
+                return (await standing(store)).restored
+
+        await eventually(is_noticed)
+        assert is_checking(await begin(house, batch))
+
+
+async def test_the_real_commands_say_so_too(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        batch = await put_back_after_more(here)
+        base_url = here.settings.environments.configured()["sandbox"].base_url
+        (tmp_path / "gateway.toml").write_text(configuration(base_url))
+        headers = {"X-API-Key": KEY["api_key"]}
+        async with serving(tmp_path) as gateway, aiohttp.ClientSession(headers=headers) as session:
+
+            async def asked() -> int:
+                url = f"{gateway.url}/v1/batches/{batch}/start-processing"
+                async with session.post(url) as answer:
+                    return answer.status
+
+            assert await asked() == 500
+            (line,) = [one for one in gateway.lines() if one["event"] == "restored_state"]
+            assert {"happened", "means", "do"} <= line.keys()
+            assert line["level"] == "error"
+            ended = await asyncio.to_thread(command, "reconcile", folder=tmp_path)
+            assert (ended.returncode, ended.stderr) == (0, "")
+            assert "The state was restored: batches are started again." in ended.stdout
+            assert await asked() == 200
+            assert await gateway.ends() == 0

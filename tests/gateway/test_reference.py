@@ -1,0 +1,100 @@
+"""The pages of reference are what the code says now, and leave nothing out."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from typing_extensions import is_typeddict
+
+from gateway.reference import EXAMPLE, pages
+from gateway.reference.configuration import assignments, keys
+from gateway.reference.operations import example, target, title
+from gateway.reference.requests import REQUESTS
+from gateway.settings import Settings, load
+from mappings import OPERATIONS, UNLISTED
+from mappings.grammar import Operation
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / EXAMPLE).read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", pages(ROOT), ids=lambda path: path.name)
+def test_a_page_is_what_the_code_says_now(path: Path) -> None:
+    assert path.read_text("utf-8") == pages(ROOT)[path], "run `make docs`"
+
+
+def test_every_key_stands_in_the_page_with_its_meaning_and_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {(one.section, one.name): one for one in keys(TEXT)}
+    assert all(one.means for one in found.values())
+    assert {(section, name) for section, name, *_ in assignments(TEXT)} <= set(found)
+    port = found["server", "port"]
+    assert (port.default, port.type) == ("8080", "whole number, 0 to 65535")
+    monkeypatch.setenv(port.variable, "9000")
+    assert load(None).server.port == 9000
+
+
+def test_the_example_sets_every_key_to_its_default() -> None:
+    written = tomllib.loads(TEXT)
+    del written["environments"]
+    assert Settings(**written) == Settings()
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS, *UNLISTED], ids=lambda one: one.name)
+def test_every_operation_is_told_with_calls_that_its_request_makes(operation: Operation) -> None:
+    text = (ROOT / "mappings" / "operations.md").read_text("utf-8")
+    _, _, told = text.partition(f"### {title(operation)}\n")
+    told = told.partition("\n### ")[0]
+    assert operation.because in told
+    assert operation.rests_on in told
+    assert f"{operation.method} {target(operation)}" in told
+    found = example(operation)
+    assert found.operation is operation
+    for call in found.calls:
+        assert f"`{call.method} {call.target}`" in told
+        assert all(f"| `{one.field}` |" in told for one in call.fields)
+
+
+NOT_SHOWN = {
+    # Another name of a field that is shown, or the same of another country.
+    "bankRegion", "branch", "iban", "routing", "swiftBic", "governmentId", "primaryCurrency",
+    # Of a business, of an update, or sent back.
+    "name", "status", "id",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "operation", [one for one in OPERATIONS if one.takes], ids=lambda one: one.name
+)
+def test_the_request_of_the_page_has_every_field_that_clients_may_send(
+    operation: Operation,
+) -> None:
+    there = set(_names(REQUESTS[operation.name]))
+    if operation.name.startswith("update_pay"):
+        there |= set(_names(REQUESTS[operation.name.replace("update", "create")]))
+    if operation.name.startswith(("update_", "create_payment")):
+        there |= set(_names(REQUESTS["create_batch"])) | set(_names(REQUESTS["create_recipient"]))
+    assert set(_fields(operation.takes)) - NOT_SHOWN <= there
+
+
+def _names(value: Any) -> Iterator[str]:
+    for inner in value if isinstance(value, list) else []:
+        yield from _names(inner)
+    for name, inner in value.items() if isinstance(value, Mapping) else []:
+        yield name
+        yield from _names(inner)
+
+
+def _fields(shape: Any) -> Iterator[str]:
+    if is_typeddict(shape):
+        for name, inner in get_type_hints(shape, include_extras=True).items():
+            yield name
+            yield from _fields(inner)
+    elif get_origin(shape) is not None:
+        for part in get_args(shape):
+            yield from _fields(part)

@@ -1,0 +1,152 @@
+"""Targets that go on as they came, those that do not, and what is told and asked of them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.targets import Outlines, may_be_sent, names_in
+from mappings.grammar import Vocabulary
+
+VISIBLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=30)
+OUTLINES = Outlines(Vocabulary())
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/",
+        "/v1/recipients",
+        "/v1/recipients/",
+        "/v1//recipients",
+        "/v1/a?",
+        "/v1/a?b=%2F..%2F\\%00&c=/../",
+        "/v1/a%20b%C3%A9%E2%82%AC%40%3f%23%zz%",
+        "/v1/a.b/...,/-_~!$&'()*+=:@;x=1",
+        '/v1/"<>[]^`{|}',
+    ],
+)
+def test_what_is_plainly_one_path_goes_on(target: str) -> None:
+    assert may_be_sent(target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "",
+        "/",
+        "/v1",
+        "/v1?x",
+        "/v10/x",
+        "/V1/x",
+        "//v1/x",
+        "http://x.example/v1/x",
+        "/v1/a b",
+        "/v1/a\tb",
+        "/v1/a\r\nb",
+        "/v1/a\x00",
+        "/v1/é",
+        "/v1/a#b",
+        "/v1/a?b#c",
+        "/v1/a\\b",
+    ],
+)
+def test_what_is_no_target_of_the_interface_does_not(target: str) -> None:
+    assert not may_be_sent(target)
+
+
+def _disguises(text: str) -> list[str]:
+    """Each of the ways in which a letter can stand in a path, once, twice or three times encoded."""
+    found = [text]
+    for _ in range(3):
+        found.append(
+            "".join(f"%{ord(letter):02x}" for letter in text)
+            if len(found) == 1
+            else quote(found[-1])
+        )
+    return [*found[1:], found[1].upper()]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [one for text in ("/", "\\", ".", "\0", "\n", "\r", "\x7f", "..") for one in _disguises(text)],
+)
+def test_a_slash_dot_or_control_character_in_disguise_does_not_go_on(written: str) -> None:
+    for target in (f"/v1/a{written}b", f"/v1/{written}", f"/v1/recipients/{written}/profile"):
+        assert not may_be_sent(target)
+    assert may_be_sent(f"/v1/a?x={written}")
+
+
+@pytest.mark.parametrize(
+    "part", [".", "..", "..;x", ".;", "..%3Bx", "%20..", "..%20", "%20.%20", "..%253Bx", ";/.."]
+)
+def test_a_part_that_is_a_way_up_does_not_go_on(part: str) -> None:
+    assert not may_be_sent(f"/v1/a/{part}/b")
+    assert not may_be_sent(f"/v1/{part}")
+
+
+def test_a_path_that_is_encoded_over_and_over_does_not_go_on_and_costs_little() -> None:
+    assert may_be_sent("/v1/%2525-")
+    assert not may_be_sent("/v1/%25252525-")
+    assert not may_be_sent("/v1/%" + "25" * 4000)
+
+
+@given(VISIBLE, VISIBLE)
+def test_what_goes_on_cannot_be_decoded_into_another_path(path: str, query: str) -> None:
+    from urllib.parse import unquote
+
+    target = f"/v1/{path}?{query}"
+    if not may_be_sent(target):
+        return
+    raw = target.partition("?")[0]
+    decoded = raw
+    for _ in range(40):
+        decoded = unquote(decoded, "latin-1")
+        assert decoded.count("/") == raw.count("/")
+        assert not {".", ".."} & {part.strip() for part in decoded.split("/")}
+        assert all(letter >= " " and letter != "\\" for letter in decoded)
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("/v1/", []),
+        ("/v1/batches/B-1", ["batches", "B-1"]),
+        ("/v1//batches///B-1/?x=/y", ["batches", "B-1"]),
+        ("/v1/batches/%42-1/start%2dprocessing", ["batches", "B-1", "start-processing"]),
+        ("/v1/batches/%2542-1", ["batches", "B-1"]),
+        ("/v1/batches;a=b/B-1;c/start-processing;", ["batches", "B-1", "start-processing"]),
+        ("/v1/batches/B-1%20/x", ["batches", "B-1", "x"]),
+    ],
+)
+def test_a_path_is_read_as_the_most_lenient_service_would(target: str, names: list[str]) -> None:
+    assert may_be_sent(target)
+    assert names_in(target) == names
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("/v1/recipients/R-1/accounts/A-1?email=x", "/v1/recipients/…/accounts/…"),
+        ("/v1/batch/B-1/summary", "/v1/batch/…/summary"),
+        ("/v1/batches/B-1/start-processing", "/v1/batches/…/start-processing"),
+        ("/v1/profile/submerchant", "/v1/profile/submerchant"),
+        ("/v1/direct-debit/bank-account/", "/v1/direct-debit/bank-account/"),
+        ("/v1/subscriptions/7", "/v1/subscriptions/…"),
+        ("/v1/ada@example.com/907154263", "/v1/…/…"),
+        ("/v1/a/b/c/d/e/f/g/h/i/j", "/v1/…/…/…/…/…/…"),
+        ("http://x.example/v1/recipients", "…//…/v1/recipients"),
+    ],
+)
+def test_the_log_tells_the_interface_s_own_words_alone(target: str, told: str) -> None:
+    assert OUTLINES.of(target) == told
+
+
+def test_the_words_of_the_vocabulary_s_paths_are_told() -> None:
+    words = Vocabulary(current_balance_path="/v1/funds", current_summary_path="/v1/b/{id}/sum")
+    outlines = Outlines(words)
+    assert outlines.of("/v1/funds") == "/v1/funds"
+    assert outlines.of("/v1/b/B-1/sum") == "/v1/b/…/sum"

@@ -1,0 +1,147 @@
+"""A large text is read and written a slice at a time, and nobody can tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway import texts, wire
+from gateway.wire import DEPTH, LARGE, LONG, Unreadable
+from mappings.rows import SLICE, Packed
+
+ROW = {"recipient": {"id": "R-1"}, "sourceAmount": "1.10", "memo": 'für 王😀 \\ " \n', "x": [1, {}]}
+COUNT = LARGE // 60
+
+
+def text_of(rows: list[Any], **more: Any) -> bytes:
+    return json.dumps({"sourceCurrency": "USD", **more, "payments": rows}).encode()
+
+
+def many(count: int = COUNT) -> list[Any]:
+    return [{**ROW, "number": number} for number in range(count)]
+
+
+def with_row(row: bytes, place: int = COUNT - 5) -> bytes:
+    """A large text in which one row reads so."""
+    rows = [json.dumps(one).encode() for one in many()]
+    rows[place] = row
+    return b'{"payments":[' + b",".join(rows) + b"]}"
+
+
+def outcome(read: Callable[[], Any]) -> Any:
+    try:
+        return wire.write(read())
+    except Unreadable as unreadable:
+        return str(unreadable)
+
+
+def assert_the_same(data: bytes) -> Any:
+    by_slices = outcome(lambda: wire.read(data, LONG))
+    assert by_slices == outcome(lambda: wire.read(data))
+    return by_slices
+
+
+def test_what_is_read_by_slices_is_written_with_the_same_bytes() -> None:
+    data = json.dumps(json.loads(text_of(many())), separators=(",", ":"), ensure_ascii=False)
+    read = wire.read(data.encode(), LONG)
+    assert isinstance(read["payments"], Packed)
+    assert wire.write(read) == data.encode()
+    assert b"".join(wire.in_parts(read)) == data.encode()
+    assert len(wire.in_parts(read)) > COUNT / SLICE
+
+
+def test_only_long_lists_of_these_names_in_large_texts_are_packed() -> None:
+    assert isinstance(wire.read(text_of(many(SLICE)), LONG)["payments"], list)
+    data = text_of(many(3), padding="x" * LARGE, others=many())
+    read = wire.read(data, LONG)
+    assert isinstance(read["payments"], list)
+    assert isinstance(read["others"], list)
+    within = wire.read(json.dumps({"ok": True, "batch": {"payments": many()}}).encode(), LONG)
+    assert isinstance(within["batch"]["payments"], Packed)
+    assert isinstance(wire.read(text_of(many()))["payments"], list)
+
+
+ODD = [
+    b"1.10", b"-0", b"1E5", b"null", b'"text"', b"[]", b"{}", b'{"a":1,"a":2}', b'{"a":NaN}', b"", b"{", b"}", b"]",
+    b'{"a":"\\ud800"}', b'{"a":"\\uD83D\\ude00"}', b'{"a":"\xff"}', b'{"a":01}', b'{"a":tru}', b"1 2", b'{"a":"\x01"}',
+    b'{"a":' + b"9" * 4301 + b"}", b"[" * (DEPTH - 2) + b"]" * (DEPTH - 2), b"[" * (DEPTH - 1) + b"]" * (DEPTH - 1),
+    b"[" * 5000 + b"]" * 5000, b"Infinity", '{"é":"王"}'.encode(), b' \t\r\n{ "a" : [ ] } ',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ODD)
+@pytest.mark.parametrize("place", [0, COUNT - 5])
+def test_whatever_a_row_is_it_is_read_or_refused_as_in_the_whole(row: bytes, place: int) -> None:
+    assert_the_same(with_row(row, place))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b" \n"), (b" ", b""), (b"\xef\xbb\xbf", b""), (b"", b"x"), (b"", b"{}"), (b"[", b"]"), (b"", b",")
+    ],
+)  # fmt: skip
+def test_whatever_stands_around_it_is_read_or_refused_as_in_the_whole(
+    before: bytes, after: bytes
+) -> None:
+    assert_the_same(before + text_of(many()) + after)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 100, LARGE // 3])
+def test_a_text_that_is_cut_off_is_refused_as_the_whole_is(cut: int) -> None:
+    assert "not JSON" in str(assert_the_same(text_of(many(2 * COUNT))[:-cut]))
+
+
+def test_a_field_that_is_given_twice_is_refused_as_in_the_whole() -> None:
+    data = text_of(many())
+    assert "twice" in str(assert_the_same(data[:-1] + b',"payments":[]}'))
+    assert "twice" in str(assert_the_same(data[:-1] + b',"a":1,"a":2}'))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 70_000), st.text(max_size=5))
+def test_it_does_not_matter_where_a_window_ends(padding: int, text: str) -> None:
+    rows = [{"memo": f"{text}😀é"}] * 15_000
+    data = json.dumps({"padding": "x" * padding, "payments": rows}, ensure_ascii=False).encode(
+        errors="replace"
+    )
+    assert wire.read(data, LONG) == wire.read(data)
+
+
+def test_what_is_no_json_is_not_written_from_rows_either() -> None:
+    for odd in (1.5, {1: "a"}, b"bytes"):
+        with pytest.raises(TypeError):
+            wire.write({"payments": Packed([{}] * SLICE + [{"a": odd}])})
+
+
+def test_digests_are_made_of_the_same_bytes() -> None:
+    packed, plain = wire.read(text_of(many()), LONG), wire.read(text_of(many()))
+    for both in (
+        [packed, plain],
+        [["POST", {"b": 1, "a": packed}], ["POST", {"b": 1, "a": plain}]],
+    ):
+        ordered = [b"".join(wire.ordered(one)) for one in both]
+        written = [b"".join(wire.parts(one)) for one in both]
+        assert ordered[0] == ordered[1]
+        assert written[0] == written[1]
+    assert b"".join(wire.ordered({"b": 1, "a": packed["payments"]})).startswith(b'{"a":[{')
+
+
+def test_a_long_text_of_the_state_is_packed_and_read_again() -> None:
+    value = {"entries": Packed(many()), "other": [1, "é"]}
+    text = texts.of(value)
+    assert texts.is_packed(text)
+    assert len(text) < len(wire.write(value)) / 4
+    read = texts.value(text)
+    assert read == {"entries": many(), "other": [1, "é"]}
+    assert isinstance(read["entries"], Packed)
+
+
+def test_a_short_text_of_the_state_is_json_as_it_always_was() -> None:
+    assert texts.of({"entries": [1, "é"]}) == '{"entries":[1,"é"]}'
+    assert texts.value('{"entries":[1,"é"]}') == {"entries": [1, "é"]}

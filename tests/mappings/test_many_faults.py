@@ -1,0 +1,62 @@
+"""A large batch in which everything is wrong: telling so takes time by its length, not its square.
+
+While it is told, nobody else is answered by that process. By the square these take minutes.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from mappings import errors, kinds, legacy
+from mappings.batch_bodies import Sent, sent_as
+from mappings.batches import create_batch
+from mappings.grammar import Invalid, Problem, Refused, Request
+
+MANY = 6000
+
+
+def test_what_is_wrong_with_each_payment_of_a_body() -> None:
+    body = {"sourceCurrency": "USD", "payments": [{"sourceAmount": "1.5"}] * MANY}
+    read, problems = kinds.read(legacy.BatchBody, body)
+    flow = create_batch(Request(datetime.now(UTC), body=read, problems=problems))
+    with pytest.raises(Invalid) as told:
+        next(flow)
+    fields = {problem.field for problem in told.value.problems}
+    places = [f"payments[{number}]." for number in range(MANY)]
+    assert fields == {f"{one}{name}" for one in places for name in ("sourceAmount", "recipient.id")}
+
+
+def test_what_the_service_says_of_each_payment_of_a_batch() -> None:
+    source = {"recipient": {"id": "R-1"}, "sourceAmount": "1"}
+    target = {"recipient": {"id": "R-1"}, "targetAmount": "1", "targetCurrency": "EUR"}
+    payments = [source, target] * (MANY // 2)
+    names = sent_as([Sent(one, f"payments[{number}].") for number, one in enumerate(payments)])
+    problems = [
+        Problem("invalid_field", "amount is too small", f"payments[{number}].amount")
+        for number in range(MANY)
+    ]
+    told = errors.answer(Refused(400, problems, sent_as=names)).problems
+    assert [(one.field, one.message) for one in told[-2:]] == [
+        (f"payments[{MANY - 2}].sourceAmount", "sourceAmount is too small"),
+        (f"payments[{MANY - 1}].targetAmount", "targetAmount is too small"),
+    ]
+
+
+def test_fields_are_named_whole_in_a_message_too() -> None:
+    names = {"payments[0].recipient.id": "payments[0].recipient.email", "branchId": "bank.routing"}
+    told = errors.answer(
+        Refused(
+            400,
+            [
+                Problem("invalid_field", "payments[0].recipient.id: unknown.", None),
+                Problem("invalid_field", "account.branchId: 9 digits", "branchId"),
+            ],
+            sent_as=names,
+        )
+    ).problems
+    assert [one.message for one in told] == [
+        "payments[0].recipient.email: unknown.",
+        "account.routing: 9 digits",
+    ]

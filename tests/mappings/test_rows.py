@@ -1,0 +1,68 @@
+"""Lists that are not in hand: read like lists, and made of slices."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.rows import SLICE, Each, Packed, each, kept, packed, some_of
+
+COUNTS = [0, 1, SLICE - 1, SLICE, SLICE + 1, 2 * SLICE + 7]
+
+
+def rows(count: int) -> list[dict[str, object]]:
+    return [{"id": f"P-{number}", "inner": {"number": number}} for number in range(count)]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_packed_rows_are_read_as_the_list_that_they_were_made_of(count: int) -> None:
+    those = rows(count)
+    there = Packed(iter(those))
+    assert (len(there), bool(there), [*there]) == (count, bool(those), those)
+    assert there == those
+    assert those == there
+    assert there != [*those, {}]
+    for place in {0, count // 2, count - 1} & set(range(count)):
+        assert there[place] == those[place]
+        assert there[place - count] == those[place - count]
+    assert there[5:-3] == those[5:-3]
+    with pytest.raises(IndexError):
+        there[count]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_what_is_made_of_each_is_the_same_of_rows_and_of_lists(count: int) -> None:
+    those, numbers = rows(count), range(count)
+    made = each(lambda number, row: (number, row["id"]), numbers, those)
+    view = each(lambda number, row: (number, row["id"]), numbers, Packed(those))
+    assert isinstance(made, list)
+    assert isinstance(view, Each)
+    assert view == made
+    assert packed(view) == made
+    assert packed(made) is made
+    assert isinstance(packed(view), Packed)
+    assert view[-1:] == made[-1:]
+
+
+def test_no_more_than_a_slice_is_made_at_a_time() -> None:
+    begun: list[int] = []
+    view = each(begun.append, Packed(range(2 * SLICE)))
+    reading = iter(view)
+    next(reading)
+    assert begun == [*range(SLICE)]
+
+
+def test_sources_that_are_not_equally_long_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        [*each(lambda *both: both, Packed(range(SLICE)), range(SLICE - 1))]
+
+
+def test_those_that_are_kept_are_rows_again() -> None:
+    there = kept(Packed(range(3 * SLICE)), lambda number: number % 2 == 0)
+    assert there == [*range(0, 3 * SLICE, 2)]
+    assert isinstance(there, Packed)
+    assert kept([1, 2], lambda number: number > 1) == [2]
+
+
+def test_some_at_a_time_are_all_of_them() -> None:
+    assert [*some_of(range(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert [*some_of([], 2)] == []

@@ -1,0 +1,114 @@
+"""Whole bodies of every operation that takes one, and what may stand in them that should not."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+PERSON = {
+    "id": "{recipient}", "type": "individual", "name": "Ada", "firstName": "Ada", "lastName": "King",
+    "email": "ada@example.com", "referenceId": "r", "ssn": "900000001", "passport": "P1",
+    "dob": "1990-12-10", "language": "en", "currency": "USD", "primaryCurrency": "USD", "status": "active",
+    "address": {"street1": "1 Main Street", "street2": "", "city": "New York", "region": "NY",
+                "postalCode": "10001", "country": "US", "phone": "+15550147963"},
+}  # fmt: skip
+BANK = {
+    "country": "US", "currency": "USD", "name": "Ada", "branchNum": "12345", "institution": "123",
+    "branch": "b", "accountNum": "1234567", "routing": "021000021", "iban": "DE89370400440532013000",
+    "swiftBic": "DEUTDEFF", "bankAddress": "a", "bankCity": "c", "bankProvince": "p", "bankRegion": "r",
+    "bankPostalCode": "1", "governmentId": "900000001",
+}  # fmt: skip
+PAYOUT = {
+    "primary": {"method": "bank", "currency": {"code": "USD", "currency": {"code": "USD"}}},
+    "accounts": {"bank": BANK, "wallet": {"address": "ada@example.com"}},
+    "autoswitch": {"limit": 1, "active": False},
+    "holdup": {"limit": 5, "active": True},
+}
+PAYMENT = {
+    "recipient": {"id": "{recipient}"},
+    "sourceAmount": "1.00",
+    "sourceCurrency": "USD",
+    "memo": "m",
+}
+OTHER = {"recipient": {"email": "ada@example.com"}, "targetAmount": 2, "targetCurrency": "EUR"}
+BATCH = {"sourceCurrency": "USD", "description": "d", "payments": [PAYMENT, OTHER]}
+CHANGE = {
+    "payments": [PAYMENT],
+    "update_payments": [{"id": "{payment}", "sourceAmount": "3.00", "memo": "x"}],
+    "remove_payments": [{"id": "{other}"}],
+}
+OPERATIONS: list[tuple[str, str, Any]] = [
+    ("POST", "/recipients", {**PERSON, "payout": PAYOUT}),
+    ("PATCH", "/recipients/{recipient}", {**PERSON, "payout": PAYOUT}),
+    ("DELETE", "/recipients", {"ids": ["R-1", "R-2"]}),
+    ("POST", "/recipients/{recipient}/payout-methods", PAYOUT),
+    ("PATCH", "/recipients/{recipient}/payout-methods", PAYOUT),
+    ("POST", "/batches", BATCH),
+    ("PATCH", "/batches/{batch}", CHANGE),
+    ("DELETE", "/batches", {"ids": ["B-1", "B-2"]}),
+    ("POST", "/batches/{batch}/payments", PAYMENT),
+    ("POST", "/batches/{batch}/payments", OTHER),
+    ("PATCH", "/batches/{batch}/payments/{payment}", {"sourceAmount": "4.00", "memo": "x"}),
+]
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A number as it is written."""
+
+    text: str
+
+
+ODD: list[Any] = [
+    None, "", " ", "\0", "a\0b", "\U0001f4a9", "\u202e", "\x01", "\x7f", "a" * 10_000, "\u0130" * 3000, "-1", "0",
+    "1e5", "NaN", "****", "**12", "true", "False", "[]", "{}", "' OR 1=1 --", "../../batches", "%00", "R-",
+    "R-\0", "R-" + "1" * 65, "R-" + "1" * 20_000, "B-1", "P-1", "A-1", "R-\uff11", "\n", "a@b", "@", "a@b\0",
+    f"{'a' * 30_000}@example.com", "\u00df", "US", "usa", "ZZ", "USD", "usd", "bank", "wallet",
+    "2024-02-30", "0000-00-00", "9999-12-31T", "DE89370400440532013001", "GB29NWBK60161331926819",
+    0, 1, -1, 10**30, 10**400, True, False, [], {}, [[]], [None], [{}], {"a": 1}, {"code": "USD"}, {"code": None},
+    {"currency": {"code": "USD"}}, {"code": {"code": {"code": 1}}}, Raw("1.00"), Raw("1.5"), Raw("1e5"),
+    "0.50", "007.10", Raw("0.10"), Raw("1E400"), Raw("-0"), Raw("0.00"), Raw("1e-400"), Raw("0.1" + "0" * 4000),
+]  # fmt: skip
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield above
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for name, one in inside:
+        yield from places(one, (*above, name))
+
+
+def spoiled(value: Any, place: tuple[Any, ...], odd: Any) -> Any:
+    """The value with something odd at a place; unchanged where the place is gone by now."""
+    if not place:
+        return odd
+    changed = copy.deepcopy(value)
+    holder = changed
+    try:
+        for name in place[:-1]:
+            holder = holder[name]
+        holder[place[-1]] = odd
+    except (LookupError, TypeError):
+        return value
+    return changed
+
+
+def written(value: Any) -> str:
+    numbers = []
+
+    def note(raw: Any) -> str:
+        numbers.append(raw.text)
+        return f"<number {len(numbers) - 1}>"
+
+    text = json.dumps(value, default=note)
+    return re.sub(r'"<number (\d+)>"', lambda found: numbers[int(found[1])], text)

@@ -1,0 +1,113 @@
+"""As much of PromQL as our own expressions use: which metrics and labels they name, and whether they close."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<text>"(?:[^"\\]|\\.)*")
+      | (?P<number>\d+(?:\.\d+)?(?![\w.]))
+      | (?P<time>\[(?:\d+[smhdwy]|\$__rate_interval)\])
+      | (?P<name>[A-Za-z_:][\w:]*)
+      | (?P<sign>=~|!~|!=|==|>=|<=|[-+*/%^(){},=<>])
+    )""",
+    re.VERBOSE,
+)
+_FUNCTIONS = {
+    *("sum", "min", "max", "count", "topk", "avg"),
+    *("rate", "increase", "histogram_quantile", "abs"),
+}
+_GROUPING = {"by", "without"}
+_WORDS = {"and", "or", "unless", "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """One metric in an expression; each matcher is a label, an operator and a value."""
+
+    metric: str
+    matchers: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    selectors: tuple[Selector, ...]
+    grouped_by: frozenset[str]
+
+
+class NotPromQL(Exception):
+    pass
+
+
+def read(expression: str) -> Read:
+    tokens = _Tokens(list(_tokens(expression)))
+    selectors: list[Selector] = []
+    grouped: set[str] = set()
+    if not tokens.close():
+        raise NotPromQL(f"does not close: {expression}")
+    while (token := tokens.next()) is not None:
+        if token in _GROUPING:
+            grouped |= set(tokens.inside("(", ")"))
+        elif token in _FUNCTIONS:
+            if tokens.peek() not in ("(", *_GROUPING):
+                raise NotPromQL(f"{token} is not called")
+        elif re.fullmatch(r"[A-Za-z_:][\w:]*", token) and token not in _WORDS:
+            if tokens.peek() == "(":
+                raise NotPromQL(f"{token} is no function that is known here")
+            selectors.append(Selector(token, tuple(_matchers(tokens))))
+    return Read(tuple(selectors), frozenset(grouped))
+
+
+def _tokens(expression: str) -> Iterator[str]:
+    at, expression = 0, expression.strip()
+    while at < len(expression):
+        found = _TOKEN.match(expression, at)
+        if found is None:
+            raise NotPromQL(f"cannot be read from {expression[at:]!r} on")
+        at = found.end()
+        yield found[0].strip()
+
+
+class _Tokens:
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def close(self) -> bool:
+        """Whether every parenthesis that opens closes, and none before it has opened."""
+        depths = [0, *accumulate({"(": 1, ")": -1}.get(one, 0) for one in self._tokens)]
+        return min(depths) == depths[-1] == 0
+
+    def peek(self) -> str | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def next(self) -> str | None:
+        token = self.peek()
+        self._at += 1
+        return token
+
+    def inside(self, opens: str, closes: str) -> Iterator[str]:
+        """The tokens between a pair, without commas."""
+        if self.next() != opens:
+            raise NotPromQL(f"{opens} is missing")
+        while (token := self.next()) != closes:
+            if token is None:
+                raise NotPromQL(f"{closes} is missing")
+            if token != ",":
+                yield token
+
+
+def _matchers(tokens: _Tokens) -> Iterator[tuple[str, str, str]]:
+    if tokens.peek() != "{":
+        return
+    words = list(tokens.inside("{", "}"))
+    if len(words) % 3:
+        raise NotPromQL(f"no matchers: {words}")
+    for label, operator, value in zip(words[::3], words[1::3], words[2::3], strict=True):
+        if operator not in ("=", "!=", "=~", "!~") or value[:1] != '"':
+            raise NotPromQL(f"no matcher: {label} {operator} {value}")
+        yield label, operator, value[1:-1]

@@ -1,0 +1,78 @@
+"""A proxy for bytes that a test can cut or have hang: what stands behind it need not be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+
+class Proxy:
+    """On a free port of this machine; ``taken`` counts the connections that it took."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._behind = (host, port)
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._passing: set[asyncio.Task[None]] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self.port = 0
+        self.taken = 0
+
+    async def mend(self) -> None:
+        """Takes connections, from the first time on at the same port."""
+        self._flows.set()
+        if not self._server:
+            self._server = await asyncio.start_server(self._take, "127.0.0.1", self.port)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """Ends every connection and takes no other, as when what is behind it was killed."""
+        if self._server:
+            self._server.close()
+            self._server = None
+        for one in self._open:
+            one.transport.abort()
+        self._open.clear()
+        await asyncio.sleep(0)
+
+    def hang(self) -> None:
+        """Takes connections and passes nothing on, as when what is behind it is stopped."""
+        self._flows.clear()
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.taken += 1
+        self._open.add(writer)
+        with suppress(OSError):
+            there, back = await asyncio.open_connection(*self._behind)
+            self._open.add(back)
+            for one in (self._pass(reader, back), self._pass(there, writer)):
+                task = asyncio.ensure_future(one)
+                self._passing.add(task)
+                task.add_done_callback(self._passing.discard)
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                await self._flows.wait()
+                target.write(data)
+                await target.drain()
+        target.close()
+
+    async def end(self) -> None:
+        await self.cut()
+        self._flows.set()
+        for task in self._passing:
+            task.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+
+
+@asynccontextmanager
+async def proxy(host: str, port: int) -> AsyncIterator[Proxy]:
+    made = Proxy(host, port)
+    await made.mend()
+    try:
+        yield made
+    finally:
+        await made.end()

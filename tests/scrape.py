@@ -1,0 +1,47 @@
+"""What `/metrics` says, read as a scraper reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import aiohttp
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+ACCEPT = "application/openmetrics-text; version=1.0.0, text/plain; version=0.0.4; q=0.5"
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    samples: tuple[Sample, ...]
+
+    def of(self, name: str, **labels: str) -> list[Sample]:
+        """The samples of a name that have these labels, and others as they may be."""
+        return [
+            one
+            for one in self.samples
+            if one.name == name and labels.items() <= dict(one.labels).items()
+        ]
+
+    def sum(self, name: str, **labels: str) -> float:
+        return sum(one.value for one in self.of(name, **labels))
+
+    def series(self) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+        return {(one.name, tuple(sorted(one.labels.items()))) for one in self.samples}
+
+
+def scrape_of(text: str) -> Scrape:
+    families = text_string_to_metric_families(text)
+    return Scrape(tuple(sample for family in families for sample in family.samples))
+
+
+async def scraped(session: aiohttp.ClientSession, admin_url: str) -> Scrape:
+    async with session.get(f"{admin_url}/metrics", headers={"Accept": ACCEPT}) as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        return scrape_of(await answer.text())
+
+
+def more(after: Scrape, before: Scrape, name: str, **labels: str) -> float:
+    """How much was counted between the two: one test process has run many gateways before."""
+    return after.sum(name, **labels) - before.sum(name, **labels)

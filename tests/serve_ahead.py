@@ -1,0 +1,115 @@
+"""Gateways as processes that tests start, kill and put ahead in time: ``python -m tests.serve_ahead``.
+
+It reads a line of JSON on standard input for each gateway that is to run, and forks one: what has
+been imported once need not be again. SIGUSR1 puts a gateway's monotonic clock a minute ahead, so
+that nobody has to wait for the time after which a stamp is refused; the product has no such thing.
+
+    {"name", "settings": {sections}, "gone_seconds"?}   asks for one
+    {"name", "pid", "port"}                             it accepts connections
+    {"name", "pid", "code"}                             it has ended; code is negative for a signal
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from gateway import logs
+from gateway.app import run, told_to_end
+from gateway.instances import GONE_SECONDS
+from gateway.settings import Settings
+from tests.house import open_house
+
+LOOK_SECONDS = 0.02
+AHEAD_SECONDS = 60.0
+
+
+def say(told: dict[str, Any]) -> None:
+    os.write(1, json.dumps(told).encode() + b"\n")  # in one piece: several write here
+
+
+async def serve(asked: dict[str, Any]) -> None:
+    ahead = [0.0]
+
+    def put_ahead() -> None:
+        ahead[0] += AHEAD_SECONDS
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, put_ahead)
+    told = told_to_end()
+    gone = asked.get("gone_seconds", GONE_SECONDS)
+    settings = Settings(**asked["settings"])
+    async with run(
+        settings, monotonic=lambda: time.monotonic() + ahead[0], gone_seconds=gone
+    ) as running:
+        say({"name": asked["name"], "pid": os.getpid(), "port": running.port})
+        await told.wait()
+
+
+def child(asked: dict[str, Any]) -> None:
+    code = 1
+    try:
+        log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        logs.configure()
+        uvloop.run(serve(asked))
+        code = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # nothing of the parent's is to be ended here
+
+
+def warm() -> None:
+    """Has one gateway run here, so that what is made once in a process is made for all of them."""
+
+    async def once() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            async with open_house(Path(folder), "http://127.0.0.1:1") as house:
+                await house.ask("GET", "/v1/recipients")
+
+    uvloop.run(once())
+    gc.collect()
+    gc.freeze()  # what is collected is written to, and copied for each child
+    gc.disable()
+
+
+def main() -> None:
+    logs.configure()
+    warm()
+    names: dict[int, str] = {}
+    waiting = b""
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                pid, status = ended
+                code = os.waitstatus_to_exitcode(status)
+                say({"name": names.pop(pid), "pid": pid, "code": code})
+        if not select.select([0], [], [], LOOK_SECONDS)[0]:
+            continue
+        data = os.read(0, 65536)
+        if not data:
+            break
+        *lines, waiting = (waiting + data).split(b"\n")
+        for line in lines:
+            asked = json.loads(line)
+            if (pid := os.fork()) == 0:
+                child(asked)
+            names[pid] = asked["name"]
+    for pid in names:
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

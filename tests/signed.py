@@ -1,0 +1,240 @@
+"""A client that signs with openssl or with lines of its own, and a service that writes down what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import socket
+import struct
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from gateway.app import run
+from gateway.clock import Clock
+from tests.house import KEY, House, import_lines, settings_for
+from tests.sockets import Heard, heard
+
+NOW = 1_760_000_000
+OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
+
+
+def by_openssl(secret: str, stamp: object, method: str, target: str, body: bytes = b"") -> str:
+    """The signature as tests/signatures/make.sh makes it."""
+    text = f"{stamp}\n{method}\n{target}\n".encode() + body + b"\n"
+    command = ["openssl", "dgst", "-sha256", "-hmac", secret]
+    said = subprocess.run(command, input=text, capture_output=True, check=True, timeout=10)
+    return said.stdout.decode().rpartition("= ")[2].strip()
+
+
+def by_hand(secret: str, stamp: object, method: str, target: str, body: bytes = b"") -> str:
+    text = b"\n".join([str(stamp).encode(), method.encode(), target.encode(), body, b""])
+    return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who signs; ``over_query`` is the reading in which the signed path includes the query."""
+
+    access_key: str = KEY["access_key"]
+    secret_key: str = KEY["secret_key"]
+    scheme: str = "svcsign"
+    over_query: bool = False
+    sign: Callable[..., str] = by_hand
+
+    def headers(
+        self, method: str, target: str, body: bytes = b"", stamp: object = NOW
+    ) -> list[str]:
+        signed = target if self.over_query else target.partition("?")[0]
+        made = self.sign(self.secret_key, stamp, method, signed, body)
+        return [
+            f"Authorization: {self.scheme} {self.access_key}:{made}",
+            f"X-SVC-Timestamp: {stamp}",
+        ]
+
+    def request(
+        self,
+        method: str = "GET",
+        target: str = "/v1/recipients",
+        body: bytes = b"",
+        *headers: str,
+        stamp: object = NOW,
+        chunks: int = 0,
+    ) -> bytes:
+        """A request as it goes over the wire; its body in ``chunks`` where there are any."""
+        lines = [f"{method} {target} HTTP/1.1", "Host: gateway"]
+        lines += self.headers(method, target, body, stamp)
+        lines += headers
+        if chunks:
+            lines += ["Transfer-Encoding: chunked"]
+        elif body:
+            lines += [f"Content-Length: {len(body)}"]
+        return "\r\n".join([*lines, "", ""]).encode() + (chunked(body, chunks) if chunks else body)
+
+
+def chunked(body: bytes, chunks: int) -> bytes:
+    size = max(1, -(-len(body) // chunks))
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+CLIENT = Client()
+
+
+# The house.
+
+
+@asynccontextmanager
+async def open_signed(
+    folder: Path, base_url: str, *lines: Mapping[str, Any], now: float = NOW, **sections: Any
+) -> AsyncIterator[House]:
+    """A gateway by whose clock it is NOW, with one key and these."""
+    settings = settings_for(folder, base_url, **sections)
+    await import_lines(settings, [KEY, *({**KEY, **line} for line in lines)])
+    clock = Clock(lambda: now)
+    async with run(settings, clock=clock) as running, aiohttp.ClientSession() as session:
+        yield House(running, settings, session)
+
+
+async def asked(house: House, data: bytes) -> Heard:
+    answer = await heard(house.running.port, data)
+    assert answer is not None, "closed without an answer"
+    return answer
+
+
+def refused(answer: Heard) -> tuple[int, str]:
+    """Status and code of a refusal, after checking that it has the current document's form."""
+    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+    assert set(answer.json) == {"ok", "errors"}
+    assert answer.json["ok"] is False
+    (error,) = answer.json["errors"]
+    assert set(error) <= {"code", "message", "field"}
+    assert error["message"]
+    return answer.status, error["code"]
+
+
+INVALID_KEY = (401, "invalid_api_key")
+NOT_AUTHORIZED = (403, "not_authorized")
+NOT_FOUND = (404, "not_found")
+OVER_LIMIT = (429, "rate_limit_exceeded")
+INTERNAL = (500, "internal_server_error")
+
+
+# The service that writes down.
+
+
+@dataclass(slots=True)
+class Written:
+    """One request as it came: the first line, headers in order, and the body."""
+
+    method: str
+    target: str
+    lines: list[tuple[str, str]]
+    body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.lower(): value for name, value in self.lines}
+
+
+Play = Callable[[Written, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """``port`` is where it listens; ``play`` answers, and may be another for each test."""
+
+    play: Play
+    port: int = 0
+    connections: int = 0
+    ended: int = 0
+    requests: list[Written] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def only(self) -> Written:
+        (one,) = self.requests
+        return one
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while not writer.is_closing():
+                written = await _written(reader)
+                self.requests.append(written)
+                await self.play(written, reader, writer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.ended += 1
+            writer.close()
+
+
+async def _written(reader: asyncio.StreamReader) -> Written:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head[:-4].split("\r\n")
+    method, target, version = first.split(" ")
+    assert version == "HTTP/1.1"
+    pairs = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    headers = {name.lower(): value for name, value in pairs}
+    assert len(headers) == len(pairs), "a header was sent twice"
+    assert "transfer-encoding" not in headers
+    return Written(
+        method, target, pairs, await reader.readexactly(int(headers.get("content-length", 0)))
+    )
+
+
+def says(data: bytes, *, closes: bool = False, resets: bool = False) -> Play:
+    """Answers every request with these bytes, and then goes on, closes or resets."""
+
+    async def play(_: Written, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await writer.drain()
+        if resets:
+            await asyncio.sleep(0.05)  # so that what was said is not lost with the connection
+            reset(writer)
+        elif closes:
+            writer.close()
+
+    return play
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    at_once = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+    writer.transport.abort()
+
+
+def http(status: int = 200, body: bytes = b'{"ok":true}', *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Word", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+@asynccontextmanager
+async def recording(play: Play | None = None) -> AsyncIterator[Recorder]:
+    recorder = Recorder(play or says(OK))
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.ensure_future(recorder.serve(reader, writer)))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 20)
+    recorder.port = server.sockets[0].getsockname()[1]
+    try:
+        yield recorder
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)

@@ -1,0 +1,119 @@
+"""The end of a seed: what the service did, what the journal says, and what the clients were told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import and_, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.store.tables import journal, writes
+from gateway.store.undertakings import RUNNING, SENT, UNSETTLED
+from tests.audit import DONE_THERE, UNSEEN, Line
+from tests.simulation.network import Network
+from tests.simulation.stories import Story
+
+if TYPE_CHECKING:
+    from tests.simulation.seeds import Town
+
+
+async def judged(town: Town, stories: Sequence[Story], at_rest: float) -> list[str]:
+    wrong = await _settled(town, at_rest)
+    for story in stories:
+        wrong += story.wrong()
+    wrong += _started_once(town.network)
+    wrong += against_books(await lines_of(town.engine), town.network)
+    return wrong
+
+
+async def is_hopeless(town: Town, operation: str) -> bool:
+    """Whether all that is left is for a person, and some of it is of this operation."""
+    left = await _left(town.engine)
+    is_ours = any(one.operation == operation for one in left)
+    return is_ours and all(one.may_stay(town) for one in left)
+
+
+async def _settled(town: Town, seconds: float) -> list[str]:
+    """Waits until nothing is left but what nobody can tell; says what is left besides."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while left := await _left(town.engine):
+        if loop.time() >= end or all(one.may_stay(town) for one in left):
+            break
+        await asyncio.sleep(10)
+    town.counts["left"] = len(left)
+    return [f"not settled: {one}" for one in left if not one.may_stay(town)]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An undertaking that is not over, and the write of which nobody knows what became."""
+
+    state: str
+    operation: str
+    why: str | None
+    path: str | None
+
+    def may_stay(self, town: Town) -> bool:
+        """A batch that was lost at a service that lists none is for a person."""
+        lists = town.network.service.switches.inferred
+        return self.state == UNSETTLED and self.path == "/batches" and bool(self.why) and not lists
+
+
+async def _left(engine: AsyncEngine) -> list[Left]:
+    unanswered = and_(writes.c.undertaking == journal.c.id, writes.c.state == SENT)
+    those = (
+        select(journal.c.state, journal.c.operation, journal.c.why, writes.c.path)
+        .join(writes, unanswered, isouter=True)
+        .where(journal.c.state.in_((RUNNING, UNSETTLED)))
+    )
+    async with engine.connect() as connection:
+        return [Left(*row) for row in await connection.execute(those)]
+
+
+def _started_once(network: Network) -> Iterator[str]:
+    for id_, times in Counter(one.batch_id for one in network.service.starts).items():
+        if times > 1:
+            yield f"{id_} was started {times} times"
+
+
+async def lines_of(engine: AsyncEngine) -> list[Line]:
+    columns = (writes.c.method, writes.c.path, writes.c.state, writes.c.made)
+    those = select(*columns, journal.c.state.label("of")).join(
+        journal, journal.c.id == writes.c.undertaking
+    )
+    async with engine.connect() as connection:
+        return [Line(**row._mapping) for row in await connection.execute(those)]
+
+
+def against_books(lines: list[Line], network: Network) -> Iterator[str]:
+    """What the journal says that is not so, and what it does not know."""
+    executed = Counter(_what(one.method, one.path) for one in network.done())
+    known = Counter((line.method, line.path) for line in lines if line.state in DONE_THERE)
+    open_ = Counter((line.method, line.path) for line in lines if line.state == SENT)
+    for what, times in executed.items():
+        if not what[1].endswith(UNSEEN) and times > known[what] + open_[what]:
+            yield f"executed {times} times, and known {known[what]} times: {what}"
+    for what, times in known.items():
+        if times > executed[what]:
+            yield f"marked as executed, and was not: {what}"
+    made = Counter(line.made for line in lines if line.made)
+    yield from (f"{id_} is claimed by {times}" for id_, times in made.items() if times > 1)
+    there = {one.made: one for one in network.done() if one.made}
+    yield from (f"{id_} is claimed, and was not made" for id_ in made.keys() - there.keys())
+    for id_, one in there.items():
+        if id_ not in made and not open_[_what(one.method, one.path)]:
+            yield f"{id_} was made, and nobody knows"
+    yield from (
+        f"lost: {line}"
+        for line in lines
+        if line.state == SENT and line.of not in (RUNNING, UNSETTLED)
+    )
+
+
+def _what(method: str, path: str) -> tuple[str, str]:
+    return method, path.removeprefix("/v1")

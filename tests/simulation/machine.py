@@ -1,0 +1,79 @@
+"""A process of the simulation: it is held up, its clock is off, and it is killed at any of its steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+EPOCH = 1_800_000_000.0
+"""Unix time at which every simulation begins, by the service's clock."""
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+DELAYS = (0.0, 0.0, 0.0, 0.001, 0.003, 0.02)
+"""Seconds that a step takes."""
+
+
+class Killed(BaseException):
+    """Its process is no more: nothing that it does reaches anybody."""
+
+
+class Process:
+    """``step`` stands wherever a real one would wait for something outside of it."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.is_dead = False
+        self.steps = 0
+        self.dies_at: int | None = None
+        self.held_until = 0.0
+        self.off = 0.0
+        """Seconds by which its clock is ahead of the service's."""
+        self.at_end: list[Callable[[], None]] = []
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return EPOCH + self.monotonic() + self.off
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        if self.is_dead:
+            task.cancel()
+
+    def begin(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Has a task run in it."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, self)
+        return asyncio.get_running_loop().create_task(what, context=context)
+
+    async def step(self) -> None:
+        self._mind()
+        await asyncio.sleep(self.dice.choice(DELAYS))
+        while (left := self.held_until - self.monotonic()) > 0:  # noqa: ASYNC110 - or anew meanwhile
+            await asyncio.sleep(left)
+        self._mind()
+
+    def _mind(self) -> None:
+        self.steps += 1
+        if self.dies_at is not None and self.steps >= self.dies_at:
+            self.kill()
+        if self.is_dead:
+            raise Killed
+
+    def kill(self) -> None:
+        if self.is_dead:
+            return
+        self.is_dead = True
+        running = asyncio.current_task()
+        for task in list(self._tasks):
+            if task is not running:
+                task.cancel()
+        for told in self.at_end:
+            told()

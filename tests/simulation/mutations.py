@@ -1,0 +1,136 @@
+"""Mistakes that the product could have: with each of them, the simulation has to find something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from gateway import once
+from gateway.journal import Course, Journal
+from gateway.once import Once
+from gateway.player import Player
+from gateway.settler import Settler
+from gateway.store.undertakings import Undertakings, Write
+from tests.simulation.network import FATES
+from tests.simulation.stories import a_recipient
+
+
+def _a_retry_is_another_request() -> Iterator[tuple[Any, str, Any]]:
+    yield Once, "_is_same", lambda *_: False
+    yield Once, "_may_be_same", lambda *_: False
+
+
+def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
+    async def enter(course: Course, call: Any) -> None:
+        alike, now = course.journal.alike(call), course.journal.stamp(course.one.owner.environment)
+        write = Write(course._position, call.method, call.path, alike, now)
+        course.writes[write.number] = write
+        course.is_sending = True
+
+    async def sent(player: Player, call: Any, caller: Any, course: Course) -> Any:
+        await enter(course, call)
+        try:
+            given = await player._any_call(call, caller)
+        finally:
+            await course._keep(enters=course.writes[course._position])
+        course.told(call, given)
+        return given
+
+    yield Player, "_sent", sent
+
+
+def _what_is_not_seen_did_not_happen() -> Iterator[tuple[Any, str, Any]]:
+    yield Settler, "seconds_until_sure", lambda *_: 0
+
+
+def _what_another_made_is_claimed() -> Iterator[tuple[Any, str, Any]]:
+    def nothing(*_: Any) -> Iterator[Any]:
+        yield from ()
+
+    async def none(*_: Any) -> set[str]:
+        return set()
+
+    async def alone(*_: Any) -> list[Any]:
+        return []
+
+    yield Undertakings, "_claim", nothing
+    yield Undertakings, "claimed", none
+    yield Undertakings, "rivals", alone
+
+
+def _a_turn_that_was_taken_is_still_ones_own() -> Iterator[tuple[Any, str, Any]]:
+    def fence(*_: Any) -> Iterator[Any]:
+        yield from ()
+
+    yield Undertakings, "_fence", fence
+
+
+def _a_client_that_went_away_still_waits() -> Iterator[tuple[Any, str, Any]]:
+    async def desert(*_: Any) -> None:
+        pass
+
+    yield Journal, "desert", desert
+
+
+def _what_was_never_answered_is_refused() -> Iterator[tuple[Any, str, Any]]:
+    plain = Course.told
+
+    async def left(course: Course, _why: str) -> None:
+        for number, write in list(course.writes.items()):
+            course.writes[number] = replace(write, state="unsent")
+            course._settled.append(course.writes[number])
+        await course.close("undone")
+
+    yield Course, "leave", left
+    yield Course, "told", plain
+
+
+def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
+    yield Journal, "name", lambda *_: None
+
+
+def _one_is_begun_for_a_client_that_has_gone() -> Iterator[tuple[Any, str, Any]]:
+    yield once, "_refuse_deserted", lambda _wanted: None
+
+
+def _those(*names: str) -> tuple[Any, ...]:
+    return tuple(fate for fate in FATES if fate.name in names)
+
+
+_LOST = {"network": 0.5, "fates": _those("lost after", "silent", "half json")}
+_LATE = {"network": 0.6, "fates": _those("late", "cut, and late")}
+_HELD = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 150.0}
+_TWINS = {"kinds": (a_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
+
+MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
+    _a_retry_is_another_request: {**_LOST, **_TWINS, "twins": 0.0},
+    _a_write_is_entered_after_it_was_sent: {"kills": 1.0},
+    _what_is_not_seen_did_not_happen: _LATE,
+    _what_another_made_is_claimed: {
+        **_TWINS,
+        "network": 0.6,
+        "fates": _those("lost after", "lost before"),
+    },
+    _a_turn_that_was_taken_is_still_ones_own: _HELD,
+    _a_client_that_went_away_still_waits: {"network": 0.6, "fates": _those("slow", "silent")},
+    _what_was_never_answered_is_refused: _LOST,
+    _an_idempotency_key_says_nothing: {**_TWINS, "keys": 1.0},
+    _one_is_begun_for_a_client_that_has_gone: _HELD,
+}
+"""Each with the temper in which it is met soonest."""
+
+
+@contextmanager
+def mutated(mutation: Callable[[], Iterator[tuple[Any, str, Any]]]) -> Iterator[None]:
+    """The product with this mistake."""
+    changes = list(mutation())
+    before = [(of, what, getattr(of, what)) for of, what, _ in changes]
+    try:
+        for of, what, other in changes:
+            setattr(of, what, other)
+        yield
+    finally:
+        for of, what, plain in before:
+            setattr(of, what, plain)

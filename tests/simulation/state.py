@@ -1,0 +1,191 @@
+"""The state in a database in memory: each transaction at one moment, and time before and after it.
+
+That is what a database promises, and with a driver of its own that waits for nothing it is so on
+each run alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Literal, cast
+
+from sqlalchemy import delete, event
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import StaticPool
+from sqlalchemy.util import await_only
+
+from gateway.store import Store, StoreUnavailable
+from gateway.store import engine as engines
+from gateway.store.crypto import EncryptionKeys
+from gateway.store.key_import import import_keys
+from gateway.store.key_lines import read_lines
+from gateway.store.migrate import migrate
+from gateway.store.on_sqlite import transact
+from gateway.store.statements import Made, Work
+from gateway.store.tables import metadata
+from tests.house import KEY
+from tests.simulation.machine import Process
+
+KEYS = EncryptionKeys({"one": base64.b64decode(b"A" * 43 + b"=")})
+KEPT = ("keys", "pairs", "counters", "encryption_keys")
+"""Tables that are the same for every seed."""
+
+Trouble = Literal["before", "after"] | None
+
+
+class _Cursor(sqlite3.Cursor):
+    async def _async_soft_close(self) -> None:
+        """What SQLAlchemy asks of a cursor that is waited for."""
+
+
+class _Connection(sqlite3.Connection):
+    def cursor(self, *_factory: Any) -> sqlite3.Cursor:
+        return super().cursor(_Cursor)
+
+
+class Inline(SQLiteDialect_pysqlite):
+    """SQLite's own driver, called from where others would be waited for."""
+
+    driver = "inline"
+    is_async = True
+    supports_statement_cache = True
+
+
+registry.register("sqlite.inline", __name__, "Inline")
+
+
+class State(Store):
+    """One process's way to the database; ``trouble`` says what becomes of its next transaction."""
+
+    def __init__(self, process: Process, engine: AsyncEngine, *, shared: bool) -> None:
+        super().__init__(engine, "memory", lambda: datetime.fromtimestamp(process.wall(), UTC))
+        self.encryption = KEYS
+        self.shared = shared
+        self.part = 0.0
+        """Of its transactions, that fail."""
+        self._process = process
+
+    @property
+    def is_of_one_process(self) -> bool:
+        return not self.shared
+
+    def _trouble(self) -> Trouble:
+        dice = self._process.dice
+        return dice.choice(("before", "after")) if dice.random() < self.part else None
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        await self._process.step()
+        if self._trouble():
+            raise _unavailable()
+        async with super().read() as connection, _at_once():
+            yield connection
+        await self._process.step()
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        trouble = self._trouble()
+        await self._process.step()
+        if trouble == "before":
+            raise _unavailable()
+        async with super().write() as connection, _at_once():
+            yield connection
+        await self._process.step()
+        if trouble == "after":  # it is committed, and nobody was told
+            raise _unavailable()
+
+    async def looked_up(self, work: Work[Made]) -> Made:
+        await self._process.step()
+        if self._trouble():
+            raise _unavailable()
+        made = self._transact(work, "BEGIN")
+        await self._process.step()
+        return made
+
+    async def carried_out(self, work: Work[Made], *, within: float = 0.0) -> Made:
+        trouble = self._trouble()
+        await self._process.step()
+        if trouble == "before":
+            raise _unavailable()
+        made = self._transact(work, "BEGIN IMMEDIATE")
+        await self._process.step()
+        if trouble == "after":
+            raise _unavailable()
+        return made
+
+    def _transact(self, work: Work[Made], begin: str) -> Made:
+        (done,) = transact(_DRIVERS[self.engine.sync_engine], [work], begin)
+        return cast("Made", done.made)
+
+
+@asynccontextmanager
+async def _at_once() -> AsyncIterator[None]:
+    """Fails where a transaction waits for anything: others would find themselves in the midst of it."""
+    turns: list[None] = []
+    handle = asyncio.get_running_loop().call_soon(turns.append, None)
+    yield
+    handle.cancel()
+    assert not turns, "a transaction waited for something"
+
+
+def _unavailable() -> StoreUnavailable:
+    return StoreUnavailable("the state cannot be used", means="a fault", do="nothing")
+
+
+_DRIVERS: dict[Any, sqlite3.Connection] = {}
+"""The connection that there is of each engine."""
+
+
+@cache
+def database() -> AsyncEngine:
+    """The one that all seeds use, one after the other."""
+    engine = create_async_engine(
+        "sqlite+inline://", poolclass=StaticPool, connect_args={"factory": _Connection}
+    )
+    event.listen(engine.sync_engine, "connect", _manners)
+    event.listen(
+        engine.sync_engine,
+        "connect",
+        lambda connection, _record: _DRIVERS.update({engine.sync_engine: connection}),
+    )
+    event.listen(engine.sync_engine, "begin", engines._begin)
+    event.listen(engine.sync_engine, "before_cursor_execute", _awaits)
+    asyncio.run(_filled(engine))
+    return engine
+
+
+async def _filled(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await migrate(connection, "memory")
+    store = State(Process(random.Random(0)), engine, shared=False)
+    await import_keys(store, read_lines(json.dumps(KEY).encode()))
+
+
+async def emptied(engine: AsyncEngine) -> None:
+    """As it was before the first seed."""
+    async with engine.begin() as connection:
+        for table in reversed(metadata.sorted_tables):
+            if table.name not in KEPT:
+                await connection.execute(delete(table))
+
+
+def _manners(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _awaits(*_execution: object) -> None:
+    await_only(_nothing())  # SQLAlchemy insists that something is; this is over at once

@@ -1,0 +1,112 @@
+"""This machine's clock is set by 29, 31 and 300 seconds, either way, while writes are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.app import run
+from gateway.clock import Clock
+from gateway.simulator import Service
+from tests.audit import audit
+from tests.house import KEY, House, import_lines, settings_for
+from tests.judge import Judge, judging
+from tests.sockets import until
+from tests.test_faults import Ticks, person
+
+JUMPS = (29, -29, 31, -31, 300, -300)
+
+
+@dataclass
+class Watch:
+    """A wall clock that somebody sets."""
+
+    off: float = 0
+
+    def __call__(self) -> float:
+        return time.time() + self.off
+
+
+@dataclass
+class Town:
+    house: House
+    judge: Judge
+    watch: Watch
+    ticks: Ticks
+
+    def made(self, mark: str) -> int:
+        return len(self.judge.done("POST", "/v1/recipients", about=mark))
+
+    def sent(self, mark: str) -> int:
+        return len(self.judge.writes("POST", "/v1/recipients", about=mark))
+
+
+@asynccontextmanager
+async def town(folder: Path) -> AsyncIterator[Town]:
+    watch, ticks = Watch(), Ticks()
+    async with judging(Service(seed=1)) as judge:
+        settings = settings_for(folder, judge.url, upstream={"timeout_seconds": 1})
+        await import_lines(settings, [KEY])
+        async with (
+            run(settings, clock=Clock(watch), monotonic=ticks) as running,
+            aiohttp.ClientSession() as session,
+        ):
+            yield Town(House(running, settings, session), judge, watch, ticks)
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+async def test_writes_go_on_and_none_is_executed_twice(jump: float, tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        for off in (0, jump, 0):
+            here.watch.off = off
+            mark = f"at{off}-{len(here.judge.heard)}-end"
+            got = await here.house.ask("POST", "/v1/recipients", person(mark))
+            assert got.status == 200, got.text
+            assert here.made(mark) == 1
+        await audit(here.house.settings, here.judge)
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+async def test_what_may_still_come_is_not_sent_again_because_the_clock_was_set(
+    jump: float, tmp_path: Path
+) -> None:
+    """It lies about and is executed in the end; the clock says that this was long ago, or will be."""
+    async with town(tmp_path) as here:
+        here.judge.does("late", "POST", "/v1/recipients", about="late", seconds=2.5)
+        first = await here.house.ask("POST", "/v1/recipients", person("late"))
+        assert first.status == 500
+        here.watch.off = jump
+        early = await here.house.ask("POST", "/v1/recipients", person("late"))
+        assert (early.status, here.sent("late")) == (500, 1), early.text
+        assert int(early.headers["Retry-After"]) > 20
+        await until(lambda: here.judge.is_idle)
+        last = await here.house.ask("POST", "/v1/recipients", person("late"))
+        assert last.status == 200, last.text
+        assert (here.sent("late"), here.made("late")) == (1, 1)
+        await audit(here.house.settings, here.judge)
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+async def test_what_was_lost_is_sent_again_once_it_can_come_no_more(
+    jump: float, tmp_path: Path
+) -> None:
+    async with town(tmp_path) as here:
+        here.judge.does("reset before", "POST", "/v1/recipients", about="lost")
+        assert (await here.house.ask("POST", "/v1/recipients", person("lost"))).status == 500
+        here.watch.off = jump
+        for _ in range(20):
+            here.ticks.ahead += 20
+            got = await here.house.ask("POST", "/v1/recipients", person("lost"))
+            if got.status == 200:
+                break
+            await asyncio.sleep(0)
+        assert got.status == 200, got.text
+        assert (here.sent("lost"), here.made("lost")) == (2, 1)
+        await audit(here.house.settings, here.judge)

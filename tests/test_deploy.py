@@ -1,0 +1,268 @@
+"""What runs it elsewhere: files that agree with the program, with each other, and with their own formats.
+
+Their own linters are asked where they are installed; deploy/README.md says which was asked of what.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.app import patience
+from gateway.cli import COMMANDS
+from gateway.runnable import check_runnable
+from gateway.settings import Settings, load
+from gateway.workers.parent import SPARE_SECONDS
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+CONFIGURATIONS = (DEPLOY / "compose/gateway.toml", KUBERNETES / "base/gateway.toml")
+SECRETS = {
+    "state-url": "postgresql://gateway:password@postgres/gateway",
+    "limits-url": "redis://:password@redis:6379/0",
+    "gateway.key": "",
+    "admin-token": "a-token-that-is-long-enough",
+}
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+LONGEST = patience(Settings()) + SPARE_SECONDS
+"""Seconds that an end may take, by the program's own count."""
+
+
+def documents(*paths: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in paths:
+        for one in yaml.safe_load_all(path.read_text("utf-8")):
+            yield path.stem, one
+
+
+def built(overlay: str) -> dict[str, dict[str, Any]]:
+    """What kustomize makes of a folder, by kind."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on this machine")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(KUBERNETES / overlay)], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+
+
+def test_the_yaml_is_well_formed_and_tidy() -> None:
+    pytest.importorskip("yamllint")
+    done = subprocess.run(
+        [sys.executable, "-m", "yamllint", "--strict", "deploy"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.parent.name)
+def test_its_configuration_is_one_that_can_be_run(path: Path, tmp_path: Path) -> None:
+    for name, text in SECRETS.items():
+        (tmp_path / name).write_text(text)
+    text = re.sub(r"/run/secrets(/payout-gateway)?", str(tmp_path), path.read_text("utf-8"))
+    (tmp_path / "gateway.toml").write_text(text)
+    settings = load(tmp_path / "gateway.toml")
+    check_runnable(settings)
+    assert settings.state.url.startswith("postgresql://")
+    assert settings.limits.url.startswith("redis://")
+    assert settings.server.workers == 1, "see SECURITY.md"
+    assert not settings.state.mark.is_relative_to(tmp_path), "not beside the secrets"
+
+
+# Kubernetes
+
+
+@pytest.mark.parametrize("overlay", ["base", "several"])
+def test_every_manifest_is_of_its_kind(overlay: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    for kind, one in built(overlay).items():
+        validate.validate(one, "1.37", strict=True)
+        assert kind
+
+
+@pytest.mark.parametrize("overlay", ["base", "several"])
+@pytest.mark.parametrize("kind", ["Deployment", "Job"])
+def test_no_container_may_do_more_than_it_needs(overlay: str, kind: str) -> None:
+    pod = built(overlay)[kind]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in pod["containers"]:
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+        assert container["args"][0] in COMMANDS
+        assert ":" in container["image"], "a version, and not whatever is the latest"
+
+
+def test_one_gateway_is_never_two_unless_that_is_asked_for() -> None:
+    spec = built("base")["Deployment"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert "HorizontalPodAutoscaler" not in built("base")
+    several = built("several")
+    assert several["Deployment"]["spec"]["strategy"]["type"] == "RollingUpdate"
+    named = several["Deployment"]["metadata"]["name"]
+    assert several["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == named
+    selector = several["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
+    labels = several["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert selector.items() <= labels.items()
+
+
+def test_a_pod_is_given_the_time_that_its_end_takes_and_the_files_that_its_configuration_names() -> (
+    None
+):
+    pod = built("base")["Deployment"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= LONGEST
+    ((_, secret),) = documents(KUBERNETES / "secret.example.yaml")
+    assert secret["stringData"].keys() == SECRETS.keys()
+    assert not any(secret["stringData"].values())
+    configuration = (KUBERNETES / "base/gateway.toml").read_text("utf-8")
+    mounted = {
+        one["mountPath"]: one
+        for container in pod["containers"]
+        for one in container["volumeMounts"]
+    }
+    for name in SECRETS:
+        assert f"/run/secrets/payout-gateway/{name}" in configuration
+    assert "/run/secrets/payout-gateway" in mounted
+    (mark,) = re.findall('mark_file = "(.*)/mark"', configuration)
+    assert mark in mounted
+    by_name = {one["name"]: one for one in pod["volumes"]}
+    assert by_name["secrets"]["secret"]["defaultMode"] == 0o440, "key files are not for others"
+
+
+def test_probes_and_ports_are_those_of_the_configuration() -> None:
+    configuration = tomllib.loads((KUBERNETES / "base/gateway.toml").read_text("utf-8"))
+    default = Settings().server
+    server = {"port": default.port, "admin_port": default.admin_port, **configuration["server"]}
+    (container,) = built("base")["Deployment"]["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"http": server["port"], "admin": server["admin_port"]}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "admin"}
+    allowed = [
+        port["port"]
+        for rule in built("base")["NetworkPolicy"]["spec"]["ingress"]
+        for port in rule["ports"]
+    ]
+    assert sorted(allowed) == sorted(ports.values())
+
+
+# Containers
+
+
+def test_the_compose_file_names_what_there_is() -> None:
+    services = COMPOSE["services"]
+    used = {one for service in services.values() for one in service.get("secrets", [])}
+    assert used == COMPOSE["secrets"].keys()
+    mounts = [one for service in services.values() for one in service.get("volumes", [])]
+    for one in mounts:
+        source = one.partition(":")[0]
+        if source.startswith("."):
+            assert (DEPLOY / source).exists(), source
+        else:
+            assert source in COMPOSE["volumes"]
+    for one in COMPOSE["secrets"].values():
+        assert "/secrets/" in one["file"]
+    for name in ("gateway", "simulator"):
+        command = services[name].get("command", ["serve"])
+        assert command[0] in COMMANDS
+        assert services[name]["read_only"] is True
+        assert services[name]["cap_drop"] == ["ALL"]
+    assert int(services["gateway"]["stop_grace_period"].removesuffix("s")) >= LONGEST
+
+
+def test_images_have_versions_and_ports_are_on_loopback() -> None:
+    for name, service in COMPOSE["services"].items():
+        if service["image"] != "payout-gateway":
+            assert re.search(r":v?\d+\.\d+", service["image"]), name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+
+
+def test_no_secret_is_under_version_control() -> None:
+    ignored = (ROOT / ".gitignore").read_text("utf-8").split()
+    assert "deploy/compose/secrets/" in ignored
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    text = (DEPLOY / "Dockerfile").read_text("utf-8")
+    let_in = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").split() if line[0] == "!"
+    }
+    copied = {
+        name
+        for line in re.findall(r"^COPY (?!--)(.*)$", text, re.MULTILINE)
+        for name in line.split()[:-1]
+    }
+    assert copied == let_in
+    assert all((ROOT / name).exists() for name in copied)
+    assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
+    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
+    assert json.loads(command)[0] in COMMANDS
+    if found := shutil.which("hadolint"):
+        done = subprocess.run([found, "-"], input=text.encode(), capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+# Prometheus and Grafana beside it
+
+
+def test_prometheus_and_grafana_find_what_they_are_given() -> None:
+    ((_, prometheus),) = documents(DEPLOY / "prometheus/prometheus.yml")
+    mounted = COMPOSE["services"]["prometheus"]["volumes"][0].split(":")[1]
+    for rules in prometheus["rule_files"]:
+        assert (DEPLOY / "prometheus" / Path(rules).relative_to(mounted)).exists()
+    (job,) = prometheus["scrape_configs"]
+    assert job["job_name"] == "payout-gateway", "alerts and panels go by it"
+    port = Settings().server.admin_port
+    assert job["static_configs"] == [{"targets": [f"gateway:{port}"]}]
+    ((_, provided),) = documents(DEPLOY / "grafana/provisioning/dashboards/payout-gateway.yml")
+    path = provided["providers"][0]["options"]["path"]
+    assert any(path in one for one in COMPOSE["services"]["grafana"]["volumes"])
+
+
+# One machine
+
+
+def test_the_unit_gives_it_time_and_is_one_that_systemd_reads(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd/payout-gateway.service").read_text("utf-8")
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    assert int(seconds) >= LONGEST
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze on this machine")
+    unit = tmp_path / "payout-gateway.service"
+    unit.write_text(text.replace("/opt/payout-gateway/bin/payout-gateway", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    mine = [line for line in done.stderr.splitlines() if "payout-gateway.service" in line]
+    assert (done.returncode, mine) == (0, [])
+
+
+def test_proxies_send_nothing_twice_and_go_on_for_as_long_as_a_request_may_take() -> None:
+    nginx = (DEPLOY / "proxies/nginx.conf").read_text("utf-8")
+    assert "proxy_next_upstream off;" in nginx
+    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", nginx)
+    assert int(seconds) > 2 * Settings().upstream.timeout_seconds
+    haproxy = (DEPLOY / "proxies/haproxy.cfg").read_text("utf-8")
+    assert re.search(r"^\s+retries 0$", haproxy, re.MULTILINE)
+    assert "no option redispatch" in haproxy
+    for text in (nginx, haproxy):
+        assert re.search(r"(add|append)[-_]?(header)? .*X-Forwarded-For", text) is None
+        assert "$proxy_add_x_forwarded_for" not in text

@@ -1,0 +1,161 @@
+"""Requests made of the interface's own description, good and bad, by schemathesis.
+
+Against a real gateway in front of the simulator. Whatever is sent, the answer is one of those that
+the description has: its status, its shape, no field more; never a 5xx, never nothing. EXAMPLES=1000
+asks more (make fuzz); without it the requests are the same in every run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+import simplejson
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    missing_required_header,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from gateway.openapi import document
+from gateway.simulator import Service, Switches
+from mappings.grammar import Vocabulary
+from tests.aside import Aside, aside
+from tests.house import KEY
+
+EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
+SECONDS = 20
+"""A gateway in front of a service that answers at once, and needs longer, hangs."""
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    missing_required_header,
+]
+
+
+def sharpened(described: dict[str, Any]) -> dict[str, Any]:
+    """Without fields that the shapes do not have: none may be answered, and few are worth sending."""
+    for name, schema in described["components"]["schemas"].items():
+        if name != "Activity":  # those pass as they are
+            schema["additionalProperties"] = schema.get("additionalProperties", False)
+    return described
+
+
+CONFIG = schemathesis.Config.from_dict(
+    {
+        "generation": {
+            "deterministic": not EXAMPLES,
+            "max-examples": EXAMPLES or 25,
+            "with-security-parameters": False,
+        },
+        "phases": {"stateful": {"enabled": False}},
+    }
+)
+SCHEMA = schemathesis.openapi.from_dict(
+    sharpened(document(Vocabulary(), ("http://gateway.example",))), config=CONFIG
+)
+
+
+class Client:
+    """Sends the cases, and knows objects that there are: random ids are of nothing."""
+
+    def __init__(self, there: Aside) -> None:
+        self.url = f"{there.url}/v1"
+        self.session = requests.Session()
+        self.seen = 0
+        self.count = 0
+        self.ids: dict[str, str] = {}
+
+    def skips(self) -> bool:
+        """Of more than three thousand cases, every other is sent where time is short."""
+        self.seen += 1
+        return not EXAMPLES and self.seen % 2 == 0
+
+    def named(self) -> dict[str, str]:
+        """Ids of a recipient, a batch and a payment; others after every few cases."""
+        if self.count % 12 == 0:
+            recipient = self._made("/recipients", RECIPIENT)["recipient"]["id"]
+            payments = [{"recipient": {"id": recipient}, "sourceAmount": "5.00"}]
+            body = {"sourceCurrency": "USD", "payments": payments}
+            batch = self._made("/batches", body)["batch"]["id"]
+            listed = self.session.get(f"{self.url}/batches/{batch}/payments", headers=WITH_KEY)
+            self.ids = {"R-": recipient, "B-": batch, "P-": listed.json()["payments"][0]["id"]}
+        self.count += 1
+        return self.ids
+
+    def _made(self, path: str, body: Any) -> Any:
+        answer = self.session.post(f"{self.url}{path}", json=body, headers=WITH_KEY)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+WITH_KEY = {"X-API-Key": KEY["api_key"]}
+RECIPIENT = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+    "address": {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"},
+    "payout": {
+        "primary": {"method": "wallet", "currency": "USD"},
+        "accounts": {"wallet": {"address": "ada@example.com"}},
+    },
+}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Of a house of its own for each operation: lists stay short, and each repeats alone."""
+    service = Service(seed=1, switches=Switches(processing_seconds=0))
+    service.set_wallet_balance("demo", "USD", "100000.00")
+    with aside(tmp_path, service, limits={"requests_per_hour": 10_000_000}) as there:
+        client = Client(there)
+        yield client
+        client.session.close()
+
+
+def with_real_ids(value: Any, ids: dict[str, str]) -> Any:
+    """What is sent, its well-formed ids replaced by those of objects that there are."""
+    if isinstance(value, dict):
+        return {name: with_real_ids(one, ids) for name, one in value.items()}
+    if isinstance(value, list):
+        return [with_real_ids(one, ids) for one in value]
+    return ids.get(value[:2], value) if isinstance(value, str) else value
+
+
+@SCHEMA.parametrize()
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+def test_whatever_is_sent_the_answer_is_one_of_those_described(
+    case: schemathesis.Case, client: Client
+) -> None:
+    if client.skips():
+        return
+    ids = client.named()
+    if client.count % 5:
+        case.path_parameters = with_real_ids(case.path_parameters, ids)
+        case.body = with_real_ids(case.body, ids)
+    answer = case.call(client.url, client.session, headers=WITH_KEY, timeout=SECONDS)
+    # Every tenth is sent again without its key and with a wrong one.
+    case.validate_response(answer, checks=[*CHECKS, *[ignored_auth] * (client.count % 10 == 0)])
+    if case.method != "HEAD":
+        begins = b'{"ok":true' if answer.status_code == 200 else b'{"ok":false,"errors":[{"code":"'
+        assert answer.content.startswith(begins)
+        read = simplejson.loads(answer.content, use_decimal=True)
+        compact = simplejson.dumps(
+            read, separators=(",", ":"), ensure_ascii=False, use_decimal=True
+        )
+        assert answer.content == compact.encode()

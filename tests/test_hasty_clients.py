@@ -1,0 +1,89 @@
+"""Clients that hang up as soon as they have their answer: two requests that were answered are two."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import select
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.simulator import Service, start
+from tests.house import KEY
+from tests.payday import open_town
+from tests.processes import command, configuration, serving
+
+TIMES = 5
+LONG = 30_000
+"""Characters: so much that not all of an answer fits into what a slow client has room for."""
+LONGER_THAN_A_LOOK = 0.3
+"""Seconds, after which the gateway looks for acknowledgements at its longest pauses."""
+
+BODY = json.dumps({"sourceCurrency": "USD", "description": "x" * LONG}).encode()
+REQUEST = (
+    b"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: %s\r\nContent-Length: %d\r\n\r\n%s"
+    % (KEY["api_key"].encode(), len(BODY), BODY)
+)
+
+
+def ask_and_go(port: int) -> int:
+    """The status of an answer, whose connection is closed once its last byte has been read.
+
+    The last of it is acknowledged, and the connection closed, between two looks of the gateway.
+    """
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.settimeout(10)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(REQUEST)
+        select.select([connection], [], [], 10)
+        time.sleep(LONGER_THAN_A_LOOK)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += connection.recv(65536)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length")
+        )
+        while len(body) < length:
+            body += connection.recv(65536)
+    return int(head.split()[1])
+
+
+@asynccontextmanager
+async def in_this_process(folder: Path, service: Service) -> AsyncIterator[int]:
+    async with open_town(folder, service) as (house, _):
+        yield house.running.port
+
+
+@asynccontextmanager
+async def in_its_own(folder: Path, service: Service) -> AsyncIterator[int]:
+    simulator = await start(service=service)
+    (folder / "gateway.toml").write_text(configuration(simulator.url))
+    try:
+        done = await asyncio.to_thread(
+            command, "keys", "import", "-", folder=folder, stdin=json.dumps(KEY)
+        )
+        assert done.returncode == 0, done.stderr
+        async with serving(folder) as gateway:
+            yield gateway.port
+    finally:
+        await simulator.stop()
+
+
+@pytest.mark.parametrize("gateway", [in_this_process, in_its_own], ids=["asyncio", "uvloop"])
+async def test_the_same_request_again_is_another_one(
+    gateway: Callable[[Path, Service], AsyncIterator[int]], tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with gateway(tmp_path, service) as port:  # type: ignore[attr-defined]
+        for _ in range(TIMES):
+            assert await asyncio.to_thread(ask_and_go, port) == 200
+    assert service.created["batch"] == TIMES

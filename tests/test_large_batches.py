@@ -1,0 +1,299 @@
+"""A batch too large to be worked on in one go: others are served meanwhile, and its bytes are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import aside, wire
+from gateway.settings import State
+from gateway.simulator import Service, Switches
+from mappings.rows import Packed
+from tests.bench import big_batch
+from tests.bench.big_service import BigConnection
+from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
+from tests.house import Got, House, open_house
+from tests.payday import make_recipient, open_town
+from tests.test_unknown_outcomes import town
+
+COUNT = 2000
+RECIPIENT = "/v1/recipients/R-BENCHABC00000001"
+ID = re.compile(r"\b[BP]-[A-Za-z0-9]{6,}\b")
+
+
+class Service2000(BigConnection):
+    """What it was sent, and once how it refused."""
+
+    bodies: list[bytes]
+    refuses: dict[str, Any] | None
+
+    def answer(self, head: bytes, body: bytes) -> bytes:
+        type(self).bodies.append(body)
+        if self.refuses and head.startswith(b"POST /v1/batches "):
+            return json.dumps(self.refuses).encode()
+        if b"/generate-quote " in head:
+            return b'{"ok":true}'
+        return super().answer(head, body)
+
+
+@asynccontextmanager
+async def service(refuses: dict[str, Any] | None = None) -> AsyncIterator[tuple[str, list[bytes]]]:
+    bodies: list[bytes] = []
+
+    class Here(Service2000):
+        counts = []  # noqa: RUF012 - each service has its own
+
+    Here.bodies, Here.refuses = bodies, refuses
+    server = await asyncio.get_running_loop().create_server(Here, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", bodies
+    finally:
+        server.close()
+
+
+def without_names(text: str) -> str:
+    """Stand-ins are made with a key of the house's own."""
+    names: dict[str, str] = {}
+    return ID.sub(lambda found: names.setdefault(found[0], f"id {len(names)}"), text)
+
+
+async def there_and_back(
+    folder: Path, data: bytes, **sections: Any
+) -> tuple[list[str], list[bytes]]:
+    """What a client is told, and what the service is sent, of a create and a reading."""
+    folder.mkdir()
+    async with service() as (url, bodies), open_house(folder, url, **sections) as house:
+        made = await house.ask("POST", "/v1/batches", data=data)
+        told = [made]
+        if made.status == 200:
+            told.append(await house.ask("GET", f"/v1/batches/{made.body['batch']['id']}"))
+            told.append(
+                await house.ask("POST", f"/v1/batches/{made.body['batch']['id']}/generate-quote")
+            )
+        return [f"{one.status} {without_names(one.text)}" for one in told], bodies
+
+
+def with_payments(**changed: Any) -> bytes:
+    """A large body in which some payments are otherwise: ``_3`` is the fourth."""
+    body = json.loads(big_batch.body(COUNT, 1))
+    for place, payment in changed.items():
+        body["payments"][int(place[1:])] = payment
+    return json.dumps(body, ensure_ascii=False).encode()
+
+
+LARGE_ONES = [
+    pytest.param(big_batch.body(COUNT, 1), id="all good"),
+    pytest.param(
+        with_payments(
+            _0={"recipient": {"id": "R-1"}, "sourceAmount": "1.5"},
+            _700={"recipient": {}, "targetAmount": "1.00"},
+            _1999={"recipient": {"id": "B-1"}, "sourceAmount": 3, "targetAmount": "1.00"},
+        ),
+        id="three wrong ones",
+    ),
+    pytest.param(with_payments(_5="no object", _1900={"recipient": "x"}), id="wrong shapes"),
+    pytest.param(with_payments(_9={"sourceCurrency": "EUR"}), id="another currency"),
+    pytest.param(with_payments(_9={"memo": "é王 \u2028"}) + b" ", id="no recipient"),
+    pytest.param(with_payments(_1500={"a": 1})[:-20], id="cut off"),
+    pytest.param(with_payments()[:-1] + b',"payments":[]}', id="a key twice"),
+]
+
+
+@pytest.mark.parametrize("data", LARGE_ONES)
+async def test_a_large_batch_is_the_same_by_slices_and_in_one_go(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(data) > wire.LARGE
+    by_slices = await there_and_back(tmp_path / "slices", data)
+    monkeypatch.setattr(wire, "LARGE", 2**40)
+    at_once = await there_and_back(tmp_path / "at once", data)
+    assert by_slices[0] == at_once[0]
+    assert by_slices[1] == at_once[1]
+    if data == big_batch.body(COUNT, 1):
+        assert by_slices[0][0].startswith('200 {"ok":true,"batch":{"id":')
+        read = json.loads(by_slices[0][1].partition(" ")[2])["batch"]
+        assert read["payments"]["meta"]["records"] == len(read["payments"]["payments"]) == COUNT
+
+
+async def test_a_refusal_of_a_large_batch_names_what_its_client_sent(tmp_path: Path) -> None:
+    wrong = {
+        "code": "invalid_field",
+        "message": "payments[1500].amount is odd",
+        "field": "payments[1500].amount",
+    }
+    async with (
+        service({"ok": False, "errors": [wrong]}) as (url, _bodies),
+        open_house(tmp_path, url) as house,
+    ):
+        got = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
+    assert got.status == 406
+    assert got.body["errors"] == [
+        {
+            "code": "invalid_field",
+            "message": "payments[1500].sourceAmount is odd",
+            "field": "payments[1500].sourceAmount",
+        }
+    ]
+
+
+class OneForEachAnswer(ThreadPoolExecutor):
+    """Begins a work only when somebody else was answered since the last one was begun."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.answered = threading.Semaphore(0)
+        self.begun = 0
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:  # type: ignore[override]
+        def patiently() -> Any:
+            assert self.answered.acquire(timeout=30), "nobody was served meanwhile"
+            self.begun += 1
+            return work(*args, **named)
+
+        return super().submit(patiently)
+
+
+async def test_others_are_served_before_every_part_of_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = OneForEachAnswer()
+    monkeypatch.setattr(aside, "_thread", patient)
+
+    async def others(house: House) -> None:
+        while True:
+            assert (await house.ask("GET", RECIPIENT)).status == 200
+            patient.answered.release()
+
+    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
+        asking = asyncio.ensure_future(others(house))
+        made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
+        assert made.status == 200, made.text
+        written, patient.begun = patient.begun, 0
+        read = await house.ask("GET", f"/v1/batches/{made.body['batch']['id']}")
+        assert read.body["batch"]["totalPayments"] == COUNT
+        asking.cancel()
+    patient.shutdown()
+    # Reading, checking, digests, every step of the flow, writing, the journal's texts; and back.
+    assert written > 15
+    assert patient.begun > 5
+
+
+async def test_a_client_that_goes_while_its_batch_is_worked_on_pays_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = OneForEachAnswer()
+    monkeypatch.setattr(aside, "_thread", patient)
+    data = big_batch.body(COUNT, 1)
+    async with service() as (url, bodies), open_house(tmp_path, url) as house:
+        sending = asyncio.ensure_future(house.ask("POST", "/v1/batches", data=data))
+        while patient.begun < 4:
+            assert (await house.ask("GET", RECIPIENT)).status == 200
+            patient.answered.release()
+        sending.cancel()
+        with suppress(asyncio.CancelledError):
+            await sending
+        patient.answered.release(10_000)
+        again = await house.ask("POST", "/v1/batches", data=data)
+        assert again.status == 200, again.text
+        assert again.body["batch"]["totalPayments"] == COUNT
+    patient.shutdown()
+    assert sum(b'"amount"' in body for body in bodies) == 1
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def kept(request: pytest.FixtureRequest) -> State:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, State)
+    return found
+
+
+async def test_where_others_wait_no_slice_is_unpacked(
+    kept: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpack, threads = Packed.slice_at, set()
+
+    def noted(self: Packed, number: int) -> list[Any]:
+        threads.add(threading.get_ident())
+        return unpack(self, number)
+
+    monkeypatch.setattr(Packed, "slice_at", noted)
+    where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
+    told, _bodies = await there_and_back(tmp_path / "house", big_batch.body(COUNT, 1), state=where)
+    assert [one[:3] for one in told] == ["200"] * 3
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_how_far_a_large_request_is_stands_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
+        headers = {"X-Request-Id": "large-1"}
+        data = big_batch.body(COUNT, 1)
+        made = await house.ask("POST", "/v1/batches", data=data, headers=headers)
+        assert made.status == 200
+        await house.ask("GET", f"/v1/batches/{made.body['batch']['id']}", headers=headers)
+    written = capsys.readouterr()
+    said = written.out + written.err
+    steps = re.findall(
+        r"step['\"=: ]+(\w+)", "\n".join(line for line in said.splitlines() if "large" in line)
+    )
+    assert steps == ["read", "sends", "answered", "answered", "answered", "answers"]
+    assert "Royalties" not in said
+
+
+async def lost(here: Any, data: bytes) -> Got:
+    here.breaks("POST", "/v1/batches", close="after")
+    first: Got = await here.house.ask("POST", "/v1/batches", data=data)
+    assert first.status == 500
+    assert "unknown" in first.body["errors"][0]["message"]
+    return first
+
+
+async def test_a_large_batch_whose_answer_was_lost_is_found_and_given_to_the_retry(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, seconds=20) as here:
+        recipient = await make_recipient(here.house)
+        payments = [
+            {"recipient": {"id": recipient}, "sourceAmount": f"{number}.00", "memo": "x" * 150}
+            for number in range(1, COUNT)
+        ]
+        data = json.dumps({"sourceCurrency": "USD", "payments": payments}).encode()
+        await lost(here, data)
+        again = await here.house.ask("POST", "/v1/batches", data=data)
+        assert again.status == 200, again.text
+        assert again.body["batch"]["totalPayments"] == COUNT - 1
+        assert here.service.created["batch"] == 1
+
+
+async def test_a_large_list_of_changes_is_made(tmp_path: Path) -> None:
+    async with open_town(tmp_path, Service(switches=Switches(), seed=1)) as (house, _simulator):
+        recipient = await make_recipient(house)
+        payments = [
+            {"recipient": {"id": recipient}, "sourceAmount": f"{number}.00", "memo": "x" * 150}
+            for number in range(1, COUNT)
+        ]
+        body = {"sourceCurrency": "USD", "payments": payments[:1]}
+        made = await house.ask("POST", "/v1/batches", body)
+        path = f"/v1/batches/{made.body['batch']['id']}"
+        changed = await house.ask("PATCH", path, {"payments": payments[1:]})
+        assert changed.body == {"ok": True, "object": "updated"}
+        whole = (await house.ask("GET", path)).body["batch"]
+        assert whole["totalPayments"] == COUNT - 1
+        assert whole["amount"] == f"{COUNT * (COUNT - 1) // 2}.00"
+        gone = [{"id": one["id"]} for one in whole["payments"]["payments"][1:]]
+        removed = await house.ask(
+            "PATCH", path, {"remove_payments": gone, "padding": "x" * wire.LARGE}
+        )
+        assert removed.body == {"ok": True, "object": "updated"}
+        assert (await house.ask("GET", path)).body["batch"]["totalPayments"] == 1

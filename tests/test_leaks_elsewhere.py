@@ -1,0 +1,412 @@
+"""What is secret or personal shows up nowhere else either.
+
+At the most talkative level, in what is left on the disk of a process that was killed, in a crash, in
+what commands print, and on the admin port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import make_url
+
+from gateway.cli import gateway, main
+from gateway.settings import State
+from gateway.simulator import Fault, Key, Service, Simulator, Switches, start
+from tests.canaries import (
+    ACCESS_KEY,
+    API_KEY,
+    CANARIES,
+    EMAIL,
+    IBAN,
+    MEMO,
+    PAYOUT,
+    PERSON,
+    PERSONAL,
+    SECRET_KEY,
+    SSN,
+    Objects,
+    assert_no_canary,
+    batch_of,
+    operations,
+)
+from tests.gateway.store.conftest import database, postgres  # noqa: F401 - fixtures
+from tests.house import House, import_lines, open_house, settings_for
+from tests.processes import command, configuration, environment, serving
+from tests.sockets import heard
+
+KEY = {
+    "merchant": "canary",
+    "environment": "sandbox",
+    "api_key": API_KEY,
+    "access_key": ACCESS_KEY,
+    "secret_key": SECRET_KEY,
+    "name": "first",
+}
+STORED = (API_KEY, SECRET_KEY, *PERSONAL)
+"""What no state may hold in plain text; an access key is no secret."""
+
+
+@asynccontextmanager
+async def service(*, inferred: bool = True) -> AsyncIterator[Simulator]:
+    pair = Key(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
+    switches = Switches(inferred=inferred, processing_seconds=60)
+    simulator = await start(service=Service(keys=[pair], seed=1, switches=switches))
+    try:
+        yield simulator
+    finally:
+        await simulator.stop()
+
+
+async def objects(house: House) -> Objects:
+    made = await house.ask("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
+    recipient = made.body["recipient"]["id"]
+    batch = (await house.ask("POST", "/v1/batches", batch_of(recipient))).body["batch"]["id"]
+    listed = await house.ask("GET", f"/v1/batches/{batch}/payments")
+    return Objects(recipient, batch, listed.body["payments"][0]["id"])
+
+
+async def everything(house: House) -> None:
+    """Every operation, but for those that delete: what they delete would not be there to be found."""
+    for method, path, body in operations(await objects(house)):
+        if method != "DELETE":
+            once = {"Idempotency-Key": f"{SSN}-{method}-{path}"[:255]}
+            await house.ask(method, f"/v1{path}", body or None, headers=once)
+
+
+# At the most talkative level, of everything that logs.
+
+LOUD = """
+import logging
+from gateway import logs
+configure = logs.configure
+def loudly(**_):
+    configure(level="debug")
+    logging.getLogger().setLevel(1)
+logs.configure = loudly
+from gateway.cli import main
+main()
+"""
+
+
+async def test_at_the_most_talkative_level_the_log_holds_no_canary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.processes.COMMAND", [sys.executable, "-c", LOUD])
+    async with service() as simulator:
+        (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
+        settings = settings_for(tmp_path, simulator.url)
+        await import_lines(settings, [KEY])
+        async with serving(tmp_path) as gateway:
+            for method, path, body in operations(Objects("R-1", "B-1", "P-1")):
+                for fault in (None, Fault("*", "*", status=200, body=f'["{EMAIL}"]'.encode()),
+                              Fault("*", "*", close="before")):  # fmt: skip
+                    simulator.service.faults[:] = [fault] if fault else []
+                    data = json.dumps(body).encode() if body else b""
+                    lines = [f"{method} /v1{path} HTTP/1.1", "Host: x", f"X-API-Key: {API_KEY}"]
+                    lines += [f"Content-Length: {len(data)}", f"X-Own: {SSN}", f"{SSN}: {IBAN}"]
+                    assert await heard(gateway.port, "\r\n".join([*lines, "", ""]).encode() + data)
+            assert await gateway.ends() == 0
+        logged = gateway.logged()
+    assert '"event": "library"' in logged, "it was not loud"
+    assert_no_canary(logged, tuple(one for one in CANARIES if one != ACCESS_KEY))
+
+
+# On the disk.
+
+
+@pytest.mark.parametrize("inferred", [True, False], ids=["inferred", "documented"])
+async def test_a_killed_process_leaves_nothing_in_plain_text(
+    tmp_path: Path, *, inferred: bool
+) -> None:
+    async with service(inferred=inferred) as simulator:
+        (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
+        await import_lines(settings_for(tmp_path, simulator.url), [KEY])
+        async with serving(tmp_path) as gateway:
+            (made,) = [await heard(gateway.port, _post("/recipients", PERSON | {"payout": PAYOUT}))]
+            assert made is not None
+            recipient = made.json["recipient"]["id"]
+            batch = await heard(gateway.port, _post("/batches", batch_of(recipient)))
+            assert batch is not None
+            change = {
+                "payments": [{"recipient": {"id": recipient}, "sourceAmount": "8.00", "memo": MEMO}]
+            }
+            path = f"/batches/{batch.json['batch']['id']}"
+            changed = await heard(gateway.port, _post(path, change, "PATCH"))
+            assert changed is not None
+            assert changed.status == 200, changed.body
+            # Killed in the middle of a write.
+            simulator.service.faults.append(Fault("*", "*", answer_delay=5, times=99))
+            dying = asyncio.ensure_future(
+                heard(gateway.port, _post(f"{path}/payments", change["payments"][0]))
+            )
+            await asyncio.sleep(0.2)
+            gateway.running.kill()
+            await gateway.running.wait()
+            await asyncio.gather(dying, return_exceptions=True)
+            simulator.service.faults.clear()
+    files = [one for one in tmp_path.iterdir() if one.name != "gateway.toml"]
+    assert {"gateway.db", "stderr"} <= {one.name for one in files}
+    for one in files:
+        for canary in STORED:
+            for spelled in (
+                canary.encode(),
+                canary.encode("utf-16-le"),
+                canary.encode().hex().encode(),
+            ):
+                assert spelled.lower() not in one.read_bytes().lower(), (one.name, canary)
+
+
+def _post(path: str, body: Any, method: str = "POST") -> bytes:
+    data = json.dumps(body).encode()
+    lines = [f"{method} /v1{path} HTTP/1.1", "Host: x", f"X-API-Key: {API_KEY}"]
+    return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data
+
+
+async def test_no_table_of_postgresql_holds_a_canary(
+    postgres: State,  # noqa: F811 - the fixture
+    tmp_path: Path,
+) -> None:
+    state = {"url": postgres.url, "encryption_key_file": postgres.encryption_key_file}
+    async with service(inferred=False) as simulator:
+        settings = settings_for(tmp_path, simulator.url, state=state)
+        await import_lines(settings, [KEY])
+        async with open_house(tmp_path, simulator.url, state=state) as house:
+            house.headers["X-API-Key"] = API_KEY
+            await everything(house)
+    tables = await _rows(postgres.url)
+    assert tables["remembered"], "nothing was remembered"
+    assert_no_canary(str(tables), STORED)
+
+
+async def _rows(url: str) -> dict[str, list[str]]:
+    connection: Any = await asyncpg.connect(make_url(url).render_as_string(hide_password=False))
+    try:
+        names = await connection.fetch(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+        )
+        return {
+            name: [str(tuple(row)) for row in await connection.fetch(f'SELECT * FROM "{name}"')]
+            for (name,) in names
+        }
+    finally:
+        await connection.close()
+
+
+# In a crash.
+
+CRASHES = {
+    "uncaught": "raise ValueError(CANARY)",
+    "in a thread": "import threading; t = threading.Thread(target=fails); t.start(); t.join()",
+    "in a finalizer": "class Dies:\n    def __del__(self): fails()\nDies()",
+    "in a task that nobody waits for": (
+        "import asyncio, gc\n"
+        "async def main():\n"
+        "    async def one(): fails()\n"
+        "    asyncio.create_task(one())\n"
+        "    await asyncio.sleep(0); await asyncio.sleep(0); gc.collect()\n"
+        "asyncio.run(main()); gc.collect()"
+    ),
+    "a warning": "import warnings; warnings.simplefilter('always'); warnings.warn(CANARY)",
+    "with a cause": "try:\n    fails()\nexcept ValueError as error:\n    raise KeyError(CANARY) from error",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
+def test_what_python_says_of_a_crash_is_told_without_its_text(crash: str) -> None:
+    begin = (
+        "from gateway import logs; logs.configure()\n"
+        f"CANARY = '{SSN} {API_KEY}'\n"
+        "def fails(): raise ValueError(CANARY)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", begin + crash],
+        capture_output=True, text=True, check=False, timeout=20, env=environment(),
+    )  # fmt: skip
+    assert_no_canary(done.stdout + done.stderr)
+    assert done.stderr, "nothing was told"
+    for line in done.stderr.splitlines():
+        assert json.loads(line)["level"] in ("error", "warning")
+
+
+def test_a_command_that_breaks_says_where_in_one_line_and_nothing_of_what_it_read() -> None:
+    breaks = (
+        "import gateway.openapi as one\n"
+        f"def document(*_): raise RuntimeError('{SECRET_KEY} {SSN}')\n"
+        "one.document = document\n"
+        "import sys; sys.argv = ['payout-gateway', 'openapi']\n"
+        "from gateway.cli import main; main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", breaks],
+        capture_output=True, text=True, check=False, timeout=20, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 70
+    assert len(done.stderr.splitlines()) == 1
+    assert "RuntimeError at " in done.stderr
+    assert_no_canary(done.stdout + done.stderr)
+
+
+# In what commands print.
+
+
+COMMANDS = [
+    ["keys", "list"],
+    ["keys", "list", "--json"],
+    ["keys", "verify"],
+    ["check"],
+    ["check", "--json"],
+    ["doctor"],
+    ["doctor", "--json"],
+    ["operations"],
+    ["operations", "--json"],
+    ["openapi"],
+    ["batches", "abandoned"],
+    ["batches", "abandoned", "--json"],
+    ["report", "usage"],
+    ["report", "usage", "--json"],
+    ["brownout", "list"],
+]
+
+
+async def test_no_command_prints_a_secret_or_a_person(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    async with service(inferred=False) as simulator:
+        settings = settings_for(tmp_path, simulator.url)
+        state = f'url = "{settings.state.url}"\nencryption_key_file = "{tmp_path}/gateway.key"'
+        path.write_text(f'[environments.sandbox]\nbase_url = "{simulator.url}"\n[state]\n{state}\n')
+        await import_lines(settings, [KEY])
+        async with open_house(tmp_path, simulator.url) as house:
+            house.headers["X-API-Key"] = API_KEY
+            await everything(house)
+        for arguments in COMMANDS:
+            done = await asyncio.to_thread(
+                CliRunner().invoke, gateway, [*arguments, "--config", str(path)]
+            )
+            assert done.exit_code in (0, 1), (arguments, done.output, done.exception)
+            assert done.output, arguments
+            assert_no_canary(done.output, STORED)
+
+
+def said_of(
+    arguments: list[str], stdin: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str]:
+    """Exit code and output of a command as `main` runs it, in a folder with a configuration."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["payout-gateway", *arguments])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0), said.getvalue()
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "a line that is no JSON": (["keys", "import", "-"], f'{{"api_key": "{API_KEY}", {SECRET_KEY}'),
+    "a line with a field too many": (["keys", "import", "-"], json.dumps(KEY | {"api-key": SECRET_KEY})),
+    "a line of wrong values": (["keys", "import", "-"], json.dumps({name: [SECRET_KEY] for name in KEY})),
+    "an address that is none": (["keys", "import", "-"], json.dumps(KEY | {"allowed_ips": [SECRET_KEY]})),
+    "an environment that is none": (["keys", "import", "-"], json.dumps(KEY | {"environment": API_KEY})),
+    "a pair that is none": (["keys", "rotate-secret", "first"], f"{ACCESS_KEY} {SECRET_KEY}"),
+    "ids that are none": (["ids", "import", "-"], f"{SSN},{EMAIL}\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "stdin"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_in_what_is_imported_is_told_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], stdin: str
+) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:1"))
+    code, said = said_of(arguments, stdin, tmp_path, monkeypatch)
+    assert code == 2
+    assert len(said.splitlines()) == 1, said
+    assert_no_canary(said)
+
+
+ELSEWHERE = '[environments.live]\nbase_url = "http://127.0.0.1:1"\n'
+CONFIGURATIONS = {
+    "a password in an address that cannot be reached": (
+        f'{ELSEWHERE}[state]\nurl = "postgresql://me:{SECRET_KEY}@127.0.0.1:1/db"'
+    ),
+    "a password in an address that cannot be read": (
+        f'{ELSEWHERE}[state]\nurl = "postgresql://me:{SECRET_KEY}@127.0.0.1:port/db"'
+    ),
+    "a password in an address of another kind": (
+        f'{ELSEWHERE}[state]\nurl = "mysql://me:{SECRET_KEY}@127.0.0.1/db"'
+    ),
+    "a password in the service's address": (
+        f'[environments.live]\nbase_url = "https://me:{SECRET_KEY}@service.example"'
+    ),
+    "a password in the limit's address": (
+        f'{ELSEWHERE}[limits]\nurl = "redis://:{SECRET_KEY}@127.0.0.1:1"'
+    ),
+    "a password in a limit's address of another kind": (
+        f'{ELSEWHERE}[limits]\nurl = "memcached://:{SECRET_KEY}@127.0.0.1:1"'
+    ),
+    "a key that does not exist": f'{ELSEWHERE}[state]\npassword = "{SECRET_KEY}"',
+    "a value of the wrong kind": f'[server]\nport = "{SECRET_KEY}"\n{ELSEWHERE}',
+    "TOML that is none": f'{ELSEWHERE}[state]\nurl = "{SECRET_KEY}',
+}
+
+
+@pytest.mark.parametrize("text", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_a_configuration_that_cannot_be_used_is_told_without_its_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "gateway.toml").write_text(text)
+    for arguments in (["check"], ["keys", "list"], ["doctor"], ["batches", "abandoned"]):
+        _code, said = said_of(arguments, "", tmp_path, monkeypatch)
+        assert_no_canary(said)
+        assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "name", ["a password in an address that cannot be reached", "TOML that is none"]
+)
+def test_a_gateway_that_cannot_start_says_so_without_its_secrets(tmp_path: Path, name: str) -> None:
+    (tmp_path / "gateway.toml").write_text(CONFIGURATIONS[name])
+    done = command("serve", folder=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert_no_canary(done.stdout + done.stderr)
+
+
+# On the admin port.
+
+
+async def test_the_admin_port_repeats_nothing(tmp_path: Path) -> None:
+    async with service() as simulator, open_house(tmp_path, simulator.url) as house:
+        await import_lines(house.settings, [KEY])
+        house.headers["X-API-Key"] = API_KEY
+        await everything(house)
+        for path in (
+            "/healthz",
+            "/readyz",
+            "/metrics",
+            "/openapi.json",
+            "/",
+            f"/{SSN}?email={EMAIL}",
+        ):
+            async with house.session.get(f"{house.running.admin_url}{path}") as answer:
+                assert_no_canary(await answer.text() + str(answer.headers))
+        for data in (
+            f"GET /healthz HTTP/1.1\r\nHost: x\r\n{SECRET_KEY}\r\n\r\n",
+            f"GET /healthz HTTP/1.1\r\nHost: x\r\nX-API-Key: {API_KEY}\0\r\n\r\n",
+            f"{SSN} /healthz HTTP/1.1\r\n\r\n",
+        ):
+            said = await heard(house.running.admin_port, data.encode())
+            assert said is not None
+            assert_no_canary(said.body.decode() + json.dumps(said.headers))

@@ -1,0 +1,263 @@
+"""The list of recipients with an index, through the whole house: what it costs, and what it shows.
+
+What the answers must be is decided where the list without one is: in ``tests.test_lists``, over every
+recipient that the service has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from yarl import URL
+
+from gateway.app import run
+from gateway.index import Elsewhere
+from gateway.settings import State
+from gateway.simulator import Service
+from gateway.simulator.face import Face
+from gateway.simulator.state import Recipient
+from gateway.store import Owner, open_store
+from tests.gateway.store.conftest import database, postgres  # noqa: F401 - fixtures
+from tests.house import KEY, open_house
+from tests.operating import eventually, post
+from tests.signed import CLIENT
+from tests.test_lists import (
+    PATH,
+    Handle,
+    Meaning,
+    Town,
+    ids_of,
+    is_internal,
+    make_busy,
+    queries,
+    serving,
+    town,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+OWNER = Owner(KEY["merchant"], KEY["environment"])
+BY_CITY = {"orderBy": "city", "sortBy": "asc"}
+MOST = 3
+"""Calls of a question, once the index is warm."""
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=[False, True], ids=["hidden", "listed"]
+)
+async def warm(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Town]:
+    """A thousand recipients, of whom some were changed and deleted through the gateway."""
+    folder = tmp_path_factory.mktemp("index")
+    async with town(folder, seeded=1000, index=True, lists_archived=request.param) as made:
+        await make_busy(made)
+        await made.list(**BY_CITY)
+        yield made
+
+
+async def test_queries_mean_what_they_meant_at_three_calls_at_most(warm: Town) -> None:
+    of_index = 0
+    for query in queries(warm, 60):
+        before = warm.calls()
+        got = await warm.list(**query)
+        assert (ids_of(got), got.body["meta"]) == Meaning(warm, query).answer(), query
+        assert warm.calls() - before <= MOST, query
+        of_index += warm.calls() - before > 1
+    assert of_index > 20, "the queries do not try what they are to try"
+
+
+async def test_a_row_of_the_index_is_the_recipient_as_it_is_read_alone(warm: Town) -> None:
+    rows = (await warm.list(status="inactive", pageSize=50)).body["recipients"]
+    assert len(rows) == 20
+    for row in rows[:5]:
+        assert (await warm.house.ask("GET", f"{PATH}/{row['id']}")).body["recipient"] == row
+
+
+async def test_what_is_changed_through_the_gateway_is_in_the_next_list(tmp_path: Path) -> None:
+    """Several clients at once; each sees what it was told is done, whatever the others do."""
+    async with town(tmp_path, seeded=400, index=True) as made:
+        await made.list(**BY_CITY)
+        some = random.Random("some").sample(made.there(), 24)
+
+        async def ids(**query: Any) -> list[str]:
+            """While others change it, a list may be told as a failure; never in part."""
+            async with asyncio.timeout(60):
+                while is_internal(got := await made.list(pageSize=100, **query)):
+                    pass
+            return ids_of(got)
+
+        async def client(number: int, its: list[Recipient]) -> None:
+            city = f"City {number}"
+            for each in its:
+                address = {"address": {**each.address, "city": city}}
+                assert (await made.house.ask("PATCH", f"{PATH}/{each.id}", address)).status == 200
+                assert each.id in await ids(city=city)
+            for each in its[:2]:
+                assert (await made.house.ask("DELETE", f"{PATH}/{each.id}")).status == 200
+                assert each.id not in await ids(city=city)
+            body = {"type": "business", "name": city, "email": f"{number}@example.com"}
+            new = (await made.house.ask("POST", PATH, body)).body["recipient"]["id"]
+            assert new in await ids(search=city)
+            disabled = await made.house.ask("PATCH", f"{PATH}/{new}", {"status": "disabled"})
+            assert disabled.status == 200
+            assert new in await ids(status="disabled")
+
+        await asyncio.gather(*(client(number, some[number::4]) for number in range(4)))
+        before = made.calls()
+        got = await made.list(orderBy="id", sortBy="asc", pageSize=1000)
+        assert ids_of(got) == sorted(each.id for each in made.there())
+        assert made.calls() - before <= MOST
+
+
+def _undated(service: Service) -> Handle:
+    """A service whose update dates do not move with a recipient's accounts."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        dates = {each.id: each.updated_at for each in service.world().recipients.values()}
+        answer = await Face(service).handle(request)
+        if "/accounts" in request.path and request.method != "GET":
+            for each in service.world().recipients.values():
+                each.updated_at = dates.get(each.id, each.updated_at)
+        return answer
+
+    return handle
+
+
+WALLET = {"primary": {"method": "wallet"}, "accounts": {"wallet": {"address": "a@example.com"}}}
+WALLETS = {"payoutMethod": "wallet", "orderBy": "city", "pageSize": 1000}
+
+
+async def test_an_account_that_no_update_date_tells_of_is_in_the_next_list(tmp_path: Path) -> None:
+    async with town(tmp_path, seeded=400, index=True, handle=_undated) as made:
+        legacy, signed = [
+            each for each in made.there() if each.primary is None and each.status != "suspended"
+        ][:2]
+        assert not {legacy.id, signed.id} & set(await made.ids(**WALLETS))
+        path = f"{PATH}/{legacy.id}/payout-methods"
+        assert (await made.house.ask("POST", path, WALLET)).status == 200
+        assert legacy.id in await made.ids(**WALLETS)
+        account = {"type": "wallet", "emailAddress": "b@example.com", "primary": True}
+        assert await _signed(made, "POST", f"{PATH}/{signed.id}/accounts", account) == 200
+        assert signed.id in await made.ids(**WALLETS)
+        before = made.calls()
+        await made.list(**WALLETS)
+        assert made.calls() - before <= MOST
+
+
+async def _signed(made: Town, method: str, target: str, body: Any) -> int:
+    data = json.dumps(body).encode()
+    lines = CLIENT.headers(method, target, data, stamp=int(time.time()))
+    headers = dict(line.split(": ", 1) for line in lines) | {"Content-Type": "application/json"}
+    url = URL(made.house.running.url + target, encoded=True)
+    async with made.house.session.request(method, url, data=data, headers=headers) as answer:
+        return answer.status
+
+
+async def test_the_journal_tells_other_processes_what_was_changed(tmp_path: Path) -> None:
+    async with (
+        town(tmp_path, seeded=120) as made,
+        open_store(made.house.settings.state) as store,
+    ):
+        each = next(each for each in made.there() if each.primary is None)
+        elsewhere, another = Elsewhere(store, OWNER), Elsewhere(store, Owner("bolt", "sandbox"))
+        assert not await elsewhere()
+        path = f"{PATH}/{each.id}/payout-methods"
+        assert (await made.house.ask("POST", path, WALLET)).status == 200
+        assert await elsewhere() == {each.id}
+        assert not await another()
+        await eventually(lambda: _is_told(elsewhere), seconds=30)
+
+
+async def _is_told(elsewhere: Elsewhere) -> bool:
+    return not await elsewhere()
+
+
+async def test_what_one_process_changed_is_in_the_next_list_of_another(
+    postgres: State,  # noqa: F811 - the fixture
+    tmp_path: Path,
+) -> None:
+    """Two gateways on one state, and a service whose dates do not tell of accounts."""
+    service = Service(seed=1)
+    service.seed_recipients(400, seed=7)
+    its = {"url": postgres.url, "encryption_key_file": str(postgres.encryption_key_file)}
+    async with (
+        serving(_undated(service)) as url,
+        open_house(tmp_path, url, state=its, lists={"index": True}) as house,
+        run(house.settings) as running,
+    ):
+        here, there = Town(house, service), Town(replace(house, running=running), service)
+        for made in (here, there):
+            await made.list(**WALLETS)
+        one, gone = [
+            each for each in here.there() if each.primary is None and each.status != "suspended"
+        ][:2]
+        path = f"{PATH}/{one.id}/payout-methods"
+        assert (await here.house.ask("POST", path, WALLET)).status == 200
+        assert one.id in await there.ids(**WALLETS)
+        assert (await here.house.ask("DELETE", f"{PATH}/{gone.id}")).status == 200
+        got = await there.list(orderBy="id", sortBy="asc", pageSize=1000)
+        assert ids_of(got) == sorted(each.id for each in there.there())
+
+
+async def test_nothing_of_the_index_is_stored(tmp_path: Path) -> None:
+    async with town(tmp_path, seeded=400, index=True) as made:
+        got = await made.list(**BY_CITY)
+        assert made.calls() > MOST
+        email = got.body["recipients"][0]["email"]
+    held = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert held
+    assert not [one for one in held if email.encode() in one]
+
+
+async def test_a_question_of_the_service_s_own_is_one_call_all_the_same(warm: Town) -> None:
+    before = warm.calls()
+    await warm.list(orderBy="name")
+    # A service that lists its archive can answer none by itself.
+    assert warm.calls() - before == (2 if warm.lists_archived else 1)
+
+
+async def test_an_operator_s_command_drops_the_index_of_a_running_gateway(tmp_path: Path) -> None:
+    async with post(tmp_path, sections={"lists": {"index": True}}) as here:
+        here.service.seed_recipients(600, seed=7)
+
+        async def cost() -> int:
+            before = here.sent("GET", PATH)
+            got = await here.house.ask("GET", f"{PATH}?orderBy=city")
+            assert got.status == 200
+            return here.sent("GET", PATH) - before
+
+        assert await cost() > MOST
+        assert await cost() <= MOST
+        told = await here.told("index", "drop", "--merchant", "demo")
+        assert told == {"merchant": "demo", "environment": None}
+
+        async def is_dropped() -> bool:
+            return await cost() > MOST
+
+        await eventually(is_dropped, seconds=30)
+        assert await cost() <= MOST
+        said = await here.says("index", "drop", "--environment", "sandbox")
+        assert "every merchant, sandbox" in said.output
+        said = await here.says("index", "drop", "--merchant", "nobody", code=2)
+        assert "no merchant of this name" in said.output
+
+
+async def test_off_the_list_is_read_for_each_question(tmp_path: Path) -> None:
+    async with town(tmp_path, seeded=600) as made:
+        costs = []
+        for _ in range(2):
+            before = made.calls()
+            await made.list(**BY_CITY)
+            costs.append(made.calls() - before)
+        assert costs[0] == costs[1] > MOST

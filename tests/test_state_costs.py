@@ -1,0 +1,116 @@
+"""How often a request goes to the state: by that its price goes, and here it cannot creep back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from sqlite3 import Connection
+
+import pytest
+
+from gateway.simulator import Service
+from gateway.store import Store
+from gateway.store import engine as engines
+from tests.payday import done, make_batch, make_recipient, open_town
+from tests.sockets import until
+
+TABLES = ("journal", "writes", "remembered", " ids")
+"""What requests write; the rest is written once in a while, however many there are."""
+
+
+class Ledger:
+    """What the one connection to an SQLite state was asked."""
+
+    def __init__(self) -> None:
+        self._asked: list[str] = []
+        self._opened = engines.sqlite_connection
+
+    def opened(self, path: Path) -> Connection:
+        connection = self._opened(path)
+        connection.set_trace_callback(self._asked.append)
+        return connection
+
+    @property
+    def answered(self) -> int:
+        """How many undertakings are noted as over."""
+        return sum(one.startswith("UPDATE journal SET state='answered'") for one in self._asked)
+
+    @contextmanager
+    def page(self) -> Iterator[list[list[str]]]:
+        """The transactions meanwhile that are about requests: the statements of each."""
+        found: list[list[str]] = []
+        first = len(self._asked)
+        yield found
+        for one in self._asked[first:]:
+            if one.startswith("BEGIN"):
+                found.append([])
+            elif found and not one.startswith(("COMMIT", "ROLLBACK", "PRAGMA")):
+                found[-1].append(one)
+        found[:] = [some for some in found if any(name in one for one in some for name in TABLES)]
+
+
+def commits(transactions: list[list[str]]) -> int:
+    return sum(any(not one.startswith("SELECT") for one in some) for some in transactions)
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    made = Ledger()
+    monkeypatch.setattr(engines, "sqlite_connection", made.opened)
+    # Whatever goes round by itself looks there too.
+    for where in ("settling.SWEEP_SECONDS", "guard.LOOK_SECONDS"):
+        monkeypatch.setattr(f"gateway.{where}", 3600.0)
+    return made
+
+
+async def test_a_read_looks_up_what_is_remembered_and_nothing_else(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
+        recipient = await make_recipient(house)
+        await done(house, "GET", f"/recipients/{recipient}")
+        with ledger.page() as read:
+            await done(house, "GET", f"/recipients/{recipient}")
+        assert (commits(read), sum(map(len, read))) == (0, 1), read
+
+
+async def test_a_write_is_committed_where_it_must_be_and_no_more_often(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """Entered; what was made remembered, before more is read; done, with the ids that it is called
+    by; and that the answer has come, with what else is committed then.
+    """
+    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
+        recipient = await make_recipient(house)
+        await make_batch(house, recipient, "1.00")
+        await until(lambda: ledger.answered == 2)
+        with ledger.page() as written:
+            await make_batch(house, recipient, "2.00")
+            await until(lambda: ledger.answered == 3)
+        assert commits(written) == 4, written
+        assert sum(map(len, written)) <= 20, written
+
+
+async def test_requests_do_not_go_by_way_of_sqlalchemy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each transaction there takes many hand-overs to a thread."""
+    asked: list[str] = []
+    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
+        recipient = await make_recipient(house)
+        await make_batch(house, recipient, "1.00")
+        for name in ("read", "write"):
+            plain = getattr(Store, name)
+
+            def noted(store: Store, name: str = name, plain: object = plain) -> object:
+                task = asyncio.current_task()
+                asked.append(f"{name} by {task.get_coro().__qualname__ if task else ''}")
+                return plain(store)  # type: ignore[operator]
+
+            monkeypatch.setattr(Store, name, noted)
+        await done(house, "GET", f"/recipients/{recipient}")
+        await make_batch(house, recipient, "2.00")
+        its = [one for one in asked if "RequestHandler" in one]
+    assert its == []

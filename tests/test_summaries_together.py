@@ -1,0 +1,100 @@
+"""Operations that read several summaries read them side by side.
+
+The service holds back every answer until as many are asked for as are read together; one after
+another they would never be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from gateway.player import SIDE_BY_SIDE
+from gateway.store import Ledger, open_store
+from mappings.batch_reads import SLICE
+from tests.house import House, open_house
+from tests.test_cases import OWNER
+
+MANY = SLICE + SIDE_BY_SIDE
+"""Batches: more than one slice, and each slice a whole number of turns."""
+
+
+class HoldingService:
+    """Answers summaries when ``SIDE_BY_SIDE`` of them wait, with one payment each."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Barrier(SIDE_BY_SIDE)
+        self.deleted: list[str] = []
+        self.read: list[str] = []
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        if request.path == "/v1/batches":
+            return web.json_response({"ok": False, "errors": []}, status=404)
+        id_ = request.path.split("/")[3]
+        if request.method == "DELETE":
+            self.deleted.append(id_)
+            return web.json_response({"ok": True})
+        self.read.append(id_)
+        assert not self.deleted, "all are checked before the first is deleted"
+        async with asyncio.timeout(4):
+            await self.turn.wait()
+        payment = {"id": id_.replace("B", "P"), "recipient": {"id": "R-1"}, "memo": id_}
+        batch = {"id": id_, "status": "open", "payments": [payment]}
+        return web.json_response({"ok": True, "batchSummary": batch})
+
+
+@asynccontextmanager
+async def _open(folder: Path) -> AsyncIterator[tuple[House, HoldingService, list[str]]]:
+    """With as many batches in the ledger, the oldest first."""
+    service = HoldingService()
+    runner = web.ServerRunner(web.Server(service.answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with open_house(folder, url) as house:
+            async with open_store(house.settings.state) as store:
+                ids = await _remember(Ledger(store))
+            yield house, service, ids
+    finally:
+        await runner.cleanup()
+
+
+async def _remember(ledger: Ledger) -> list[str]:
+    ids = [f"B-{number:03}" for number in range(MANY)]
+    first = datetime(2026, 3, 1, tzinfo=UTC)
+    for number, id_ in enumerate(ids):
+        made = (first + timedelta(minutes=number)).isoformat()
+        facts = {"phase": "sent", "version": 1, "upstream": id_, "createdAt": made}
+        await ledger.record(OWNER, "batch", id_, facts)
+    return ids
+
+
+async def test_payments_of_all_batches_are_those_of_the_newest_first(tmp_path: Path) -> None:
+    async with _open(tmp_path) as (house, service, ids):
+        got = await house.ask("GET", f"/v1/payments?pageSize={MANY}")
+    assert got.status == 200, got.text
+    assert [payment["memo"] for payment in got.body["payments"]] == ids[::-1]
+    assert set(service.read[:SLICE]) == set(ids[-SLICE:]), "a slice is done before the next"
+
+
+async def test_batches_to_delete_are_all_read_before_the_first_is_deleted(tmp_path: Path) -> None:
+    async with _open(tmp_path) as (house, service, ids):
+        got = await house.ask("DELETE", "/v1/batches", {"ids": ids})
+    assert got.status == 200, got.text
+    assert sorted(service.read) == ids
+    assert service.deleted == ids
+
+
+@pytest.mark.parametrize("page_size", [SIDE_BY_SIDE, MANY])
+async def test_batches_of_a_page_are_read_together(page_size: int, tmp_path: Path) -> None:
+    async with _open(tmp_path) as (house, service, _ids):
+        got = await house.ask("GET", f"/v1/batches?pageSize={page_size}")
+    assert got.status == 200, got.text
+    assert len(service.read) == page_size

@@ -1,0 +1,96 @@
+"""Identical requests at two instances on one state: which are two, and which are one sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.settings import State
+from gateway.simulator import Fault, Service, Simulator, Switches, start
+from tests.gateway.store import conftest
+from tests.house import Got, House, open_house
+from tests.payday import make_recipient
+from tests.sockets import until
+
+database, postgres = conftest.database, conftest.postgres
+
+SLOW = 3
+"""Seconds after which the service answers what it carried out at once."""
+
+
+class Two:
+    """Two gateways on one PostgreSQL, and one service."""
+
+    def __init__(self, here: House, there: House, service: Service) -> None:
+        self.here, self.there, self.service = here, there, service
+        self.batch: dict[str, Any] = {}
+
+    async def prepare(self) -> None:
+        recipient = await make_recipient(self.here)
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "5.00"}
+        self.batch = {"sourceCurrency": "USD", "payments": [payment]}
+        self.service.faults.append(Fault("POST", "/v1/batches", answer_delay=SLOW))
+
+    def made(self) -> int:
+        return self.service.created["batch"]
+
+    async def post(self, house: House) -> Got:
+        return await house.ask("POST", "/v1/batches", self.batch)
+
+
+@pytest.fixture
+async def two(tmp_path: Path, postgres: State) -> AsyncIterator[Two]:
+    service = Service(seed=1, switches=Switches(inferred=True))
+    async with _served(service) as url, _opened(tmp_path, url, postgres) as here:
+        async with _opened(tmp_path, url, postgres) as there:
+            both = Two(here, there, service)
+            await both.prepare()
+            yield both
+
+
+@asynccontextmanager
+async def _served(service: Service) -> AsyncIterator[str]:
+    simulator: Simulator = await start(service=service)
+    try:
+        yield simulator.url
+    finally:
+        await simulator.stop()
+
+
+@asynccontextmanager
+async def _opened(folder: Path, url: str, state: State) -> AsyncIterator[House]:
+    async with open_house(folder, url, state=dict(state)) as house:
+        yield house
+
+
+async def test_two_whose_clients_both_wait_are_two(two: Two) -> None:
+    first = asyncio.ensure_future(two.post(two.here))
+    await until(lambda: two.made() == 1)
+    second = await two.post(two.there)
+    assert ((await first).status, second.status) == (200, 200)
+    assert (await first).body["batch"]["id"] != second.body["batch"]["id"]
+    assert two.made() == 2
+
+
+async def test_one_whose_client_has_gone_is_the_first_try_of_the_next(two: Two) -> None:
+    async with aiohttp.ClientSession() as session:
+        url = f"{two.here.running.url}/v1/batches"
+        headers = {"X-API-Key": two.here.api_key}
+        gone = asyncio.ensure_future(session.post(url, json=two.batch, headers=headers))
+        await until(lambda: two.made() == 1)
+        again = asyncio.ensure_future(two.post(two.there))
+        # It has asked, and is told nothing yet, when the first client goes.
+        await asyncio.sleep(0.5)
+        assert not again.done()
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+    answer = await again
+    assert (answer.status, answer.body["batch"]["amount"]) == (200, "5.00"), answer.text
+    assert two.made() == 1

@@ -1,0 +1,260 @@
+"""Writes that were sent and not answered: found out, never guessed, never sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Fault, Service, Simulator, Switches, start
+from tests.house import House, open_house
+from tests.operating import Ticks
+from tests.payday import make_batch, make_recipient
+from tests.sockets import until
+
+ADA = {"type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com"}
+PAYOUT = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {
+        "bank": {
+            "country": "US",
+            "currency": "USD",
+            "accountNum": "1234567",
+            "routing": "021000021",
+        }
+    },
+}
+
+
+@dataclass
+class Town:
+    house: House
+    service: Service
+    ticks: Ticks
+
+    def breaks(self, method: str, path: str, **what: Any) -> None:
+        self.service.faults.append(Fault(method, path, **what))
+
+    def waits(self) -> None:
+        """Until nothing that was sent can be executed any more."""
+        self.ticks.ahead += 60
+
+    def sent(self, method: str, path: str) -> int:
+        return len(self.service.calls(method, path))
+
+
+@asynccontextmanager
+async def town(folder: Path, seconds: float = 1, **switches: Any) -> AsyncIterator[Town]:
+    service = Service(switches=Switches(**switches), seed=1)
+    simulator: Simulator = await start(service=service)
+    ticks = Ticks()
+    try:
+        upstream = {"timeout_seconds": seconds}
+        async with open_house(folder, simulator.url, ticks, upstream=upstream) as house:
+            yield Town(house, service, ticks)
+    finally:
+        await simulator.stop()
+
+
+BROKEN = [
+    pytest.param({"close": "after"}, id="the connection drops after it was executed"),
+    pytest.param({"answer_delay": 3}, id="the answer does not come in time"),
+    pytest.param({"status": 200, "body": b'{"ok":tr', "executes": True}, id="half an answer comes"),
+    pytest.param({"status": 502, "body": b"<html>", "executes": True}, id="a proxy's page comes"),
+]
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_create_that_happened_is_adopted_and_its_answer_given_to_the_retry(
+    fault: dict[str, Any], tmp_path: Path
+) -> None:
+    async with town(tmp_path) as here:
+        here.breaks("POST", "/v1/recipients", **fault)
+        first = await here.house.ask("POST", "/v1/recipients", ADA)
+        assert (first.status, first.body["errors"][0]["code"]) == (500, "internal_server_error")
+        assert "unknown" in first.body["errors"][0]["message"]
+        again = await here.house.ask("POST", "/v1/recipients", ADA)
+        assert again.status == 200, again.text
+        listed = await here.house.ask("GET", "/v1/recipients")
+        assert [one["id"] for one in listed.body["recipients"]] == [again.body["recipient"]["id"]]
+        assert here.service.created["recipient"] == 1
+        assert here.sent("POST", "/v1/recipients") <= 1  # one that is still held up is not counted
+
+
+@pytest.mark.parametrize("fault", [{"close": "before"}, {"status": 524, "body": b"<html>"}])
+async def test_a_create_that_did_not_happen_is_sent_again_only_when_that_is_sure(
+    fault: dict[str, Any], tmp_path: Path
+) -> None:
+    async with town(tmp_path) as here:
+        here.breaks("POST", "/v1/recipients", **fault)
+        first = await here.house.ask("POST", "/v1/recipients", ADA)
+        assert first.status == 500
+        again = await here.house.ask("POST", "/v1/recipients", ADA)
+        assert again.status == 500
+        assert 1 <= int(again.headers["Retry-After"]) <= 60
+        assert here.sent("POST", "/v1/recipients") == 1
+        here.waits()
+        last = await here.house.ask("POST", "/v1/recipients", ADA)
+        assert last.status == 200, last.text
+        assert here.service.created["recipient"] == 1
+
+
+async def test_two_identical_requests_that_were_both_answered_are_two(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        for _ in range(2):
+            assert (await here.house.ask("POST", "/v1/recipients", ADA)).status == 200
+        both = await asyncio.gather(
+            *(here.house.ask("POST", "/v1/recipients", ADA) for _ in range(2))
+        )
+        assert [one.status for one in both] == [200, 200]
+        assert here.service.created["recipient"] == 4
+
+
+async def test_two_identical_creates_of_which_one_was_lost_are_told_apart(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        assert (await here.house.ask("POST", "/v1/recipients", ADA)).status == 200
+        here.breaks("POST", "/v1/recipients", close="before")
+        assert (await here.house.ask("POST", "/v1/recipients", ADA)).status == 500
+        here.waits()
+        assert (await here.house.ask("POST", "/v1/recipients", ADA)).status == 200
+        assert here.service.created["recipient"] == 2
+
+
+async def test_a_start_that_was_not_answered_is_read_before_anything_is_sent_again(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path) as here:
+        recipient = await make_recipient(here.house)
+        batch = await make_batch(here.house, recipient, "10.00")
+        here.breaks("POST", "/v1/batches/*/start-processing", close="after")
+        path = f"/v1/batches/{batch}/start-processing"
+        assert (await here.house.ask("POST", path)).status == 500
+        again = await here.house.ask("POST", path)
+        assert (again.status, again.body["batch"]["status"]) == (200, "processing")
+        assert len(here.service.starts) == 1
+        assert here.sent("POST", "/v1/batches/*/start-processing") == 1
+        third = await here.house.ask("POST", path)
+        assert third.body["errors"][0]["code"] == "invalid_status"
+
+
+async def test_the_next_write_on_a_batch_settles_the_one_before(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        recipient = await make_recipient(here.house)
+        batch = await make_batch(here.house, recipient, "10.00")
+        here.breaks("POST", "/v1/batches/*/start-processing", close="before")
+        assert (await here.house.ask("POST", f"/v1/batches/{batch}/start-processing")).status == 500
+        early = await here.house.ask("DELETE", f"/v1/batches/{batch}")
+        assert (early.status, early.body["errors"][0]["code"]) == (500, "internal_server_error")
+        here.waits()
+        late = await here.house.ask("DELETE", f"/v1/batches/{batch}")
+        assert late.status == 200, late.text
+        assert here.service.starts == []
+
+
+async def test_a_lost_batch_stays_unsettled_where_the_service_lists_none(tmp_path: Path) -> None:
+    async with town(tmp_path, inferred=False) as here:
+        recipient = await make_recipient(here.house)
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
+        }
+        here.breaks("POST", "/v1/batches", close="after")
+        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
+        here.waits()
+        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
+        assert here.sent("POST", "/v1/batches") == 1
+        other = {**body, "description": "another"}
+        assert (await here.house.ask("POST", "/v1/batches", other)).status == 200
+
+
+async def test_a_lost_batch_is_found_in_the_service_s_list(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        recipient = await make_recipient(here.house)
+        await make_batch(here.house, recipient, "10.00")
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
+        }
+        here.breaks("POST", "/v1/batches", close="after")
+        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
+        again = await here.house.ask("POST", "/v1/batches", body)
+        assert again.status == 200, again.text
+        assert again.body["batch"]["amount"] == "10.00"
+        assert here.service.created["batch"] == 2
+
+
+async def test_a_payout_whose_answer_was_lost_is_carried_on_without_its_client(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path) as here:
+        here.breaks("POST", "/v1/recipients/*/accounts", close="after")
+        body = {**ADA, "payout": PAYOUT}
+        assert (await here.house.ask("POST", "/v1/recipients", body)).status == 500
+        await until(lambda: here.sent("GET", "/v1/recipients/*") > 0)
+        again = await here.house.ask("POST", "/v1/recipients", body)
+        assert again.status == 200, again.text
+        assert again.body["recipient"]["payout"]["accounts"]["bank"]["accountNum"].endswith("67")
+        assert here.service.created["account"] == here.service.created["recipient"] == 1
+
+
+async def test_an_idempotency_key_gives_the_first_answer_again(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        key = {"Idempotency-Key": "payday-1"}
+        first = await here.house.ask("POST", "/v1/recipients", ADA, headers=key)
+        again = await here.house.ask("POST", "/v1/recipients", ADA, headers=key)
+        assert first.status == again.status == 200
+        assert first.text == again.text
+        assert here.service.created["recipient"] == 1
+        other = await here.house.ask(
+            "POST", "/v1/recipients", {**ADA, "firstName": "Augusta"}, headers=key
+        )
+        assert (other.status, other.body["errors"][0]["code"]) == (406, "invalid_field")
+        both = await asyncio.gather(
+            *(
+                here.house.ask(
+                    "POST", "/v1/recipients", ADA, headers={"Idempotency-Key": "payday-2"}
+                )
+                for _ in range(3)
+            )
+        )
+        assert len({one.text for one in both}) == 1
+        assert here.service.created["recipient"] == 2
+
+
+async def test_a_client_that_went_away_finds_its_answer_when_it_comes_again(tmp_path: Path) -> None:
+    async with town(tmp_path, 5) as here:
+        here.breaks("POST", "/v1/recipients", answer_delay=0.5)
+        asking = asyncio.ensure_future(here.house.ask("POST", "/v1/recipients", ADA))
+        await until(lambda: here.service.created["recipient"] == 1)
+        asking.cancel()
+        await asyncio.sleep(0.1)
+        again = await here.house.ask("POST", "/v1/recipients", ADA)
+        assert again.status == 200, again.text
+        assert here.service.created["recipient"] == 1
+
+
+async def test_a_client_that_went_away_before_anything_was_sent_is_served_when_it_comes_again(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, 5) as here:
+        recipient = await make_recipient(here.house)
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [
+                {"recipient": {"email": "ada@example.com"}, "sourceAmount": "10.00"},
+                {"recipient": {"id": recipient}, "sourceAmount": "10.00"},
+            ],
+        }
+        here.breaks("GET", "/v1/recipients", answer_delay=0.5)
+        asking = asyncio.ensure_future(here.house.ask("POST", "/v1/batches", body))
+        await asyncio.sleep(0.2)
+        asking.cancel()
+        again = await here.house.ask("POST", "/v1/batches", body)
+        assert again.status == 200, again.text
+        await asyncio.sleep(0.5)
+        assert here.service.created["batch"] == 1
