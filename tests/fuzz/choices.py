@@ -1,0 +1,28 @@
+"""Bytes as a row of choices, so that what a fuzzer finds is found again without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+One = TypeVar("One")
+
+
+class Choices:
+    """Past the end of the bytes every choice is the first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._place = 0
+
+    def number(self, below: int) -> int:
+        size = 1 if below <= 256 else 2
+        taken = self._data[self._place : self._place + size]
+        self._place += size
+        return int.from_bytes(taken, "big") % below
+
+    def one_of(self, those: Sequence[One]) -> One:
+        return those[self.number(len(those))]
+
+    def rest(self) -> bytes:
+        return self._data[self._place :]

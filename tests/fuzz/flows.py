@@ -1,0 +1,271 @@
+"""The translators: any body, any luck with the service, and only calls that may be made.
+
+The bytes choose an operation, what is odd in its body (or the whole body), its query, and which of
+its steps fail, and how. An imagined service answers the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway import wire
+from gateway.call_targets import Targets
+from gateway.upstream import TARGET
+from mappings import OPERATIONS, UNLISTED, errors, kinds
+from mappings.current import endpoint_of
+from mappings.examples import Imagined
+from mappings.grammar import (
+    Answer,
+    Call,
+    Conflict,
+    Failure,
+    Flow,
+    Invalid,
+    Manners,
+    NoSuchOperation,
+    Operation,
+    Problem,
+    Recall,
+    Record,
+    Refused,
+    Request,
+    Step,
+    Together,
+    Unknown,
+    Unreachable,
+    Vocabulary,
+)
+from tests import odd
+from tests.fuzz.choices import Choices
+
+MOST_STEPS = 400
+ALL = (*OPERATIONS, *UNLISTED)
+TARGETS = Targets(Vocabulary())
+NAMES = {
+    "recipient": "R-EXAMPLE",
+    "batch": "B-EXAMPLE",
+    "payment": "P-EXAMPLE0",
+    "other": "P-EXAMPLE1",
+}
+AMOUNTS = ("amount", "sourceAmount", "targetAmount")
+UNMASKED = ("accountNum", "iban", "branchId", "bankId", "passport", "value")
+FAILURES = (
+    lambda: Refused(400, [Problem("invalid_field", "no", "accountNum")]),
+    lambda: Refused(400, [Problem("empty_field", "no", "accountNum")]),
+    lambda: Refused(400, [Problem("invalid_status", "no")]),
+    lambda: Refused(404, [Problem("not_found", "no")]),
+    lambda: Refused(401, [Problem("invalid_api_key", "no")]),
+    lambda: Refused(429, [], retry_after="7"),
+    lambda: Refused(500),
+    lambda: Unreachable("down"),
+    lambda: Unknown("lost"),
+)
+
+_WHOM = {"id": "R-EXAMPLE", "name": "Ada Example", "email": "ada@example.com"}
+_MADE = "2026-01-01T00:00:00.000Z"
+_SENT = {
+    "phase": "sent",
+    "version": 1,
+    "upstream": "B-EXAMPLE",
+    "currency": "USD",
+    "createdAt": _MADE,
+}
+_ENTRIES = {
+    "entries": [
+        {"id": "P-EXAMPLE0", "recipient": _WHOM, "sourceAmount": "100.00", "createdAt": _MADE},
+        {"id": "P-EXAMPLE1", "recipient": _WHOM, "targetAmount": "100.00", "targetCurrency": "EUR"},
+    ]
+}
+STATES: tuple[Mapping[tuple[str, str], Mapping[str, Any]], ...] = (
+    {},
+    {("batch", "B-EXAMPLE"): _SENT, ("payments", "B-EXAMPLE"): _ENTRIES},
+    {("batch", "B-EXAMPLE"): {**_SENT, "upstream": None, "phase": "draft"},
+     ("payments", "B-EXAMPLE"): _ENTRIES},
+    {("batch", "B-EXAMPLE"): {**_SENT, "phase": "editing", "since": _MADE}},
+    {("batch", "B-EXAMPLE"): {**_SENT, "phase": "deleted"}},
+    {("recipient", "R-EXAMPLE"): {"status": "disabled", "holdup": {"limit": 5, "active": True}}},
+    {("recipient", "R-EXAMPLE"): {"deleted": True, "still_there": True}},
+    {("country", "DE"): {"account_number": True}},
+)  # fmt: skip
+"""What the ledger may know at the beginning."""
+
+
+def check(data: bytes) -> None:
+    choices = Choices(data)
+    operation = choices.one_of(ALL)
+    try:
+        body, problems = _body(operation, choices)
+    except Invalid as invalid:
+        _assert_legacy(invalid)
+        return
+    request = Request(
+        now=datetime(2026, 1, 1, tzinfo=UTC),
+        seed="fuzz",
+        ids={"id": _id(operation), "payment": "P-EXAMPLE0", "code": "CA"},
+        query=_query(operation, choices),
+        body=body,
+        manners=Manners(
+            government_ids=choices.one_of(("keep", "replace")),
+            holdup=choices.one_of(("remember", "refuse")),
+            primary_currency=choices.one_of(("both", "flat", "nested")),
+            account_number_from_iban=choices.one_of(("auto", "always", "never")),
+            verify_before_start=choices.one_of(("warn", "refuse", "off")),
+        ),
+        problems=problems,
+    )
+    try:
+        answer = _played(operation.flow(request), request, choices)
+    except Failure as failure:
+        _assert_legacy(failure)
+    else:
+        wire.write(dict(answer.body))
+
+
+def _id(operation: Operation) -> str:
+    return {"recipients": "R-EXAMPLE", "batches": "B-EXAMPLE"}.get(
+        operation.path.split("/")[1], "P-EXAMPLE0"
+    )
+
+
+def _body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Problem, ...]]:
+    if operation.takes is None:
+        return None, ()
+    if choices.number(4) == 0:
+        try:
+            return kinds.read(operation.takes, wire.read(choices.rest()))
+        except wire.Unreadable:
+            raise Invalid(Problem("invalid_field", "no JSON")) from None
+    whole = [body for method, path, body in odd.OPERATIONS if _is(operation, method, path)]
+    body = choices.one_of(whole)
+    for _ in range(choices.number(4)):
+        place = choices.one_of(list(odd.places(body)))
+        body = odd.spoiled(body, place, choices.one_of(odd.ODD))
+    text = odd.written(body)
+    for name, id_ in NAMES.items():
+        text = text.replace(f"{{{name}}}", id_)
+    try:
+        return kinds.read(operation.takes, wire.read(text.encode()))
+    except wire.Unreadable:
+        raise Invalid(Problem("invalid_field", "no JSON")) from None
+
+
+def _is(operation: Operation, method: str, path: str) -> bool:
+    shape = re.sub(r"\{\w+\}", "*", operation.path)
+    return operation.method == method and shape == re.sub(r"\{\w+\}", "*", path)
+
+
+def _query(operation: Operation, choices: Choices) -> dict[str, str]:
+    names = list(getattr(operation.query, "__annotations__", {}))
+    texts = [one for one in odd.ODD if isinstance(one, str) and one.strip()]
+    return (
+        {choices.one_of(names): choices.one_of(texts) for _ in range(choices.number(4))}
+        if names
+        else {}
+    )
+
+
+def _played(flow: Flow, request: Request, choices: Choices) -> Answer:
+    imagined, given, failure = Imagined(request.body), None, None
+    ledger = Memory(choices.one_of(STATES))
+    for _ in range(MOST_STEPS):
+        try:
+            step = flow.throw(failure) if failure else flow.send(given)
+        except StopIteration as stop:
+            answer: Answer = stop.value
+            assert isinstance(answer, Answer)
+            return answer
+        if request.problems and isinstance(step, Call) and not step.reads:
+            raise Invalid(*request.problems)
+        _assert_may_be_made(step, request)
+        failure = _failure(step, choices)
+        given = None if failure else _given(step, imagined, ledger, choices)
+    raise AssertionError("a flow that does not end")
+
+
+class Memory:
+    """A ledger for one flow."""
+
+    def __init__(self, facts: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+        self._facts = {place: dict(known) for place, known in facts.items()}
+
+    def recall(self, step: Recall) -> dict[str, Any]:
+        if step.id is not None:
+            return dict(self._facts.get((step.kind, step.id), {}))
+        those = {id_: known for (kind, id_), known in self._facts.items() if kind == step.kind}
+        return {id_: known for id_, known in those.items() if step.ids is None or id_ in step.ids}
+
+    def record(self, step: Record) -> None:
+        for one in (step, *step.also):
+            known = {**self._facts.get((one.kind, one.id), {}), **one.facts}
+            wire.write(known)  # what is remembered is JSON
+            self._facts[one.kind, one.id] = {
+                name: fact for name, fact in known.items() if fact is not None
+            }
+
+
+def _failure(step: Step, choices: Choices) -> Failure | None:
+    if isinstance(step, Record) and step.find and choices.number(8) == 1:
+        return Conflict(step.kind)
+    if not isinstance(step, Call) or choices.number(6) != 1:
+        return None
+    if step.witness is not None and choices.number(2) == 1:
+        return NoSuchOperation(step.path)
+    return choices.one_of(FAILURES)()
+
+
+def _given(step: Step, imagined: Imagined, ledger: Memory, choices: Choices) -> Any:
+    if isinstance(step, Recall):
+        return {} if step.kind == "legacy id" else ledger.recall(step)
+    if isinstance(step, Record):
+        return ledger.record(step)
+    given = imagined.given(step)
+    if isinstance(step, Together):
+        return [choices.one_of(FAILURES)() if choices.number(12) == 1 else one for one in given]
+    return given
+
+
+# What no call may be
+
+
+def _assert_may_be_made(step: Step, request: Request) -> None:
+    for call in (
+        step.calls if isinstance(step, Together) else [step] if isinstance(step, Call) else []
+    ):
+        endpoint = endpoint_of(call.method, call.path)
+        assert TARGET.fullmatch(TARGETS.of(call, endpoint)), call.path
+        assert call.reads or isinstance(step, Call), "writes are made one after the other"
+        if call.body is not None:
+            assert wire.read(wire.write(call.body)) == call.body
+            _assert_exact_and_unmasked(call, request)
+
+
+def _assert_exact_and_unmasked(call: Call, request: Request) -> None:
+    sent = {value for name, value in _leaves(request.body) if name in AMOUNTS}
+    for name, value in _leaves(call.body):
+        if name in AMOUNTS:
+            assert isinstance(value, str), "an amount travels as text"
+            assert value in sent or value == "100.00", "no amount that the client did not write"
+        if name in UNMASKED:
+            assert "*" not in str(value), name
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _leaves(one, key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _leaves(one, name)
+    else:
+        yield name, value
+
+
+def _assert_legacy(failure: Failure) -> None:
+    told = errors.answer(failure)
+    assert told.status in {*errors.STATUS.values(), 413}
+    assert told.problems
+    assert all(one.code in errors.STATUS for one in told.problems)
+    wire.write(told.body())

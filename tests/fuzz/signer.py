@@ -1,0 +1,63 @@
+"""The signer: what is signed is what is sent, and the simulator's own lines agree.
+
+A signature is checked by the simulator, which shares no code with the gateway, over the very bytes
+of the request; one byte changed, and it is refused.
+"""
+
+from __future__ import annotations
+
+from yarl import URL
+
+from gateway.keyed import Keyed
+from gateway.settings import CurrentWords
+from gateway.signing import Pair, in_form, signature, signed_headers, signed_text
+from gateway.simulator.refusals import Refusal
+from gateway.simulator.signature import caller, signed_part
+from gateway.simulator.switches import Key, Switches, Words
+from gateway.upstream import TARGET
+from tests.fuzz.choices import Choices
+
+PAIR = Pair("ACCESS", "secret-\u00fc")
+KEYS = {"ACCESS": Key(PAIR.access_key, PAIR.secret_key)}
+STAMP = 1_700_000_000
+ORIGIN = "http://service.example/prefix"
+
+
+def check(data: bytes) -> None:
+    choices = Choices(data)
+    method = choices.one_of(("GET", "POST", "PATCH", "DELETE", "put"))
+    form = choices.one_of(("path", "path-and-query"))
+    length = choices.number(64)
+    rest = choices.rest()
+    visible = bytes(0x21 + one % 94 for one in rest[:length])
+    target, body = f"/v1/{visible.decode()}", rest[length:]
+    if not TARGET.fullmatch(target):
+        return  # never sent: ``Upstream.send`` refuses it
+    sent = URL(f"{ORIGIN}{target.removesuffix('?')}", encoded=True).raw_path_qs
+    if sent != "/prefix" + target.removesuffix("?"):
+        return  # never sent: ``Attempt.sign`` refuses what would be sent otherwise than it is signed
+    signed = in_form(form, target.removesuffix("?"))
+    headers = signed_headers(
+        PAIR, CurrentWords(), stamp=STAMP, method=method, target=signed, body=body
+    )
+    assert signed_text(STAMP, method, signed, body) == (
+        b"%d\n%s\n%s\n%s\n" % (STAMP, method.upper().encode(), signed.encode(), body)
+    )
+    on_the_wire = sent.removeprefix("/prefix")
+    assert _accepted(headers, method, on_the_wire, body, form)
+    changed = bytes([*body[:-1], body[-1] ^ 1]) if body else b"\0"
+    assert not _accepted(headers, method, on_the_wire, changed, form)
+    assert (
+        signature(Keyed(b"secret-u"), STAMP, method, signed, body) not in headers["Authorization"]
+    )
+
+
+def _accepted(headers: dict[str, str], method: str, target: str, body: bytes, form: str) -> bool:
+    part = signed_part(
+        target, Switches(signed_target="path" if form == "path" else "path-and-query")
+    )
+    try:
+        caller(KEYS, Words(), headers, now=STAMP, method=method, target=part, body=body)
+    except Refusal:
+        return False
+    return True

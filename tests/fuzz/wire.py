@@ -1,0 +1,44 @@
+"""The JSON reader: whatever comes is refused by its one error, or kept exactly."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+from gateway import wire
+
+
+def check(data: bytes) -> None:
+    try:
+        value = wire.read(data)
+    except wire.Unreadable:
+        return
+    _only_json(value)
+    written = wire.write(value)
+    again = wire.read(written)
+    assert again == value
+    assert wire.write(again) == written, "a second writing differs"
+    # What is read here, another reader reads as well; numbers aside, to the same value.
+    other = json.loads(data.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_refuse)
+    assert _same(value, other)
+
+
+def _only_json(value: Any) -> None:
+    assert value is None or isinstance(value, str | int | Decimal | dict | list), type(value)
+    for one in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        _only_json(one)
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, dict):
+        return list(ours) == list(theirs) and all(_same(ours[name], theirs[name]) for name in ours)
+    if isinstance(ours, list):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    return bool(ours == theirs) and isinstance(ours, bool) == isinstance(theirs, bool)
+
+
+def _refuse(word: str) -> Any:
+    raise AssertionError(f"{word} was read")

@@ -1,0 +1,123 @@
+"""`make proof`: random sequences for as long as there is time, and how much was compared.
+
+It goes on where something differs, tells each difference once, and at its end the shortest sequence
+that shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import structlog
+import uvloop
+
+from tests.proof.drawing import drawn
+from tests.proof.findings import Findings, Kind, shortest
+from tests.proof.named import NAMED
+from tests.proof.sequences import Asking, sequences
+from tests.proof.worlds import OWN_WORDS, Tally, Worlds, open_worlds, told
+
+AT_A_TIME = 100
+"""Sequences, before both worlds are made anew."""
+SPEAKS_EVERY_SECONDS = 300
+IN_MEMORY = Path("/dev/shm")
+"""No power failure is waited for here: what waits for a disk asks less."""
+
+LONG = sequences(least=10, most=40)
+"""What one thing does to another shows late."""
+
+Found = TypeVar("Found")
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(prog="tests.proof", description=__doc__)
+    arguments.add_argument("--seconds", type=float, default=3600)
+    arguments.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    given = arguments.parse_args()
+    tally, findings = Tally(), Findings()
+    began = time.monotonic()
+    click.echo(f"from seed {given.seed} on, for {given.seconds:g} s")
+    spoken, seed = began, given.seed
+    while (now := time.monotonic()) < began + given.seconds:
+        if now > spoken + SPEAKS_EVERY_SECONDS:
+            spoken = now
+            click.echo(f"{now - began:.0f} s: {tally.compared} answers compared")
+        for kind in _some(seed, tally, findings, began + given.seconds):
+            click.echo(f"seed {seed}: {' '.join(kind)}")
+        seed += 1
+    _tell(tally, time.monotonic() - began)
+    for kind, (its_seed, found, askings) in findings.first.items():
+        click.echo(f"\n{findings.count[kind]} times, first with seed {its_seed}, after")
+        shortest = _shortest(its_seed, kind, askings)
+        click.echo("\n".join(map(str, shortest)))
+        click.echo(told(found))
+    return 1 if findings.first else 0
+
+
+def _some(seed: int, tally: Tally, findings: Findings, ends: float) -> list[Kind]:
+    """Returns what was not found before."""
+    known = set(findings.first)
+
+    async def plays(worlds: Worlds) -> None:
+        worlds.tally = tally
+        for number in range(AT_A_TIME):
+            if time.monotonic() > ends:
+                return
+            askings = drawn(LONG, f"{seed} {number}")
+            findings.add(seed, await worlds.play(askings), askings)
+
+    _in_worlds(seed, AT_A_TIME, plays)
+    return [kind for kind in findings.first if kind not in known]
+
+
+def _in_worlds(seed: int, merchants: int, plays: Callable[[Worlds], Awaitable[Found]]) -> Found:
+    async def within(folder: Path) -> Found:
+        # Every other time the service has words of its own.
+        words = OWN_WORDS if seed % 2 else {}
+        async with open_worlds(folder, merchants, words) as worlds:
+            return await plays(worlds)
+
+    memory = IN_MEMORY if IN_MEMORY.is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(dir=memory) as folder,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        return runner.run(within(Path(folder)))
+
+
+def _shortest(seed: int, kind: Kind, askings: list[Asking]) -> list[Asking]:
+    """What of a sequence is needed for that kind of difference to be found."""
+
+    async def plays(worlds: Worlds) -> list[Asking]:
+        async def shows(tried: list[Asking]) -> bool:
+            found = await worlds.play(tried)
+            return bool(found) and found[0].kind == kind
+
+        return await shortest(askings, shows)
+
+    return _in_worlds(seed, len(askings), plays)
+
+
+def _tell(tally: Tally, seconds: float) -> None:
+    click.echo(f"\n{tally.compared} answers compared in {seconds:.0f} s")
+    for name, count in tally.operations.most_common():
+        click.echo(f"{count:8}  {name}")
+    click.echo(
+        "statuses: " + ", ".join(f"{status} {count}" for status, count in tally.statuses.items())
+    )
+    click.echo("differences that are named:")
+    for one in NAMED:
+        click.echo(f"{tally.named[one.name]:8}  {one.name} ({one.section}): {one.because}")
+
+
+if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    sys.exit(main())

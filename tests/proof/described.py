@@ -1,0 +1,156 @@
+"""Whether the description of the interface, `/openapi.json`, is that of what the legacy face answers.
+
+Half of the shapes of `mappings/` do nothing while a request is answered: they say what an answer
+carries. What they say is held against the answers of the legacy face, which knows nothing of them,
+and against what the legacy document lists.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gateway.compare.answer import Answer
+
+Description = Mapping[str, Any]
+
+_PAGES = ("page", "pageSize")
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "list_recipients": (
+        *_PAGES, "search", "orderBy", "sortBy", "startDate", "endDate", "status",
+        "complianceStatus", "country", "city", "payoutMethod", "payoutCurrency",
+    ),
+    "read_recipient_logs": _PAGES,
+    "read_recipient_payments": _PAGES,
+    "list_batches": (*_PAGES, "search"),
+    "list_batch_payments": (*_PAGES, "search"),
+    "list_payments": (*_PAGES, "search"),
+}  # fmt: skip
+"""Legacy interface, sections 4.1, 4.3 and 4.4; the last is in none, and takes what its like takes."""
+
+KEYLESS = "read_country"
+"""The one operation of section 4 whose sample call carries no key."""
+
+CODES: Mapping[int, frozenset[str]] = {
+    403: frozenset({"invalid_api_key", "not_authorized"}),
+    404: frozenset({"not_found"}),
+    406: frozenset({"invalid_status", "invalid_field", "empty_field", "expired_quote"}),
+    429: frozenset({"rate_limit_exceeded"}),
+    500: frozenset({"internal_server_error"}),
+}
+"""Legacy interface, section 7; ``invalid_token`` (401) is never given."""
+
+PASSED_ON = "read_recipient_logs activities[]."
+"""An entry of a log passes as it is: the description names no more than may be changed in it."""
+
+
+def shown_by(operation: str, method: str, answer: Answer) -> Iterator[str]:
+    """The fields of a good answer, each with the operation's name before it; and the method."""
+    if operation and answer.is_good:
+        yield f"{operation} by {method}"
+        yield from (f"{operation} {field}" for field in _fields(json.loads(answer.body)))
+
+
+def _fields(value: Any, place: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            where = f"{place}.{name}" if place else name
+            yield where
+            yield from _fields(inner, where)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _fields(inner, f"{place}[]")
+
+
+def differs(description: Description, shown: Iterable[str]) -> str:
+    """What is described and not shown, shown and not described, or not as a document has it."""
+    try:
+        return next(_differences(description, shown), "")
+    except (KeyError, TypeError, re.error) as error:
+        return f"{type(error).__name__} {error}"
+
+
+def _differences(description: Description, shown: Iterable[str]) -> Iterator[str]:
+    operations = [one for path in description["paths"].values() for one in path.values()]
+    told = {one["operationId"]: one for one in operations}
+    described = {
+        f"{one['operationId']} by {method.upper()}"
+        for path in description["paths"].values()
+        for method, one in path.items()
+    } | {
+        f"{name} {field}"
+        for name, one in told.items()
+        for field in _described(_schema_of(one), description)
+    }
+    known = {_as_described(one, described) for one in shown}
+    strange = (one for one in sorted(known - described) if not one.startswith(PASSED_ON))
+    yield from (f"shown, and not described: {one}" for one in strange)
+    yield from (f"described, and not shown: {one}" for one in sorted(described - known))
+    for name, one in told.items():
+        asked = [each["name"] for each in one.get("parameters", ()) if each["in"] == "query"]
+        if asked != [*PARAMETERS.get(name, ())]:
+            yield f"parameters of {name}: {', '.join(asked)}"
+        if (one.get("security") == []) != (name == KEYLESS):
+            yield f"key of {name}"
+    yield from _wrong_failures(description)
+    yield from _wrong_currencies(description)
+
+
+def _schema_of(operation: Mapping[str, Any]) -> Mapping[str, Any]:
+    schema: Mapping[str, Any] = operation["responses"]["200"]["content"]["application/json"][
+        "schema"
+    ]
+    return schema
+
+
+def _described(
+    schema: Mapping[str, Any], description: Description, place: str = ""
+) -> Iterator[str]:
+    if reference := schema.get("$ref"):
+        schema = description["components"]["schemas"][reference.rpartition("/")[2]]
+    for one in schema.get("anyOf", ()):
+        yield from _described(one, description, place)
+    named = [*schema.get("properties", {}).items()]
+    if isinstance(each := schema.get("additionalProperties"), dict):
+        named.append(("*", each))
+    for name, inner in named:
+        where = f"{place}.{name}" if place else name
+        yield where
+        yield from _described(inner, description, where)
+    if "items" in schema:
+        yield from _described(schema["items"], description, f"{place}[]")
+
+
+def _as_described(field: str, described: set[str]) -> str:
+    """With ``*`` for a name that is a value, such as a currency's."""
+    operation, _, path = field.partition(" ")
+    known = f"{operation} "
+    for part in re.split(r"(?=\.)", path):
+        name = part.partition("[")[0]
+        if known + part not in described and f"{known}.*" in described:
+            part = part.replace(name, ".*", 1)  # noqa: PLW2901
+        known += part
+    return known
+
+
+def _wrong_failures(description: Description) -> Iterator[str]:
+    for status, codes in CODES.items():
+        failure = description["components"]["responses"][f"Failure{status}"]
+        schema = failure["content"]["application/json"]["schema"]
+        told = schema["properties"]["errors"]["items"]["properties"]["code"]["enum"]
+        if set(told) != codes:
+            yield f"codes of {status}: {', '.join(told)}"
+
+
+def _wrong_currencies(description: Description) -> Iterator[str]:
+    """Section 2: three letters; by its own example."""
+    for shape in ("BankBody", "PrimaryBody", "RecipientBody", "PaymentBody", "BatchBody"):
+        for name, field in description["components"]["schemas"][shape]["properties"].items():
+            if "currency" not in name.lower():
+                continue
+            pattern, examples = field.get("pattern", ""), field.get("examples", [])
+            words = [word for word in ("USD", "usd", "DOLLAR") if re.search(pattern, word)]
+            if words != ["USD"] or examples != ["USD"]:
+                yield f"kind of {shape}.{name}"

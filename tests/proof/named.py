@@ -1,0 +1,341 @@
+"""Every difference between the two worlds that is meant, with its reason: no wildcards."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.compare.answer import Answer
+from gateway.compare.differences import Difference
+from mappings import OPERATIONS
+
+Is = Callable[[Difference, Answer, Answer], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """``places`` are in normal form; ``when`` sees the difference, control's answer and candidate's."""
+
+    name: str
+    section: str
+    because: str
+    operations: frozenset[str]
+    kinds: frozenset[str]
+    places: frozenset[str]
+    when: Is = lambda _found, _own, _other: True
+
+    def is_it(self, operation: str, found: Difference, own: Answer, other: Answer) -> bool:
+        return (
+            operation in self.operations
+            and found.kind in self.kinds
+            and found.place in self.places
+            and self.when(found, own, other)
+        )
+
+
+EVERY = frozenset(one.name for one in OPERATIONS)
+WRITES_OF_PAYMENTS = frozenset({"create_batch", "update_batch", "create_payment", "update_payment"})
+WITH_PAYOUT = frozenset({"create_recipient", "update_recipient", "create_payout_method",
+                         "update_payout_method"})  # fmt: skip
+ERRORS = frozenset({"errors", "errors[]", "errors[].code", "errors[].field"})
+CHANGED = frozenset({"missing", "extra", "value", "order"})
+
+
+Told = tuple[str, str]
+"""An error of an answer: its code and its field, in normal form."""
+
+TOO_LITTLE = "less than the least amount"
+"""What both sides say of such an amount, and of no other; it stands for the code ``invalid_field``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Where both sides tell of ``field``, ``side`` may tell of the ``others`` as well."""
+
+    field: str
+    side: Literal["control", "candidate"]
+    others: frozenset[Told]
+
+    def explains(self, side: str, told: Told, both: set[str]) -> bool:
+        return side == self.side and told in self.others and self.field in both
+
+
+def _errors(answer: Answer) -> Counter[Told]:
+    """A payout stands by itself, or inside a recipient."""
+    errors = json.loads(answer.body).get("errors", [])
+    fields = (str(one.get("field", "")).removeprefix("payout.") for one in errors)
+    named = [re.sub(r"\[\d+\]", "[]", field) for field in fields]
+    return Counter(zip(map(_code, errors), named, strict=True))
+
+
+def _code(error: dict[str, str]) -> str:
+    return TOO_LITTLE if TOO_LITTLE in error["message"] else error["code"]
+
+
+_BESIDES: list[Beside] = []
+"""Every row there is: several reasons may meet in one answer."""
+
+
+def _beside(*rows: Beside) -> Is:
+    """Whether each error that one side alone tells stands beside one of both, as a row has it.
+
+    One of them as one of these rows has it, and the others perhaps for another reason that is named.
+    """
+    _BESIDES.extend(rows)
+
+    def when(_found: Difference, own: Answer, other: Answer) -> bool:
+        one, another = _errors(own), _errors(other)
+        both = {field for _code, field in one} & {field for _code, field in another}
+        alone = [("control", told) for told in one - another]
+        alone += [("candidate", told) for told in another - one]
+
+        def explained(by: Iterable[Beside], each: tuple[str, Told]) -> bool:
+            return any(row.explains(*each, both) for row in by)
+
+        is_ours = any(explained(rows, each) for each in alone)
+        return is_ours and all(explained(_BESIDES, each) for each in alone)
+
+    return when
+
+
+_PAYEES = frozenset({"payments[].recipient.id", "payments[].recipient.email",
+                     "recipient.id", "recipient.email"})  # fmt: skip
+
+
+def _cannot_be_paid(_found: Difference, own: Answer, other: Answer) -> bool:
+    """Whether one side tells who is not there, and the other who of the rest cannot be paid."""
+    one, another = _errors(own), _errors(other)
+    codes = {code for code, _field in one}, {code for code, _field in another}
+    fields = {field for _code, field in one | another}
+    return codes == ({"invalid_field"}, {"invalid_status"}) and fields <= _PAYEES
+
+
+def _as_many(_found: Difference, own: Answer, other: Answer) -> bool:
+    return _errors(own) == _errors(other)
+
+
+BANK_FIELD = "accounts.bank"
+
+
+def _missing(*fields: str) -> frozenset[Told]:
+    return frozenset(("empty_field", field) for field in fields)
+
+
+def _invalid(*fields: str) -> frozenset[Told]:
+    return frozenset(("invalid_field", field) for field in fields)
+
+
+PAYMENT_FIELDS = (
+    "recipient", "recipient.id", "recipient.email", "sourceAmount", "sourceCurrency", "targetAmount",
+    "targetCurrency", "memo",
+)  # fmt: skip
+CHANGED_FIELDS = tuple(
+    f"{row}.{field}"
+    for row in ("update_payments[]", "remove_payments[]")
+    for field in ("id", "sourceAmount", "targetAmount", "targetCurrency", "memo")
+)
+
+
+def _nobody(row: str) -> frozenset[Told]:
+    """Who a payment names, and cannot be paid."""
+    fields = (f"{row}recipient.id", f"{row}recipient.email")
+    return frozenset(
+        (code, field) for code in ("invalid_field", "invalid_status") for field in fields
+    )
+
+
+def _too_little(row: str) -> frozenset[Told]:
+    return frozenset((TOO_LITTLE, f"{row}{side}Amount") for side in ("source", "target"))
+
+
+LOGGED = b"logged elsewhere"
+"""Stands in a log that tells of the same call on both sides."""
+
+_LOG = frozenset(
+    {f"activities[].{name}" for name in ("id", "url", "method", "request", "response", "headers", "code")}
+    | {f"activities[].headers.{name}" for name in (
+        "Accept", "Accept-Encoding", "Host", "Connection", "Content-Type", "Content-Length",
+        "User-Agent", "X-API-Key", "X-Request-ID", "X-Request-Id", "Authorization",
+        "X-SVC-Timestamp")}
+    | {f"activities[].{name}" for name in ("createdAt", "statusCode", "status", "source", "message")}
+    | {"activities[]", "meta.pages", "meta.records"}
+)  # fmt: skip
+
+NAMED: tuple[Named, ...] = (
+    Named(
+        "the words of a message",
+        "legacy 7",
+        "the document gives codes and what they mean; a message is for people",
+        EVERY,
+        frozenset({"value"}),
+        frozenset({"errors[].message"}),
+    ),
+    Named(
+        "which other fields an account of no country needs",
+        "legacy 4.2",
+        "what is required depends on the country, which is missing",
+        WITH_PAYOUT,
+        CHANGED,
+        ERRORS,
+        _beside(Beside(f"{BANK_FIELD}.country", "control", _missing(f"{BANK_FIELD}.accountNum"))),
+    ),
+    Named(
+        "what else is wrong where an object is none",
+        "legacy 4.2",
+        "nothing is known of what should stand inside it; the method that is missing is told at once",
+        WITH_PAYOUT,
+        CHANGED,
+        ERRORS,
+        _beside(
+            Beside("accounts", "candidate", _missing("primary.method")),
+            Beside(BANK_FIELD, "candidate", _missing("primary.method")),
+        ),
+    ),
+    Named(
+        "the sort code that a wrong IBAN does not give",
+        "current 2.6",
+        "for GB it may stand in the IBAN alone; in one that is wrong nothing is looked up",
+        WITH_PAYOUT,
+        CHANGED,
+        ERRORS,
+        _beside(
+            Beside(f"{BANK_FIELD}.iban", "candidate", _missing(f"{BANK_FIELD}.branchNum")),
+        ),
+    ),
+    Named(
+        "the IBAN that a service wants beside a number",
+        "current 2.6",
+        "where a country has both, the service decides; it is asked when all else is right",
+        WITH_PAYOUT,
+        CHANGED,
+        ERRORS,
+        _beside(
+            Beside(f"{BANK_FIELD}.governmentId", "control", _missing(f"{BANK_FIELD}.iban")),
+        ),
+    ),
+    Named(
+        "what is wrong with a government id that cannot be replaced",
+        "current 2.4",
+        "that others would be lost is enough; what else is wrong with it is told by one side",
+        WITH_PAYOUT,
+        CHANGED,
+        ERRORS,
+        _beside(
+            Beside(f"{BANK_FIELD}.governmentId", "control", _missing(f"{BANK_FIELD}.governmentId")),
+            Beside(
+                f"{BANK_FIELD}.governmentId", "candidate", _invalid(f"{BANK_FIELD}.governmentId")
+            ),
+        ),
+    ),
+    Named(
+        "the currency of an amount that is one too many",
+        "legacy 4.3",
+        "one of sourceAmount or targetAmount is needed; both of them are told of by both sides",
+        WRITES_OF_PAYMENTS,
+        CHANGED,
+        ERRORS,
+        _beside(
+            Beside("payments[].targetAmount", "candidate", _missing("payments[].targetCurrency")),
+            Beside("targetAmount", "candidate", _missing("targetCurrency")),
+        ),
+    ),
+    Named(
+        "what else is wrong with a payment that is not there",
+        "legacy 4.3",
+        "that it is none of the batch's is told by both sides; of its amount only one looks further",
+        frozenset({"update_batch"}),
+        CHANGED,
+        ERRORS,
+        _beside(
+            *(
+                Beside(
+                    f"{row}.id",
+                    "candidate",
+                    _invalid(f"{row}.sourceAmount", f"{row}.targetAmount")
+                    | _missing(f"{row}.targetCurrency"),
+                )
+                for row in ("update_payments[]", "payments[]")
+            )
+        ),
+    ),
+    Named(
+        "who is not there, beside what is wrong by itself",
+        "current 4.3",
+        "who can be paid the service alone knows; it is not asked where a body is wrong by itself",
+        WRITES_OF_PAYMENTS,
+        CHANGED,
+        ERRORS,
+        _beside(
+            *(
+                Beside(f"{row}{field}", "control", _nobody(row))
+                for row in ("payments[].", "")
+                for field in PAYMENT_FIELDS
+            ),
+            Beside("payments[].id", "control", _nobody("payments[].")),
+            *(
+                Beside(field, "control", _nobody("payments[]."))
+                for field in ("sourceCurrency", "description", *CHANGED_FIELDS)
+            ),
+        ),
+    ),
+    Named(
+        "the least amount, beside what is wrong by itself",
+        "current 2.3",
+        "the service alone knows it; it is not asked where a body is wrong by itself",
+        WRITES_OF_PAYMENTS,
+        CHANGED,
+        ERRORS,
+        _beside(
+            *(
+                Beside(f"{row}{field}", "control", _too_little(row))
+                for row in ("payments[].", "")
+                for field in PAYMENT_FIELDS
+            ),
+            Beside("payments[].id", "control", _too_little("payments[].")),
+            *(
+                Beside(field, "control", _too_little("payments[]."))
+                for field in ("sourceCurrency", "description", *CHANGED_FIELDS)
+            ),
+        ),
+    ),
+    Named(
+        "who is not there, beside who is known here and cannot be paid",
+        "current 4.3",
+        "who is there the service alone knows; it is not asked to pay whom it is known not to pay",
+        WRITES_OF_PAYMENTS,
+        CHANGED,
+        ERRORS,
+        _cannot_be_paid,
+    ),
+    Named(
+        "the order of errors",
+        "legacy 7",
+        "the document gives them a list and no order",
+        WRITES_OF_PAYMENTS | WITH_PAYOUT,
+        frozenset({"order"}),
+        frozenset({"errors"}),
+        _as_many,
+    ),
+    Named(
+        "what a log tells of",
+        "current 4.1",
+        "entries pass as they are: they tell of the calls that the service has had",
+        frozenset({"read_recipient_logs"}),
+        CHANGED,
+        _LOG,
+        lambda _found, own, _other: LOGGED not in own.body,
+    ),
+    Named(
+        "which account pays what goes to wallets",
+        "legacy 2, Batch summary",
+        "nothing says it; to the gateway it is the one that the summary counts them under",
+        frozenset({"read_batch_summary"}),
+        frozenset({"value"}),
+        frozenset({"batchSummary.enoughFunds"}),
+        lambda _found, own, _other: '"GatewayTotal":{"count":0' not in own.body.decode(),
+    ),
+)

@@ -1,0 +1,154 @@
+"""Where one request ends and the next begins."""
+
+from __future__ import annotations
+
+from tests.raw.rows import CANARY, CHUNKED, KEYED, Row, chunks, get, post, raw
+
+HIDDEN = get(f"/v1/recipients?search={CANARY}")
+"""A request inside of another's body: were it read as one, the service would be asked."""
+
+GOES_ON = "the body, an array, is read to its end and refused"
+MALFORMED = "where the body ends cannot be told: nothing after it is read"
+
+LENGTHS: dict[str, Row] = {
+    name: raw(post(f"{KEYED}Content-Length: {length}\r\n", "[]"), expected, why)
+    for name, length, expected, why in [
+        ("with blanks around it", "  2\t ", "406 goes on", "blanks around a value are not part of it"),
+        ("with leading zeros", "0002", "406 goes on", GOES_ON),
+        ("in hexadecimal", "0x2", "406 closed", MALFORMED),
+        ("with an exponent", "2e0", "406 closed", MALFORMED),
+        ("with an underscore", "0_2", "406 closed", MALFORMED),
+        ("in full-width digits", "\uff12", "406 closed", MALFORMED),
+        ("in superscript", "\u00b2", "406 closed", MALFORMED),
+        ("two numbers", "2 2", "406 closed", MALFORMED),
+        ("a list", "2,2", "406 closed", MALFORMED),
+        ("a list with a blank", ", 2", "406 closed", MALFORMED),
+        ("with a semicolon", "2;", "406 closed", MALFORMED),
+        ("in quotes", '"2"', "406 closed", MALFORMED),
+        ("a vertical tab before it", "\x0b2", "406 closed", MALFORMED),
+        ("minus nothing", "-0", "406 closed", MALFORMED),
+        ("more than 63 bits", str(2**63), "413 lingers", "over any limit, and told so before a byte of it"),
+        ("more than 64 bits", str(2**64), "406 closed", MALFORMED),
+        ("2 and 64 bits", str(2**64 + 2), "406 closed", "it must not wrap round to 2"),
+        ("2 and 32 bits", str(2**32 + 2), "413 lingers", "it must not wrap round to 2"),
+        ("a word", CANARY, "406 closed", MALFORMED),
+    ]
+}  # fmt: skip
+
+TWICE: dict[str, Row] = {
+    "length, then chunks": raw(
+        post(f"{KEYED}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", f"0\r\n\r\n{HIDDEN}"),
+        "406 closed", "one reads five bytes, the other none: nobody may guess",
+    ),
+    "chunks, then length": raw(
+        post(f"{CHUNKED}Content-Length: {len(HIDDEN) + 5}\r\n", f"0\r\n\r\n{HIDDEN}"),
+        "406 closed", "the same in the other order",
+    ),
+    "chunks and no length": raw(
+        post(f"{CHUNKED}Content-Length: 0\r\n", f"2\r\n[]\r\n0\r\n\r\n{HIDDEN}"),
+        "406 closed", "the same with a length of nothing",
+    ),
+    "chunks and two lengths": raw(
+        post(f"{CHUNKED}Content-Length: 2\r\nContent-Length: 2\r\n", "0\r\n\r\n"), "406 closed", MALFORMED
+    ),
+    "lengths that differ, the longer first": raw(
+        post(f"{KEYED}Content-Length: {len(HIDDEN)}\r\nContent-Length: 0\r\n", HIDDEN),
+        "406 closed", "one of two readings hides a request",
+    ),
+    "a length too short": raw(
+        post(f"{KEYED}Content-Length: 2\r\n", f"[]{CANARY}"), "406 closed",
+        "what came with it is no request: of such a piece nothing is carried out",
+    ),
+    "an empty line after a body": raw(
+        post(f"{KEYED}Content-Length: 2\r\n", "[]\r\n"), "406 goes on", "old clients send one more line end"
+    ),
+    "a length of nothing, and a request": raw(
+        post(f"{KEYED}Content-Length: 0\r\n", get("/v1/none")), "406 404 goes on",
+        "the second is a request of its own: no body came with the first",
+    ),
+}  # fmt: skip
+
+ENCODINGS: dict[str, Row] = {
+    name: raw(post(f"{KEYED}Transfer-Encoding: {encoding}\r\n", "2\r\n[]\r\n0\r\n\r\n"), expected, why)
+    for name, encoding, expected, why in [
+        ("in capitals", "CHUNKED", "406 goes on", GOES_ON),
+        ("after a tab", "\tchunked", "406 goes on", GOES_ON),
+        ("after a vertical tab", "\x0bchunked", "406 closed", MALFORMED),
+        ("with a letter more", "xchunked", "406 closed", MALFORMED),
+        ("with a parameter", "chunked;q=1", "406 closed", MALFORMED),
+        ("in quotes", '"chunked"', "406 closed", MALFORMED),
+        ("twice", "chunked, chunked", "406 closed", MALFORMED),
+        ("identity", "identity", "406 closed", MALFORMED),
+        ("identity after chunked", "chunked, identity", "406 closed", MALFORMED),
+        ("a blank one", "", "406 closed", MALFORMED),
+        ("gzip alone", "gzip", "406 closed", MALFORMED),
+        ("a word", CANARY, "406 closed", MALFORMED),
+    ]
+}  # fmt: skip
+
+CHUNKS: dict[str, Row] = {
+    "leading zeros": raw(chunks("0000000000000002\r\n[]\r\n000\r\n\r\n"), "406 goes on", GOES_ON),
+    "capital and small digits": raw(
+        chunks(f"A\r\n[{' ' * 8}]\r\na\r\n{' ' * 10}\r\n0\r\n\r\n"), "406 goes on", GOES_ON
+    ),
+    "a sign": raw(chunks("+2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a blank before": raw(chunks(" 2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a blank after": raw(chunks("2 \r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a tab after": raw(chunks("2\t\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "an underscore": raw(chunks("0_2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "an empty line for a size": raw(chunks("\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a size that wraps to 2": raw(
+        chunks("10000000000000002\r\n[]\r\n0\r\n\r\n"), "406 closed", "65 bits are not 2"
+    ),
+    "a size of 64 bits": raw(chunks("FFFFFFFFFFFFFFFF\r\n[]"), "ended", "the rest never comes"),
+    "a quoted extension": raw(
+        chunks(f'2;a="{CANARY}"\r\n[]\r\n0\r\n\r\n'), "406 goes on", "extensions say nothing"
+    ),
+    "an extension without a name": raw(chunks("2;\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a line end in an extension": raw(
+        chunks("2;a\n[]\r\n0\r\n\r\n"), "406 closed", "a bare LF ends no line: servers differ on it"
+    ),
+    "a CR in an extension": raw(chunks("2;a\rb\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a NUL in an extension": raw(chunks("2;a\0\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "an endless extension": raw(
+        chunks(f"2;{'a' * 70_000}"), "ended", "extensions are thrown away, however long"
+    ),
+    "CR for a line end": raw(chunks("2\r[]\r0\r\r"), "406 closed", MALFORMED),
+    "one byte too many": raw(chunks("2\r\n[]x\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "an extension of the last": raw(chunks("2\r\n[]\r\n0;a=b\r\n\r\n"), "406 goes on", GOES_ON),
+    "a trailer that is a length": raw(
+        chunks("2\r\n[]\r\n0\r\nContent-Length: 9\r\n\r\n"), "406 closed",
+        "no trailer may say how long a body is",
+    ),
+    "a trailer without a colon": raw(
+        chunks(f"2\r\n[]\r\n0\r\n{CANARY}\r\n\r\n"), "406 closed", MALFORMED
+    ),
+    "a request hidden in a trailer": raw(
+        chunks(f"2\r\n[]\r\n0\r\nX: {HIDDEN}"), "406 closed", "it is a malformed trailer, no request"
+    ),
+    "a trailer that never ends": raw(
+        chunks(f"2\r\n[]\r\n0\r\nX: {'a' * 70_000}"), "406 closed", MALFORMED
+    ),
+    "a request as a chunk": raw(
+        chunks(f"{len(HIDDEN):x}\r\n{HIDDEN}\r\n0\r\n\r\n"), "406 goes on", "it is a body, no JSON"
+    ),
+}  # fmt: skip
+
+GONE = "a client that says it is done cannot be told from one that went away"
+
+CUT_OFF: dict[str, Row] = {
+    "in a body": raw(post(f"{KEYED}Content-Length: 9\r\n", "[]"), "ended", GONE),
+    "before a body": raw(post(f"{KEYED}Content-Length: 9\r\n"), "ended", GONE),
+    "before the last chunk": raw(chunks("2\r\n[]\r\n"), "ended", GONE),
+    "in a chunk": raw(chunks("9\r\n[]"), "ended", GONE),
+    "after the last chunk's size": raw(chunks("2\r\n[]\r\n0\r\n"), "ended", GONE),
+    "in a header": raw(f"GET /v1/recipients HTTP/1.1\r\n{KEYED}X: {CANARY}", "ended", "no request has come"),
+}  # fmt: skip
+
+FRAMING = {
+    **{f"length: {name}": row for name, row in LENGTHS.items()},
+    **{f"twice: {name}": row for name, row in TWICE.items()},
+    **{f"transfer encoding: {name}": row for name, row in ENCODINGS.items()},
+    **{f"chunk: {name}": row for name, row in CHUNKS.items()},
+    **{f"cut off: {name}": row for name, row in CUT_OFF.items()},
+}

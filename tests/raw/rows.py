@@ -1,0 +1,69 @@
+"""What a row of the tables is, and the pieces that rows are put together from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.house import KEY
+
+CANARY = "canaryodd7f3a"
+"""Stands in most rows, where it is strangest; no answer may repeat it."""
+
+HOST = "Host: gateway\r\n"
+KEYED = f"{HOST}X-API-Key: {KEY['api_key']}\r\n"
+CHUNKED = f"{KEYED}Transfer-Encoding: chunked\r\n"
+PATH = "/v1/recipients"
+LIST = ("GET /v1/recipients",)
+"""The call of the one good request that most rows spoil."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``expected`` are the statuses of the answers, in order, and then what becomes of it all:
+
+    ``goes on``: the next request on the connection is read as one, and answered
+    ``stays``: the same, for one that is sent once these are answered
+    ``closed``: the server closes the connection
+    ``lingers``: what still comes is read and thrown away, for a while
+    ``ended``: the client says that nothing more will come, and the server closes
+
+    ``calls`` are the only ones that may reach the service.
+    """
+
+    data: bytes
+    expected: str
+    why: str
+    calls: tuple[str, ...] = ()
+
+    @property
+    def statuses(self) -> list[int]:
+        return [int(word) for word in self.expected.split() if word.isdecimal()]
+
+    @property
+    def then(self) -> str:
+        return self.expected.split()[-1]
+
+
+def raw(text: str | bytes, expected: str, why: str, *calls: str) -> Row:
+    """Text stands for its UTF-8."""
+    return Row(text if isinstance(text, bytes) else text.encode(), expected, why, calls)
+
+
+def get(
+    target: str = PATH, headers: str = KEYED, method: str = "GET", version: str = "HTTP/1.1"
+) -> str:
+    return f"{method} {target} {version}\r\n{headers}\r\n"
+
+
+def post(headers: str, body: str = "", path: str = PATH) -> str:
+    return f"POST {path} HTTP/1.1\r\n{headers}\r\n{body}"
+
+
+def sized(body: str | bytes, more: str = "", path: str = PATH) -> bytes:
+    """A POST with a body and its right length."""
+    data = body if isinstance(body, bytes) else body.encode()
+    return post(f"{KEYED}{more}Content-Length: {len(data)}\r\n", path=path).encode() + data
+
+
+def chunks(body: str, more: str = "") -> str:
+    return post(f"{CHUNKED}{more}", body)
