@@ -1,0 +1,50 @@
+"""What was found out of mutants, kept in a folder so that a run can be taken up again.
+
+It is of one state of the sources: where these are others, what is there is thrown away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+HOUSE = Path(__file__).parents[2]
+SOURCES = ("mappings", "gateway", "tests/proof", "tests/mutations", "tests/house.py")
+
+
+class Kept:
+    """``tried`` is by the mutant's name: what found it, and how long it took."""
+
+    def __init__(self, folder: Path) -> None:
+        self.known = folder / "known.json"
+        """What came of asking without a mutant: ``trying.Known``."""
+        self.tried: dict[str, dict[str, Any]] = {}
+        self._tried, of = folder / "tried.jsonl", folder / "of"
+        sources = _sources()
+        if not of.is_file() or of.read_text() != sources:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            of.write_text(sources)
+        elif self._tried.exists():
+            told = map(json.loads, self._tried.read_text("utf-8").splitlines())
+            self.tried = {one["name"]: one for one in told}
+
+    def add(self, one: dict[str, Any]) -> None:
+        self.tried[one["name"]] = one
+        with self._tried.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(one)}\n")
+
+
+def _sources() -> str:
+    """A digest of all that a verdict hangs on; the list of survivors (TOML) is none of it."""
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        whole = HOUSE / name
+        files = [whole] if whole.is_file() else sorted(whole.rglob("*"))
+        for file in files:
+            if file.suffix in (".py", ".json"):
+                digest.update(f"{file.relative_to(HOUSE)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
