@@ -1,0 +1,220 @@
+"""One batch of very many payments, there and back, and what others notice of it meanwhile.
+
+The gateway's loop has a task that ticks (``ticking``): how long it was held at most. Another client
+asks for a recipient again and again, and the process is asked how much memory it had at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.bench import big_batch, machine, starting
+from tests.bench.work import API_KEY
+from tests.processes import environment, free_port
+
+HEADERS = {"X-API-Key": API_KEY, "Content-Type": "application/json"}
+RECIPIENT = "/v1/recipients/R-BENCHABC00000001"
+ANSWER_SECONDS = 600
+
+GOAL_MS = 20.0
+GOAL_BODIES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Milliseconds: of the process's own work, and by the clock."""
+
+    held: float
+    clock: float
+
+
+@dataclass(slots=True)
+class Gateway:
+    running: asyncio.subprocess.Process
+    url: str
+
+    async def held(self) -> Held:
+        """For how long its loop was held at most, since this was asked last."""
+        assert self.running.stdin is not None
+        assert self.running.stdout is not None
+        self.running.stdin.write(b"\n")
+        return Held(**json.loads(await self.running.stdout.readline()))
+
+    def memory(self, what: str) -> int:
+        """Bytes: ``VmRSS``, or ``VmHWM`` for the most since ``forget_most``."""
+        lines = Path(f"/proc/{self.running.pid}/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(what))
+
+    def forget_most(self) -> None:
+        Path(f"/proc/{self.running.pid}/clear_refs").write_text("5")
+
+
+@dataclass(slots=True)
+class Others:
+    """Whoever asks for something small meanwhile."""
+
+    took: list[float] = field(default_factory=list)
+
+    async def ask(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            began = time.perf_counter()
+            async with session.get(RECIPIENT) as answer:
+                assert answer.status == 200, answer.status
+                await answer.read()
+            self.took.append(time.perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    what: str
+    size: int
+    """Bytes of the large body."""
+    seconds: float
+    cpu: float
+    held: Held
+    memory: int
+    others: int
+    longest: float
+    plain: float
+    """Seconds that ``json.loads`` and ``json.dumps`` of it take."""
+
+
+@asynccontextmanager
+async def ticking(folder: Path, service_port: int) -> AsyncIterator[Gateway]:
+    await starting.prepare(folder, service_port, "sqlite:///gateway.db")
+    with (starting.INSTALLED / "output").open("ab") as output:
+        running = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.bench.ticking",
+            cwd=folder,
+            env=environment(PYTHONPATH=str(starting.PROJECT)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=output,
+        )
+    assert running.stdout is not None
+    try:
+        async with asyncio.timeout(starting.START_SECONDS):
+            said = (await running.stdout.readline()).decode()
+        yield Gateway(running, said.split()[4].rstrip(","))
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.wait()
+
+
+def plainly(data: bytes) -> float:
+    began = time.perf_counter()
+    json.dumps(json.loads(data))
+    return time.perf_counter() - began
+
+
+async def seen(
+    gateway: Gateway,
+    session: aiohttp.ClientSession,
+    what: str,
+    asked: Callable[[], Awaitable[bytes]],
+    size: int,
+) -> tuple[Seen, Any]:
+    await asyncio.sleep(1)
+    await gateway.held()
+    gateway.forget_most()
+    before, others = gateway.memory("VmRSS"), Others()
+    asking = asyncio.ensure_future(others.ask(session))
+    began, used = time.perf_counter(), machine.cpu_seconds(gateway.running.pid)
+    data = await asked()
+    seconds = time.perf_counter() - began
+    cpu = machine.cpu_seconds(gateway.running.pid) - used
+    await asyncio.sleep(0.5)
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+    held, most = await gateway.held(), gateway.memory("VmHWM")
+    plain = await asyncio.to_thread(plainly, data)
+    found = Seen(
+        what,
+        size or len(data),
+        seconds,
+        cpu,
+        held,
+        most - before,
+        len(others.took),
+        1000 * max(others.took),
+        plain,
+    )
+    return found, json.loads(data)
+
+
+async def measured(gateway: Gateway, count: int) -> list[Seen]:
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+    async with aiohttp.ClientSession(gateway.url, headers=HEADERS, timeout=timeout) as session:
+
+        async def post(body: bytes) -> bytes:
+            async with session.post("/v1/batches", data=body) as answer:
+                data = await answer.read()
+                assert answer.status == 200, data[:600]
+                return data
+
+        async def get() -> bytes:
+            async with session.get(f"/v1/batches/{id_}") as answer:
+                data = await answer.read()
+                assert answer.status == 200, data[:600]
+                return data
+
+        await post(big_batch.body(3, 0))  # so that everything was needed once
+        body = big_batch.body(count, 1)
+        written, answer = await seen(
+            gateway, session, "POST /batches", lambda: post(body), len(body)
+        )
+        id_ = answer["batch"]["id"]
+        read, answer = await seen(gateway, session, "GET /batches/:id", get, 0)
+        if len(answer["batch"]["payments"]["payments"]) != count:
+            raise SystemExit("it did not answer with every payment")
+        plain = await asyncio.to_thread(plainly, body)
+        return [
+            Seen(**{**{n: getattr(written, n) for n in Seen.__slots__}, "plain": plain}),
+            read,
+        ]
+
+
+def table(found: list[Seen], count: int) -> str:
+    head = f"{f'{count:,} payments':<20}{'body MB':>9}{'loop held ms':>14}{'by clock':>10}{'seconds':>9}{'CPU s':>7}"
+    head += f"{'memory MB':>11}{'of body':>9}{'json s':>8}{'others':>8}{'longest ms':>12}"
+    lines = [head]
+    lines += [
+        (
+            f"{one.what:<20}{one.size / 1e6:>9.1f}{one.held.held:>14.1f}{one.held.clock:>10.1f}{one.seconds:>9.2f}{one.cpu:>7.1f}"
+            f"{one.memory / 1e6:>11.1f}{one.memory / one.size:>8.1f}×{one.plain:>8.2f}"
+            f"{one.others:>8}{one.longest:>12.1f}"
+        )
+        for one in found
+    ]
+    return "\n".join(lines)
+
+
+async def bench(count: int) -> None:
+    server, beside = machine.cores()
+    port = free_port()
+    with tempfile.TemporaryDirectory() as name, machine.on(beside):
+        words = ("-m", "tests.bench.big_service", str(port), str(count))
+        async with starting.process(port, sys.executable, *words):
+            with machine.on(server):
+                opening = ticking(Path(name) / "gateway", port)
+                gateway = await opening.__aenter__()
+            try:
+                found = await measured(gateway, count)
+            finally:
+                await opening.__aexit__(None, None, None)
+    print(table(found, count))

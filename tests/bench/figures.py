@@ -1,0 +1,97 @@
+"""What was measured, and what it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tests.bench.starting import FASTAPI, GATEWAY, NODE, ON_POSTGRES, PASSING
+from tests.bench.work import WORKS, Work
+
+DIRECT = "the service itself"
+"""What clients wait for where nobody stands between: only how long that takes is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of one work at one contestant; times in milliseconds but for ``cpu``."""
+
+    alone_p50: float
+    cpu: float = 0.0
+    """Microseconds of the processor for each request."""
+    per_second: float = 0.0
+    p50: float = 0.0
+    p99: float = 0.0
+
+
+Measured = Mapping[tuple[str, str], Sequence[Round]]
+"""By work and contestant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    median: float
+    least: float
+    most: float
+
+
+def spread(rounds: Sequence[Round], what: str) -> Spread:
+    values = [getattr(one, what) for one in rounds]
+    return Spread(median(values), min(values), max(values))
+
+
+def part_of(took: Sequence[float], of_hundred: int) -> float:
+    """A percentile, in milliseconds."""
+    ordered = sorted(took)
+    return 1000 * ordered[min(len(ordered) - 1, len(ordered) * of_hundred // 100)]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    what: str
+    measured: float
+    goal: float
+    at_most: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        return self.measured <= self.goal if self.at_most else self.measured >= self.goal
+
+
+def goals(measured: Measured) -> list[Goal]:
+    held: list[Goal] = []
+    for work in WORKS:
+        for other, at_least in ((PASSING, 0.5 if work.enters else 0.8), (FASTAPI, 10), (NODE, 0.5)):
+            if (work.name, other) in measured:
+                ratio = _cpu(measured, work, other) / _cpu(measured, work, GATEWAY)
+                what = f"{work.name}: requests per CPU second, against {other}"
+                held.append(Goal(what, ratio, at_least))
+    return [*held, *_added(measured)]
+
+
+def _cpu(measured: Measured, work: Work, name: str) -> float:
+    return spread(measured[work.name, name], "cpu").median
+
+
+def _added(measured: Measured) -> Iterable[Goal]:
+    """Of reads: a write waits for the disk, so that it is not lost."""
+    for work in WORKS:
+        if work.enters or (work.name, DIRECT) not in measured:
+            continue
+        direct, passing, own = (
+            spread(measured[work.name, name], "alone_p50").median
+            for name in (DIRECT, PASSING, GATEWAY)
+        )
+        what = f"{work.name}: p50 added to a client alone, against {PASSING}"
+        yield Goal(what, (own - direct) / (passing - direct), 1.3, at_most=True)
+
+
+def durable(measured: Measured) -> dict[str, float]:
+    """Writes a second that are on the disk before they leave and again when they are answered."""
+    found = {}
+    for work in WORKS:
+        for name in (GATEWAY, ON_POSTGRES):
+            if work.enters and (rounds := measured.get((work.name, name))):
+                found[f"{work.name}, {name}"] = spread(rounds, "per_second").median
+    return found

@@ -1,0 +1,133 @@
+"""Clients that ask one request after the other, written by hand: they must cost little themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import time
+from dataclasses import dataclass, field
+from typing import cast
+
+from tests.bench.work import Work, numbered
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+ANSWER_SECONDS = 60
+
+_numbers = itertools.count(int(time.time()) % 10**4 * 10**4)
+"""Never the same twice in one run, for everybody: see ``work``."""
+
+
+class Broken(Exception):
+    """A contestant that does not do its job; there is nothing to measure."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """How long each answer took, in seconds, and the time that they took together."""
+
+    took: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Client(asyncio.Protocol):
+    """One connection; it sends the next request as soon as it has an answer, or one ``every`` so often."""
+
+    def __init__(
+        self, work: Work, heard: Heard, until: float, least: int, every: float = 0.0
+    ) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.last = b""
+        self._template, self._among = work.request, work.among
+        self._heard = heard
+        self._until = until
+        self._least = least
+        self._every = every
+        self._transport: asyncio.Transport
+        self._answer = bytearray()
+        self._whole = -1
+        self._sent_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        self._ask()
+
+    def _ask(self) -> None:
+        data = numbered(self._template, next(_numbers) % self._among)
+        self._sent_at = time.perf_counter()
+        self._transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        if self._whole < 0 and (end := self._answer.find(b"\r\n\r\n")) >= 0:
+            self._head(bytes(self._answer[:end]), end + 4)
+        if 0 <= self._whole <= len(self._answer):
+            self._answered()
+
+    def _head(self, head: bytes, begins: int) -> None:
+        length = _LENGTH.search(head)
+        if length is None:
+            self._fail(f"an answer without a length: {head[:80]!r}")
+        elif not head.startswith(b"HTTP/1.1 200"):
+            self._fail(f"not answered 200: {bytes(self._answer[:600])!r}")
+        else:
+            self._whole = begins + int(length[1])
+
+    def _answered(self) -> None:
+        now = time.perf_counter()
+        self._heard.took.append(now - self._sent_at)
+        self.last, self._whole = bytes(self._answer), -1
+        self._answer.clear()
+        if now >= self._until and len(self._heard.took) >= self._least:
+            self._transport.close()
+            self._over(None)
+        elif self._every:
+            rest = max(0.0, self._sent_at + self._every - now)
+            asyncio.get_running_loop().call_later(rest, self._ask)
+        else:
+            self._ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(f"the connection ended ({type(exc).__name__})")
+
+    def _fail(self, why: str) -> None:
+        self._over(Broken(why))
+
+    def _over(self, failure: Exception | None) -> None:
+        if not self.done.done() and failure:
+            self.done.set_exception(failure)
+        elif not self.done.done():
+            self.done.set_result(None)
+
+
+async def ask(
+    port: int, work: Work, clients: int, seconds: float, least: int = 1, *, every: float = 0.0
+) -> Heard:
+    """Has so many clients ask for so long, and at least so many requests; raises Broken.
+
+    Each waits for its answer, and where ``every`` is given until so many seconds have gone.
+    """
+    heard = Heard()
+    began = time.perf_counter()
+    await _asked([(port, work, heard, began + seconds, least, every)] * clients, seconds)
+    heard.seconds = time.perf_counter() - began
+    return heard
+
+
+async def one(port: int, work: Work) -> bytes:
+    """The body of one answer."""
+    (client,) = await _asked([(port, work, Heard(), 0.0, 1, 0.0)], 0)
+    return client.last.partition(b"\r\n\r\n")[2]
+
+
+async def _asked(
+    asking: list[tuple[int, Work, Heard, float, int, float]], seconds: float
+) -> list[Client]:
+    loop, clients = asyncio.get_running_loop(), []
+    for port, *rest in asking:
+        made = Client(*rest)  # type: ignore[arg-type]
+        await loop.create_connection(lambda made=made: made, "127.0.0.1", port)  # type: ignore[misc]
+        clients.append(made)
+    async with asyncio.timeout(seconds + ANSWER_SECONDS):
+        await asyncio.gather(*(client.done for client in clients))
+    return clients

@@ -1,0 +1,52 @@
+"""What a process used of the processor, by the kernel's own account, and where it may run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process with its threads, and of its children, gone ones too."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    fields = stat.rpartition(")")[2].split()
+    own = sum(map(int, fields[11:15])) / _TICK
+    return own + sum(map(cpu_seconds, _children(pid)))
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def cores() -> tuple[set[int], set[int]]:
+    """For the server, and for the load and the service; the same where there is only one."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set(), set()
+    there = sorted(os.sched_getaffinity(0))
+    return {there[0]}, set(there[1:2] or there)
+
+
+@contextmanager
+def on(where: set[int]) -> Iterator[None]:
+    """Processes that are started meanwhile stay on these cores."""
+    if not where:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, where)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def is_pinned() -> bool:
+    server, load = cores()
+    return bool(server) and server != load

@@ -1,0 +1,103 @@
+"""``python -m tests.bench.service PORT [SECONDS]``: the service behind, at the least cost that Python has.
+
+It answers at once, or so many seconds late. It checks no signature and knows nothing; its answers have the shapes of the real ones. What it is
+asked under legacy paths (by what passes requests on as they came) it answers alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import sys
+import time
+from email.utils import formatdate
+from functools import lru_cache
+from typing import cast
+
+import uvloop
+
+from tests.bench.work import (
+    ACCOUNT_ANSWER,
+    BATCH_ANSWERS,
+    LIST_ANSWER,
+    NEW_ANSWER,
+    RECIPIENT_ANSWER,
+    numbered,
+)
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_RECIPIENT = re.compile(rb"/v1/recipients/[^/? ]*?(\d{8})(?=[/? ])")
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\nDate: %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
+
+_numbers = itertools.count(1)
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
+
+
+def answer(head: bytes, body: bytes) -> bytes:
+    line = head.partition(b"\r\n")[0]
+    if line.startswith(b"POST /v1/batches"):
+        return numbered(BATCH_ANSWERS[body.count(b'"recipient"')], next(_numbers))
+    found = _RECIPIENT.search(line)
+    if found is None:
+        return LIST_ANSWER
+    if line.startswith(b"POST"):
+        return ACCOUNT_ANSWER
+    recipient = NEW_ANSWER if b"NEW" in line else RECIPIENT_ANSWER
+    return numbered(recipient, int(found[1]))
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, late: float = 0.0) -> None:
+        self._late = late
+        self._transport: asyncio.Transport
+        self._data = bytearray()
+        self._head = b""
+        self._rest = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while self._has_one():
+            said = self.answer(self._head, bytes(self._data[: self._rest]))
+            del self._data[: self._rest]
+            self._head = b""
+            self._say(_HEAD % (_date(int(time.time())), len(said)) + said)
+
+    def _say(self, answered: bytes) -> None:
+        if self._late:
+            asyncio.get_running_loop().call_later(self._late, self._transport.write, answered)
+        else:
+            self._transport.write(answered)
+
+    def answer(self, head: bytes, body: bytes) -> bytes:
+        return answer(head, body)
+
+    def _has_one(self) -> bool:
+        if not self._head:
+            end = self._data.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            self._head = bytes(self._data[:end])
+            del self._data[: end + 4]
+            length = _LENGTH.search(self._head)
+            self._rest = int(length[1]) if length else 0
+        return len(self._data) >= self._rest
+
+
+async def serve(port: int, late: float = 0.0) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(late), "127.0.0.1", port, backlog=512)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1]), *map(float, sys.argv[2:])))

@@ -1,0 +1,182 @@
+"""The contestants, started: each as one process on the server's core, in front of one service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench import machine
+from tests.bench.work import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.processes import command, free_port, listens, serving
+
+ROOM = Path(__file__).parent
+PROJECT = ROOM.parent.parent
+INSTALLED = PROJECT / ".bench"
+START_SECONDS = 60
+
+PASSING, FASTAPI, NODE, NGINX = (
+    "aiohttp, passing on",
+    "FastAPI + httpx",
+    "fastify + undici",
+    "nginx",
+)
+GATEWAY, ON_POSTGRES = "payout-gateway", "payout-gateway, PostgreSQL"
+
+CONFIGURATION = """
+[server]
+port = 0
+admin_port = 0
+[environments.sandbox]
+base_url = "http://127.0.0.1:{port}"
+{more}
+[state]
+url = "{state}"
+encryption_key_file = "gateway.key"
+[limits]
+requests_per_hour = 1_000_000_000
+"""
+"""Everything else as it comes: logs, metrics, ledger, limits and bounds are on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    name: str
+    port: int
+    pid: int
+
+
+@asynccontextmanager
+async def process(port: int, *words: str, **variables: str) -> AsyncIterator[int]:
+    """The id of a process that listens on the port."""
+    with (INSTALLED / "output").open("ab") as output:
+        running = await asyncio.create_subprocess_exec(
+            *words,
+            cwd=PROJECT,
+            env={**os.environ, **variables},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while not listens(port):
+                if running.returncode is not None:
+                    raise SystemExit(f"{words[0]} has ended; see {INSTALLED / 'output'}")
+                await asyncio.sleep(0.05)
+        yield running.pid
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.wait()
+
+
+@asynccontextmanager
+async def service(late: float = 0.0) -> AsyncIterator[int]:
+    port = free_port()
+    words = (sys.executable, "-m", "tests.bench.service", str(port), str(late))
+    async with process(port, *words):
+        yield port
+
+
+async def prepare(folder: Path, service_port: int, state: str, more: str = "") -> None:
+    """Makes a gateway's folder: its configuration, with ``more`` in it, its state and the one key."""
+    folder.mkdir()
+    written = CONFIGURATION.format(port=service_port, state=state, more=more)
+    (folder / "gateway.toml").write_text(written)
+    key = {
+        "merchant": "bench",
+        "environment": "sandbox",
+        "api_key": API_KEY,
+        "access_key": ACCESS_KEY,
+        "secret_key": SECRET_KEY,
+    }
+    await told(folder, "keys", "new-encryption-key")
+    await told(folder, "keys", "import", "-", stdin=json.dumps(key))
+
+
+@asynccontextmanager
+async def gateway(
+    name: str, folder: Path, service_port: int, state: str
+) -> AsyncIterator[Contestant]:
+    await prepare(folder, service_port, state)
+    async with serving(folder, seconds=START_SECONDS) as running:
+        yield Contestant(name, running.port, running.running.pid)
+
+
+async def told(folder: Path, *words: str, stdin: str = "") -> None:
+    ended = await asyncio.to_thread(command, *words, folder=folder, stdin=stdin, seconds=60)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(words)}: {ended.stderr}")
+
+
+class Field:
+    """Those that could be started, and why each other one was not."""
+
+    def __init__(self, stack: AsyncExitStack, folder: Path, service_port: int) -> None:
+        self.started: list[Contestant] = []
+        self.missing = {NGINX: "its translation in Lua has not been written"}
+        self._stack = stack
+        self._folder = folder
+        self._service_port = service_port
+
+    async def passing(self) -> None:
+        port = free_port()
+        module = "tests.bench.contestants.passing"
+        words = (sys.executable, "-m", module, str(port), str(self._service_port))
+        await self._process(PASSING, port, *words)
+
+    async def fastapi(self) -> None:
+        python, port = INSTALLED / "python" / "bin" / "python", free_port()
+        if not python.exists():
+            self.missing[FASTAPI] = "it is not installed; make bench installs it into .bench"
+            return
+        words = ("-m", "uvicorn", "--app-dir", str(ROOM / "contestants"), "fastapi_gateway:app")
+        await self._process(FASTAPI, port, str(python), *words, "--port", str(port))
+
+    async def node(self) -> None:
+        node, port = shutil.which("node"), free_port()
+        if node is None or not (INSTALLED / "node_modules").exists():
+            self.missing[NODE] = "there is no Node, or npm could not install it into .bench"
+            return
+        await self._process(NODE, port, node, str(ROOM / "contestants" / "fastify_gateway.cjs"))
+
+    async def gateways(self, postgres: str | None) -> None:
+        await self._gateway(GATEWAY, "sqlite:///gateway.db")
+        if postgres:
+            await self._gateway(ON_POSTGRES, postgres)
+        else:
+            self.missing[ON_POSTGRES] = "POSTGRES=postgresql://… names an empty database for it"
+
+    async def _gateway(self, name: str, state: str) -> None:
+        opening = gateway(name, self._folder / name, self._service_port, state)
+        self.started.append(await self._stack.enter_async_context(opening))
+
+    async def _process(self, name: str, port: int, *words: str) -> None:
+        variables = {
+            "SERVICE": f"http://127.0.0.1:{self._service_port}",
+            "PORT": str(port),
+            "NODE_PATH": str(INSTALLED / "node_modules"),
+        }
+        pid = await self._stack.enter_async_context(process(port, *words, **variables))
+        self.started.append(Contestant(name, port, pid))
+
+
+@asynccontextmanager
+async def all_of_them(
+    folder: Path, service_port: int, postgres: str | None
+) -> AsyncIterator[tuple[list[Contestant], Mapping[str, str]]]:
+    """The contestants that run, and why each other one does not."""
+    async with AsyncExitStack() as stack:
+        field = Field(stack, folder, service_port)
+        with machine.on(machine.cores()[0]):
+            await field.passing()
+            await field.fastapi()
+            await field.node()
+            await field.gateways(postgres)
+        yield field.started, field.missing

@@ -1,0 +1,66 @@
+"""``python -m tests.bench.ticking``: a gateway, and beside its requests a task that only ticks.
+
+In the folder of a ``gateway.toml``. A line on its standard input has it print for how many milliseconds
+its loop was held at most since the last one: by the processor's time that the process used meanwhile,
+and by the clock, which also counts what other processes of the machine did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from gateway import logs
+from gateway.app import run, settle_heap, told_to_end
+from gateway.cli.serve import accepting
+from gateway.settings import load
+
+TICK = 0.001
+
+
+class Ticking:
+    def __init__(self) -> None:
+        self.held = 0.0
+        self.clock = 0.0
+
+    async def tick(self) -> None:
+        last, used = time.perf_counter(), time.process_time()
+        while True:
+            await asyncio.sleep(TICK)
+            now, since = time.perf_counter(), time.process_time()
+            gap = now - last - TICK
+            self.clock = max(self.clock, gap)
+            self.held = max(self.held, min(gap, since - used))
+            last, used = now, since
+
+    def tell(self) -> None:
+        print(json.dumps({"held": 1000 * self.held, "clock": 1000 * self.clock}), flush=True)
+        self.held = self.clock = 0.0
+
+
+async def serve() -> None:
+    told, ticking, loop = told_to_end(), Ticking(), asyncio.get_running_loop()
+    logs.configure()
+    async with run(load(Path("gateway.toml"))) as running:
+        settle_heap()
+        ticks = asyncio.ensure_future(ticking.tick())
+
+        def asked() -> None:
+            if not os.read(sys.stdin.fileno(), 1024):
+                loop.remove_reader(sys.stdin.fileno())
+            ticking.tell()
+
+        loop.add_reader(sys.stdin.fileno(), asked)
+        print(accepting(running.url, running.admin_url), flush=True)
+        await told.wait()
+        ticks.cancel()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve())

@@ -1,0 +1,233 @@
+"""``python -m tests.soak [SECONDS]``: prints a table, and exits 1 where a bound is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.processes import Process, command, serving
+from tests.soak.clients import Asking, Crowd, Tally, answer
+from tests.soak.service import Service
+
+IDLE, SLOW = 4000, 1500
+SHED_SECONDS = 15
+BIG, MEGABYTE = 1000, 1024 * 1024
+HELD = 256 * MEGABYTE
+SPARE_MEMORY = 192 * MEGABYTE
+"""Beside what bodies hold: connections, and what is under way."""
+
+BREAKER_SECONDS = 2
+PEOPLE = {"quick": "QUICKACCESSKEY", "slow": "SLOWACCESSKEY"}
+
+CONFIGURATION = f"""
+[server]
+port = 0
+admin_port = 0
+[environments.sandbox]
+base_url = "http://127.0.0.1:{{port}}"
+[state]
+url = "sqlite:///gateway.db"
+encryption_key_file = "gateway.key"
+[limits]
+requests_per_hour = 1_000_000_000
+[upstream]
+breaker_seconds = {BREAKER_SECONDS}
+"""
+
+
+class Report:
+    """The table, and what of it is out of bounds."""
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+        print(f"{'what':<58}{'measured':>14}  bound")
+
+    def line(self, what: str, measured: float | None, unit: str, most: float | None = None) -> None:
+        told = "not in time" if measured is None else f"{measured:,.1f} {unit}"
+        bound = "" if most is None else f"at most {most:g} {unit}"
+        is_broken = most is not None and (measured is None or not measured <= most)
+        print(f"{what:<58}{told:>14}  {bound}{'  BROKEN' if is_broken else ''}", flush=True)
+        if is_broken:
+            self.broken.append(what)
+
+    def people(self, who: str, tally: Tally, most: float | None = None) -> None:
+        self.line(f"{who}: answered", tally.answered, "")
+        self.line(f"{who}: p50", tally.part(50), "ms")
+        self.line(f"{who}: p99", tally.part(99), "ms", most)
+
+
+class Run:
+    def __init__(self, gateway: Process, service: Service, report: Report) -> None:
+        self.gateway = gateway
+        self.service = service
+        self.report = report
+
+    def asking(self, who: str, clients: int, pause: float = 0.0) -> Asking:
+        return Asking(self.gateway.port, f"{who}-api-key", clients, pause=pause)
+
+    def memory(self) -> int:
+        pages = Path(f"/proc/{self.gateway.running.pid}/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+
+    async def calm(self) -> None:
+        async with self.asking("quick", 8, 0.01) as tally:
+            await asyncio.sleep(3)
+        self.report.people("calm", tally)
+        self.report.line("calm: not answered", tally.statuses.total() - tally.answered, "", 0)
+
+    async def crowd(self) -> None:
+        """4,000 that are silent and 1,500 that are slow, while others work."""
+        crowd = Crowd(self.gateway.port)
+        slow_head = b"GET /v1/recipients HTTP/1.1\r\nHost: gateway\r\nX-"
+        slow_body = (
+            b"POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nX-API-Key: slow-api-key\r\n"
+            b"Content-Length: 100000\r\n\r\n{"
+        )
+        saying = [b""] * IDLE + [slow_head] * (SLOW - 100) + [slow_body] * 100
+        async with self.asking("quick", 8, 0.01) as tally:
+            began = time.monotonic()
+            await crowd.come(saying)
+            self.report.line("crowd: 5,500 have come", time.monotonic() - began, "s")
+            gone = await crowd.gone_within(3 * SHED_SECONDS)
+        crowd.go()
+        self.report.line("crowd: all of it shed", gone, "s", SHED_SECONDS)
+        self.report.people("crowd, others meanwhile", tally, 3000)
+        self.report.line(
+            "crowd, others: not answered", tally.statuses.total() - tally.answered, "", 0
+        )
+
+    async def overload(self) -> None:
+        """A merchant whose requests take 1 s asks for 400 at once; another goes on."""
+        self.service.slow[PEOPLE["slow"]] = 1.0
+        before = self.service.asked[PEOPLE["slow"]]
+        async with self.asking("slow", 400) as slow, self.asking("quick", 8, 0.01) as quick:
+            await asyncio.sleep(6)
+        asked = self.service.asked[PEOPLE["slow"]] - before
+        self.service.slow.clear()
+        began = time.monotonic()
+        while await self._seconds_of("slow") > 0.5:
+            await asyncio.sleep(0.05)
+        self.report.line("overload: the merchant's shed", slow.statuses[500], "")
+        self.report.line("overload: neither answered nor told when to come", slow.others, "", 0)
+        # Some were under way when their clients went away.
+        self.report.line("overload: sent and not answered", asked - slow.answered, "", 64)
+        self.report.people("overload, another merchant", quick, 3000)
+        self.report.line(
+            "overload, another: not answered", quick.statuses.total() - quick.answered, "", 0
+        )
+        self.report.line("overload: recovered after its end", time.monotonic() - began, "s", 5)
+
+    async def bodies(self) -> None:
+        """A thousand bodies of a megabyte at once, of which a quarter comes."""
+        crowd, before = Crowd(self.gateway.port), self.memory()
+        head = (
+            f"POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nX-API-Key: slow-api-key\r\n"
+            f"Content-Length: {MEGABYTE}\r\n\r\n"
+        ).encode()
+        most = before
+        async with self.asking("quick", 4, 0.01) as tally:
+            coming = asyncio.ensure_future(crowd.come([head + b" " * (MEGABYTE // 4)] * BIG))
+            while not coming.done():
+                most = max(most, self.memory())
+                await asyncio.sleep(0.05)
+            for _ in range(40):
+                most = max(most, self.memory())
+                await asyncio.sleep(0.05)
+        crowd.go()
+        grown = (most - before) / MEGABYTE
+        self.report.line("bodies: memory grew by", grown, "MB", (HELD + SPARE_MEMORY) / MEGABYTE)
+        self.report.people("bodies, others meanwhile", tally, 3000)
+
+    async def silence(self) -> None:
+        """The service is gone for some seconds."""
+        while await self._seconds_of("quick") > 0.5:
+            await asyncio.sleep(0.05)
+        self.service.close()
+        async with self.asking("quick", 8) as tally:
+            await asyncio.sleep(3)
+        refused = min([await self._seconds_of("quick") for _ in range(5)])
+        await self.service.open()
+        began = time.monotonic()
+        while await self._status("quick") != 200:
+            await asyncio.sleep(0.05)
+        self.report.line(
+            "silence: told to come again", tally.statuses[500] - tally.without_wait, ""
+        )
+        self.report.line("silence: a refusal takes", 1000 * refused, "ms", 500)
+        back = time.monotonic() - began
+        self.report.line("silence: recovered after its end", back, "s", BREAKER_SECONDS + 3)
+
+    async def _seconds_of(self, who: str) -> float:
+        began = time.monotonic()
+        await self._status(who)
+        return time.monotonic() - began
+
+    async def _status(self, who: str) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+        try:
+            writer.write(self.asking(who, 0)._data)
+            return (await answer(reader))[0]
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def gateway_before(service: Service) -> AsyncIterator[Process]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "gateway.toml").write_text(CONFIGURATION.format(port=service.port))
+        lines = [
+            {
+                "merchant": who,
+                "environment": "sandbox",
+                "api_key": f"{who}-api-key",
+                "access_key": key,
+                "secret_key": f"{who}-secret",
+            }
+            for who, key in PEOPLE.items()
+        ]
+        stdin = "\n".join(map(json.dumps, lines))
+        await asyncio.to_thread(
+            command, "keys", "import", "-", folder=folder, stdin=stdin, seconds=60
+        )
+        async with serving(folder, seconds=60) as gateway:
+            yield gateway
+
+
+async def soak(seconds: float) -> list[str]:
+    end, service, report = time.monotonic() + seconds, Service(), Report()
+    await service.open()
+    async with gateway_before(service) as gateway:
+        run = Run(gateway, service, report)
+        after: list[float] = []
+        while not after or time.monotonic() < end:
+            for part in (run.calm, run.crowd, run.overload, run.bodies, run.silence):
+                await part()
+            after.append(run.memory() / MEGABYTE)
+            # What the first round left is what there is to be kept.
+            report.line("memory after this round", after[-1], "MB", 1.3 * after[0] + 64)
+        code = await gateway.ends()
+        report.line("exit code", code, "", 0)
+    service.close()
+    return report.broken
+
+
+def main() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
+    seconds = float(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("SECONDS", "60"))
+    if broken := asyncio.run(soak(seconds)):
+        print("out of bounds: " + "; ".join(dict.fromkeys(broken)))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Clients: some that ask one request after the other, and some that only take up room."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+READ = "GET /v1/profile/balances HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {key}\r\n\r\n"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What clients were told, and after how many seconds."""
+
+    statuses: Counter[int | str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    """Of those that were answered 200."""
+    without_wait: int = 0
+    """Refusals that did not say when to come again."""
+
+    def part(self, of_hundred: int) -> float:
+        """A percentile, in milliseconds."""
+        ordered = sorted(self.seconds) or [float("nan")]
+        return 1000 * ordered[min(len(ordered) - 1, len(ordered) * of_hundred // 100)]
+
+    @property
+    def answered(self) -> int:
+        return self.statuses[200]
+
+    @property
+    def others(self) -> int:
+        """Of those that are neither answered nor told to come again."""
+        return self.statuses.total() - self.statuses[200] - self.statuses[500] + self.without_wait
+
+
+class Asking:
+    """So many clients of a merchant that ask for as long as this is entered."""
+
+    def __init__(self, port: int, key: str, clients: int, *, pause: float = 0.0) -> None:
+        self.tally = Tally()
+        self._port = port
+        self._data = READ.format(key=key).encode()
+        self._clients = clients
+        self._pause = pause
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Tally:
+        self._tasks = [asyncio.ensure_future(self._client()) for _ in range(self._clients)]
+        return self.tally
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _client(self) -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            except OSError:
+                self.tally.statuses["no connection"] += 1
+                await asyncio.sleep(0.1)
+                continue
+            try:
+                while await self._ask(reader, writer):
+                    await asyncio.sleep(self._pause)
+            except (OSError, asyncio.IncompleteReadError):
+                self.tally.statuses["cut off"] += 1
+            finally:
+                writer.close()
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection may be used again."""
+        began = time.monotonic()
+        writer.write(self._data)
+        status, head = await answer(reader)
+        self.tally.statuses[status] += 1
+        if status == 200:
+            self.tally.seconds.append(time.monotonic() - began)
+        elif b"\r\nretry-after:" not in head:
+            self.tally.without_wait += 1
+            await asyncio.sleep(0.05)
+        else:
+            await asyncio.sleep(0.2)  # not as long as it is told: this is a crowd that pushes
+        return b"\r\nconnection: close" not in head
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+    await reader.readexactly(length)
+    return int(head.split(b" ", 2)[1]), head
+
+
+class Crowd:
+    """Connections that say something, or nothing, and go on saying it very slowly."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._there: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._dripping: asyncio.Task[None] | None = None
+
+    async def come(self, saying: Iterable[bytes]) -> None:
+        # Some at a time: they are to be accepted, and not to wait in the kernel.
+        batch: list[bytes] = []
+        for said in [*saying, None]:
+            if said is not None:
+                batch.append(said)
+            if len(batch) == 100 or said is None:
+                await asyncio.gather(*map(self._comes, batch))
+                batch.clear()
+        self._dripping = asyncio.ensure_future(self._drip())
+
+    async def _comes(self, said: bytes) -> None:
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(said)
+            self._there.append((reader, writer))
+
+    async def _drip(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            for _reader, writer in self._there:
+                if not writer.is_closing():
+                    writer.write(b"x")
+
+    @property
+    def left(self) -> int:
+        return sum(not (reader.at_eof() or reader.exception()) for reader, _ in self._there)
+
+    async def gone_within(self, seconds: float) -> float | None:
+        """After how many seconds all were ended; None where they were not."""
+        began = time.monotonic()
+        while self.left:
+            if time.monotonic() - began > seconds:
+                return None
+            await asyncio.sleep(0.05)
+        return time.monotonic() - began
+
+    def go(self) -> None:
+        if self._dripping:
+            self._dripping.cancel()
+        for _, writer in self._there:
+            writer.transport.abort()
+        self._there.clear()
