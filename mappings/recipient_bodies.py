@@ -6,6 +6,7 @@ here, for a create and for an update.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from mappings.banking import empty, invalid
@@ -17,11 +18,12 @@ from mappings.payouts import Recipient, masks
 SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
 """The statuses that a legacy client can set (legacy interface, section 3)."""
 
-
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "individual": ("firstName", "lastName"),
     "business": ("name",),
 }
+
+_LANGUAGE = re.compile(r"[A-Za-z]{2}([-_][A-Za-z]{2})?")
 
 
 def create_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
@@ -29,6 +31,14 @@ def create_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
         if not body.get(name):
             yield empty(name)
     yield from masks(body, "")
+    yield from _language_problems(body)
+
+
+def _language_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
+    """More loosely than current 2.2 has it: how a code is spelled, the service decides."""
+    language = body.get("language")
+    if language and not _LANGUAGE.fullmatch(language):
+        yield invalid("language", "must be a language code, such as en or en-US")
 
 
 def create_body(body: Mapping[str, JSON], ids: list[Sent]) -> dict[str, JSON]:
@@ -94,6 +104,7 @@ def update_problems(
         if name in body and not body[name]:
             yield empty(name)
     yield from masks(body, "")
+    yield from _language_problems(body)
     status = _new_status(body, recipient, facts)
     if status is not None and status not in SETTABLE:
         yield invalid("status", f"must be one of: {', '.join(SETTABLE)}")

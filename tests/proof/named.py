@@ -129,9 +129,22 @@ def _invalid(*fields: str) -> frozenset[Told]:
     return frozenset(("invalid_field", field) for field in fields)
 
 
+_MASKED_OF_A_COUNTRY = _invalid(
+    *(f"{BANK_FIELD}.{name}" for name in ("governmentId", "routing", "branchNum", "institution"))
+)
+
 PAYMENT_FIELDS = (
     "recipient", "recipient.id", "recipient.email", "sourceAmount", "sourceCurrency", "targetAmount",
     "targetCurrency", "memo",
+)  # fmt: skip
+RECIPIENT_FIELDS = (
+    "type", "email", "name", "firstName", "lastName", "ssn", "passport", "dob", "status",
+    "currency", "primaryCurrency", "address", "payout", "primary", "primary.method",
+    "primary.currency", "accounts", BANK_FIELD, "accounts.wallet", "accounts.wallet.address",
+    *(f"{BANK_FIELD}.{name}" for name in (
+        "country", "currency", "accountNum", "iban", "swiftBic", "routing", "branchNum",
+        "institution", "governmentId", "name", "bankRegion", "bankProvince",
+    )),
 )  # fmt: skip
 CHANGED_FIELDS = tuple(
     f"{row}.{field}"
@@ -184,6 +197,15 @@ NAMED: tuple[Named, ...] = (
         _beside(Beside(f"{BANK_FIELD}.country", "control", _missing(f"{BANK_FIELD}.accountNum"))),
     ),
     Named(
+        "a mask in an account of no country",
+        "current 2.6",
+        "what a field may hold depends on the country, which is missing; that it is masked needs none",
+        WITH_PAYOUT,
+        CHANGED,
+        ERRORS,
+        _beside(Beside(f"{BANK_FIELD}.country", "candidate", _MASKED_OF_A_COUNTRY)),
+    ),
+    Named(
         "what else is wrong where an object is none",
         "legacy 4.2",
         "nothing is known of what should stand inside it; the method that is missing is told at once",
@@ -230,6 +252,15 @@ NAMED: tuple[Named, ...] = (
                 f"{BANK_FIELD}.governmentId", "candidate", _invalid(f"{BANK_FIELD}.governmentId")
             ),
         ),
+    ),
+    Named(
+        "a language of none, beside what is wrong by itself",
+        "current 4.1",
+        "whether it may be null the service decides; it is not asked where a body is wrong by itself",
+        frozenset({"update_recipient"}),
+        CHANGED,
+        ERRORS,
+        _beside(*(Beside(field, "control", _invalid("language")) for field in RECIPIENT_FIELDS)),
     ),
     Named(
         "the currency of an amount that is one too many",
