@@ -7,7 +7,7 @@ import math
 import random
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -228,13 +228,6 @@ async def _compared(store: Store) -> None:
             ),
         },
     )
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 5) -> None:
-    """Asks until something holds that a running gateway does by itself."""
-    async with asyncio.timeout(seconds):
-        while not await holds():  # noqa: ASYNC110 - there is nobody to tell of it
-            await asyncio.sleep(0.1)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ async def counted(here: Valley, operation: str, number: int, what: str = "compar
         counts = {one["operation"]: one[what] for one in found[0]["operations"]}
         return counts.get(operation, 0) >= number
 
-    await eventually(so, 10)
+    await eventually(so)
     return found[0]
 
 

@@ -77,7 +77,7 @@ async def test_what_needs_no_state_goes_on_and_all_the_rest_is_there_again_witho
                 assert await status(house, "/recipients") == 200
                 unknown = await house.ask("GET", "/v1/recipients", headers=other)
                 assert unknown.status == 403
-                await eventually(partial(is_ready, house), 10)
+                await eventually(partial(is_ready, house))
                 figures = await scraped(house.session, house.running.admin_url)
                 assert figures.sum("payout_gateway_state_up") == 1
                 assert figures.sum("payout_gateway_state_errors_total") > 0

@@ -42,7 +42,7 @@ class HoldingService:
             return web.json_response({"ok": True})
         self.read.append(id_)
         assert not self.deleted, "all are checked before the first is deleted"
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(30):
             await self.turn.wait()
         payment = {"id": id_.replace("B", "P"), "recipient": {"id": "R-1"}, "memo": id_}
         batch = {"id": id_, "status": "open", "payments": [payment]}

@@ -299,7 +299,7 @@ async def test_both_sides_are_asked_at_the_same_time() -> None:
     both = asyncio.Barrier(2)
 
     async def says(_heard: Heard) -> Any:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await both.wait()  # nobody gets further alone
         return OK
 

@@ -26,8 +26,9 @@ from gateway.store.traffic_rows import (
     span_of,
     traffic_by,
 )
-from tests.console import OTHERS, Answer, Seen, Visitor, eventually, filled, open_console, visiting
+from tests.console import OTHERS, Answer, Seen, Visitor, filled, open_console, visiting
 from tests.house import settings_for
+from tests.operating import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

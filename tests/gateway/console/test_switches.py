@@ -9,7 +9,8 @@ from gateway.store.acts import acts_of
 from gateway.store.brownout_rows import Brownout, all_brownouts
 from gateway.store.freezing import frozen
 from gateway.store.mode_rows import all_switches
-from tests.console import Seen, Visitor, eventually
+from tests.console import Seen, Visitor
+from tests.operating import eventually
 from tests.payday import make_recipient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

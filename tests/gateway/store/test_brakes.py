@@ -161,7 +161,7 @@ async def test_a_freeze_is_done_when_whoever_did_not_see_it_has_begun(postgres: 
 
 
 async def _is_waited_for(store: Store) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             async with store.read() as connection:
                 waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
