@@ -107,7 +107,7 @@ def logged(folder: Path) -> str:
 
 @asynccontextmanager
 async def post(
-    folder: Path, *, seconds: float = 1, sections: Any = None, **switches: Any
+    folder: Path, *, seconds: float = 3, sections: Any = None, **switches: Any
 ) -> AsyncIterator[Post]:
     service = Service(switches=Switches(**switches), seed=1)
     simulator: Simulator = await start(service=service)

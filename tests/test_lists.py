@@ -74,6 +74,10 @@ def is_internal(got: Got) -> bool:
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+PATIENT = {"timeout_seconds": 30}
+"""A service with thousands of recipients may take its time on a machine that does much else."""
+
+
 @asynccontextmanager
 async def serving(handle: Handle) -> AsyncIterator[str]:
     runner = web.ServerRunner(web.Server(handle, access_log=None))
@@ -98,7 +102,7 @@ async def town(
     service.seed_recipients(seeded, seed=7)
     async with (
         serving((handle or (lambda its: Face(its).handle))(service)) as url,
-        open_house(folder, url, lists={"index": index}) as house,
+        open_house(folder, url, lists={"index": index}, upstream=PATIENT) as house,
     ):
         yield Town(house, service, lists_archived=service.switches.lists_archived)
 

@@ -49,7 +49,7 @@ class Town:
 
 
 @asynccontextmanager
-async def town(folder: Path, seconds: float = 1, **switches: Any) -> AsyncIterator[Town]:
+async def town(folder: Path, seconds: float = 3, **switches: Any) -> AsyncIterator[Town]:
     service = Service(switches=Switches(**switches), seed=1)
     simulator: Simulator = await start(service=service)
     ticks = Ticks()

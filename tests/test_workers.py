@@ -34,7 +34,7 @@ from tests.processes import Process, command, free_port, listens, serving
 from tests.scrape import scraped
 from tests.sockets import Wire, until
 
-START_SECONDS = 60
+START_SECONDS = 120
 """A parent and its workers each load all of the program, on a busy machine one after another."""
 
 ADA = {"type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com"}

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from types import CodeType, ModuleType
 from typing import Any
 
-START_SECONDS = 20
+START_SECONDS = 60
 
 LIBRARIES = (
     "aiohttp.web", "aiosqlite", "alembic.command", "babel.numbers", "cachetools", "click",

@@ -28,7 +28,7 @@ POSTGRES = os.environ.get(
 
 def administer(dsn: str, *statements: str) -> None:
     async def run() -> None:
-        connection: Any = await asyncpg.connect(dsn, timeout=5)
+        connection: Any = await asyncpg.connect(dsn, timeout=60)
         try:
             for statement in statements:
                 await connection.execute(statement)
