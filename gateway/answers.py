@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -13,6 +13,7 @@ from gateway.bodies import Body
 from gateway.limits import Admission
 from mappings.errors import ErrorAnswer
 from mappings.grammar import JSON
+from mappings.unchanging import unchanging
 
 SERVER = "payout-gateway"
 
@@ -22,7 +23,7 @@ PREFLIGHT_SECONDS = 86_400
 """How long a browser may remember a preflight."""
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Said:
     """What a client is told: status, body (``ok`` first) and the headers of this answer alone.
 
@@ -40,7 +41,7 @@ class Said:
         return wire.write(self.body) if self.written is None else b"".join(self.written)
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Carried:
     """The legacy service's own answer to a request that was passed on to it."""
 

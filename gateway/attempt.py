@@ -17,6 +17,7 @@ from aiohttp.http import HttpProcessingError
 
 from gateway.clock import Sighting, sighting
 from gateway.signing import Pair, signed_headers
+from mappings.unchanging import unchanging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -57,7 +58,7 @@ class Turn(Protocol):
         """Makes sure of it; raises what the sender is to know where another has it."""
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Answered:
     status: int
     headers: CIMultiDictProxy[str]
@@ -165,6 +166,12 @@ async def _body(
     headers: CIMultiDictProxy[str], content: StreamReader, most: int, came: Callable[[int], None]
 ) -> bytes:
     size = int(headers.get("Content-Length", 0))
+    if size <= most and content.is_eof():  # all of it came with its head, as of most answers
+        body = content.read_nowait()
+        if len(body) > most:
+            raise Lost(f"an answer of more than {most} bytes")
+        came(len(body))
+        return _decoded(body, headers.get("Content-Encoding", "identity"), most)
     whole = io.BytesIO()
     if size <= most:
         size = 0

@@ -54,6 +54,8 @@ class Brownouts:
 
     def interruption(self, key: Key, operation: str) -> Interruption | None:
         """What a request meets at this moment; those that only count are counted."""
+        if not self._open:
+            return None
         now = self._clock()
         met = [one for one in self._open if one.meets(key.merchant, key.name, operation, now)]
         for one in met:

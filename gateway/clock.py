@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from mappings.unchanging import unchanging
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -32,7 +34,7 @@ STAMP_AGE = 30.0
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Sighting:
     """One answer's ``Date`` against the wall clock: how far the service is ahead, in seconds.
 

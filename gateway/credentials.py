@@ -42,7 +42,10 @@ class Credentials:
 
 def has_scheme(headers: MultiMapping[str], scheme: str) -> bool:
     """Whether the request is signed, well or badly: an Authorization header has the scheme."""
-    words = (value.split(None, 1)[:1] for value in headers.getall("Authorization", []))
+    given = headers.getall("Authorization", ())
+    if not given:
+        return False
+    words = (value.split(None, 1)[:1] for value in given)
     return any(word and word[0].lower() == scheme.lower() for word in words)
 
 

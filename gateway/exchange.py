@@ -7,7 +7,6 @@ aiohttp's client they cost as much as all the rest of a read.
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 SLICE = 64 * 1024
 """Bytes of a body that are handed to the connection at once: TLS encrypts them then and there."""
-
-_NO_HEADER = re.compile(r"[\r\n\0]")
 
 
 class Origin:
@@ -96,12 +93,13 @@ class Origin:
             return await _answered(protocol, attempt, most)
 
     def _head(self, attempt: Attempt, headers: Mapping[str, str]) -> bytes:
-        lines = [f"{attempt.method} {attempt.path} HTTP/1.1", f"Host: {self._host}"]
-        for name, value in headers.items():
-            if _NO_HEADER.search(value):
-                raise ValueError(f"header {name} would be more than one")
-            lines.append(f"{name}: {value}")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode()
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        lines = [f"{attempt.method} {attempt.path} HTTP/1.1", f"Host: {self._host}", *lines, "", ""]
+        head = "\r\n".join(lines)
+        ends = len(lines) - 1
+        if head.count("\r") != ends or head.count("\n") != ends or "\0" in head:
+            raise ValueError("a header would be more than one")
+        return head.encode()
 
 
 @asynccontextmanager

@@ -156,7 +156,7 @@ class Handler:
     def _note(self, request: web.BaseRequest, visit: Visit, status: int) -> None:
         """One line in the log, and one count of who used what: the two agree."""
         seconds = asyncio.get_running_loop().time() - visit.began
-        _log(request, visit, status)
+        _log(request, visit, status, seconds)
         caller = visit.caller
         self._usage.count(
             caller.key.owner if caller else NO_OWNER,
@@ -246,7 +246,7 @@ class Handler:
         asked = await self._wording.asked(request, visit, matched.ids, data)
         del data  # what follows may take long, and it may be large
         if visit.caller:
-            await stay.begin(str(visit.caller.key.owner))
+            await stay.begin(visit.caller.key.who)
         return await self._translated(request, visit, operation, asked)
 
     async def _on_either_side(
@@ -255,7 +255,7 @@ class Handler:
         """What may be for the legacy service: its answer, else that of the current one's calls."""
         data = visit.data = await incoming.whole(request, self._most, stay, self._pace)
         came = await self._came(request, visit, ids, data)
-        await stay.begin(str(came.caller.key.owner))
+        await stay.begin(came.caller.key.who)
         if await self._forwarding.compares(came):
             visit.compares, visit.told["mode"] = came, COMPARE
         if sent := await self._forwarding.answer(came):
@@ -328,7 +328,7 @@ class Handler:
         if visit.caller is None:
             visit.stay = self._load.stay("without a key")
         else:
-            merchant = str(visit.caller.key.owner)
+            merchant = visit.caller.key.who
             visit.stay = self._load.stay(merchant)
             visit.stay.check(merchant)
         return visit.stay
@@ -387,14 +387,14 @@ def _idempotency(request: web.BaseRequest) -> str | None:
     return idempotency_key(given) if request.method != "GET" else None
 
 
-def _log(request: web.BaseRequest, visit: Visit, status: int) -> None:
+def _log(request: web.BaseRequest, visit: Visit, status: int, took: float) -> None:
     caller, told = visit.caller, visit.told
     if visit.over and visit.over.request_id != visit.request_id:
         told = {**told, "retry_of": visit.over.request_id}  # which is what `trace` knows
     request_line.tell(
         status=status,
         method=request.method,
-        began=visit.began,
+        took=took,
         request_id=visit.request_id,
         face="legacy",
         operation=visit.operation.name if visit.operation else None,

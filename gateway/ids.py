@@ -33,10 +33,15 @@ class Ids:
     async def current(self, owner: Owner, those: Iterable[str]) -> dict[str, str]:
         """What each id that a client sent stands for; one that stands for nothing is left out."""
         wanted = set(those)
-        known = {id_: name for id_ in wanted if (name := self._current.get((owner, id_)))}
-        # What clients were just told is an object's own name stands for that object.
-        own = {id_ for id_ in wanted if self._legacy.get((owner, id_)) == id_}
-        if missing := wanted - known.keys() - own:
+        known: dict[str, str] = {}
+        missing: set[str] = set()
+        for id_ in wanted:
+            if name := self._current.get((owner, id_)):
+                known[id_] = name
+            # What clients were just told is an object's own name stands for that object.
+            elif self._legacy.get((owner, id_)) != id_:
+                missing.add(id_)
+        if missing:
             found = await current_ids(self._store, owner, missing)
             for legacy_id, current_id in found.items():
                 self._current[owner, legacy_id] = current_id
@@ -58,8 +63,14 @@ class Ids:
         which nobody asks for again so soon.
         """
         wanted = {id_: kind for kind, id_ in those}
-        known = {id_: name for id_ in wanted if (name := self._legacy.get((owner, id_)))}
-        if missing := wanted.keys() - known.keys():
+        known: dict[str, str] = {}
+        missing: set[str] = set()
+        for id_ in wanted:
+            if name := self._legacy.get((owner, id_)):
+                known[id_] = name
+            else:
+                missing.add(id_)
+        if missing:
             found = await legacy_ids(self._store, owner, missing)
             new: dict[str, str] = {}
             for id_ in missing - found.keys():
@@ -88,7 +99,9 @@ class Ids:
     ) -> dict[str, str]:
         """The names of some ids, with their kinds; of those that are only mentioned, if they have one."""
         names = await self.legacy(owner, found, later, keeps=keeps) if found else {}
-        return names | await self.known(owner, mentioned - names.keys())
+        if unnamed := mentioned - names.keys():
+            names |= await self.known(owner, unnamed)
+        return names
 
     async def known(self, owner: Owner, those: set[str]) -> dict[str, str]:
         """The names of those that have one already: for free text no stand-in is made."""

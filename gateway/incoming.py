@@ -16,6 +16,7 @@ from gateway.aside import aside_if
 from gateway.inflating import NotInflated, TooLarge, inflated
 from gateway.load import Stay
 from gateway.tokens import token
+from gateway.within import Within
 from mappings.errors import TOO_LARGE, ErrorAnswer
 from mappings.grammar import JSON, Invalid, Problem
 
@@ -52,6 +53,8 @@ def path_and_query(request: web.BaseRequest) -> tuple[str, str]:
 
 def parameters(query: str) -> dict[str, str]:
     """The query parameters that say something; of one given twice, the first."""
+    if not query:
+        return {}
     pairs = parse_qsl(query, keep_blank_values=False, errors="replace")
     return {name: value for name, value in reversed(pairs) if value.strip()}
 
@@ -59,6 +62,8 @@ def parameters(query: str) -> dict[str, str]:
 def request_id(request: web.BaseRequest) -> str:
     """The client's ``X-Request-Id``, or one made here; it is logged, so never one with its key in it."""
     given = request.headers.get("X-Request-Id", "")
+    if not given:
+        return token()
     keys = [key for line in request.headers.getall("X-API-Key", ()) if (key := line.strip())]
     if any(key in given for key in keys) or not _REQUEST_ID.fullmatch(given):
         return token()
@@ -141,7 +146,7 @@ async def parts(
 
 async def _part(request: web.BaseRequest, seconds: float) -> bytes:
     try:
-        async with asyncio.timeout(seconds):
+        with Within(seconds):
             return await request.content.readany()
     except TimeoutError:
         request[TOO_SLOW] = True

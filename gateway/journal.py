@@ -9,8 +9,6 @@ that point without asking or sending anything twice.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,9 +18,10 @@ from typing import Any, TypeGuard
 from uuid import uuid4
 
 from gateway import steps, texts, wire
-from gateway.aside import aside_if
+from gateway.aside import aside, aside_if
 from gateway.clock import Clock
 from gateway.instances import GONE_SECONDS
+from gateway.keyed import Keyed
 from gateway.keys import Key
 from gateway.store import Ledger, Store, StoreUnavailable
 from gateway.store.undertakings import (
@@ -104,7 +103,7 @@ class Journal:
         self.deserted: dict[str, None] = {}
         """Whose clients have gone, until the journal says so too: other instances wait for that."""
         self.delivery = asyncio.Event()
-        self._key = next(iter(store.encryption.derived("journal").values()))
+        self._keyed = Keyed(next(iter(store.encryption.derived("journal").values())))
 
     def undertaking(
         self,
@@ -251,10 +250,7 @@ class Journal:
         return self._digest([call.method, call.path, known_by])
 
     def _digest(self, what: JSON) -> str:
-        digest = hmac.new(self._key, digestmod=hashlib.sha256)
-        for part in wire.ordered(what):
-            digest.update(part)
-        return digest.hexdigest()
+        return self._keyed.hexdigest_of(wire.ordered(what))
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -368,7 +364,8 @@ class Course:
 
     async def enter(self, call: Call, stamped: datetime | None = None) -> None:
         """Writes a call down before it leaves; a stamp of its client's may be ahead of ours."""
-        alike = await aside_if(self.is_long, self.journal.alike, call)
+        journal = self.journal
+        alike = await aside(journal.alike, call) if self.is_long else journal.alike(call)
         now = self.journal.stamp(self.one.owner.environment)
         now = max(now, stamped or now)
         write = Write(self._position, call.method, call.path, alike, now)
@@ -512,12 +509,12 @@ class Course:
         taken, settled, begins = self._since[:], self._settled[:], not self.begun
         waiting = self._waiting[:]
         is_long = self.is_long
-        given = await aside_if(is_long, steps.written, taken)
+        given = await aside(steps.written, taken) if is_long else steps.written(taken)
         kept = (self._kept + len(taken) - 1, given) if taken else None
         made = [write.made for write in settled if write.made]
         one = self.one
         if begins:
-            asked = await aside_if(is_long, _asked, self.request)
+            asked = await aside(_asked, self.request) if is_long else _asked(self.request)
             one = replace(one, asked=asked, deserted=self.deserted)
         both = [*waiting, *records]
         point = Point(begins, steps=kept, settled=settled, made=made, records=both, **parts)

@@ -6,6 +6,7 @@ hash by name: three times as long for a text as short as a request's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 
 _BLOCK = 64
@@ -21,6 +22,10 @@ class Keyed:
 
     def hexdigest(self, *parts: bytes) -> str:
         """Of a text in parts: a large one need not be copied."""
+        return self.hexdigest_of(parts)
+
+    def hexdigest_of(self, parts: Iterable[bytes]) -> str:
+        """The same, of parts that are not all in hand."""
         inner, outer = self._inner.copy(), self._outer.copy()
         for part in parts:
             inner.update(part)

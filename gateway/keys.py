@@ -86,9 +86,12 @@ class Key:
     requests_per_hour: int | None
     allowed_ips: tuple[Network, ...]
     owner: Owner = field(init=False, repr=False, compare=False)
+    who: str = field(init=False, repr=False, compare=False)
+    """Its owner, as a name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "owner", Owner(self.merchant, self.environment))
+        object.__setattr__(self, "who", str(self.owner))
 
     def admits(self, address: str | Address) -> bool:
         """Whether a client at this address may use the key; text that is no address may not."""

@@ -13,29 +13,27 @@ import threading
 import traceback
 from collections.abc import MutableMapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
 import structlog
-
-_SHARED: list[Any] = [
-    structlog.processors.add_log_level,
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-]
 
 
 def configure(*, level: str = "info", **of_each: Any) -> None:
     """``of_each`` is told in every line."""
 
-    def telling(
-        _logger: Any, _method: str, line: MutableMapping[str, Any]
+    def told_of_each(
+        _logger: Any, method: str, line: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
+        line["level"] = method
+        line["timestamp"] = _now()
         line.update(of_each)
         return line
 
     pretty = sys.stderr.isatty()
     renderer: Any = structlog.dev.ConsoleRenderer(sort_keys=False) if pretty else _as_json
     structlog.configure(
-        processors=[*_SHARED, telling, renderer],
+        processors=[told_of_each, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
@@ -50,6 +48,10 @@ def configure(*, level: str = "info", **of_each: Any) -> None:
     sys.excepthook = lambda _type, error, _trace: crashed(error)
     sys.unraisablehook = lambda unraisable: crashed(unraisable.exc_value)
     threading.excepthook = lambda hook: crashed(hook.exc_value)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 # One for all lines: json.dumps makes a new one for each.
@@ -68,8 +70,10 @@ class _Unfailing:
         self._flushes = stream.line_buffering  # with each line that is written
 
     def write(self, text: str) -> None:
-        with suppress(OSError):
+        try:  # noqa: SIM105 - as each request's line is written
             self._stream.write(text)
+        except OSError:
+            pass
 
     def flush(self) -> None:
         if not self._flushes:

@@ -21,12 +21,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import structlog
 
 from gateway.answers import Said
-from gateway.aside import aside_if
+from gateway.aside import aside
 from gateway.journal import Course, Journal
 from gateway.player import Caller, Player
 from gateway.settling import Settling
@@ -51,6 +52,7 @@ from mappings.grammar import (
     Request,
     Unknown,
 )
+from mappings.unchanging import unchanging
 
 A_DAY = timedelta(hours=24)
 LOOKS_AGAIN = 0.2
@@ -75,7 +77,7 @@ Told = tuple[Said, Undertaken | None]
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Wanted:
     """A request that writes, as its client sent it."""
 
@@ -209,15 +211,16 @@ class Once:
 
     async def _course(self, wanted: Wanted, visit: _Visit) -> Course | Told:
         """The course to play, a new one or that of the first try; or what that one's client got."""
-        one = await aside_if(
-            wanted.caller.is_long,
+        caller = wanted.caller
+        undertaking = partial(
             self._journal.undertaking,
-            wanted.caller.key,
+            caller.key,
             wanted.operation,
             wanted.asked,
-            wanted.caller.request_id,
+            caller.request_id,
             wanted.idempotency,
         )
+        one = await aside(undertaking) if caller.is_long else undertaking()
         while True:
             rows = await self._rows(one)
             first = next((row for row in rows if self._is_same(row, one, wanted, visit)), None)

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from gateway import outgoing, wire
-from gateway.aside import aside_if
+from gateway.aside import aside, aside_if
 from gateway.call_targets import Targets
 from gateway.inferred import InferredOperations
 from gateway.journal import Course
@@ -136,7 +136,8 @@ class Player:
         answer: Answer | None
         if caller and course and course.is_long:
             caller.is_long = True
-        step, answer = await aside_if(caller is not None and caller.is_long, _advance, flow)
+        is_long = caller is not None and caller.is_long
+        step, answer = await aside(_advance, flow) if is_long else _advance(flow)
         while step is not None:
             if problems and isinstance(step, Call) and not step.reads:
                 raise Invalid(*problems)
@@ -149,7 +150,10 @@ class Player:
             except Failure as failure:
                 step, answer = await aside_if(caller.is_long, _thrown, flow, failure)
             else:
-                step, answer = await aside_if(caller.is_long, _advance, flow, given)
+                is_long = caller.is_long
+                step, answer = (
+                    await aside(_advance, flow, given) if is_long else _advance(flow, given)
+                )
         if answer is None or problems:
             raise Invalid(*problems)
         return answer
@@ -160,7 +164,10 @@ class Player:
             if isinstance(step, Call) and not step.reads:
                 raise TypeError("a write has to be entered in the journal")
             return await self._perform(step, caller)
-        await aside_if(caller.is_long, course.mark, step)
+        if caller.is_long:
+            await aside(course.mark, step)
+        else:
+            course.mark(step)
         if course.replays:
             outcome = course.replayed(step)
             if isinstance(outcome, Failure):
@@ -353,7 +360,7 @@ class Player:
         is_long = len(reply.body) > wire.LARGE
         caller.is_long = caller.is_long or is_long
         _tell(caller, "answered", call, reply.body)
-        body = await aside_if(is_long, _readable, reply.body)
+        body = await aside(_readable, reply.body) if is_long else _readable(reply.body)
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # the legacy document, section 4.3, has deletes answered so as well
         if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
@@ -368,7 +375,7 @@ class Player:
         body = None
         if call.body is not None:
             own = self._spelling.outward(endpoint.takes, call.body)
-            body = await aside_if(caller.is_long, wire.write, own)
+            body = await aside(wire.write, own) if caller.is_long else wire.write(own)
             _tell(caller, "sends", call, body)
         began = asyncio.get_running_loop().time()
         caller.calls += 1

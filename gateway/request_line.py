@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ def tell(
     *,
     status: int,
     method: str,
-    began: float,
+    took: float,
     request_id: str,
     face: str,
     operation: str | None = None,
@@ -30,15 +29,15 @@ def tell(
     seconds: float = 0.0,
     more: Mapping[str, Any],
 ) -> None:
-    """``began`` by the loop's clock; ``more`` holds nothing that a client sent.
+    """``took`` is in seconds; ``more`` holds nothing that a client sent.
 
     Counted as well, so that the log and the metrics agree.
     """
-    took = asyncio.get_running_loop().time() - began
+    merchant, environment = owner or (None, None)
     metrics.request(
         face=face,
         operation=operation,
-        environment=owner.environment if owner else "",
+        environment=environment or "",
         status=status,
         took=took,
         at_service=seconds,
@@ -49,7 +48,7 @@ def tell(
         face=face,
         method=method,
         operation=operation,
-        environment=owner.environment if owner else "",
+        environment=environment or "",
         status=status,
         outcome=metrics.outcome(status, more),
     )
@@ -59,8 +58,8 @@ def tell(
         "face": face,
         "operation": operation,
         "ms": round(took * 1000, 1),
-        "merchant": owner.merchant if owner else None,
-        "environment": owner.environment if owner else None,
+        "merchant": merchant,
+        "environment": environment,
         "key": key,
         "request_id": request_id,
         "upstream_calls": calls,

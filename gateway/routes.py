@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gateway.targets import outline
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation, Vocabulary
+from mappings.unchanging import unchanging
 
 KINDS = {
     "recipients": "R-[A-Za-z0-9]{1,64}",
@@ -27,7 +28,7 @@ class Route:
     operations: Mapping[str, Operation]
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Match:
     route: Route
     ids: Mapping[str, str]

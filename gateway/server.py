@@ -275,7 +275,7 @@ class Server(web.Server):
         self.handshake_seconds = bounds.head_seconds
         self.certificate = certificate
         self.handshakes: set[asyncio.Task[None]] = set()
-        self.guests: Guests[Connection] = Guests(bounds)
+        self.guests: Guests[Connection] = Guests(bounds, self._loop.time)
         self._looking: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:

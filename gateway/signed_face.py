@@ -301,7 +301,7 @@ def _tell(request: web.BaseRequest, visit: Visit) -> None:
     request_line.tell(
         status=visit.status,
         method=request.method,
-        began=visit.began,
+        took=asyncio.get_running_loop().time() - visit.began,
         request_id=visit.request_id,
         face="signed",
         owner=visit.owner,

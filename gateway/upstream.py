@@ -10,7 +10,6 @@ The service sees each request exactly once for each attempt that is meant:
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from contextlib import asynccontextmanager
@@ -33,7 +32,9 @@ from gateway.settings import Misconfigured
 from gateway.signed_target import Forgetful, Learned, SignedTarget
 from gateway.signing import Form, Pair, in_form
 from gateway.way_out import WayOut
+from gateway.within import Within
 from mappings.grammar import Unknown, Unreachable
+from mappings.unchanging import unchanging
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -68,7 +69,7 @@ USER_AGENT = f"payout-gateway/{_version()}"
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Reply:
     """What the service answered, whatever its status; ``headers`` in any case.
 
@@ -83,7 +84,7 @@ class Reply:
     attempts: int
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class _Way:
     """How a call is signed, and whether that is because it was refused otherwise."""
 
@@ -102,19 +103,20 @@ class Deadline:
     def __init__(self, seconds: float, bytes_per_second: int) -> None:
         self._seconds = seconds
         self._bytes_per_second = bytes_per_second
-        self._timeout: asyncio.Timeout | None = None
+        self._within: Within | None = None
 
-    def of(self, size: int) -> asyncio.Timeout:
+    def of(self, size: int) -> Within:
         """To be entered by a call that sends so many bytes."""
         self._seconds += self._for(size)
-        self._timeout = asyncio.timeout(self._seconds)
-        return self._timeout
+        self._within = Within(self._seconds)
+        return self._within
 
     def came(self, size: int) -> None:
         """So many bytes more of the answer."""
-        if self._timeout and (when := self._timeout.when()) is not None:
-            self._seconds += self._for(size)
-            self._timeout.reschedule(when + self._for(size))
+        if self._within is not None:
+            more = self._for(size)
+            self._seconds += more
+            self._within.extend(more)
 
     def _for(self, size: int) -> float:
         return size / self._bytes_per_second if self._bytes_per_second else 0.0
@@ -213,7 +215,7 @@ class Upstream:
 
     async def _met(self, call: _Call, trial: Trial) -> tuple[_Way, Answered]:
         try:
-            async with call.deadline.of(len(call.body)):
+            with call.deadline.of(len(call.body)):
                 met = await self._answer(call)
         except TimeoutError:
             failure = call.failure(str(call.deadline))

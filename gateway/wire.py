@@ -147,9 +147,13 @@ def _sliced(value: Any, encoder: simplejson.JSONEncoder) -> Iterator[str]:
 
 def has_rows(value: Any) -> bool:
     """Whether a value, or an object in it, has a list that is not in hand."""
-    if isinstance(value, dict):
-        return any(map(has_rows, value.values()))
-    return isinstance(value, Rows)
+    if not isinstance(value, dict):
+        return isinstance(value, Rows)
+    for one in value.values():  # noqa: SIM110 - for any it would be a generator more
+        # By its type first: each answer is looked through, and to ask of a text takes longer.
+        if type(one) not in _SHORT and has_rows(one):
+            return True
+    return False
 
 
 class _InSlices(Exception):
@@ -226,6 +230,9 @@ def _number(text: str) -> Decimal:
 
 _LEAVES = {str, int, bool, type(None), Decimal, Number, Packed, Each}
 _NESTS = {dict, list, tuple}
+_TEXT = {str}
+_SHORT = _LEAVES - {Packed, Each} | {list, tuple}
+"""Of values that have no Rows in them, as far as ``has_rows`` looks."""
 
 
 def _flaw(value: Any) -> str:
@@ -240,13 +247,16 @@ def _flaw(value: Any) -> str:
         for nest in level:
             values = nest
             if type(nest) is dict:
-                if set(map(type, nest)) - {str}:
+                if not _TEXT.issuperset(map(type, nest)):
                     return "a key that is not text"
                 values = nest.values()
-            if others := set(map(type, values)) - _LEAVES:
-                if odd := others - _NESTS:
-                    return f"not a JSON value: {odd.pop().__name__}"
-                below += [item for item in values if type(item) in _NESTS]
+            if _LEAVES.issuperset(map(type, values)):
+                continue
+            for item in values:
+                if (kind := type(item)) in _NESTS:
+                    below.append(item)
+                elif kind not in _LEAVES:
+                    return f"not a JSON value: {kind.__name__}"
         if not below:
             return ""
         level = below

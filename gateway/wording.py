@@ -90,7 +90,9 @@ class Wording:
             return None, ()
         body = await incoming.json_of(data, encoding, self._most, cast("Stay", visit.stay))
         own = self._spelling.inward(takes, body)
-        return await aside_if(len(data) > wire.LARGE, kinds.read, takes, own)
+        if len(data) > wire.LARGE:
+            return await aside(kinds.read, takes, own)
+        return kinds.read(takes, own)
 
     async def _stood_for(self, visit: Visit, path: Mapping[str, str], body: JSON) -> dict[str, str]:
         """What the ids of a request stand for, where that is something else."""
@@ -99,7 +101,7 @@ class Wording:
         takes = visit.operation.takes if visit.operation else None
         names: dict[str, str] = {}
         found, is_long = _ids_sent(takes, body, path), visit.caller.is_long
-        while sent := await aside_if(is_long, next, found, None):
+        while sent := await aside(next, found, None) if is_long else next(found, None):
             those = await self._ids.current(visit.caller.key.owner, sent)
             # No answer shows whom a long list names, so as they are they need not be remembered.
             visit.as_sent |= {those.get(id_, id_): id_ for id_ in (those if is_long else sent)}
@@ -132,7 +134,7 @@ class Wording:
         gives = cast("Operation", visit.operation).gives
         changed: dict[str, str] = {}
         found = named_by_slices(gives, body)
-        while some := await aside_if(is_long, next, found, None):
+        while some := await aside(next, found, None) if is_long else next(found, None):
             names = await self._ids.legacy_of(owner, *some, later, keeps=not is_long)
             ids = {id_ for _kind, id_ in some[0]} | some[1]
             spelled = {id_: visit.as_sent.get(id_, names.get(id_, id_)) for id_ in ids}

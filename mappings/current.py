@@ -290,9 +290,15 @@ ENDPOINTS = (
 )
 
 
+_BY_METHOD = {
+    method: tuple(one for one in ENDPOINTS if one.method == method)
+    for method in {one.method for one in ENDPOINTS}
+}
+
+
 def endpoint_of(method: str, path: str) -> Endpoint:
     """The endpoint that a call goes to; a call to any other is a mistake in a flow."""
-    for endpoint in ENDPOINTS:
-        if endpoint.method == method and endpoint.pattern.fullmatch(path):
+    for endpoint in _BY_METHOD.get(method, ()):
+        if endpoint.pattern.fullmatch(path):
             return endpoint
     raise LookupError(f"{method} {path} is not in the current interface, section 4")

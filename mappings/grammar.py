@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
+
+from mappings.unchanging import unchanging
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -23,7 +25,7 @@ JSON = Any
 """Text, ``Decimal``, ``int``, ``bool``, ``None``, ``dict`` or ``list``; never a float."""
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Vocabulary:
     """The words that the documents made neutral (``[vocabulary]``), each side's own."""
 
@@ -38,7 +40,7 @@ class Vocabulary:
     current_batch_currency: str = "currency"
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Manners:
     """What an operator may choose about answers (``[legacy]``)."""
 
@@ -53,7 +55,7 @@ class Manners:
 # What comes in and what goes out.
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Request:
     """A legacy request whose path, key and limit have been checked.
 
@@ -93,7 +95,7 @@ def _places(field: str | None) -> list[str]:
     return [field, *(field[: found.start()] for found in re.finditer(r"[.\[]", field))]
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Answer:
     """What a legacy client gets with status 200, after ``"ok": true``.
 
@@ -107,7 +109,7 @@ class Answer:
 # The steps of a flow.
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Call:
     """One request of the current interface; yields the body of its 2xx answer.
 
@@ -144,7 +146,7 @@ class Call:
         return self.method == "GET"
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Together:
     """Independent reads, made side by side within bounds; yields what each gave, in order.
 
@@ -154,7 +156,7 @@ class Together:
     calls: Sequence[Call]
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Find:
     """A question over a list; yields ``Found``. How it is answered is the player's choice.
 
@@ -182,7 +184,7 @@ class Find:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Found:
     """One page of rows, and how many pages and rows there are in all."""
 
@@ -191,7 +193,7 @@ class Found:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Recall:
     """What the ledger remembers of an object of the caller's merchant and environment.
 
@@ -204,7 +206,7 @@ class Recall:
     ids: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Record:
     """Has the ledger remember facts of an object; a fact of None is forgotten. Yields None.
 
@@ -220,7 +222,7 @@ class Record:
     also: tuple[Record, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Await:
     """Waits for what another request is doing to an object; yields its facts once that is done.
 
@@ -240,7 +242,7 @@ Flow = Generator[Step, Any, Answer]
 # A write whose outcome is unknown.
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Sending:
     """A write that was sent and not answered, for those who find out what became of it.
 
@@ -257,7 +259,7 @@ class Sending:
     happened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Happened:
     """It was executed; ``body`` is what the service would have answered, ``made`` what it made."""
 
@@ -265,12 +267,12 @@ class Happened:
     made: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class DidNot:
     """Nothing of it can be seen. Only believed once it can no longer be executed, and twice."""
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class CannotTell:
     """``why`` is for the operator, who has to find out in another way.
 
@@ -281,7 +283,7 @@ class CannotTell:
     lasts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Unread(CannotTell):
     """The service could not be read: another time it may be."""
 
@@ -294,7 +296,7 @@ Settle = Callable[[Sending], Generator[Step, Any, Verdict]]
 # The four kinds of error, and one way out (errors.py).
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Problem:
     """One entry of ``errors``; ``code`` is one of the legacy document's, section 7."""
 
@@ -384,7 +386,7 @@ class Unknown(Failure):
 Exactness = Literal["exact", "emulated", "inferred", "lossy"]
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Operation:
     """One operation of the legacy interface, and the flow that carries it out.
 

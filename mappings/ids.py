@@ -62,7 +62,7 @@ TOGETHER = 1000
 
 def named_by_slices(shape: Any, value: JSON) -> Iterator[tuple[set[tuple[str, str]], set[str]]]:
     """As ``named_in``, some at a time; nothing where there is none."""
-    for some in some_of(marked_texts(place_of(shape), value), TOGETHER):
+    for some in some_of(marked_texts(place_of(shape, IDS), value), TOGETHER):
         found = {(str(mark.kind), text) for mark, text in some if isinstance(mark, Id)}
         texts = (text for mark, text in some if isinstance(mark, Mentions))
         mentioned = {id_ for text in texts for id_ in IN_TEXT.findall(text)}

@@ -6,8 +6,9 @@ import math
 import time
 from array import array
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from mappings.unchanging import unchanging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ KEPT = WINDOW + 1
 """Seconds for which a second's count is kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Admission:
     """Whether a request is let in, and what its answer says of the limit.
 

@@ -16,10 +16,7 @@ class Held:
     def __init__(self, most: int) -> None:
         self._most = most
         self._by: Counter[str] = Counter()
-
-    @property
-    def total(self) -> int:
-        return self._by.total()
+        self.total = 0
 
     def take(self, merchant: str, size: int, has: int = 0) -> bool:
         """Whether there is room for ``size`` more of a body that ``has`` as much already."""
@@ -28,9 +25,11 @@ class Held:
         if self.total + size > room or self._by[merchant] + size > self._most // 2:
             return False
         self._by[merchant] += size
+        self.total += size
         return True
 
     def give_back(self, merchant: str, size: int) -> None:
+        self.total -= size
         self._by[merchant] -= size
         if not self._by[merchant]:
             del self._by[merchant]

@@ -43,12 +43,10 @@ class Shares:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._numbers = 0
+        self.going = 0
+        """How many go, of all merchants."""
         self._going: Counter[str] = Counter()
         self._queues: dict[str, deque[Ticket]] = {}
-
-    @property
-    def going(self) -> int:
-        return self._going.total()
 
     @property
     def waiting(self) -> int:
@@ -77,16 +75,17 @@ class Shares:
         if ticket.standing is Standing.WAITS:
             self._drop(ticket)
         elif ticket.standing is Standing.GOES:
+            self.going -= 1
             self._going[ticket.merchant] -= 1
             if not self._going[ticket.merchant]:
                 del self._going[ticket.merchant]
         ticket.standing = Standing.OVER
-        return list(self._called())
+        return list(self._called()) if self._queues else []
 
     def _may_go(self, merchant: str) -> bool:
         # Where somebody waits of whom more may go, all places are taken.
-        has_place = self._going[merchant] < self._room.going_per_merchant
-        return has_place and self.going < self._room.going
+        room = self._room
+        return self.going < room.going and self._going[merchant] < room.going_per_merchant
 
     def _may_wait(self, merchant: str) -> bool:
         own = len(self._queues.get(merchant, ()))
@@ -112,6 +111,7 @@ class Shares:
             del self._queues[ticket.merchant]
 
     def _go(self, ticket: Ticket) -> None:
+        self.going += 1
         self._going[ticket.merchant] += 1
         ticket.standing = Standing.GOES
 

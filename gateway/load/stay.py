@@ -99,7 +99,7 @@ class Stay:
 
     def hold(self, size: int) -> None:
         """Raises Overloaded."""
-        if not self._load.held.take(self._holder, size, self._bytes):
+        if size and not self._load.held.take(self._holder, size, self._bytes):
             raise self._load.overloaded("too many bytes of bodies are held")
         self._bytes += size
 
@@ -117,8 +117,9 @@ class Stay:
             self._load.tell(self._ticket, "its client went away while it waited")
 
     def end(self) -> None:
-        self._load.held.give_back(self._holder, self._bytes)
-        self._bytes = 0
+        if self._bytes:
+            self._load.held.give_back(self._holder, self._bytes)
+            self._bytes = 0
         if self._ticket is not None:
             self._load.leave(self._ticket)
             self._ticket = None

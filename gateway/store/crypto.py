@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import os
 import secrets
 from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
@@ -107,7 +107,7 @@ class EncryptionKeys:
 
 def _identity(key_id: str, place: Place) -> bytes:
     # A JSON array, because parts that are merely joined can be cut apart elsewhere.
-    return json.dumps([key_id, *place]).encode()
+    return f"[{', '.join(map(encode_basestring_ascii, (key_id, *place)))}]".encode()
 
 
 def new_key_line() -> str:

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import texts, wire
-from gateway.aside import aside_if
+from gateway.aside import aside
 from gateway.store.crypto import Place
 from gateway.store.statements import (
     FEW,
@@ -85,7 +85,9 @@ class Ledger:
         if not rows:
             return {}
         (text,) = rows[0]
-        return await aside_if(len(text) > LONG, self._opened, owner, kind, text)
+        if len(text) > LONG:
+            return await aside(self._opened, owner, kind, text)
+        return self._opened(owner, kind, text)
 
     async def is_anyones(self, environment: str, kind: str, id: str, fact: str) -> bool:  # noqa: A002
         """Whether any merchant of an environment has an object of this id with this fact.

@@ -19,6 +19,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.types import TypeEngine
 
+from mappings.unchanging import unchanging
+
 Made = TypeVar("Made")
 
 Values = Mapping[str, Any]
@@ -138,7 +140,7 @@ FEW = 50
 """Rows up to which a work is brief."""
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Work(Generic[Made]):
     """A transaction to be: ``steps`` begins it, anew each time.
 

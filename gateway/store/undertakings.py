@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
@@ -58,6 +58,7 @@ from gateway.store.tables import (
 )
 from mappings.current import ID
 from mappings.grammar import Record
+from mappings.unchanging import unchanging
 
 __all__ = [
     "ANSWERED",
@@ -114,7 +115,7 @@ class AlreadyBegun(Exception):
     """The key has used this Idempotency-Key before."""
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Undertaken:
     """A row of the journal; ``asked`` and ``answer`` are opened."""
 
@@ -142,7 +143,7 @@ class Undertaken:
         return self.state in OPEN
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Write:
     """One call that may change something; ``number`` is that of its step in the flow."""
 
@@ -158,7 +159,7 @@ class Write:
     settled_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@unchanging(frozen=True, slots=True)
 class Point:
     """What is made durable at once: all of it, or none."""
 

@@ -761,20 +761,19 @@ def test_without_its_c_extensions_aiohttp_is_refused_with_what_to_do():
 
 async def test_a_call_has_the_longer_the_more_bytes_it_sends_and_is_answered() -> None:
     deadline = Deadline(1, bytes_per_second=100)
-    async with deadline.of(50) as timeout:
-        when = timeout.when()
-        assert when is not None
+    with deadline.of(50) as within:
+        when = within.when
         assert str(deadline) == "no answer within 1.5 s"
         deadline.came(150)
         deadline.came(50)
-        assert timeout.when() == pytest.approx(when + 2)
+        assert within.when == pytest.approx(when + 2)
     assert str(deadline) == "no answer within 3.5 s"
 
 
 async def test_where_no_rate_is_set_every_call_has_as_long() -> None:
     deadline = Deadline(1, bytes_per_second=0)
-    async with deadline.of(10**9) as timeout:
-        when = timeout.when()
+    with deadline.of(10**9) as within:
+        when = within.when
         deadline.came(10**9)
-        assert timeout.when() == when
+        assert within.when == when
     assert str(deadline) == "no answer within 1 s"
