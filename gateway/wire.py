@@ -13,11 +13,12 @@ import io
 from codecs import BOM_UTF8, getincrementaldecoder
 from collections.abc import Collection, Iterator
 from decimal import Decimal
-from typing import Any, Self
+from itertools import chain
+from typing import Any, NamedTuple, Self
 
 import simplejson
 
-from mappings.rows import SLICE, Each, Packed, Rows, slices_of
+from mappings.rows import SLICE, Each, Packed, Rows
 
 LARGE = 256 * 1024
 """Bytes from which a text is read by slices, and worked on where it holds up nobody (``aside``)."""
@@ -82,29 +83,24 @@ def write(value: Any) -> bytes:
     """Compact JSON, UTF-8 and not escaped; raises TypeError for what is not JSON (a float)."""
     if flaw := _flaw(value):
         raise TypeError(flaw)
-    return again(value)
+    return _whole(value, _CHECKED)
 
 
 def again(value: Any) -> bytes:
     """As ``write``, of values that are checked elsewhere: to look through them takes longer."""
-    try:
-        return _ENCODER.encode(value).encode()
-    except _InSlices:
-        whole = io.BytesIO()
-        whole.writelines(parts(value))
-        return whole.getvalue()
+    return _whole(value, _WRITTEN)
 
 
 def in_parts(value: Any) -> list[bytes]:
-    """The same, not put together: of a large value that would be one more of it."""
+    """As ``write``, not put together: of a large value that would be one more of it."""
     if flaw := _flaw(value):
         raise TypeError(flaw)
-    return [*parts(value)]
+    return [part.encode() for part in _parts(value, _CHECKED)]
 
 
 def parts(value: Any) -> Iterator[bytes]:
-    """What ``write`` makes of a value, a slice of its rows at a time."""
-    return (part.encode() for part in _parts(value, _ENCODER))
+    """What ``again`` makes of a value, a slice of its rows at a time."""
+    return (part.encode() for part in _parts(value, _WRITTEN))
 
 
 def ordered(value: Any) -> Iterator[bytes]:
@@ -112,19 +108,29 @@ def ordered(value: Any) -> Iterator[bytes]:
     return (part.encode() for part in _parts(value, _ORDERED))
 
 
-def _parts(value: Any, encoder: simplejson.JSONEncoder) -> Iterator[str]:
+def _whole(value: Any, manner: _Manner) -> bytes:
     try:
-        yield encoder.encode(value)
+        return manner.encoder.encode(value).encode()
     except _InSlices:
-        yield from _sliced(value, encoder)
+        whole = io.BytesIO()
+        whole.writelines(part.encode() for part in _sliced(value, manner))
+        return whole.getvalue()
 
 
-def _sliced(value: Any, encoder: simplejson.JSONEncoder) -> Iterator[str]:
+def _parts(value: Any, manner: _Manner) -> Iterator[str]:
+    try:
+        yield manner.encoder.encode(value)
+    except _InSlices:
+        yield from _sliced(value, manner)
+
+
+def _sliced(value: Any, manner: _Manner) -> Iterator[str]:
+    encoder = manner.encoder
     if isinstance(value, Rows):
         comma = ""
         yield "["
         for some in value.slices():
-            if flaw := _flaw(some):
+            if manner.checks and (flaw := _flaw(some)):
                 raise TypeError(flaw)
             yield comma + encoder.encode(some)[1:-1]
             comma = ","
@@ -133,14 +139,14 @@ def _sliced(value: Any, encoder: simplejson.JSONEncoder) -> Iterator[str]:
         comma = "{"
         for name in sorted(value) if encoder.sort_keys else value:
             yield f"{comma}{encoder.encode(name)}:"
-            yield from _parts(value[name], encoder)
+            yield from _parts(value[name], manner)
             comma = ","
         yield "}"
     else:
         comma = "["
         for one in value:
             yield comma
-            yield from _parts(one, encoder)
+            yield from _parts(one, manner)
             comma = ","
         yield "]"
 
@@ -186,24 +192,21 @@ def _read(data: bytes) -> tuple[str, Any]:
         return f"a number of more than {DIGITS} digits", None
     except _Twice as error:
         return f"the key {error.key[:60]!r} twice in one object", None
-    if data.count(b"{") + data.count(b"[") > DEPTH:
-        return _depth_flaw(value), value
+    if data.count(b"{") + data.count(b"[") > DEPTH and _is_deeper(value, DEPTH):
+        return f"nested deeper than {DEPTH}", value
     return "", value
 
 
-def _depth_flaw(value: Any) -> str:
-    """Of what was read: its values are JSON's, but they may be nested too deep."""
-    level: list[Any] = [[value]]
-    for _ in range(DEPTH + 1):
-        level = [
-            item
-            for nest in level
-            for item in (nest.values() if type(nest) is dict else nest)
-            if type(item) is dict or type(item) is list
-        ]
-        if not level:
-            return ""
-    return f"nested deeper than {DEPTH}"
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether what was read is nested deeper: its values are JSON's."""
+    level: list[Any] = [value]
+    for _ in range(most + 1):
+        dicts = [item for item in level if type(item) is dict]
+        lists = [item for item in level if type(item) is list]
+        if not (dicts or lists):
+            return False
+        level = [*_inside(map(dict.values, dicts)), *_inside(lists)]
+    return True
 
 
 class _Twice(Exception):
@@ -230,35 +233,32 @@ def _number(text: str) -> Decimal:
 
 _LEAVES = {str, int, bool, type(None), Decimal, Number, Packed, Each}
 _NESTS = {dict, list, tuple}
-_TEXT = {str}
 _SHORT = _LEAVES - {Packed, Each} | {list, tuple}
 """Of values that have no Rows in them, as far as ``has_rows`` looks."""
+_JSON = _LEAVES | _NESTS
+
+_inside = chain.from_iterable
 
 
 def _flaw(value: Any) -> str:
     """What keeps a value from being written as JSON; empty where nothing does.
 
     simplejson writes floats, bytes and keys of any type without a word, and has no switch for it.
-    Level by level and by the set of types, for that is several times faster than item by item.
+    All of a level at once and by the set of types, for that is several times faster than item by item.
     """
-    level: list[Any] = [[value]]
+    level: list[Any] = [value]
     for _ in range(DEPTH + 1):
-        below: list[Any] = []
-        for nest in level:
-            values = nest
-            if type(nest) is dict:
-                if not _TEXT.issuperset(map(type, nest)):
-                    return "a key that is not text"
-                values = nest.values()
-            if _LEAVES.issuperset(map(type, values)):
-                continue
-            for item in values:
-                if (kind := type(item)) in _NESTS:
-                    below.append(item)
-                elif kind not in _LEAVES:
-                    return f"not a JSON value: {kind.__name__}"
-        if not below:
+        types = set(map(type, level))
+        if odd := types - _JSON:
+            return f"not a JSON value: {odd.pop().__name__}"
+        if types <= _LEAVES:
             return ""
+        dicts = [item for item in level if type(item) is dict]
+        if set(map(type, _inside(dicts))) - {str}:
+            return "a key that is not text"
+        below = [*_inside(map(dict.values, dicts))]
+        if types & {list, tuple}:
+            below += _inside(item for item in level if type(item) is list or type(item) is tuple)
         level = below
     return f"nested deeper than {DEPTH}"
 
@@ -271,8 +271,19 @@ _MANNERS: dict[str, Any] = {
     "namedtuple_as_object": False,
     "default": _rows_or_no_json,
 }
+
+
+class _Manner(NamedTuple):
+    """How a value is written, and whether its rows are looked through as the rest of it is."""
+
+    encoder: simplejson.JSONEncoder
+    checks: bool = False
+
+
 _ENCODER = simplejson.JSONEncoder(**_MANNERS)
-_ORDERED = simplejson.JSONEncoder(**_MANNERS, sort_keys=True)
+_WRITTEN = _Manner(_ENCODER)
+_CHECKED = _Manner(_ENCODER, checks=True)
+_ORDERED = _Manner(simplejson.JSONEncoder(**_MANNERS, sort_keys=True))
 
 
 # A large text, a window of it at a time
@@ -282,6 +293,7 @@ _HEADS = 3
 """How deep the objects are nested in which a long list is looked for."""
 
 _BLANK = " \t\n\r"
+_BETWEEN_ITEMS = ("},{", "}, {")
 
 
 class _Odd(Exception):
@@ -307,7 +319,10 @@ class _BySlices:
         value = self._object(1)
         if self._next():
             raise _Odd
-        self._check(value, 0)
+        if self._may_be_halves:
+            self._refuse_halves(value)
+        if _is_deeper(value, DEPTH):
+            raise _Odd
         return value
 
     def _object(self, depth: int) -> dict[str, Any]:
@@ -339,35 +354,59 @@ class _BySlices:
         return self._any()
 
     def _rows(self, depth: int) -> Iterator[Any]:
-        for some in slices_of(self._items()):
-            self._check(some, depth)
+        """The items of a list, none of which is yet beyond the bounds that the whole has."""
+        for some in self._items():
+            if self._may_be_halves:
+                self._refuse_halves(some)
+            if _is_deeper(some, DEPTH - depth):
+                raise _Odd
             yield from some
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[list[Any]]:
         self._at += 1
         if self._next() == "]":
             self._at += 1
             return
+        odd_until = -1
         while True:
+            if odd_until < self._decoded:
+                if some := self._many():
+                    yield some
+                else:
+                    odd_until = self._decoded  # with what there is of the text: item by item
             self._next()
-            yield self._any()
+            yield [self._any()]
             if self._next() == "]":
                 self._at += 1
                 return
             self._pass(",")
 
-    def _check(self, value: Any, depth: int) -> None:
-        """What stands so deep is held against the same bounds as the whole."""
-        if self._may_be_halves:
-            try:
-                for part in _parts(value, _ENCODER):
-                    part.encode()
-            except UnicodeEncodeError:
-                raise _Odd from None
-        for _ in range(depth):
-            value = [value]
-        if _flaw(value):
-            raise _Odd
+    def _many(self) -> list[Any]:
+        """The items from here to the last that is whole in what there is of the text, read at once.
+
+        None where there is no such place. Where it was found within an item, or within a text, what is
+        before it is no list, and is not taken for one.
+        """
+        self._next()
+        end = max(self._text.rfind(between, self._at) for between in _BETWEEN_ITEMS)
+        if end < 0:
+            return []
+        items = f"[{self._text[self._at : end + 1]}]"
+        try:
+            some, read = _SCAN(items, 0)
+        except (StopIteration, ValueError, ArithmeticError, RecursionError, _Twice):
+            return []
+        if read < len(items):
+            return []
+        self._at = end + 2
+        return some  # type: ignore[no-any-return] # it begins as a list
+
+    def _refuse_halves(self, value: Any) -> None:
+        try:
+            for part in _parts(value, _WRITTEN):
+                part.encode()
+        except UnicodeEncodeError:
+            raise _Odd from None
 
     def _any(self) -> Any:
         """The value that begins here."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from mappings import money, paging
 from mappings.banking import empty, invalid
@@ -23,14 +22,21 @@ CACHE_SECONDS = 60
 """How old the answer to a look-up by address may be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A payment of a body, and the place that its fields stand below."""
+class Sent(NamedTuple):
+    """A payment of a body, and the place that its fields stand below.
+
+    That is ``holder``, or of a list of that name the item of this ``number``.
+    """
 
     body: Mapping[str, JSON]
-    place: str
+    holder: str
     told: frozenset[str | None] = frozenset()
     """The fields that were refused for what stood in them, and taken out."""
+    number: int = -1
+
+    @property
+    def place(self) -> str:
+        return self.holder if self.number < 0 else f"{self.holder}[{self.number}]."
 
     @property
     def recipient(self) -> Mapping[str, JSON]:
@@ -49,26 +55,32 @@ def sent_in(
     told = frozenset(problem.field for problem in problems)
     those = payments or []
     places = range(len(those))
-    return each(lambda place, body: Sent(body, f"{list_name}[{place}].", told), places, those)
+    return each(lambda body, place: Sent(body, list_name, told, place), those, places)
 
 
 # What is wrong
 
 
-def payment_problems(sent: Sent) -> Iterator[Problem]:
+def payment_problems(sent: Sent) -> Sequence[Problem]:
     """Of a payment to add."""
-    id_ = sent.recipient.get("id")
-    if sent.told and f"{sent.place}recipient.email" in sent.told:
+    body, told = sent.body, sent.told
+    recipient = body.get("recipient") or {}
+    id_ = recipient.get("id")
+    found: list[Problem] = []
+    if told and f"{sent.place}recipient.email" in told:
         pass
-    elif not id_ and not sent.recipient.get("email"):
-        yield empty(f"{sent.place}recipient.id")
-    elif id_ and not (SHAPE.fullmatch(id_) and id_.startswith("R-")):
-        yield invalid(f"{sent.place}recipient.id", "is not the id of a recipient")
-    if not (sent.body.get("sourceAmount") or sent.body.get("targetAmount")):
-        told = {f"{sent.place}{side}Amount" for side in ("source", "target")} & sent.told
-        if not told:
-            yield empty(f"{sent.place}sourceAmount")
-    yield from amount_problems(sent)
+    elif id_:
+        if not (id_.startswith("R-") and SHAPE.fullmatch(id_)):
+            found.append(invalid(f"{sent.place}recipient.id", "is not the id of a recipient"))
+    elif not recipient.get("email"):
+        found.append(empty(f"{sent.place}recipient.id"))
+    if not (body.get("sourceAmount") or body.get("targetAmount")) and not (
+        {f"{sent.place}{side}Amount" for side in ("source", "target")} & told
+    ):
+        found.append(empty(f"{sent.place}sourceAmount"))
+    if body.get("targetAmount"):
+        found += amount_problems(sent)
+    return found
 
 
 def amount_problems(sent: Sent) -> Iterator[Problem]:
@@ -80,9 +92,9 @@ def amount_problems(sent: Sent) -> Iterator[Problem]:
 
 def batch_currency(body: Mapping[str, JSON]) -> str | None:
     """``sourceCurrency``, or the payments' own where they agree; None where there is none."""
-    named = {payment.get("sourceCurrency") for payment in body.get("payments") or []} - {None}
     if body.get("sourceCurrency"):
         return str(body["sourceCurrency"])
+    named = {payment.get("sourceCurrency") for payment in body.get("payments") or []} - {None}
     return str(named.pop()) if len(named) == 1 else None
 
 
@@ -91,13 +103,13 @@ def currency_problems(
 ) -> Iterator[Problem]:
     if any(problem.field == "sourceCurrency" for problem in problems):
         return  # with one that is none, nothing agrees or differs
-    payments = sent_in(body.get("payments"))
     first = body.get("sourceCurrency")
-    for sent in payments:
-        own = sent.body.get("sourceCurrency")
-        first = first or own
-        if own and own != first:
-            yield invalid(f"{sent.place}sourceCurrency", "differs from the batch's currency")
+    for number, payment in enumerate(body.get("payments") or []):
+        if own := payment.get("sourceCurrency"):
+            first = first or own
+            if own != first:
+                place = f"payments[{number}].sourceCurrency"
+                yield invalid(place, "differs from the batch's currency")
     if not first:
         yield empty("sourceCurrency")
 
@@ -119,13 +131,20 @@ def recipients_of(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
     Returns for each payment its recipient, as much as is known of it: at least the id. Raises
     Invalid for addresses that nobody or several have, and for recipients who cannot be paid.
     """
-    addresses = {s.recipient["email"]: None for s in payments if not s.recipient.get("id")}
+    addresses: dict[str, None] = {}
+    named: list[str] = []
+    for sent in payments:
+        recipient = sent.recipient
+        if id_ := recipient.get("id"):
+            named.append(id_)
+        else:
+            addresses[recipient["email"]] = None
     rows = yield from _looked_up(list(addresses))
-    named = (s.recipient["id"] for s in payments if s.recipient.get("id"))
     looked_up = (row["id"] for those in rows.values() for row in those)
     remembered = yield from facts_of_all(chain(named, looked_up))
     problems: list[Problem] = []
-    for sent in payments:
+    # Of somebody who is named by the id, and of whom nothing is remembered, no more is known.
+    for sent in payments if rows or remembered else ():
         recipient, fault = _recipient(sent, rows)
         facts = remembered.get(recipient.get("id", ""), {})
         fault = fault or _not_payable(sent, recipient, facts, batch_currency)
@@ -242,24 +261,36 @@ KEPT_OF_A_RECIPIENT = ("id", "referenceId", "email", "name", "status", "country"
 
 def entry_of(sent: Sent, recipient: Mapping[str, JSON], *, id_: str | None = None) -> Entry:
     """What the ledger keeps of a payment to add."""
-    memo = sent.body.get("memo")
-    entry = {"id": id_, "recipient": kept_of(recipient), **amounts(sent.body), "memo": memo}
-    return {name: value for name, value in entry.items() if value is not None}
+    entry: Entry = {} if id_ is None else {"id": id_}
+    entry["recipient"] = kept_of(recipient)
+    return _with_those(entry, (*AMOUNTS, "memo"), sent.body)
 
 
 def kept_of(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
     """What listings show of a recipient."""
-    kept = {
-        name: recipient[name] for name in KEPT_OF_A_RECIPIENT if recipient.get(name) is not None
-    }
+    if len(recipient) == 1 and (id_ := recipient.get("id")) is not None:
+        return {"id": id_}  # of one who is named by it, no more is known
+    kept = _with_those({}, KEPT_OF_A_RECIPIENT, recipient)
     if not kept.get("country") and (country := (recipient.get("address") or {}).get("country")):
         kept["country"] = country
     return kept
 
 
+def _with_those(
+    kept: dict[str, JSON], names: Iterable[str], given: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """With the fields of these names, as far as they are given."""
+    for name in names:
+        if (value := given.get(name)) is not None:
+            kept[name] = value
+    return kept
+
+
+AMOUNTS = ("sourceAmount", "targetAmount", "targetCurrency")
+
+
 def amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    names = ("sourceAmount", "targetAmount", "targetCurrency")
-    return {name: body[name] for name in names if body.get(name) is not None}
+    return _with_those({}, AMOUNTS, body)
 
 
 def changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
@@ -272,7 +303,7 @@ def with_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     changed = changes(body)
     kept = dict(entry)
     if changed.keys() & {"sourceAmount", "targetAmount"}:
-        for name in ("sourceAmount", "targetAmount", "targetCurrency"):
+        for name in AMOUNTS:
             kept.pop(name, None)
     return {**kept, **changed}
 
@@ -290,8 +321,11 @@ def to_send(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
     else:
         amount, of = entry["targetAmount"], entry["targetCurrency"]
     sent = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount}
-    sent |= {} if of is None else {"currency": of}
-    return sent | ({"memo": entry["memo"]} if memo and entry.get("memo") else {})
+    if of is not None:
+        sent["currency"] = of
+    if memo and (text := entry.get("memo")):
+        sent["memo"] = text
+    return sent
 
 
 def batch_to_send(

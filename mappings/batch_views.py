@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import NamedTuple
 
 from mappings import current, legacy, money, objects, paging
@@ -55,9 +56,13 @@ class Batch:
     facts: Facts
     entries: Sequence[Entry]
     given: Mapping[str, JSON]
-    payments: Sequence[Payment]
+    filling: Filling
     computed: str | None = None
     tells_payments: bool = True
+
+    @property
+    def payments(self) -> Sequence[Payment]:
+        return self.filling.payments
 
     @property
     def upstream(self) -> str:
@@ -125,42 +130,6 @@ def told_status(known: Mapping[str, JSON]) -> str | None:
     return "processing" if known.get("sentAt") or known.get("started") else None
 
 
-def batch_of(
-    batch_id: str,
-    facts: Facts,
-    entries: Sequence[Entry],
-    given: Mapping[str, JSON],
-    payments: Sequence[Payment] | None,
-) -> Batch:
-    """A batch with its payments filled in.
-
-    ``payments`` is None where the service does not tell them: they are those that were asked for.
-    """
-    bare = Batch(batch_id, facts, entries, given, ())
-    if payments and bare.currency is None and (paid_from := _paid_from(payments)):
-        given = {**given, "currency": paid_from}
-        bare = replace(bare, given=given)
-    of_batch = _OfBatch.of(bare)
-    if payments is None:
-        filled = packed(each(lambda entry: _filled({}, entry, of_batch), entries))
-    else:
-        pairs = matched(payments, entries, bare.currency)
-        filled = packed(each(lambda pair: _filled(pair[0], pair[1], of_batch), pairs))
-    tells = payments is not None or bool(facts and not facts.get("elsewhere"))
-    return Batch(batch_id, facts, entries, given, filled, tells_payments=tells)
-
-
-def _paid_from(payments: Sequence[Payment]) -> JSON:
-    """The source currency of a batch's payments, where they tell one and agree."""
-    told = {one["sourceCurrency"] for one in payments if one.get("sourceCurrency")}
-    return told.pop() if len(told) == 1 else None
-
-
-def as_asked(batch: Batch, given: Payment, entry: Entry) -> Payment:
-    """A payment as the client asked for it, where its summary cannot be read."""
-    return _filled(given, entry, _OfBatch.of(batch))
-
-
 class _OfBatch(NamedTuple):
     """What each of a batch's payments has of it: found out once, however many there are."""
 
@@ -172,6 +141,83 @@ class _OfBatch(NamedTuple):
         known = {**batch.facts, **present(batch.given), "sentAt": batch.sent_at}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
         return cls(batch.currency, {**{name: known.get(name) for name in times}, "id": batch.id})
+
+
+class Filling:
+    """A batch's payments: as they were told, and filled in once more of them is asked for."""
+
+    __slots__ = ("_batch", "_entries", "_filled", "_told")
+
+    def __init__(
+        self, told: Sequence[Payment] | None, entries: Sequence[Entry], batch: _OfBatch
+    ) -> None:
+        self._told = told
+        self._entries = entries
+        self._batch = batch
+        self._filled: Sequence[Payment] | None = None
+
+    def __len__(self) -> int:
+        if self._filled is not None:
+            return len(self._filled)
+        return len(self._entries if self._told is None else self._told)
+
+    @property
+    def payments(self) -> Sequence[Payment]:
+        if self._filled is None:
+            self._filled = packed(self._filling())
+            self._told, self._entries = None, ()
+        return self._filled
+
+    def _filling(self) -> Sequence[Payment]:
+        batch = self._batch
+        if self._told is None:
+            return each(lambda entry: _filled({}, entry, batch), self._entries)
+        pairs = matched(self._told, self._entries, batch.currency)
+        return each(lambda pair: _filled(pair[0], pair[1], batch), pairs)
+
+    @property
+    def amount(self) -> Decimal | None:
+        """The sum of the source amounts; None where one is not known."""
+        told = None if self._told is None else _sum_of(self._told)
+        return _sum_of(self.payments) if told is None else told
+
+
+def _sum_of(payments: Sequence[Payment]) -> Decimal | None:
+    return money.total(payment.get("sourceAmount") for payment in payments)
+
+
+_EMPTY = Filling((), (), _OfBatch(None, {}))
+
+
+def batch_of(
+    batch_id: str,
+    facts: Facts,
+    entries: Sequence[Entry],
+    given: Mapping[str, JSON],
+    payments: Sequence[Payment] | None,
+) -> Batch:
+    """A batch with its payments filled in.
+
+    ``payments`` is None where the service does not tell them: they are those that were asked for.
+    """
+    bare = Batch(batch_id, facts, entries, given, _EMPTY)
+    if payments and bare.currency is None and (paid_from := _paid_from(payments)):
+        given = {**given, "currency": paid_from}
+        bare = replace(bare, given=given)
+    filling = Filling(payments, entries, _OfBatch.of(bare))
+    tells = payments is not None or bool(facts and not facts.get("elsewhere"))
+    return replace(bare, filling=filling, tells_payments=tells)
+
+
+def _paid_from(payments: Sequence[Payment]) -> JSON:
+    """The source currency of a batch's payments, where they tell one and agree."""
+    told = {one["sourceCurrency"] for one in payments if one.get("sourceCurrency")}
+    return told.pop() if len(told) == 1 else None
+
+
+def as_asked(batch: Batch, given: Payment, entry: Entry) -> Payment:
+    """A payment as the client asked for it, where its summary cannot be read."""
+    return _filled(given, entry, _OfBatch.of(batch))
 
 
 def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
@@ -197,7 +243,8 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
         filled["sourceCurrency"] = batch.currency
     if filled.get("targetCurrency") in (None, filled["sourceCurrency"]):
         _fill_same_currency(filled)
-    filled["batch"] = {**batch.shown, **(payment.get("batch") or {}), "id": batch.shown["id"]}
+    told, shown = payment.get("batch"), batch.shown
+    filled["batch"] = {**shown, **told, "id": shown["id"]} if told else shown
     return filled
 
 
@@ -237,12 +284,12 @@ def _fill_same_currency(filled: Payment) -> None:
 def batch_answer(batch: Batch) -> dict[str, JSON]:
     """``Batch`` of the legacy interface, section 2."""
     shown = BATCH.to_legacy({**batch.facts, **present(batch.given), "id": batch.id})
-    sum_ = money.total(payment.get("sourceAmount") for payment in batch.payments)
+    sum_ = batch.filling.amount
     given = batch.given.get("amount")
     shown["status"] = batch.status
     shown["sentAt"] = batch.sent_at
     shown["amount"] = money.text(sum_) if sum_ is not None and batch.tells_payments else given
-    known = len(batch.payments) if batch.tells_payments else batch.given.get("totalPayments")
+    known = len(batch.filling) if batch.tells_payments else batch.given.get("totalPayments")
     shown["totalPayments"] = known
     shown["currency"] = batch.currency
     return shown
@@ -251,7 +298,7 @@ def batch_answer(batch: Batch) -> dict[str, JSON]:
 def listed_batch(batch: Batch) -> dict[str, JSON]:
     """A batch of the list, which may be known without its payments."""
     shown = batch_answer(batch)
-    if batch.payments or batch.given.get("totalPayments") is None:
+    if batch.filling or batch.given.get("totalPayments") is None:
         return shown
     amount = money.amount_of(batch.given.get("amount"))
     shown["amount"] = money.text(amount) if amount is not None else shown["amount"]

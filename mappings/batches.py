@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from mappings import batch_bodies, legacy, settling, summaries
 from mappings.banking import empty, invalid
@@ -71,7 +72,7 @@ def create_batch(request: Request) -> Flow:
     payments = sent_in(body.get("payments"), problems=request.problems)
     request.refuse(
         *batch_bodies.currency_problems(body, request.problems),
-        *(problem for sent in payments for problem in batch_bodies.payment_problems(sent)),
+        *chain.from_iterable(map(batch_bodies.payment_problems, payments)),
     )
     currency = str(batch_bodies.batch_currency(body))
     recipients = yield from batch_bodies.recipients_of(payments, currency)
@@ -355,7 +356,7 @@ def start_batch(request: Request) -> Flow:
     """
     yield from not_abandoned(request.ids["id"])
     batch = yield from made_real((yield from loaded(request.ids["id"])), request)
-    if not batch.is_editable or (batch.tells_payments and not batch.payments):
+    if not batch.is_editable or (batch.tells_payments and not batch.filling):
         raise Invalid(WRONG_STATUS)
     notices = _verified(batch, request)
     yield from moved(batch, "starting", request.now)

@@ -21,6 +21,8 @@ from mappings.rows import some_of
 LENGTH = 16
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Upper case only: some databases compare without case."""
+_PAIRS = [first + second for second in _DIGITS for first in _DIGITS]
+"""Two digits in one: to take them one by one takes twice as long."""
 
 SHAPE = re.compile(r"[A-Za-z]{1,2}-[A-Za-z0-9]{1,64}")
 IN_TEXT = re.compile(r"\b[RBP]-[A-Za-z0-9]{1,64}\b")
@@ -49,10 +51,11 @@ def made(prefix: str, *parts: str) -> str:
 
 
 def _characters(digest: bytes) -> str:
-    number, text = int.from_bytes(digest, "big"), ""
-    for _ in range(LENGTH):
-        number, digit = divmod(number, len(_DIGITS))
-        text += _DIGITS[digit]
+    number = int.from_bytes(digest, "big") % len(_DIGITS) ** LENGTH
+    text = ""
+    for _ in range(LENGTH // 2):
+        number, pair = divmod(number, len(_PAIRS))
+        text += _PAIRS[pair]
     return text
 
 

@@ -168,12 +168,18 @@ def _whole(value: Any) -> Any:
     raise wrong("must be a whole number")
 
 
+_AN_AMOUNT = re.compile(r"[0-9]{1,1000}(\.[0-9]{2})?")
+
+
 def _amount(value: Any) -> Any:
     """By its text: digits, and optionally a point and exactly two more; more than nothing."""
-    text = str(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else value
-    if text is None:
-        raise missing()
-    if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,1000}(\.[0-9]{2})?", text):
+    text = value
+    if not isinstance(value, str):
+        if value is None:
+            raise missing()
+        if isinstance(value, int | Decimal) and not isinstance(value, bool):
+            text = str(value)
+    if not isinstance(text, str) or not _AN_AMOUNT.fullmatch(text):
         raise wrong("must be an amount: digits, and either two decimals or none")
     if not text.strip("0."):
         raise wrong("must be more than zero")
@@ -262,13 +268,15 @@ MAY_BE_EMPTY = frozenset({"street2"})
 def left_out(body: Any) -> Any:
     """The body without the fields that clients leave out by sending ``""``."""
     if isinstance(body, dict):
-        return {
-            name: left_out(value) if isinstance(value, dict | list) else value
-            for name, value in body.items()
-            if value != "" or name in MAY_BE_EMPTY
-        }
+        kept = body.copy()
+        for name, value in body.items():
+            if isinstance(value, dict | list):
+                kept[name] = left_out(value)
+            elif value == "" and name not in MAY_BE_EMPTY:
+                del kept[name]
+        return kept
     if isinstance(body, list):
-        return [left_out(item) for item in body]
+        return [*map(left_out, body)]
     return body
 
 

@@ -18,7 +18,9 @@ EXACT = Context(prec=2 * DIGITS)
 
 def amount_of(value: JSON) -> Decimal | None:
     """An amount as services write it, text or number; None where it is none."""
-    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+    if type(value) is not str and (
+        isinstance(value, bool) or not isinstance(value, str | int | Decimal)
+    ):
         return None
     try:
         read = Decimal(str(value))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mappings.grammar import JSON
-from mappings.rows import Rows, kept
+from mappings.rows import Rows, are_all, kept
 
 _BATCH_KEYS = ("batchSummary", "batch", "summary")
 
@@ -38,6 +38,8 @@ def payments_told(body: JSON) -> Sequence[dict[str, JSON]] | None:
         if isinstance(given, dict):
             given = given.get("payments")
         if isinstance(given, list | Rows):
+            if are_all(given, dict):
+                return given
             return kept(given, lambda payment: isinstance(payment, dict))
     return None
 

@@ -103,18 +103,26 @@ def marked_texts(place: Place | None, value: JSON) -> list[tuple[Mark, str]]:
 
 def _collect(place: Place, value: JSON, found: list[tuple[Mark, str]]) -> None:
     # Not one generator in the other: every answer is looked through, and long lists take their time.
-    if isinstance(value, str):
+    if isinstance(place, Object):
+        if isinstance(value, dict):
+            _collect_fields(place, value, found)
+    elif isinstance(value, str):
         if isinstance(place, Value):
             found.append((place.mark, value))
-    elif isinstance(place, Object):
-        if isinstance(value, dict):
-            for name, its in place.marked:
-                if (one := value.get(name)) is not None:
-                    _collect(its, one, found)
     elif isinstance(value, list | Rows | dict) and isinstance(place, Items | Map):
         for its_place, one in _within(place, value):
             if its_place is not None:
                 _collect(its_place, one, found)
+
+
+def _collect_fields(place: Object, value: dict[str, JSON], found: list[tuple[Mark, str]]) -> None:
+    for name, its in place.marked:
+        one = value.get(name)
+        if isinstance(its, Value):
+            if isinstance(one, str):
+                found.append((its.mark, one))
+        elif one is not None:
+            _collect(its, one, found)
 
 
 def _within(

@@ -12,7 +12,7 @@ import pickle
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, starmap
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -64,9 +64,12 @@ class Packed(Rows):
     def __init__(self, rows: Iterable[Any]) -> None:
         self._slices: list[bytes] = []
         self._count = 0
+        self.types: set[type] = set()
+        """What its rows are."""
         for some in slices_of(rows):
             self._slices.append(zlib.compress(pickle.dumps(some), _QUICKLY))
             self._count += len(some)
+            self.types.update(map(type, some))
         self._last: tuple[int, list[Any]] = (-1, [])
 
     def __len__(self) -> int:
@@ -86,6 +89,7 @@ class Each(Rows):
     def __init__(self, change: Callable[..., Any], *sources: Sequence[Any]) -> None:
         self._change = change
         self._sources = sources
+        self._last: tuple[int, list[Any]] = (-1, [])
 
     def __len__(self) -> int:
         return len(self._sources[0])
@@ -96,8 +100,18 @@ class Each(Rows):
         return super().__getitem__(index)
 
     def slice_at(self, number: int) -> list[Any]:
-        parts = (_slice_of(source, number) for source in self._sources)
-        return [self._change(*rows) for rows in zip(*parts, strict=True)]
+        there, some = self._last
+        if number != there:
+            # Two that are made of these rows are often read side by side.
+            some = _side_by_side(self._change, [_slice_of(one, number) for one in self._sources])
+            self._last = number, some
+        return some
+
+
+def _side_by_side(change: Callable[..., Any], sources: Sequence[Sequence[Any]]) -> list[Any]:
+    if len(sources) == 1:
+        return [*map(change, sources[0])]
+    return [*starmap(change, zip(*sources, strict=True))]
 
 
 def _slice_of(rows: Sequence[Any], number: int) -> Sequence[Any]:
@@ -121,7 +135,7 @@ def each(change: Callable[..., Any], *sources: Sequence[Any]) -> Sequence[Any]:
     """What ``change`` makes of each row of one source, or of several that are equally long."""
     if any(isinstance(source, Rows) for source in sources):
         return Each(change, *sources)
-    return [change(*rows) for rows in zip(*sources, strict=True)]
+    return _side_by_side(change, sources)
 
 
 def packed(rows: Sequence[Any]) -> Sequence[Any]:
@@ -134,3 +148,9 @@ def kept(rows: Sequence[Any], which: Callable[[Any], bool]) -> Sequence[Any]:
     if isinstance(rows, Rows):
         return Packed(row for row in rows if which(row))
     return [row for row in rows if which(row)]
+
+
+def are_all(rows: Sequence[Any], kind: type) -> bool:
+    """Whether each of the rows is of that very type."""
+    types = rows.types if isinstance(rows, Packed) else set(map(type, rows))
+    return types <= {kind}
