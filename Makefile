@@ -8,7 +8,7 @@
 #             tried is kept in .mutants until a source changes, so that a run that was stopped goes on
 # make fuzz   sets up and runs the fuzzers, SECONDS=60 each, and asks all operations EXAMPLES=60 odd things
 # make soak   a load and fault run on loopback that takes about SECONDS=60 (900 for a long one), and prints
-#             times; then SEEDS=2000 of the simulation, and 600 gateways that are killed
+#             times, with memory over time at half of what it can do; then SEEDS=2000 of the simulation, and 600 gateways that are killed
 # make bench  measures the gateway side by side with others, ROUNDS=3 of BENCH_SECONDS=1 each, what a live
 #             comparison adds to an answer, and one batch of PAYMENTS=100000; see "Speed" in README.md
 

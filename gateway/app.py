@@ -45,6 +45,7 @@ from gateway.instances import GONE_SECONDS, Instances
 from gateway.journal import Journal
 from gateway.kept import Kept
 from gateway.keys import Keyring
+from gateway.large import UnderWay, written
 from gateway.learned import recall_learned
 from gateway.limits import Limits, open_limits
 from gateway.listening import Listening, Queue, bound
@@ -164,7 +165,6 @@ async def run(
             open_upstream(settings, clock=clock, learned=learned, breakers=breakers)
         )
         keyring = await stack.enter_async_context(Keyring(store))
-        vocabulary = settings.vocabulary.for_mappings()
         inferred = InferredOperations(settings.upstream.inferred_operations, learned)
         indexes = await stack.enter_async_context(_indexes(settings, store))
         kept = Kept(is_alone=store.is_of_one_process, changed=indexes.changed)
@@ -174,13 +174,16 @@ async def run(
         player = Player(
             upstream,
             ledger,
-            vocabulary,
+            settings.vocabulary.for_mappings(),
             inferred,
             kept=kept,
             settler=settler,
             listing=Listing(indexes),
         )
-        instances = Instances(store, journal.instance, gone_seconds)
+        under_way = UnderWay(now)
+        instances = Instances(
+            store, journal.instance, gone_seconds, large=lambda: written(under_way.those())
+        )
         settling = Settling(store, journal, player, settler, instances)
         load = Load(settings.load)
         once = Once(journal, player, settling, patience(settings))
@@ -210,6 +213,7 @@ async def run(
             ),
             recorder=await stack.enter_async_context(_recorder(settings, now)),
             load=load,
+            under_way=under_way,
             clock=now,
         )
         signers = await stack.enter_async_context(Signers(store, keyring))
@@ -238,6 +242,8 @@ async def run(
             limits,
             upstream.clock,
             _checks(settings, store, limits),
+            under_way,
+            instances,
             has_parent=inherited is not None,
         )
         pages = _pages(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
+from gateway import large, wire
 from gateway.clock import Sighting, sighting
 from gateway.signing import Pair, signed_headers
 from mappings.unchanging import unchanging
@@ -165,7 +166,7 @@ class SignedRequest(aiohttp.ClientRequest):
 async def _body(
     headers: CIMultiDictProxy[str], content: StreamReader, most: int, came: Callable[[int], None]
 ) -> bytes:
-    size = int(headers.get("Content-Length", 0))
+    declared = size = int(headers.get("Content-Length", 0))
     if size <= most and content.is_eof():  # all of it came with its head, as of most answers
         body = content.read_nowait()
         if len(body) > most:
@@ -180,6 +181,8 @@ async def _body(
             came(len(part))
             if (size := size + len(part)) > most:
                 break
+            if size > wire.LARGE or declared > wire.LARGE:
+                large.told("answered", size, declared)
     if size > most:
         raise Lost(f"an answer of more than {most} bytes")
     return _decoded(whole.getvalue(), headers.get("Content-Encoding", "identity"), most)

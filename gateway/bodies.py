@@ -5,6 +5,8 @@ from __future__ import annotations
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 
+from gateway import large
+
 PART = 256 * 1024
 
 
@@ -21,7 +23,11 @@ class Body(Payload):
         return b"".join(self._value).decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
+        went, size = 0, sum(map(len, self._value))
         for whole in self._value:
             part = memoryview(whole)
             for start in range(0, len(part), PART):
                 await writer.write(part[start : start + PART])
+                went += len(part[start : start + PART])
+                if size > PART:
+                    large.told("answers", went, size)

@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp.http import HttpProcessingError, StreamWriter
 from yarl import URL
 
+from gateway import large
 from gateway.attempt import Answered, Attempt, Unfit, lost_by
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ async def _write(protocol: ResponseHandler, body: bytes) -> None:
     writer, view = StreamWriter(protocol, asyncio.get_running_loop()), memoryview(body)
     for start in range(0, len(body), SLICE):
         await writer.write(view[start : start + SLICE])
+        large.told("sends", min(start + SLICE, len(body)), len(body))
         await asyncio.sleep(0)  # others are to be served meanwhile
 
 

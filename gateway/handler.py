@@ -28,6 +28,7 @@ from gateway.forwarded import Came
 from gateway.forwarding import Forwarding
 from gateway.incoming import Pace
 from gateway.keys import Key, Keyring
+from gateway.large import UnderWay, Whose
 from gateway.limits import Admission, Limits
 from gateway.load import Load, Overloaded, Stay
 from gateway.once import Once, Wanted, idempotency_key
@@ -72,6 +73,7 @@ class Handler:
         alongside: Alongside,
         recorder: Recorder,
         load: Load,
+        under_way: UnderWay,
         clock: Callable[[], datetime],
     ) -> None:
         self._keyring = keyring
@@ -86,6 +88,7 @@ class Handler:
         self._alongside = alongside
         self._recorder = recorder
         self._load = load
+        self._under_way = under_way
         self._pace = Pace(settings.load.body_seconds, settings.load.body_bytes_per_second)
         self._end = End(settings.deprecation, settings.environments)
         self._clock = clock
@@ -99,6 +102,7 @@ class Handler:
         visit = Visit(incoming.request_id(request), asyncio.get_running_loop().time())
         deserted: Callable[[bool], None] = partial(self._deserted, visit)
         request[incoming.DESERTED] = deserted
+        self._under_way.watch(partial(_whose, visit), visit.began)
         try:
             said = await self._said(request, visit)
         finally:
@@ -379,6 +383,11 @@ class Handler:
     def _address(self, request: web.BaseRequest) -> Address | None:
         forwarded = request.headers.getall("X-Forwarded-For", [])
         return address_of(request.remote, forwarded, self._trusted)
+
+
+def _whose(visit: Visit) -> Whose:
+    owner = visit.caller.key.owner if visit.caller else NO_OWNER
+    return Whose(visit.operation.name if visit.operation else "", *owner)
 
 
 def _idempotency(request: web.BaseRequest) -> str | None:

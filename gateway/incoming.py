@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from gateway import wire
+from gateway import large, wire
 from gateway.aside import aside_if
 from gateway.inflating import NotInflated, TooLarge, inflated
 from gateway.load import Stay
@@ -141,6 +141,8 @@ async def parts(
         if size > held:
             stay.hold(size - held)
             held = size
+        if held > wire.LARGE:
+            large.told("comes", size, request.content_length or 0)
         yield part
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select, update
 
+from gateway.large import Seen
 from gateway.store import Store
 from gateway.store.tables import instances
 
@@ -29,6 +30,7 @@ class _Seen:
     beats: int
     quiet: float = 0.0
     """Seconds for which this process looked on and saw no other count."""
+    large: str = ""
 
 
 class Instances:
@@ -38,12 +40,14 @@ class Instances:
         own: str,
         gone_seconds: float = GONE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        large: Callable[[], str] = str,
     ) -> None:
         self._store = store
         self._own = own
         self._gone_seconds = gone_seconds
         self.beat_seconds = gone_seconds / BEATS
         self._clock = clock
+        self._large = large
         self._seen: dict[str, _Seen] = {}
         self._looked = clock()
         self._beats = 0
@@ -76,7 +80,8 @@ class Instances:
         self._beats += 1
         async with self._store.write() as connection:
             own = update(instances).where(instances.c.id == self._own)
-            done = await connection.execute(own.values(beats=self._beats))
+            told = {"beats": self._beats, "large": self._large()}
+            done = await connection.execute(own.values(**told))
             if not done.rowcount:  # the database is another one, or an earlier state of it
                 await connection.execute(insert(instances).values(**self._row()))
         self._beaten = self._clock()
@@ -88,18 +93,26 @@ class Instances:
 
     async def look(self) -> None:
         async with self._store.read() as connection:
-            rows = {row.id: row.beats for row in await connection.execute(select(instances))}
+            rows = {row.id: row for row in await connection.execute(select(instances))}
         now = self._clock()
         passed = min(now - self._looked, 2 * self.beat_seconds)
         self._looked = now
-        for id_, beats in rows.items():
+        for id_, row in rows.items():
             seen = self._seen.get(id_)
-            if seen is None or seen.beats != beats:
-                self._seen[id_] = _Seen(beats)
+            if seen is None or seen.beats != row.beats:
+                self._seen[id_] = _Seen(row.beats, large=row.large)
             else:
                 seen.quiet += passed
         for id_ in self._seen.keys() - rows.keys():
             del self._seen[id_]
+
+    async def large_elsewhere(self) -> list[Seen]:
+        """The large requests of the others, as each told of them with its last beat."""
+        if self._store.is_of_one_process:
+            return []
+        await self.look()
+        told = [(id_, seen.large) for id_, seen in self._seen.items() if id_ != self._own]
+        return [one for id_, text in told if self.is_alive(id_) for one in Seen.read(text)]
 
     async def end(self) -> None:
         async with self._store.write() as connection:

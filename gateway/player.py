@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
-from gateway import outgoing, wire
+from gateway import large, outgoing, wire
 from gateway.aside import aside, aside_if
 from gateway.call_targets import Targets
 from gateway.inferred import InferredOperations
@@ -421,11 +421,12 @@ class Player:
         }
 
 
-def _tell(caller: Caller, step: str, call: Call, body: bytes) -> None:
+def _tell(caller: Caller, step: Literal["sends", "answered"], call: Call, body: bytes) -> None:
     """Of what takes long, how far it is; the many short reads of a large request are not told."""
     if caller.is_long and (not call.reads or len(body) > wire.LARGE):
         called = f"{call.method} {endpoint_of(call.method, call.path).path}"
         log.info("large", request_id=caller.request_id, step=step, call=called, bytes=len(body))
+        large.told(step, len(body) if step == "answered" else 0, len(body))
 
 
 def _advance(flow: Generator[Step, Any, Any], given: Any = None) -> tuple[Step | None, Any]:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import structlog
 from aiohttp import web
 
-from gateway import answers, incoming, wire
+from gateway import answers, incoming, large, wire
 from gateway.answers import Said
 from gateway.aside import aside, aside_if
 from gateway.ids import Ids
@@ -180,10 +180,11 @@ class Wording:
         return Problem(problem.code, message.replace(problem.field, own), own)
 
 
-def _tell(visit: Visit, step: str, size: int, *, is_long: bool) -> None:
+def _tell(visit: Visit, step: Literal["read", "answers"], size: int, *, is_long: bool) -> None:
     """Of what takes long, how far it is."""
     if is_long:
         log.info("large", request_id=visit.request_id, step=step, bytes=size)
+        large.told(step, size if step == "read" else 0, size)
 
 
 def _ids_sent(takes: Any, body: JSON, path: Mapping[str, str]) -> Iterator[set[str]]:

@@ -108,12 +108,15 @@ async def serving(
     *arguments: str,
     variables: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
+    module: str = "gateway",
 ) -> AsyncIterator[Process]:
     """`serve` in a folder, from when it accepts connections; killed if it has not ended."""
     log = folder / "stderr"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            *COMMAND,
+            sys.executable,
+            "-m",
+            module,
             "serve",
             *arguments,
             cwd=folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from datetime import timedelta
 
 from aiohttp import web
@@ -15,6 +16,7 @@ from gateway.console.migration import Progress, progress
 from gateway.console.pages import Pages
 from gateway.console.parts import Parts
 from gateway.console.traffic import just_now, plots_of
+from gateway.large import Seen
 from gateway.standing import figures
 from gateway.store.traffic_rows import summed
 from gateway.store.usage_rows import used_since
@@ -26,6 +28,16 @@ CHECKED_SECONDS = 10.0
 HOURS = 24
 WEEK = timedelta(days=6)
 """And today."""
+
+
+STEPS: Mapping[str, tuple[str, str]] = {
+    "comes": ("its body comes", "its body has come"),
+    "read": ("its body is being translated",) * 2,
+    "sends": ("is being sent to the service", "is sent, and not answered yet"),
+    "answered": ("the service answers", "its answer is being translated"),
+    "answers": ("its client is being answered",) * 2,
+}
+"""In which step a large request is: while its bytes go or come, and when all of them have."""
 
 
 class OverviewPage:
@@ -57,6 +69,8 @@ class OverviewPage:
             left=sum(bool(one.key) for one in week),
             keys=sum(found.keys.values()),
             progress=self._progress(),
+            large=await self._large(),
+            steps=STEPS,
         )
 
     async def _checks(self) -> dict[str, str | None]:
@@ -68,6 +82,12 @@ class OverviewPage:
                 self._near = sum(one.level != "well" for one in await uses(self._parts))
                 self._checked_at = now
             return self._faults
+
+    async def _large(self) -> list[Seen]:
+        """The large requests of all processes; the one that has taken longest comes first."""
+        elsewhere = await self._parts.instances.large_elsewhere()
+        those = [*self._parts.under_way.those(), *elsewhere]
+        return sorted(those, key=lambda one: one.began_at)
 
     def _progress(self) -> Progress:
         deprecation = self._parts.settings.deprecation

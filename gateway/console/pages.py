@@ -79,6 +79,7 @@ class Pages:
             "number": number,
             "ms": ms,
             "share": share,
+            "mb": mb,
             "moment": moment,
             "clock_time": clock_time,
             "ago": self._ago,
@@ -177,6 +178,10 @@ def share(part: float, whole: float) -> str:
     return (
         f"{percent:.1f}\N{NO-BREAK SPACE}%" if percent < 10 else f"{percent:.0f}\N{NO-BREAK SPACE}%"
     )
+
+
+def mb(size: int) -> str:
+    return f"{size / 1e6:,.1f}\N{NO-BREAK SPACE}MB"
 
 
 def moment(when: datetime | None) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from gateway.admin import Check
 from gateway.clock import Clock
+from gateway.instances import Instances
+from gateway.large import UnderWay
 from gateway.limits import Limits
 from gateway.settings import Settings
 from gateway.store import Store
@@ -23,4 +25,6 @@ class Parts:
     limits: Limits
     clock: Clock
     checks: Mapping[str, Check]
+    under_way: UnderWay
+    instances: Instances
     has_parent: bool = False

@@ -16,7 +16,18 @@ from typing import Any
 
 import uvloop
 
-from tests.bench import big, big_batch, comparing, lists, load, machine, report, starting
+from tests.bench import (
+    big,
+    big_batch,
+    comparing,
+    lists,
+    load,
+    machine,
+    report,
+    scaling,
+    starting,
+    telling,
+)
 from tests.bench.figures import DIRECT, Measured, Round, part_of
 from tests.bench.starting import Contestant
 from tests.bench.work import WORKS, Work
@@ -117,9 +128,15 @@ async def bench(options: argparse.Namespace) -> None:
             await same_job(contestants, works)
             await warm(contestants, works)
             measured = await rounds(contestants, port, works, options)
-    print(f"\n{report.table(measured, missing)}")
+            goals = [await telling.share(Path(name) / "telling", port, options.rounds)]
+        scaled = f"left out: several workers: {missing.get(starting.ON_POSTGRES)}"
+        if options.postgres:
+            folder = Path(name) / starting.ON_POSTGRES
+            scaled = await scaling.bench(folder, options.rounds, options.seconds, options.redis)
+    print(f"\n{report.table(measured, missing, goals)}")
+    print(f"\n{scaled}")
     told = {"rounds": options.rounds, "seconds": options.seconds}
-    report.write(options.output, measured, report.document(measured, missing, told))
+    report.write(options.output, measured, report.document(measured, missing, told, goals))
     print(f"\n{options.output}/bench.json and bench.svg have it too")
 
 
@@ -134,6 +151,9 @@ def main() -> None:
         help="this work alone; may be given again for more",
     )
     parser.add_argument("--postgres", help="URL of an empty database, to be measured too")
+    parser.add_argument(
+        "--redis", default="redis://127.0.0.1:6379/9", help="for several workers on it"
+    )
     parser.add_argument(
         "--big", action="store_true", help="instead: one batch of very many payments, and back"
     )

@@ -53,6 +53,7 @@ class Goal:
     measured: float
     goal: float
     at_most: bool = False
+    unit: str = "×"
 
     @property
     def is_met(self) -> bool:

@@ -101,13 +101,21 @@ class Client(asyncio.Protocol):
 
 
 async def ask(
-    port: int, work: Work, clients: int, seconds: float, least: int = 1, *, every: float = 0.0
+    port: int,
+    work: Work,
+    clients: int,
+    seconds: float,
+    least: int = 1,
+    *,
+    every: float = 0.0,
+    heard: Heard | None = None,
 ) -> Heard:
     """Has so many clients ask for so long, and at least so many requests; raises Broken.
 
-    Each waits for its answer, and where ``every`` is given until so many seconds have gone.
+    Each waits for its answer, and where ``every`` is given until so many seconds have gone. What is
+    heard is added to ``heard`` meanwhile.
     """
-    heard = Heard()
+    heard = heard or Heard()
     began = time.perf_counter()
     await _asked([(port, work, heard, began + seconds, least, every)] * clients, seconds)
     heard.seconds = time.perf_counter() - began

@@ -18,6 +18,12 @@ def cpu_seconds(pid: int) -> float:
     return own + sum(map(cpu_seconds, _children(pid)))
 
 
+def cpu_exactly(pid: int) -> float:
+    """The same of its threads that run, not by ticks of 10 ms: where little time is measured."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
+
+
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -12,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import machine
+from tests.bench import machine, nginx
 from tests.bench.work import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.processes import command, free_port, listens, serving
 
@@ -25,7 +26,7 @@ PASSING, FASTAPI, NODE, NGINX = (
     "aiohttp, passing on",
     "FastAPI + httpx",
     "fastify + undici",
-    "nginx",
+    "nginx + Lua",
 )
 GATEWAY, ON_POSTGRES = "payout-gateway", "payout-gateway, PostgreSQL"
 
@@ -109,6 +110,13 @@ async def gateway(
         yield Contestant(name, running.port, running.running.pid)
 
 
+def before(service_port: int, configuration: str) -> str:
+    """A gateway's configuration, in front of another service."""
+    return re.sub(
+        r"(?m)^base_url = .*", f'base_url = "http://127.0.0.1:{service_port}"', configuration
+    )
+
+
 async def told(folder: Path, *words: str, stdin: str = "") -> None:
     ended = await asyncio.to_thread(command, *words, folder=folder, stdin=stdin, seconds=60)
     if ended.returncode:
@@ -120,7 +128,7 @@ class Field:
 
     def __init__(self, stack: AsyncExitStack, folder: Path, service_port: int) -> None:
         self.started: list[Contestant] = []
-        self.missing = {NGINX: "its translation in Lua has not been written"}
+        self.missing: dict[str, str] = {}
         self._stack = stack
         self._folder = folder
         self._service_port = service_port
@@ -145,6 +153,14 @@ class Field:
             self.missing[NODE] = "there is no Node, or npm could not install it into .bench"
             return
         await self._process(NODE, port, node, str(ROOM / "contestants" / "fastify_gateway.cjs"))
+
+    async def nginx(self) -> None:
+        port = free_port()
+        words = nginx.prepared(self._folder / "nginx", port, self._service_port)
+        if isinstance(words, str):
+            self.missing[NGINX] = words
+            return
+        await self._process(NGINX, port, *words)
 
     async def gateways(self, postgres: str | None) -> None:
         await self._gateway(GATEWAY, "sqlite:///gateway.db")
@@ -178,5 +194,6 @@ async def all_of_them(
             await field.passing()
             await field.fastapi()
             await field.node()
+            await field.nginx()
             await field.gateways(postgres)
         yield field.started, field.missing

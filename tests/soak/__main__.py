@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.processes import Process, command, serving
 from tests.soak.clients import Asking, Crowd, Tally, answer
 from tests.soak.service import Service
+from tests.soak.steady import steady
 
 IDLE, SLOW = 4000, 1500
 SHED_SECONDS = 15
@@ -23,6 +24,12 @@ BIG, MEGABYTE = 1000, 1024 * 1024
 HELD = 256 * MEGABYTE
 SPARE_MEMORY = 192 * MEGABYTE
 """Beside what bodies hold: connections, and what is under way."""
+
+FAULTS = 0.25
+"""The part of the time in which it is crowded, overloaded and starved; each of that is done once at least."""
+
+LEAST_STEADY = 10
+"""Seconds."""
 
 BREAKER_SECONDS = 2
 PEOPLE = {"quick": "QUICKACCESSKEY", "slow": "SLOWACCESSKEY"}
@@ -208,7 +215,7 @@ async def soak(seconds: float) -> list[str]:
     async with gateway_before(service) as gateway:
         run = Run(gateway, service, report)
         after: list[float] = []
-        while not after or time.monotonic() < end:
+        while not after or time.monotonic() < end - (1 - FAULTS) * seconds:
             for part in (run.calm, run.crowd, run.overload, run.bodies, run.silence):
                 await part()
             after.append(run.memory() / MEGABYTE)
@@ -217,6 +224,7 @@ async def soak(seconds: float) -> list[str]:
         code = await gateway.ends()
         report.line("exit code", code, "", 0)
     service.close()
+    await steady(max(end - time.monotonic(), LEAST_STEADY), report)
     return report.broken
 
 

@@ -1,0 +1,91 @@
+"""How many requests a second one worker answers, and two: on one state, asked in turns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from statistics import median
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.bench import load, machine, starting
+from tests.bench.work import WORKS
+from tests.processes import serving
+
+READ = WORKS[0]
+CLIENTS = 32
+WORKERS = (1, 2)
+ENOUGH = 4
+"""Cores: two for workers, and two for load and service."""
+
+MORE = """[limits]
+url = "{redis}"
+requests_per_hour = 1_000_000_000
+"""
+
+
+def _cores() -> tuple[set[int], set[int]]:
+    """For workers, and for load and service; none where there are too few to be kept apart."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set(), set()
+    there = sorted(os.sched_getaffinity(0))
+    return (set(there[:2]), set(there[2:])) if len(there) >= ENOUGH else (set(), set())
+
+
+def _answers(redis: str) -> bool:
+    try:
+        return bool(Redis.from_url(redis).ping())
+    except RedisError:
+        return False
+
+
+@asynccontextmanager
+async def _gateway(folder: Path, made: str, workers: int) -> AsyncIterator[int]:
+    """The port of one with so many workers, on the key and state of another's ``folder``."""
+    (folder / "gateway.toml").write_text(made.replace("[server]", f"[server]\nworkers = {workers}"))
+    async with serving(folder, seconds=starting.START_SECONDS) as running:
+        yield running.port
+
+
+async def bench(folder: Path, rounds: int, seconds: float, redis: str) -> str:
+    """What is to be told of it; ``folder`` is of a gateway on PostgreSQL, which has ended."""
+    if not _answers(redis):
+        return f"left out: several workers: there is no Redis at {redis}; --redis names another"
+    server, beside = _cores()
+    made = (folder / "gateway.toml").read_text().partition("[limits]")[0] + MORE.format(redis=redis)
+    per_second: dict[int, list[float]] = {workers: [] for workers in WORKERS}
+    with machine.on(beside):
+        async with AsyncExitStack() as stack:
+            service_port = await stack.enter_async_context(starting.service())
+            made = starting.before(service_port, made)
+            ports = {}
+            for workers in WORKERS:
+                with machine.on(server):
+                    opening = _gateway(folder, made, workers)
+                    ports[workers] = await stack.enter_async_context(opening)
+            for port in ports.values():
+                await load.ask(port, READ, CLIENTS, 1, least=2 * READ.among)
+            for number in range(1, rounds + 1):
+                print(f"round {number} of {rounds}: workers", flush=True)
+                for workers, port in ports.items():
+                    heard = await load.ask(port, READ, CLIENTS, seconds)
+                    per_second[workers].append(len(heard.took) / heard.seconds)
+    return table(per_second, is_apart=bool(server))
+
+
+def table(per_second: dict[int, Sequence[float]], *, is_apart: bool) -> str:
+    one = median(per_second[WORKERS[0]])
+    lines = [f"{f'{READ.name}, PostgreSQL':<28}{'requests/s':>24}"]
+    for workers, found in per_second.items():
+        told = f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
+        name = f"{workers} worker{'s' if workers > 1 else ''}"
+        lines.append(f"  {name:<26}{told:>24}{median(found) / one:>8.2f}×")
+    if not is_apart:
+        lines.append(
+            f"  {os.cpu_count()} cores, which workers, load and service share: a second worker can "
+            f"only take what\n  these leave, and this is no measure of how it scales; {ENOUGH} would be."
+        )
+    return "\n".join(lines)

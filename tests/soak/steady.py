@@ -1,0 +1,270 @@
+"""A fresh gateway at half of what it can do: whether its memory stays flat, and its answers in time.
+
+What it can do is found out first, by clients that ask as soon as they are answered. Then requests come
+when they are due, whatever became of those before, and an answer's time counts from then on: a gateway
+that falls behind is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import resource
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import linear_regression, median
+from typing import Protocol, cast
+
+from tests.bench import starting
+from tests.bench.work import WORKS, numbered
+from tests.processes import Process, serving
+
+CLIENTS = 16
+TRIES = 3
+MOST_CONNECTIONS = 256
+SAMPLES = 400
+PARTS = 10
+"""Of the time, each with its own percentiles."""
+
+MEGABYTE = 1024 * 1024
+GROWN = 24
+"""Megabytes by which the last quarter's median may be above the first one's, in which caches fill."""
+
+_READ, _LIST, _METHOD, _BATCH = (one.request for one in WORKS[:4])
+_AMONG = WORKS[0].among
+MIX = (_READ,) * 14 + (_LIST,) * 3 + (_METHOD,) + (_BATCH,) * 2
+"""Of twenty requests three write: one payout method and two batches."""
+
+_numbers = itertools.count(int(time.time()) % 10**4 * 10**4)
+
+
+def _request() -> bytes:
+    number = next(_numbers)
+    asked = MIX[number % len(MIX)]
+    return numbered(asked, number % _AMONG if asked is _READ else number)
+
+
+class Lines(Protocol):
+    def line(
+        self, what: str, measured: float | None, unit: str, most: float | None = None
+    ) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """Asks one request at a time, and tells of its status; 0 where the connection ended instead."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._answer = bytearray()
+        self._told: Callable[[int], None] | None = None
+        self.is_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+
+    def ask(self, request: bytes, told: Callable[[int], None]) -> None:
+        self._told = told
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        head, found, body = self._answer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+        if len(body) >= int(length):
+            self._answer.clear()
+            self._tell(int(head.split(b" ", 2)[1]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._tell(0)
+
+    def _tell(self, status: int) -> None:
+        told, self._told = self._told, None
+        if told:
+            told(status)
+
+    def end(self) -> None:
+        self._transport.abort()
+
+
+@dataclass(slots=True)
+class Heard:
+    statuses: Counter[int] = field(default_factory=Counter)
+    took: list[list[float]] = field(default_factory=lambda: [[] for _ in range(PARTS)])
+    """Seconds, for each part of the time."""
+
+    @property
+    def others(self) -> int:
+        return self.statuses.total() - self.statuses[200]
+
+
+class Asking:
+    """Has requests asked on as many connections as it takes, up to a bound."""
+
+    def __init__(self, port: int) -> None:
+        self.heard = Heard()
+        self._port = port
+        self._idle: deque[Connection] = deque()
+        self._waiting: deque[tuple[float, int]] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._count = 0
+
+    async def as_they_are_answered(self, seconds: float) -> float:
+        """Requests a second that are answered 200 where a few clients ask all the time."""
+        until = time.monotonic() + seconds
+        await asyncio.gather(*(self._client(until) for _ in range(CLIENTS)))
+        return self.heard.statuses[200] / seconds
+
+    async def _client(self, until: float) -> None:
+        connection = await self._connected()
+        while time.monotonic() < until and connection.is_open:
+            status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            connection.ask(_request(), status.set_result)
+            self.heard.statuses[await status] += 1
+        connection.end()
+
+    async def as_they_are_due(self, per_second: float, seconds: float) -> None:
+        began, sent, whole = time.monotonic(), 0, int(per_second * seconds)
+        while sent < whole:
+            due = min(whole, int((time.monotonic() - began) * per_second) + 1)
+            for number in range(sent, due):
+                self._ask(began + number / per_second, PARTS * number // whole)
+            sent = due
+            await asyncio.sleep(max(0.0, began + sent / per_second - time.monotonic()))
+        async with asyncio.timeout(60):
+            while self.heard.statuses.total() < whole:
+                await asyncio.sleep(0.05)
+        for connection in self._idle:
+            connection.end()
+
+    def _ask(self, due: float, part: int) -> None:
+        while self._idle:
+            if (connection := self._idle.pop()).is_open:
+                self._on(connection, due, part)
+                return
+            self._count -= 1
+        self._waiting.append((due, part))
+        if self._count < MOST_CONNECTIONS:
+            self._count += 1
+            opening = asyncio.ensure_future(self._opened())
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    async def _opened(self) -> None:
+        try:
+            connection = await self._connected()
+        except OSError:
+            self._count -= 1
+            if self._waiting:
+                self._waiting.popleft()
+                self.heard.statuses[0] += 1
+        else:
+            self._goes_on(connection)
+
+    async def _connected(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        return (await loop.create_connection(Connection, "127.0.0.1", self._port))[1]
+
+    def _on(self, connection: Connection, due: float, part: int) -> None:
+        def told(status: int) -> None:
+            self.heard.statuses[status] += 1
+            if status == 200:
+                self.heard.took[part].append(time.monotonic() - due)
+            if status:
+                self._goes_on(connection)
+            else:
+                self._count -= 1
+
+        connection.ask(_request(), told)
+
+    def _goes_on(self, connection: Connection) -> None:
+        if self._waiting:
+            self._on(connection, *self._waiting.popleft())
+        else:
+            self._idle.append(connection)
+
+
+@asynccontextmanager
+async def _gateway(folder: Path) -> AsyncIterator[Process]:
+    starting.INSTALLED.mkdir(exist_ok=True)
+    async with starting.service() as port:
+        await starting.prepare(folder, port, "sqlite:///gateway.db")
+        async with serving(folder, seconds=starting.START_SECONDS) as gateway:
+            yield gateway
+
+
+def _memory(pid: int) -> float:
+    """Megabytes."""
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize() / MEGABYTE
+
+
+async def _sampled(pid: int, every: float, samples: list[tuple[float, float]]) -> None:
+    while True:
+        samples.append((time.monotonic(), _memory(pid)))
+        await asyncio.sleep(every)
+
+
+async def steady(seconds: float, report: Lines) -> None:
+    """For about so many seconds."""
+    short = min(20.0, seconds / 10)
+    with tempfile.TemporaryDirectory() as name:
+        async with _gateway(Path(name) / "gateway") as gateway:
+            await Asking(gateway.port).as_they_are_answered(short / 4)  # so that it is warm
+            tries = [
+                await Asking(gateway.port).as_they_are_answered(short / TRIES) for _ in range(TRIES)
+            ]
+            capacity = median(tries)
+            report.line(f"steady: capacity, {CLIENTS} clients", capacity, "a second")
+            asking, samples = Asking(gateway.port), list[tuple[float, float]]()
+            lasts = seconds - 1.25 * short
+            sampling = asyncio.ensure_future(
+                _sampled(gateway.running.pid, lasts / SAMPLES, samples)
+            )
+            await asking.as_they_are_due(capacity / 2, lasts)
+            sampling.cancel()
+            with suppress(asyncio.CancelledError):
+                await sampling
+            code = await gateway.ends()
+    _tell(asking.heard, capacity / 2, lasts, samples, report)
+    report.line("steady: exit code", code, "", 0)
+
+
+def _tell(
+    heard: Heard,
+    asked: float,
+    seconds: float,
+    samples: Sequence[tuple[float, float]],
+    report: Lines,
+) -> None:
+    report.line(f"steady: asked for {seconds:,.0f} s, half of it", asked, "a second")
+    report.line("steady: answered", heard.statuses[200], "")
+    report.line("steady: not answered", heard.others, "", 0)
+    whole = [one for part in heard.took for one in part]
+    for percent in (50, 99):
+        report.line(f"steady: p{percent}", _part(whole, percent), "ms")
+    told = "  ".join(f"{_part(part, 99):,.0f}" for part in heard.took)
+    print(f"steady: p99 of each tenth of the time, ms: {told}", flush=True)
+    quarter = max(1, len(samples) // 4)
+    first = median(size for _, size in samples[:quarter])
+    last = median(size for _, size in samples[-quarter:])
+    report.line("steady: memory, median of the first quarter", first, "MB")
+    report.line("steady: memory, median of the last quarter", last, "MB", first + GROWN)
+    # From the second quarter on: in the first one caches fill.
+    later = samples[quarter:]
+    line = linear_regression([at for at, _ in later], [size for _, size in later])
+    report.line("steady: memory, a line through what follows", 3600 * line.slope, "MB an hour")
+
+
+def _part(took: Sequence[float], of_hundred: int) -> float:
+    """A percentile, in milliseconds."""
+    ordered = sorted(took) or [float("nan")]
+    return 1000 * ordered[min(len(ordered) - 1, len(ordered) * of_hundred // 100)]
