@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gateway.compare.paths import above
 from gateway.compare.rules import Rule
 from gateway.store import Owner, Store
 from gateway.store.difference_rows import Asked, Tally, all_tallies
 from gateway.store.usage_rows import used_since
-from mappings import OPERATIONS
+from mappings import OPERATIONS, UNLISTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Standing:
     used: frozenset[str] = frozenset()
     """The reads that the key is known to use."""
     never_seen: list[str] = field(default_factory=list)
-    """Reads of the legacy interface of which nothing was compared."""
+    """Reads of which nothing was compared: the legacy interface's, and what the key uses beside them."""
 
     @property
     def compared(self) -> int:
@@ -96,7 +97,8 @@ def _standing(
         for one, tally in tallies.items()
         if (one.owner, one.key) == (owner, key)
     }
-    reads = [one.name for one in OPERATIONS if one.method == "GET"]
+    beside = [one for one in UNLISTED if (*owner, key, one.name) in used]
+    reads = [one.name for one in (*OPERATIONS, *beside) if one.method == "GET"]
     return Standing(
         owner,
         key,
@@ -109,5 +111,10 @@ def _standing(
 
 def _differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Difference]:
     for (kind, place), answers in sorted(tally.places.items()):
-        why = next((rule.reason for rule in rules if rule.covers(name, place)), None)
+        why = next((one.reason for one in rules if _ignores(one, name, place)), None)
         yield Difference(name, kind, place, answers, why)
+
+
+def _ignores(rule: Rule, operation: str, place: str) -> bool:
+    """Whether a rule that ignores covers a place, or something that it stands in."""
+    return any(rule.covers(operation, one) for one in (place, *above(place)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from difflib import get_close_matches
@@ -11,8 +12,8 @@ from typing import NoReturn
 
 import click
 
+from gateway import logs
 from gateway.cli.mistakes import Mistake
-from gateway.logs import told
 
 COMMANDS = {
     "serve": "Run the gateway.",
@@ -92,7 +93,8 @@ def main() -> None:
         click.echo(f"payout-gateway: {_why_stopped(error)}", err=True)
         _leave(2)
     except Exception as error:  # noqa: BLE001 - its text, and a traceback's, may hold what was read
-        raised_at = told(error)["raised_at"][-1]
+        # As logs.told: a module beside this one is called told, and would take the name's place.
+        raised_at = logs.told(error)["raised_at"][-1]
         kind = type(error).__name__
         click.echo(f"payout-gateway: a fault of its own: {kind} at {raised_at}", err=True)
         sys.exit(70)
@@ -100,6 +102,9 @@ def main() -> None:
 
 def _run() -> int | str | None:
     """The exit code, when all that was said is out."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a terminal has no letter for is written as its number, and ends nothing.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int | str | None = (
             gateway.main(prog_name="payout-gateway", standalone_mode=False) or 0
@@ -128,7 +133,7 @@ def _why_stopped(error: OSError) -> str:
     said = os.strerror(error.errno) if error.errno else type(error).__name__
     if error.errno == errno.ENOSPC:
         return f"{said}: the output is not whole"
-    return f"{said}: it was not finished (at {told(error)['raised_at'][-1]})"
+    return f"{said}: it was not finished (at {logs.told(error)['raised_at'][-1]})"
 
 
 def _leave(code: int) -> NoReturn:

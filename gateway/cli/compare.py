@@ -225,11 +225,12 @@ def _kept(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]
     if path is None:
         yield lambda _text: None
     elif path == STANDARD_OUTPUT:
-        yield lambda text: click.echo(text, nl=False)
+        yield lambda text: click.echo(_bytes(text), nl=False)
     elif path.exists() and not path.is_file():
         yield partial(_write, path)
     else:
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        # Not named by this process's number, which in a container is that of a run that was killed.
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             os.close(
                 os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666)
@@ -243,7 +244,12 @@ def _kept(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]
 
 
 def _write(path: Path, text: str) -> None:
-    path.write_bytes(text.encode("utf-8", "backslashreplace"))
+    path.write_bytes(_bytes(text))
+
+
+def _bytes(text: str) -> bytes:
+    """Half a surrogate pair can stand in a JSON text, and not in UTF-8."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _write_over(path: Path, draft: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -97,6 +98,8 @@ class Differ:
         if control == candidate and self._pairing.takes(control, self._step):
             return self._found
         one, other = Body(control), Body(candidate)
+        if control.startswith(BOM_UTF8) != candidate.startswith(BOM_UTF8):
+            self._add("value", _Spot(), one.shown, other.shown, note="a byte order mark before it")
         if one.kind == other.kind == "JSON":
             return self.values(one.value, other.value)
         if one.kind != other.kind:

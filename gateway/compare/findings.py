@@ -67,8 +67,8 @@ class Findings:
     found: dict[_Key, Finding] = field(default_factory=dict)
     measured: dict[_Key, Finding] = field(default_factory=dict)
     """Where control differs from itself, and candidate from it in the same answer."""
-    noisy: Counter[tuple[Asked, str]] = field(default_factory=Counter)
-    """In how many answers control differs from itself, by place."""
+    noisy: Counter[tuple[Asked, str, bool]] = field(default_factory=Counter)
+    """In how many answers control differs from itself, by place, and by more than values or not."""
     excused: Counter[Rule] = field(default_factory=Counter)
     not_sent: list[NotCompared] = field(default_factory=list)
     skipped: list[NotCompared] = field(default_factory=list)
@@ -87,18 +87,25 @@ class Findings:
         """``itself`` is how control's two answers differ, where it was asked twice."""
         asked = step.asked
         tally = self.tallies.setdefault(asked, Tally(asked))
-        noise = {one.place for one in itself or ()}
+        noise = {
+            (one.place, in_form)
+            for one in itself or ()
+            for in_form in ((False, True) if _is_in_form(one.kind) else (False,))
+        }
         tally.compared += 1
         tally.asked_twice += itself is not None
         tally.statuses[statuses] += 1
-        self.noisy.update((asked, place) for place in noise)
+        self.noisy.update((asked, *one) for one in noise)
         if those := frozenset(
-            (one.kind, one.place) for one in differences if one.place not in noise
+            (one.kind, one.place)
+            for one in differences
+            if (one.place, _is_in_form(one.kind)) not in noise
         ):
             tally.unlike[those] += 1
         seen: set[_Key] = set()
         for one in differences:
-            into = self.measured if one.place in noise else self.found
+            is_noise = (one.place, _is_in_form(one.kind)) in noise
+            into = self.measured if is_noise else self.found
             finding = self._finding(into, asked, one)
             key = (asked, one.kind, one.place)
             finding.count += 1
@@ -132,6 +139,11 @@ class Findings:
         )
 
     def _is_noise(self, key: _Key) -> bool:
-        asked, _kind, place = key
-        often = self.noisy[asked, place] * NOISY
+        asked, kind, place = key
+        often = self.noisy[asked, place, _is_in_form(kind)] * NOISY
         return often > 0 and often >= self.tallies[asked].asked_twice
+
+
+def _is_in_form(kind: Kind) -> bool:
+    """Whether it is more than another value: that control's values waver excuses no such difference."""
+    return kind in ("missing", "extra", "type", "duplicate")

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from gateway.compare.exact import JSON, NotJson, read
 from gateway.compare.mistakes import Unusable
@@ -23,6 +23,7 @@ from gateway.compare.operations import ID, IN_TEXT
 from gateway.compare.paths import Path
 from gateway.compare.requests import METHODS, SECRET
 from gateway.compare.rules import Rules
+from gateway.compare.scrub import LEFT_OUT
 from gateway.compare.steps import Capture, Input, Ref, Step, Template
 
 LINES_BEGIN = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","version":"1"}}}'
@@ -80,9 +81,26 @@ def _why_not(request: Mapping[str, Any]) -> str:
     names = {str(one["name"]).lower() for one in request.get("headers", [])}
     if "x-api-key" not in names and "authorization" in names:
         return "signed: of the current interface"
-    if request.get("postData") and "text" not in request["postData"]:
-        return "a body that was not recorded as text"
-    return ""
+    return "" if _has_its_body(request) else "a body that was not recorded as text"
+
+
+def _has_its_body(request: Mapping[str, Any]) -> bool:
+    """Whether the body is there as it was sent, or there was none."""
+    posted = request.get("postData")
+    if not posted:
+        size = request.get("bodySize")
+        return not (isinstance(size, int) and size > 0)
+    if posted.get("encoding") != "base64":
+        return bool(posted.get("text", LEFT_OUT) != LEFT_OUT)
+    try:
+        _decoded(posted["text"])
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def _decoded(text: str) -> str:
+    return base64.b64decode(text, validate=True).decode()
 
 
 def _entry(number: int, entry: Mapping[str, Any]) -> _Entry:
@@ -93,10 +111,16 @@ def _entry(number: int, entry: Mapping[str, Any]) -> _Entry:
         number,
         request["method"],
         _target(request["url"]),
-        posted.get("text") or None,
+        _body(posted),
         {"Content-Type": kind} if posted and kind.isprintable() else {},
         _recorded_answer(entry.get("response") or {}),
     )
+
+
+def _body(posted: Mapping[str, Any]) -> str | None:
+    """HAR 1.2 has no ``encoding`` for what is sent, only for what is received; some tools write it."""
+    text = posted.get("text") or None
+    return _decoded(text) if text and posted.get("encoding") == "base64" else text
 
 
 def _target(url: str) -> str:
@@ -107,9 +131,8 @@ def _target(url: str) -> str:
         one for one in parts.query.split("&") if not SECRET.fullmatch(one.partition("=")[0])
     )
     target = f"{path}?{query}" if query else path
-    if not re.fullmatch("[!-~]+", target):
-        raise ValueError(target)
-    return target
+    # Some tools write addresses as people read them, and not as they were sent.
+    return re.sub("[^!-~]+", lambda found: quote(found[0]), target)
 
 
 def _recorded_answer(response: Mapping[str, Any]) -> JSON:

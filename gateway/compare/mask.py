@@ -116,7 +116,8 @@ class Eye:
         return f"{self.key(name)}={''.join(shown)}"
 
     def _is_open(self, text: str, clear: bool) -> bool:
-        return (clear or self.sees_all) and self.plain(text) == text
+        is_open = clear or self.sees_all
+        return is_open and all(self.plain(one) == one for one in (text, unquote(text)))
 
     def _text(self, path: Path, value: Any) -> str:
         if value is ABSENT:

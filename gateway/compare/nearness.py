@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Context, Decimal
@@ -13,10 +14,17 @@ from gateway.compare.rules import Rule
 _PRECISION = Context(prec=400)
 
 
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+"""Decimal reads more than that: other digits, ``1_000``, white space, ``sNaN``."""
+
+
 def _decimal(value: JSON) -> Decimal | None:
+    text = value.text if isinstance(value, Number) else value
+    if not isinstance(text, str) or not _NUMBER.fullmatch(text):
+        return None
     try:
-        return Decimal(value.text if isinstance(value, Number) else value)
-    except (ArithmeticError, TypeError):
+        return Decimal(text)
+    except ArithmeticError:
         return None
 
 

@@ -17,6 +17,9 @@ IN_TEXT = re.compile(r"\b(?:OP|[RBPTA])-[A-Za-z0-9]{1,64}\b")
 ID = re.compile(r"(OP|[RBPTA])-[A-Za-z0-9]{1,64}")
 
 
+_KEYED = frozenset(one.name for one in (*OPERATIONS, *UNLISTED) if not one.keyless)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a request asks for; ``name`` is empty where neither document has such an operation."""
@@ -29,6 +32,11 @@ class Asked:
     @property
     def title(self) -> str:
         return f"{self.method} {self.path}"
+
+    @property
+    def needs_a_key(self) -> bool:
+        """Whether an answer tells that the key is good: a path that is none is refused before it."""
+        return self.name in _KEYED
 
 
 def asked(method: str, target: str) -> Asked:

@@ -9,6 +9,7 @@ body is ``$``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 Path = tuple[str | int, ...]
@@ -55,6 +56,22 @@ def below(place: str, part: str | int) -> str:
     if isinstance(part, int):
         return _below(place, "[]")
     return _below(place, "{id}" if _ID.fullmatch(part) else _spelled(part))
+
+
+def above(place: str) -> Iterator[str]:
+    """The normal forms of what a place stands in, from the nearest to the whole body."""
+    parts = re.findall(r"""\["[^"]*"\]|\[\]|[^.\[\]]+""", place)
+    if place != BODY and not place.startswith("@"):
+        for end in range(len(parts) - 1, 0, -1):
+            yield _joined(parts[:end])
+        yield BODY
+
+
+def _joined(parts: list[str]) -> str:
+    place = BODY
+    for part in parts:
+        place = _below(place, part)
+    return place
 
 
 def _below(place: str, piece: str) -> str:

@@ -134,7 +134,13 @@ def _doubts(run: Run) -> Iterator[str]:
             yield f"{side.name.title()} answered 429 {_many(limited, 'time')}: its limit was reached."
         if _is_readable_on_the_way(side.url):
             yield f"{side.name.title()} is asked without TLS: its key can be read on the way."
-    good = sum(count for pair, count in statuses if max(pair) < 400)
+    moved = sum(count for pair, count in statuses if all(300 <= one < 400 for one in pair))
+    if moved:
+        yield (
+            f"Both sides redirected {_many(moved, 'time')}, and were not followed: "
+            "give the addresses that answer."
+        )
+    good = sum(count for pair, count in statuses if all(200 <= one < 300 for one in pair))
     if statuses and not good:
         yield "No answer was a good one on both sides: what was compared is how they refuse."
 

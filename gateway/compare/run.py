@@ -258,18 +258,19 @@ class Run:
                 captured.control[name], captured.candidate[name] = one, other
 
     def _stop_at_a_wrong_key(self, step: Step, got: _Answers) -> None:
-        """A key that the very first answer refuses is the wrong one; nothing can be learned by it."""
+        """A key that is refused before it was ever let in is the wrong one; nothing can be learned by it."""
         if step.key != "own":
             return
         for side, answer in ((self.control, got.control), (self.candidate, got.candidate)):
             if side.name in self._heard:
                 continue
-            self._heard.add(side.name)
             if answer.status in (401, 403) and _code(answer) == "invalid_api_key":
                 name = f"{side.name.upper()}_API_KEY"
                 raise Stopped(
                     f"{side.name} refuses its key ({answer.status} invalid_api_key); see {name}"
                 )
+            if step.asked.needs_a_key and answer.status < 500:
+                self._heard.add(side.name)
 
     def _captured_of(self, step: Step) -> _Captured:
         return self._captured.setdefault(step.source, _Captured())

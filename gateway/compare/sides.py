@@ -138,6 +138,8 @@ class Side:
                 )
         except TimeoutError:
             why = f"no connection within {self._seconds:g} s"
+        except UnicodeError:  # a part of it is empty, or longer than names have them
+            why = "its name cannot be resolved"
         except OSError as error:
             why = _why(error)
         else:

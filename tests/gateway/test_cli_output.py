@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import json
 import os
 import pty
@@ -18,7 +19,7 @@ from pathlib import Path
 import click
 import pytest
 
-from gateway.cli import COMMANDS, gateway
+from gateway.cli import COMMANDS, gateway, main
 from tests.processes import COMMAND, command, configuration, environment
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,22 @@ def on_a_terminal(columns: int, *words: str, folder: Path) -> str:
                 said += part
     os.close(ours)
     return said.decode()
+
+
+def test_a_fault_of_its_own_is_one_line_and_nothing_that_was_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**_: object) -> None:
+        raise LookupError("the secret that was read")
+
+    importlib.import_module("gateway.cli.told")  # as most commands do
+    monkeypatch.setattr(gateway, "main", fails)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 70
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"payout-gateway: a fault of its own: LookupError at \S.*\n", said)
+    assert "secret" not in said
 
 
 def test_a_wide_terminal_is_shown_a_ruled_table_and_a_narrow_one_all_of_each_row(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from gateway.cli.compare import _kept
 from gateway.compare.shapes import FORMAT, VERSION, Report
 from tests.gateway.compare.towns import (
     CANDIDATE_KEY,
@@ -174,12 +175,38 @@ async def test_the_json_report_has_the_shape_that_is_promised(tmp_path: Path) ->
     assert (told["result"], told["exit_code"], done.returncode) == ("different", 1, 1)
 
 
+@pytest.mark.parametrize("more", [["--json", "-"], ["--show-values"]])
+async def test_what_the_output_has_no_letter_for_ends_nothing(
+    more: list[str], tmp_path: Path
+) -> None:
+    def odd(_heard: Heard) -> Any:
+        return {"ok": True, "amount": "1.00", "\ud800 →": "→"}
+
+    async with towns(odd) as (control, candidate):
+        done = await run(
+            tmp_path,
+            control.url,
+            candidate.url,
+            "reads.txt",
+            *more,
+            keys={**KEYS, "PYTHONIOENCODING": "iso8859-2"},
+        )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 async def test_an_earlier_report_stays_where_there_is_no_new_one(tmp_path: Path) -> None:
     (tmp_path / "out.json").write_text("earlier")
     done = await run(tmp_path, "nothing", "http://127.0.0.1:1", "reads.txt", "--json", "out.json")
     assert done.returncode == 2
     assert (tmp_path / "out.json").read_text() == "earlier"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["out.json", "reads.txt"]
+
+
+def test_what_a_killed_run_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / f".out.json.{os.getpid()}").write_text("")
+    with _kept(tmp_path / "out.json", private=False) as write:
+        write("the report")
+    assert (tmp_path / "out.json").read_text() == "the report"
 
 
 async def test_on_a_terminal_there_are_ruled_tables_and_nothing_of_the_bar_stays(

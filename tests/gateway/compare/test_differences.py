@@ -63,6 +63,9 @@ def test_a_difference_says_where_it_is_on_either_side() -> None:
         ('{"a":1.0}', '{"a":1}', "the same number, written in another way"),
         ('{"a":"1.0"}', '{"a":"1"}', "the same number, written in another way"),
         ('{"a":"1.0"}', '{"a":"2"}', ""),
+        ('{"a":"1.0"}', '{"a":"1_0"}', ""),
+        ('{"a":"sNaN"}', '{"a":"1"}', ""),
+        ('{"a":1}', '\ufeff{"a":1}', "a byte order mark before it"),
     ],
 )
 def test_what_looks_alike_is_told_in_words(control: str, candidate: str, note: str) -> None:

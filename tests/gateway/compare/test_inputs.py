@@ -142,6 +142,11 @@ def test_no_secret_of_recorded_traffic_is_taken() -> None:
     assert read.steps[0].target.parts == ("/v1/recipients?page=1",)
 
 
+def test_an_address_that_was_recorded_as_people_read_it_is_sent_as_it_was() -> None:
+    (step,) = given(har(("GET", "https://old.example/v1/recipients?search=Zoë A&page=%31"))).steps
+    assert step.target.parts == ("/v1/recipients?search=Zo%C3%AB%20A&page=%31",)
+
+
 def test_a_recorded_body_is_sent_byte_for_byte() -> None:
     text = '{"amount": 10.50,\n "amount":1E2, "memo":"${x} $${y} \\u00e9"}'
     traffic = json.loads(har(("POST", "https://old.example/v1/batches", {})))
@@ -149,6 +154,42 @@ def test_a_recorded_body_is_sent_byte_for_byte() -> None:
     (step,) = given(json.dumps(traffic)).steps
     assert step.body is not None
     assert step.body.filled(lambda ref: ref.name) == text
+
+
+@pytest.mark.parametrize(
+    ("posted", "sent"),
+    [
+        ({"encoding": "base64", "text": "eyJhIjoxfQ=="}, '{"a":1}'),
+        ({"encoding": "base64", "text": ""}, None),
+        ({"text": ""}, None),
+    ],
+)
+def test_a_body_that_was_recorded_encoded_is_sent_as_it_was(
+    posted: dict[str, str], sent: str | None
+) -> None:
+    traffic = json.loads(har(("POST", "https://old.example/v1/batches", {})))
+    traffic["log"]["entries"][0]["request"]["postData"] = {"mimeType": "", **posted}
+    (step,) = given(json.dumps(traffic)).steps
+    assert (None if step.body is None else step.body.filled(lambda ref: ref.name)) == sent
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"postData": {"mimeType": "x", "encoding": "base64", "text": "/w=="}},
+        {"postData": {"mimeType": "x", "encoding": "base64", "text": "{}"}},
+        {"postData": {"mimeType": "x", "encoding": "base64"}},
+        {"postData": {"mimeType": "x", "params": []}},
+        {"postData": {"mimeType": "x", "text": "(left out: not JSON)"}},
+        {"bodySize": 7},
+    ],
+)
+def test_a_request_whose_body_was_not_recorded_is_not_sent_without_it(
+    request_: dict[str, Any],
+) -> None:
+    traffic = json.loads(har(("POST", "https://old.example/v1/batches")))
+    traffic["log"]["entries"][0]["request"] |= request_
+    assert given(json.dumps(traffic)).left_out == {"a body that was not recorded as text": 1}
 
 
 def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:

@@ -184,3 +184,11 @@ async def test_no_canary_is_in_a_report_of_text_that_is_no_json() -> None:
     assert done.differences() == [["value", "$", 1], ["status", "@status", 1]] or done.differences()
     written = json.dumps(done.report)
     assert not [canary for canary in CANARIES.values() if canary in written]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/v1/recipients/k%2F%2Bsecret", "/v1/recipients?k%2F%2Bsecret=1", "/v1/x?a=k%2F%2Bsecret"],
+)
+def test_a_key_is_not_shown_percent_encoded_either(target: str) -> None:
+    assert "secret" not in Eye(("k/+secret",), sees_all=True).target(target)

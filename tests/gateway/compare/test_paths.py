@@ -33,6 +33,22 @@ def test_a_path_is_written_out_and_in_normal_form(
 
 
 @pytest.mark.parametrize(
+    ("place", "above"),
+    [
+        ("$", []),
+        ("@status", []),
+        ("@header.retry-after", []),
+        ("ok", ["$"]),
+        ("[].a", ["[]", "$"]),
+        ('a["b.c"][].d', ['a["b.c"][]', 'a["b.c"]', "a", "$"]),
+        ("by.{id}.n", ["by.{id}", "by", "$"]),
+    ],
+)
+def test_what_a_place_stands_in(place: str, above: list[str]) -> None:
+    assert [*paths.above(place)] == above
+
+
+@pytest.mark.parametrize(
     ("text", "path"),
     [("recipient.id", ("recipient", "id")), ("a[0][1].b", ("a", 0, 1, "b")), ("[2].x", (2, "x"))],
 )

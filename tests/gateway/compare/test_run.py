@@ -210,6 +210,10 @@ async def test_a_redirect_is_compared_and_not_followed() -> None:
         done = await compared(redirects, redirects, "GET /v1/recipients")
         assert done.report["operations"][0]["statuses"] == {"302/302": 1}
         assert elsewhere.heard == []
+        assert done.report["remarks"] == [
+            "Both sides redirected 1 time, and were not followed: give the addresses that answer.",
+            "No answer was a good one on both sides: what was compared is how they refuse.",
+        ]
 
 
 async def test_cookies_are_not_kept() -> None:
@@ -232,6 +236,15 @@ async def test_a_side_that_cannot_be_reached_is_told_before_anything_is_sent(sid
             "cannot connect: connection refused."
         )
         assert town.heard == []
+
+
+async def test_a_name_that_can_be_none_is_told_like_one_that_is_not_known() -> None:
+    async with open_town(ok) as town:
+        told = await report([town.url, "http://a..b"], "GET /v1/recipients")
+    assert told["exit_code"] == 2
+    assert told["sentence"].endswith(
+        "candidate at http://a..b cannot be reached: its name cannot be resolved."
+    )
 
 
 async def test_a_side_that_gives_no_answer_is_told_and_the_rest_is_compared() -> None:
@@ -285,6 +298,20 @@ async def test_a_key_that_the_first_answer_refuses_ends_it(side: str) -> None:
         in (done.report["sentence"])
     )
     assert len(done.control.heard) < 50
+
+
+@pytest.mark.parametrize("first", ["GET /v1/geography/countries/US", "GET /v1/nothing"])
+async def test_a_wrong_key_ends_it_though_the_first_request_needs_none(first: str) -> None:
+    def says(heard: Heard) -> Any:
+        if "geography" in heard.target:
+            return OK
+        if "nothing" in heard.target:
+            return refusal(404, "not_found")
+        return refusal(403, "invalid_api_key")
+
+    done = await compared(says, says, f"{first}\nGET /v1/recipients\nGET /v1/batches")
+    assert done.report["exit_code"] == 2
+    assert "control refuses its key" in done.report["sentence"]
 
 
 async def test_a_later_refusal_of_a_key_is_a_difference_like_others() -> None:
@@ -410,6 +437,31 @@ async def test_one_answer_in_which_control_wavers_hides_no_difference_in_others(
     assert done.differences() == [["value", "amount", 1]]
     assert [(one["path"], one["answers"]) for one in done.report["noise"]] == [("amount", 1)]
     assert done.report["counts"]["different"] == 1
+
+
+async def test_values_that_waver_hide_no_field_that_is_missing_or_of_another_type() -> None:
+    numbers = itertools.count()
+
+    def control(_heard: Heard) -> Any:
+        return {"ok": True, "serial": next(numbers), "seen": str(next(numbers))}
+
+    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
+    done = await compared(control, lambda _: {"ok": True, "seen": 1}, lines, measure_noise=True)
+    assert done.differences() == [["type", "seen", 3], ["missing", "serial", 3]]
+    assert done.report["counts"]["different"] == 3
+
+
+async def test_fields_that_come_and_go_in_control_are_noise() -> None:
+    numbers = itertools.count()
+
+    def control(_heard: Heard) -> Any:
+        return {"ok": True, "serial": 1} if next(numbers) % 2 else OK
+
+    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
+    done = await compared(control, ok, lines, measure_noise=True, side_by_side=1)
+    assert done.differences() == []
+    done = await compared(control, lambda _: {"ok": True, "serial": 2}, lines, measure_noise=True)
+    assert done.differences() == []
 
 
 async def test_a_write_is_not_sent_twice_to_measure_noise() -> None:
