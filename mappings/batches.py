@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from mappings import batch_bodies, legacy, settling, summaries
+from mappings import batch_bodies, legacy, money, settling, summaries
 from mappings.banking import empty, invalid
 from mappings.batch_bodies import Sent, sent_in
 from mappings.batch_reads import (
@@ -352,7 +352,7 @@ def start_batch(request: Request) -> Flow:
     GET  /batch/:id/summary            the status, and what is compared with the ledger
     POST /batches                      for a draft
     POST /batches/:id/start-processing once
-    GET  /batch/:id/summary            where the answer does not tell all
+    GET  /batch/:id/summary            where the answer does not tell all, or another amount
     """
     yield from not_abandoned(request.ids["id"])
     batch = yield from made_real((yield from loaded(request.ids["id"])), request)
@@ -368,7 +368,8 @@ def start_batch(request: Request) -> Flow:
     given = present(batch_in(answered))
     batch = replace(batch, facts={**batch.facts, **facts})
     started = replace(batch, given={**batch.given, "status": None, **given})
-    if not (given.get("status") and given.get("sentAt")):
+    tells_all = given.get("status") and given.get("sentAt")
+    if not tells_all or _is_another(given.get("amount"), batch):
         try:
             batch = yield from loaded(batch.id)
         except Failure:
@@ -376,6 +377,12 @@ def start_batch(request: Request) -> Flow:
         else:
             started = replace(batch, given={**given, **present(batch.given)})
     return Answer({"batch": batch_answer(started)}, notices)
+
+
+def _is_another(amount: JSON, batch: Batch) -> bool:
+    """Whether a start has changed what the service told before: it may rate payments anew."""
+    told, before = money.amount_of(amount), money.amount_of(batch.given.get("amount"))
+    return None not in (told, before) and told != before
 
 
 def _verified(batch: Batch, request: Request) -> tuple[str, ...]:

@@ -45,12 +45,24 @@ def update(asked: Asked) -> JsonObject:
     problems.refuse_if_any()
     if status is not None:
         fields["status"] = recipient_bodies.STATUSES[status][0]
-    recipients.change(asked.world, recipient, fields, sent)
+    if asked.body.get("id"):  # a whole object sent back: what was shown is no change
+        shown = recipient_views.recipient(asked.names, recipient)
+        sent = {each for each in sent if not _is_shown(asked.body, fields, each, shown)}
+    if sent or status is not None:
+        recipients.change(asked.world, recipient, fields, sent)
     if status is not None:
         recipient.legacy_status = recipient_bodies.STATUSES[status][1]
     if asked.body.get("payout"):
         plan.carry_out(asked.world, recipient)
     return UPDATED
+
+
+def _is_shown(body: JsonObject, fields: JsonObject, name: str, shown: JsonObject) -> bool:
+    """Of an address the fields that were sent; a currency may go by another name than it is shown by."""
+    value, was = body.get(name), shown.get(name)
+    if isinstance(value, dict) and isinstance(was, dict):
+        return all(part == was.get(field) for field, part in value.items())
+    return bool(fields.get(name) == was)
 
 
 def _read_payout(

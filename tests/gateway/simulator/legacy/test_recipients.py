@@ -152,6 +152,22 @@ async def test_a_change_is_answered_by_one_word(legacy, clock, payee):
     )
 
 
+@pytest.mark.parametrize("body", [{}, {"unknown": 1}, "whole"])
+async def test_what_changes_nothing_leaves_the_time_of_the_last_change(legacy, clock, payee, body):
+    clock.now += 60
+    path = f"/recipients/{payee['id']}"
+    await legacy.done("PATCH", path, payee if body == "whole" else body)
+    assert await legacy.read(payee) == payee
+
+
+async def test_what_differs_in_a_whole_recipient_is_changed(legacy, clock, payee):
+    clock.now += 60
+    await legacy.done("PATCH", f"/recipients/{payee['id']}", {**payee, "currency": "GBP"})
+    read = await legacy.read(payee)
+    assert read["primaryCurrency"] == "GBP"
+    assert read["updatedAt"] > payee["updatedAt"]
+
+
 async def test_a_whole_recipient_may_be_sent_back(legacy, payee):
     await legacy.done("PATCH", f"/recipients/{payee['id']}", {"ssn": "123456789"})
     whole = await legacy.read(payee)
