@@ -162,7 +162,7 @@ def _steps(taken: list[_Entry], name: str, rules: Rules) -> tuple[Step, ...]:
                 name,
                 entry.number,
                 body=body,
-                headers=entry.headers,
+                headers={name: Template((text,)) for name, text in entry.headers.items()},
                 rules=rules,
             )
         )

@@ -25,7 +25,7 @@ from gateway.compare.operations import ID, IN_TEXT
 from gateway.compare.pairing import Pairing
 from gateway.compare.scenario import OWN, RUN
 from gateway.compare.sides import NoAnswer, Sent, Side
-from gateway.compare.steps import Capture, Input, Ref, Step, as_text, in_json, waits_for
+from gateway.compare.steps import Capture, Input, Ref, Step, as_text, in_header, in_json, waits_for
 
 AHEAD = 4
 """How many steps are begun for each that may be under way: a slow answer holds up no others."""
@@ -183,7 +183,9 @@ class Run:
         target = step.target.filled(in_target, literal)
         text = None if step.body is None else step.body.filled(in_json(known), literal)
         body = None if text is None else text.encode(errors="replace")
-        return Sent(step.method, target, body, step.headers, step.key)
+        spell = in_header(known)
+        headers = {name: one.filled(spell, literal) for name, one in step.headers.items()}
+        return Sent(step.method, target, body, headers, step.key)
 
     # Comparing
 

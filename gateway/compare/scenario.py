@@ -109,7 +109,7 @@ def _step(one: _Step, name: str, number: int, rules: Rules) -> Step:
         number,
         name=one.name,
         body=_body(one, where),
-        headers=one.headers,
+        headers={name: Template.of(text) for name, text in one.headers.items()},
         captures={key: Capture(_path(path, where)) for key, path in one.capture.items()},
         key=one.key,
         until=_until(one.until, where) if one.until else None,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import quote
 
 from gateway.compare.exact import Number
 from gateway.compare.operations import IN_TEXT, READS, Asked, asked
@@ -78,6 +79,19 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def in_header(values: Mapping[str, Any]) -> Callable[[Ref], str]:
+    """Spells captured values inside a header: what may not stand there is percent-encoded."""
+
+    def spell(ref: Ref) -> str:
+        text = quote(as_text(values[ref.name]), safe=_IN_A_HEADER, errors="replace")
+        return f'"{text}"' if ref.whole else text
+
+    return spell
+
+
+_IN_A_HEADER = "".join(map(chr, range(0x20, 0x7F)))
+
+
 @dataclass(frozen=True, slots=True)
 class Capture:
     """A value of an answer that later steps use.
@@ -110,7 +124,7 @@ class Step:
     """The input it is of, and its place there: a step, a line or an entry."""
     name: str = ""
     body: Template | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, Template] = field(default_factory=dict)
     captures: Mapping[str, Capture] = field(default_factory=dict)
     key: Literal["own", "none", "wrong"] = "own"
     until: Until | None = None
@@ -126,11 +140,15 @@ class Step:
 
     @property
     def names(self) -> set[str]:
-        return self.target.names | (self.body.names if self.body else set())
+        return {name for one in self._templates for name in one.names}
 
     @property
     def mentions_ids(self) -> bool:
-        return self.target.mentions_ids or (self.body is not None and self.body.mentions_ids)
+        return any(one.mentions_ids for one in self._templates)
+
+    @property
+    def _templates(self) -> tuple[Template, ...]:
+        return (self.target, *((self.body,) if self.body else ()), *self.headers.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,29 @@ async def test_a_scenario_runs_in_each_sides_own_world() -> None:
     assert json.loads(done.candidate.heard[2].body) == {"memo": "for R-zz1", "ref": "R-zz1"}
 
 
+async def test_headers_are_filled_in_as_well() -> None:
+    scenario = """
+    [[steps]]
+    request = "POST /v1/recipients"
+    body = { email = "ada@example.com" }
+    headers = { Idempotency-Key = "one-${run}" }
+    capture = { one = "recipient.id" }
+    [[steps]]
+    request = "GET /v1/recipients/${one}"
+    headers = { X-Own = "${own}", X-Mine = 'of "${one}", in ${one}', X-Plain = "$${one}" }
+    """
+    done = await compared(Books("a"), Books("zz"), scenario, allow_writes=True)
+    assert done.report["result"] == "equal"
+    ours, theirs = done.control.heard, done.candidate.heard
+    # As long as the run has another token, a service that remembers keys does what it is asked.
+    assert ours[0].headers["idempotency-key"] == "one-token"
+    assert theirs[0].headers["idempotency-key"] == "one-token"
+    assert ours[1].headers["x-own"] != theirs[1].headers["x-own"]
+    assert ours[1].headers["x-mine"] == 'of "R-a1", in R-a1'
+    assert theirs[1].headers["x-mine"] == 'of "R-zz1", in R-zz1'
+    assert ours[1].headers["x-plain"] == "${one}"
+
+
 async def test_an_object_that_turns_into_another_is_a_difference() -> None:
     class Confused(Books):
         def __call__(self, heard: Heard) -> Any:
