@@ -102,16 +102,23 @@ def _beside(*rows: Beside) -> Is:
     return when
 
 
+def _too_little(row: str) -> frozenset[Told]:
+    return frozenset((TOO_LITTLE, f"{row}{side}Amount") for side in ("source", "target"))
+
+
+_TOO_LITTLE = _too_little("payments[].") | _too_little("")
 _PAYEES = frozenset({"payments[].recipient.id", "payments[].recipient.email",
                      "recipient.id", "recipient.email"})  # fmt: skip
 
 
 def _cannot_be_paid(_found: Difference, own: Answer, other: Answer) -> bool:
-    """Whether one side tells who is not there, and the other who of the rest cannot be paid."""
-    one, another = _errors(own), _errors(other)
-    codes = {code for code, _field in one}, {code for code, _field in another}
-    fields = {field for _code, field in one | another}
-    return codes == ({"invalid_field"}, {"invalid_status"}) and fields <= _PAYEES
+    """Whether one side tells who is not there or gets too little, and the other who of the rest
+    cannot be paid.
+    """
+    one, another = set(_errors(own)), set(_errors(other))
+    of_one = {("invalid_field", field) for field in _PAYEES} | _TOO_LITTLE
+    of_another = {("invalid_status", field) for field in _PAYEES}
+    return bool(one and another) and one <= of_one and another <= of_another
 
 
 def _as_many(_found: Difference, own: Answer, other: Answer) -> bool:
@@ -159,10 +166,6 @@ def _nobody(row: str) -> frozenset[Told]:
     return frozenset(
         (code, field) for code in ("invalid_field", "invalid_status") for field in fields
     )
-
-
-def _too_little(row: str) -> frozenset[Told]:
-    return frozenset((TOO_LITTLE, f"{row}{side}Amount") for side in ("source", "target"))
 
 
 LOGGED = b"logged elsewhere"
@@ -334,9 +337,9 @@ NAMED: tuple[Named, ...] = (
         ),
     ),
     Named(
-        "who is not there, beside who is known here and cannot be paid",
+        "who is not there or gets too little, beside who is known here and cannot be paid",
         "current 4.3",
-        "who is there the service alone knows; it is not asked to pay whom it is known not to pay",
+        "both the service alone knows; it is not asked to pay whom it is known not to pay",
         WRITES_OF_PAYMENTS,
         CHANGED,
         ERRORS,
