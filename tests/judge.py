@@ -71,7 +71,8 @@ class Heard:
 class Misdeed:
     """What is done to the next ``times`` requests of a method and path that hold a text.
 
-    ``how`` is a name of HOW, or ``late``: it lies about for ``seconds`` and is executed then.
+    ``how`` is a name of HOW, or ``late``: it lies about for ``seconds``, or until it is ``due``, and
+    is executed then.
     """
 
     how: str
@@ -82,6 +83,7 @@ class Misdeed:
     seconds: float = 0
     times: int = 1
     skips: int = 0
+    due: asyncio.Event | None = None
 
     def meets(self, heard: Heard) -> bool:
         return (
@@ -261,7 +263,7 @@ class Judge:
             return
         if misdeed.how == "late":
             # Whoever sent it may long have gone.
-            late = asyncio.ensure_future(self._execute_late(heard, misdeed.seconds))
+            late = asyncio.ensure_future(self._execute_late(heard, misdeed))
             self._late.add(late)
             late.add_done_callback(self._late.discard)
             await asyncio.Event().wait()
@@ -269,8 +271,11 @@ class Judge:
         answer = await self._execute(heard) if executes else self._nothing()
         await HOW[misdeed.how](answer, misdeed, writer)
 
-    async def _execute_late(self, heard: Heard, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    async def _execute_late(self, heard: Heard, misdeed: Misdeed) -> None:
+        if misdeed.due is None:
+            await asyncio.sleep(misdeed.seconds)
+        else:
+            await misdeed.due.wait()
         await self._execute(heard)
 
     async def _execute(self, heard: Heard) -> Answer:

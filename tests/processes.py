@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,15 +108,13 @@ async def serving(
     *arguments: str,
     variables: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
-    module: str = "gateway",
+    command: Sequence[str] | None = None,
 ) -> AsyncIterator[Process]:
     """`serve` in a folder, from when it accepts connections; killed if it has not ended."""
     log = folder / "stderr"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            module,
+            *(command or COMMAND),
             "serve",
             *arguments,
             cwd=folder,

@@ -1123,7 +1123,7 @@ async def test_a_client_that_goes_away_does_not_stop_a_write_half_way(
     async with await wire(house.running.port) as connection:
         body = json.dumps(ADA | {"payout": PAYOUT, "language": "en"}).encode()
         await connection.say(request("POST", body=body))
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(simulator.service.calls("POST", RECIPIENTS)))
     await until(lambda: bool(simulator.service.calls("POST", "/v1/recipients/*/accounts")))
     assert simulator.service.calls("PATCH")
 

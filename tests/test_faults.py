@@ -43,7 +43,7 @@ class Town:
 
 
 @asynccontextmanager
-async def town(folder: Path, seconds: float = 3, **switches: Any) -> AsyncIterator[Town]:
+async def town(folder: Path, seconds: float = 1.5, **switches: Any) -> AsyncIterator[Town]:
     service, ticks = Service(switches=Switches(**switches), seed=1), Ticks()
     async with judging(service) as judge:
         upstream = {"timeout_seconds": seconds}

@@ -228,7 +228,7 @@ async def test_a_question_of_the_service_s_own_is_one_call_all_the_same(warm: To
 
 
 async def test_an_operator_s_command_drops_the_index_of_a_running_gateway(tmp_path: Path) -> None:
-    async with post(tmp_path, sections={"lists": {"index": True}}) as here:
+    async with post(tmp_path, seconds=30, sections={"lists": {"index": True}}) as here:
         here.service.seed_recipients(600, seed=7)
 
         async def cost() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from statistics import median
 
@@ -31,7 +32,7 @@ async def share(folder: Path, service_port: int, rounds: int) -> Goal:
         opening = serving(
             folder,
             seconds=starting.START_SECONDS,
-            module="tests.bench.quiet",
+            command=[sys.executable, "-m", "tests.bench.quiet"],
             variables={"PYTHONPATH": str(starting.PROJECT)},
         )
         running = await opening.__aenter__()
