@@ -74,7 +74,7 @@ class Lane:
         return await ask(self.session, self.child, method, path, **body, **more)
 
     async def good(self, method: str, path: str, body: Any = None) -> Any:
-        for _ in range(20):
+        for _ in range(200):
             got = await self.ask(method, path, body)
             if got and got.status == 200:
                 return got.body

@@ -16,8 +16,8 @@ from gateway.store import engine as engines
 from tests.payday import done, make_batch, make_recipient, open_town
 from tests.sockets import until
 
-TABLES = ("journal", "writes", "remembered", " ids")
-"""What requests write; the rest is written once in a while, however many there are."""
+TABLES = ("journal", "writes", "remembered", " ids", "freezes")
+"""What requests read and write; the rest is written once in a while, however many there are."""
 
 
 class Ledger:
@@ -41,7 +41,10 @@ class Ledger:
 
     @contextmanager
     def page(self) -> Iterator[list[list[str]]]:
-        """The transactions meanwhile that are about requests: the statements of each."""
+        """The transactions meanwhile that are about requests: the statements of each.
+
+        What is written once in a while is in the same transactions, where it comes at that moment.
+        """
         found: list[list[str]] = []
         first = len(self._asked)
         yield found
@@ -50,7 +53,8 @@ class Ledger:
                 found.append([])
             elif found and not one.startswith(("COMMIT", "ROLLBACK", "PRAGMA")):
                 found[-1].append(one)
-        found[:] = [some for some in found if any(name in one for one in some for name in TABLES)]
+        its = [[one for one in some if any(name in one for name in TABLES)] for some in found]
+        found[:] = [some for some in its if some]
 
 
 def commits(transactions: list[list[str]]) -> int:
