@@ -99,9 +99,11 @@ def _same(sent: JSON, shown: JSON) -> bool:
 def update_problems(
     body: Mapping[str, JSON], recipient: Recipient, facts: Facts
 ) -> Iterator[Problem]:
-    kind = body.get("type") or recipient.get("type") or ""
+    before = recipient.get("type")
+    kind = body.get("type") or before or ""
     for name in ("type", "email", *NEEDED.get(kind, ())):
-        if name in body and not body[name]:
+        # What another type of recipient needs as well is missing where it is not there by now.
+        if not body[name] if name in body else kind != before and not recipient.get(name):
             yield empty(name)
     yield from masks(body, "")
     yield from _language_problems(body)
