@@ -168,6 +168,15 @@ def _nobody(row: str) -> frozenset[Told]:
     )
 
 
+def _left_to_the_service(of_row: Callable[[str], frozenset[Told]]) -> Iterable[Beside]:
+    """What the service alone knows of a payment, beside whatever is wrong with the request by itself."""
+    for row in ("payments[].", ""):
+        for field in PAYMENT_FIELDS:
+            yield Beside(f"{row}{field}", "control", of_row(row))
+    for field in ("payments[].id", "sourceCurrency", "description", *CHANGED_FIELDS):
+        yield Beside(field, "control", of_row("payments[]."))
+
+
 LOGGED = b"logged elsewhere"
 """Stands in a log that tells of the same call on both sides."""
 
@@ -303,18 +312,7 @@ NAMED: tuple[Named, ...] = (
         WRITES_OF_PAYMENTS,
         CHANGED,
         ERRORS,
-        _beside(
-            *(
-                Beside(f"{row}{field}", "control", _nobody(row))
-                for row in ("payments[].", "")
-                for field in PAYMENT_FIELDS
-            ),
-            Beside("payments[].id", "control", _nobody("payments[].")),
-            *(
-                Beside(field, "control", _nobody("payments[]."))
-                for field in ("sourceCurrency", "description", *CHANGED_FIELDS)
-            ),
-        ),
+        _beside(*_left_to_the_service(_nobody)),
     ),
     Named(
         "the least amount, beside what is wrong by itself",
@@ -323,18 +321,7 @@ NAMED: tuple[Named, ...] = (
         WRITES_OF_PAYMENTS,
         CHANGED,
         ERRORS,
-        _beside(
-            *(
-                Beside(f"{row}{field}", "control", _too_little(row))
-                for row in ("payments[].", "")
-                for field in PAYMENT_FIELDS
-            ),
-            Beside("payments[].id", "control", _too_little("payments[].")),
-            *(
-                Beside(field, "control", _too_little("payments[]."))
-                for field in ("sourceCurrency", "description", *CHANGED_FIELDS)
-            ),
-        ),
+        _beside(*_left_to_the_service(_too_little)),
     ),
     Named(
         "who is not there or gets too little, beside who is known here and cannot be paid",
