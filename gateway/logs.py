@@ -12,10 +12,10 @@ import sys
 import threading
 import traceback
 from collections.abc import MutableMapping
-from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TextIO, cast
+from typing import IO, Any, AnyStr, Generic, cast
 
+import msgspec
 import structlog
 
 
@@ -30,15 +30,21 @@ def configure(*, level: str = "info", **of_each: Any) -> None:
         line.update(of_each)
         return line
 
-    pretty = sys.stderr.isatty()
-    renderer: Any = structlog.dev.ConsoleRenderer(sort_keys=False) if pretty else _as_json
+    # A line in one write: those of several workers must not run into each other.
+    renderer: Any
+    loggers: Any
+    if sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer(sort_keys=False)
+        loggers = structlog.WriteLoggerFactory(cast("Any", _Unfailing(sys.stderr)))
+    else:
+        renderer = _as_json
+        loggers = structlog.BytesLoggerFactory(cast("Any", _Unfailing(sys.stderr.buffer)))
     structlog.configure(
         processors=[told_of_each, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        # A line in one write: those of several workers must not run into each other.
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
+        logger_factory=loggers,
         cache_logger_on_first_use=True,
     )
     # Libraries log texts of exceptions, and those can hold what was sent. So can what Python itself
@@ -54,31 +60,33 @@ def _now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-# One for all lines: json.dumps makes a new one for each.
-_JSON = json.JSONEncoder(default=repr)
+_JSON = msgspec.json.Encoder(enc_hook=repr)
 
 
-def _as_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> str:
-    return _JSON.encode(line)
+def _as_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> bytes:
+    try:
+        return _JSON.encode(line)
+    except UnicodeEncodeError:  # halves of a surrogate pair: a file's name may have some
+        return json.dumps(line, default=repr).encode()
 
 
-class _Unfailing:
+class _Unfailing(Generic[AnyStr]):
     """A stream that loses what it cannot write: a full disk is not to cost a client's answer."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._flushes = stream.line_buffering  # with each line that is written
+    def __init__(self, stream: IO[AnyStr]) -> None:
+        self._stream: IO[AnyStr] = stream
 
-    def write(self, text: str) -> None:
+    def write(self, text: AnyStr) -> None:
         try:  # noqa: SIM105 - as each request's line is written
             self._stream.write(text)
         except OSError:
             pass
 
     def flush(self) -> None:
-        if not self._flushes:
-            with suppress(OSError):
-                self._stream.flush()
+        try:  # noqa: SIM105
+            self._stream.flush()
+        except OSError:
+            pass
 
 
 class _Libraries(logging.Handler):

@@ -97,6 +97,24 @@ def test_what_is_read_is_what_the_standard_library_reads_and_nothing_else_escape
     assert value == json.loads(text, parse_float=Decimal, parse_constant=pytest.fail)
 
 
+@given(documents, strings, strings, st.sampled_from(["", " ", "\t\r\n "]))
+@example(["1"], '"a"', '"a"', "")
+@example(["1"], '"a"', '"a"', " ")
+@example(["1"], '"a b"', '"a b"', " ")
+@example(["1"], '"A"', '"\\u0041"', "")
+@example(["1"], '"\\u0008"', '"\\b"', "")
+def test_a_key_is_there_once_however_it_is_written(
+    tokens: list[str], first: str, second: str, space: str
+):
+    value = space.join(tokens)
+    text = f'{{"outer":[{space}{{{first}:{value},{space}{second}:{value}}}]}}'.encode()
+    if json.loads(first) == json.loads(second):
+        with pytest.raises(Unreadable, match="twice"):
+            read(text)
+    else:
+        assert len(read(text)["outer"][0]) == 2
+
+
 def test_numbers_are_decimals_and_never_floats():
     assert [type(item) for item in read(b"[1.10,1E5,7]")] == [Decimal, Number, int]
     number = read(b"1E5")
