@@ -113,6 +113,9 @@ class OnPostgresql:
         self._is_reading = is_reading
         self._idle: list[Any] = []
 
+    def at_once(self, _work: Work[Any]) -> None:
+        """Its answer is always waited for."""
+
     async def carry_out(self, works: Sequence[Work[Any]]) -> list[Done[Any]]:
         connection = await self._begun()
         try:

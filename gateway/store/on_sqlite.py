@@ -49,6 +49,21 @@ class File:
                     return await self._here(connection, works, begin)
             return await self._within(self._patiently, connection, works, begin)
 
+    def at_once(self, work: Work[Any]) -> Done[Any] | None:
+        """As ``Database.at_once``, of a work that changes nothing."""
+        connection = self._connection
+        if connection is None or self._turn.locked() or not work.is_brief:
+            return None
+        try:
+            (done,) = _begun(connection, [work], "BEGIN")
+            connection.execute("COMMIT")
+        except BaseException as error:
+            _take_back(connection)
+            if isinstance(error, _Busy):
+                return None
+            raise
+        return done
+
     async def _here(
         self, connection: sqlite3.Connection, works: Sequence[Work[Any]], begin: Begin
     ) -> list[Done[Any]]:
@@ -125,6 +140,10 @@ class OnSqlite:
 
     async def carry_out(self, works: Sequence[Work[Any]]) -> list[Done[Any]]:
         return await self._file.carry_out(works, self._begin)
+
+    def at_once(self, work: Work[Any]) -> Done[Any] | None:
+        """What is to last waits for the disk."""
+        return self._file.at_once(work) if self._begin == "BEGIN" else None
 
 
 def transact(

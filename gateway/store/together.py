@@ -51,6 +51,9 @@ class Database(Protocol):
         one fails and there are more, and what the driver raises where no work is to blame.
         """
 
+    def at_once(self, work: Work[Any]) -> Done[Any] | None:
+        """The same of one work, where nothing has to be waited for; None where something has."""
+
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
@@ -89,6 +92,8 @@ class Together:
         It is carried out also where whoever asked is cancelled meanwhile. For so many seconds it may
         wait for a transaction of somebody else's.
         """
+        if not (self._waiting or self._running) and (done := self._done_at_once(work)):
+            return done.made  # type: ignore[return-value] # it has not failed
         loop = asyncio.get_running_loop()
         waiting = _Waiting(work, loop.create_future())
         self._waiting.append(waiting)
@@ -98,6 +103,14 @@ class Together:
             self._go()
         made: Made = await waiting.done
         return made
+
+    def _done_at_once(self, work: Work[Made]) -> Done[Made] | None:
+        with telling(self._where, self._note):
+            done = self._database.at_once(work)
+        if done is not None:
+            self.transactions += 1
+            self.works += 1
+        return done
 
     async def end(self) -> None:
         """Returns when nothing is under way, or waits, any more."""
