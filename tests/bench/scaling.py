@@ -1,10 +1,15 @@
-"""How many requests a second one worker answers, and two: on one state, asked in turns."""
+"""How many requests a second one worker answers, and two: on one state, asked in turns.
+
+And what CPU time each request takes of all processes of the gateway together: what workers cost each
+other shows there also where they share cores with the load.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -27,6 +32,14 @@ requests_per_hour = 1_000_000_000
 """
 
 
+@dataclass(slots=True)
+class Found:
+    """Of each round: requests a second, and CPU microseconds for each of them."""
+
+    per_second: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
 def _cores() -> tuple[set[int], set[int]]:
     """For workers, and for load and service; none where there are too few to be kept apart."""
     if not hasattr(os, "sched_getaffinity"):
@@ -43,11 +56,11 @@ def _answers(redis: str) -> bool:
 
 
 @asynccontextmanager
-async def _gateway(folder: Path, made: str, workers: int) -> AsyncIterator[int]:
-    """The port of one with so many workers, on the key and state of another's ``folder``."""
+async def _gateway(folder: Path, made: str, workers: int) -> AsyncIterator[tuple[int, int]]:
+    """Port and process of one with so many workers, on the key and state of another's ``folder``."""
     (folder / "gateway.toml").write_text(made.replace("[server]", f"[server]\nworkers = {workers}"))
     async with serving(folder, seconds=starting.START_SECONDS) as running:
-        yield running.port
+        yield running.port, running.running.pid
 
 
 async def bench(folder: Path, rounds: int, seconds: float, redis: str) -> str:
@@ -56,36 +69,44 @@ async def bench(folder: Path, rounds: int, seconds: float, redis: str) -> str:
         return f"left out: several workers: there is no Redis at {redis}; --redis names another"
     server, beside = _cores()
     made = (folder / "gateway.toml").read_text().partition("[limits]")[0] + MORE.format(redis=redis)
-    per_second: dict[int, list[float]] = {workers: [] for workers in WORKERS}
+    found = {workers: Found() for workers in WORKERS}
     with machine.on(beside):
         async with AsyncExitStack() as stack:
             service_port = await stack.enter_async_context(starting.service())
             made = starting.before(service_port, made)
-            ports = {}
+            gateways = {}
             for workers in WORKERS:
                 with machine.on(server):
                     opening = _gateway(folder, made, workers)
-                    ports[workers] = await stack.enter_async_context(opening)
-            for port in ports.values():
+                    gateways[workers] = await stack.enter_async_context(opening)
+            for port, _pid in gateways.values():
                 await load.ask(port, READ, CLIENTS, 1, least=2 * READ.among)
             for number in range(1, rounds + 1):
                 print(f"round {number} of {rounds}: workers", flush=True)
-                for workers, port in ports.items():
+                for workers, (port, pid) in gateways.items():
+                    before = machine.cpu_seconds(pid)
                     heard = await load.ask(port, READ, CLIENTS, seconds)
-                    per_second[workers].append(len(heard.took) / heard.seconds)
-    return table(per_second, is_apart=bool(server))
+                    used = machine.cpu_seconds(pid) - before
+                    found[workers].per_second.append(len(heard.took) / heard.seconds)
+                    found[workers].cpu.append(1e6 * used / len(heard.took))
+    return table(found, is_apart=bool(server))
 
 
-def table(per_second: dict[int, Sequence[float]], *, is_apart: bool) -> str:
-    one = median(per_second[WORKERS[0]])
-    lines = [f"{f'{READ.name}, PostgreSQL':<28}{'requests/s':>24}"]
-    for workers, found in per_second.items():
-        told = f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
+def table(found: dict[int, Found], *, is_apart: bool) -> str:
+    one = found[WORKERS[0]]
+    title = f"{READ.name}, PostgreSQL"
+    lines = [f"{title:<28}{'requests/s':>24}{'':9}{'CPU µs/request':>22}"]
+    for workers, its in found.items():
         name = f"{workers} worker{'s' if workers > 1 else ''}"
-        lines.append(f"  {name:<26}{told:>24}{median(found) / one:>8.2f}×")
+        times = median(its.per_second) / median(one.per_second)
+        lines.append(f"  {name:<26}{_told(its.per_second):>24}{times:>8.2f}×{_told(its.cpu):>22}")
     if not is_apart:
         lines.append(
             f"  {os.cpu_count()} cores, which workers, load and service share: a second worker can "
             f"only take what\n  these leave, and this is no measure of how it scales; {ENOUGH} would be."
         )
     return "\n".join(lines)
+
+
+def _told(found: Sequence[float]) -> str:
+    return f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
