@@ -32,6 +32,7 @@ from gateway.breaker import Breakers
 from gateway.brownouts import Brownouts
 from gateway.clock import Clock
 from gateway.deprecation import End
+from gateway.extensions import check_extensions
 from gateway.faces import Faces
 from gateway.forgetting import Forgetting
 from gateway.forwarded import Sender, Writes
@@ -73,7 +74,7 @@ from gateway.store.key_rows import listed_keys
 from gateway.tls import certificate_of
 from gateway.traces import tracing
 from gateway.transitions import Transitions
-from gateway.upstream import breakers_of, check_extensions, open_upstream
+from gateway.upstream import breakers_of, open_upstream
 from gateway.usage import Usage
 from gateway.watch import Watch
 from gateway.way_out import WayOut

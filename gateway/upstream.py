@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import structlog
-from aiohttp import http_parser
 from yarl import URL
 
 from gateway import traces
@@ -28,7 +27,6 @@ from gateway.breaker import Breakers, Trial
 from gateway.clock import Clock
 from gateway.connections import session_of
 from gateway.exchange import Origin
-from gateway.settings import Misconfigured
 from gateway.signed_target import Forgetful, Learned, SignedTarget
 from gateway.signing import Form, Pair, in_form
 from gateway.way_out import WayOut
@@ -347,13 +345,3 @@ def breakers_of(settings: Settings) -> Breakers:
     upstream = settings.upstream
     environments = settings.environments.configured()
     return Breakers(environments, upstream.breaker_failures, upstream.breaker_seconds)
-
-
-def check_extensions() -> None:
-    """Raises Misconfigured where aiohttp would parse HTTP in Python."""
-    if http_parser.HttpResponseParser.__module__ == "aiohttp.http_parser":
-        what = (
-            "aiohttp runs without its C extensions: it reads HTTP in Python, slower and less strict"
-        )
-        do = "install aiohttp's binary wheel for this platform, and unset AIOHTTP_NO_EXTENSIONS"
-        raise Misconfigured([f"{what}; {do}"])

@@ -79,12 +79,12 @@ def reconcile(
 
 
 async def _compared(settings: Settings, merchant: str | None, environment: str | None) -> Compared:
+    from gateway.extensions import check_extensions
     from gateway.guard import is_older
     from gateway.reconciling import open_reconciler
     from gateway.runnable import check_runnable
     from gateway.store import open_store
     from gateway.unsettled import unsettled_writes
-    from gateway.upstream import check_extensions
 
     check_extensions()
     check_runnable(settings)

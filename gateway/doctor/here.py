@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 
 from gateway.doctor.findings import ALL, Finding
+from gateway.extensions import check_extensions
 from gateway.guard import DO, HAPPENED, is_older
 from gateway.limits.eviction import eviction
 from gateway.runnable import check_runnable
 from gateway.settings import Misconfigured, Server, Settings
 from gateway.store import Store, StoreUnavailable
 from gateway.store.writable import refuse_read_only
-from gateway.upstream import check_extensions
 
 SOON = timedelta(days=14)
 

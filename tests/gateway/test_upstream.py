@@ -3,9 +3,6 @@
 import asyncio
 import gzip
 import json
-import os
-import subprocess
-import sys
 import time
 import zlib
 from collections.abc import Awaitable, Callable
@@ -742,21 +739,6 @@ async def test_an_answer_is_not_lost_when_what_was_learned_cannot_be_kept():
 
 
 # Start.
-
-
-def test_without_its_c_extensions_aiohttp_is_refused_with_what_to_do():
-    code = "from gateway.upstream import check_extensions; check_extensions()"
-    plain = subprocess.run([sys.executable, "-c", code], check=False)
-    assert plain.returncode == 0
-    bare = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "AIOHTTP_NO_EXTENSIONS": "1"},
-    )
-    assert "Misconfigured: aiohttp runs without its C extensions" in bare.stderr
-    assert "AIOHTTP_NO_EXTENSIONS" in bare.stderr
 
 
 async def test_a_call_has_the_longer_the_more_bytes_it_sends_and_is_answered() -> None:
