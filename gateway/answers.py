@@ -9,7 +9,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from gateway import wire
-from gateway.bodies import Body
+from gateway.bodies import Body, Whole
 from gateway.limits import Admission
 from mappings.errors import ErrorAnswer
 from mappings.grammar import JSON
@@ -80,7 +80,7 @@ def response(
     request_id: str,
     admission: Admission | None = None,
     told: Mapping[str, str] = NOTHING,
-) -> web.Response:
+) -> web.StreamResponse:
     """``told`` are headers that every answer has."""
     headers = {
         **told,
@@ -91,8 +91,11 @@ def response(
         **limit_headers(admission),
         **said.headers,
     }
-    body = said.data if said.written is None else Body(*said.written)
-    made = web.Response(status=said.status, body=body, headers=headers)
+    made: web.StreamResponse
+    if said.written is None:
+        made = Whole(said.status, said.data, headers)
+    else:
+        made = web.Response(status=said.status, body=Body(*said.written), headers=headers)
     if said.closes:
         made.force_close()
     return made

@@ -112,6 +112,7 @@ class Handler:
             self._note(request, visit, said.status)
             environment = visit.caller.key.environment if visit.caller else None
             told = self._end.headers(environment)
+            response: web.StreamResponse
             if isinstance(said, Carried):
                 response = answers.carried(said, visit.request_id, visit.admission, told)
             else:
@@ -171,7 +172,9 @@ class Handler:
             service_seconds=caller.seconds if caller else 0,
         )
 
-    async def _comes(self, request: web.BaseRequest, response: web.Response, visit: Visit) -> bool:
+    async def _comes(
+        self, request: web.BaseRequest, response: web.StreamResponse, visit: Visit
+    ) -> bool:
         """Sends the answer here, to know whether its client got it."""
         if (is_last := request.get(incoming.IS_LAST)) and is_last():
             response.force_close()
