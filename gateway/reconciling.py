@@ -19,7 +19,7 @@ from gateway.settings import Settings
 from gateway.settler import Settler
 from gateway.store import Ledger, Owner, Store, StoreUnavailable
 from gateway.store.id_rows import legacy_ids
-from gateway.store.key_rows import owners_of_pairs, pair_of
+from gateway.store.key_rows import owners_of_keys, owners_of_pairs, pair_of
 from gateway.store.undertakings import RUNNING, UNSETTLED, Undertakings
 from gateway.upstream import open_upstream
 from mappings import agreement
@@ -114,6 +114,10 @@ class Reconciler:
             for one in await owners_of_pairs(self._store)
             if merchant in (None, one.merchant) and environment in (None, one.environment)
         ]
+
+    async def without_keys(self) -> set[Owner]:
+        """Those of whom no key is in use: nobody can start anything of theirs through the gateway."""
+        return {*await self.owners()} - await owners_of_keys(self._store)
 
     async def reconcile(
         self, owners: Sequence[Owner], progress: Progress = lambda *_: None

@@ -15,8 +15,8 @@ from gateway.cli.told import document, environment_option, json_option, merchant
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.reconciling import Finding, Report
-    from gateway.store import Store
+    from gateway.reconciling import Finding, Reconciler, Report
+    from gateway.store import Owner, Store
     from gateway.unsettled import Unsettled
 
 LOST = (
@@ -38,6 +38,7 @@ class Compared:
 
     report: Report
     unsettled: list[Unsettled] = field(default_factory=list)
+    left_out: list[Owner] = field(default_factory=list)
     was_restored: bool = False
     cleared: bool = False
 
@@ -56,10 +57,21 @@ class Compared:
 @click.command()
 @merchant_option
 @environment_option
+@click.option(
+    "--leave-out",
+    multiple=True,
+    metavar="MERCHANT",
+    help="Do not look at a merchant of whom no key is in use; may be given again for more.",
+)
 @json_option
 @config_option
 def reconcile(
-    *, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
+    *,
+    merchant: str | None,
+    environment: str | None,
+    leave_out: tuple[str, ...],
+    as_json: bool,
+    settings: Settings,
 ) -> None:
     """Compare what the gateway knows with what the service has, by reads only.
 
@@ -69,8 +81,11 @@ def reconcile(
     Nothing is changed at the service. Where somebody started a batch elsewhere the ledger is
     brought up to date. On a state that was restored no batch is started until this was done once
     for every merchant and environment, with nothing unreadable.
+
+    A merchant whose credentials the service does not take any more can be left out once each of its
+    keys is revoked. Look in the dashboard at its open batches before you import a key for it again.
     """
-    compared = completed(_compared(settings, merchant, environment))
+    compared = completed(_compared(settings, merchant, environment, frozenset(leave_out)))
     if as_json:
         document(_as_json(compared))
     else:
@@ -78,7 +93,9 @@ def reconcile(
     click.get_current_context().exit(compared.code)
 
 
-async def _compared(settings: Settings, merchant: str | None, environment: str | None) -> Compared:
+async def _compared(
+    settings: Settings, merchant: str | None, environment: str | None, leave_out: frozenset[str]
+) -> Compared:
     from gateway.extensions import check_extensions
     from gateway.guard import is_older
     from gateway.reconciling import open_reconciler
@@ -98,13 +115,42 @@ async def _compared(settings: Settings, merchant: str | None, environment: str |
             raise Mistake(
                 "there is no such merchant or environment; `keys list` shows what there is"
             )
+        left_out = await _left_out(reconciler, leave_out)
+        owners = [one for one in owners if one not in left_out]
         with progress("Comparing") as how_far:
             report = await reconciler.reconcile(owners, how_far)
+        report.unreadable = await _with_a_way_out(reconciler, report.unreadable)
         unsettled = [one for one in await unsettled_writes(store) if one.one.owner in owners]
         whole = merchant is None and environment is None and not report.unreadable
         if was_restored and whole:
             await _clear(settings, store)
-        return Compared(report, unsettled, was_restored, was_restored and whole)
+        return Compared(report, unsettled, left_out, was_restored, was_restored and whole)
+
+
+async def _left_out(reconciler: Reconciler, merchants: frozenset[str]) -> list[Owner]:
+    its = [one for one in await reconciler.owners() if one.merchant in merchants]
+    if unknown := merchants - {one.merchant for one in its}:
+        raise Mistake(f"there is no merchant {min(unknown)}; `keys list` shows what there is")
+    without = await reconciler.without_keys()
+    if used := [one for one in its if one not in without]:
+        raise Mistake(
+            f"a key of {used[0]} is in use, and could start a batch that was changed since the backup: "
+            "mend its credentials, or revoke its keys"
+        )
+    return its
+
+
+async def _with_a_way_out(reconciler: Reconciler, unreadable: list[Finding]) -> list[Finding]:
+    without = await reconciler.without_keys() if unreadable else set()
+    return [
+        replace(
+            one,
+            do=f"{one.do}, or, as no key of it is in use, with --leave-out {one.owner.merchant}",
+        )
+        if one.owner in without
+        else one
+        for one in unreadable
+    ]
 
 
 async def _clear(settings: Settings, store: Store) -> None:
@@ -149,6 +195,7 @@ def _as_json(compared: Compared) -> dict[str, Any]:
         "unknown": [_finding(one) for one in report.unknown],
         "unreadable": [_finding(one) for one in report.unreadable],
         "not_listed": [one.owner._asdict() for one in report.unlisted],
+        "left_out": [one._asdict() for one in compared.left_out],
     }
 
 
@@ -181,6 +228,8 @@ def _tell(compared: Compared) -> None:
         click.echo(f"Unreadable: {_line(one)}")
     for one in [] if compared.lost else [*report.unknown, *report.unlisted]:
         click.echo(f"For information: {_line(one)}")
+    for owner in compared.left_out:
+        click.echo(f"Left out: {owner}, of whom no key is in use")
     counts = ", ".join(
         f"{name}: {report.counts[what]}" for what, name in COUNTED.items() if what in report.counts
     )

@@ -129,6 +129,14 @@ async def owners_of_pairs(store: Store) -> list[Owner]:
         return sorted(Owner(row.merchant, row.environment) for row in rows)
 
 
+async def owners_of_keys(store: Store) -> set[Owner]:
+    """Those who have a key that is in use, and not a revoked one alone."""
+    those = select(keys.c.merchant, keys.c.environment).where(keys.c.revoked_at.is_(None))
+    async with store.read() as connection:
+        rows = await connection.execute(those.distinct())
+        return {Owner(row.merchant, row.environment) for row in rows}
+
+
 async def pair_of(store: Store, owner: Owner) -> Pair:
     """The pair of an owner who has a key; StoreUnavailable."""
     async with store.read() as connection:

@@ -54,6 +54,7 @@ async def test_what_agrees_is_no_finding(tmp_path: Path) -> None:
             "unknown": [],
             "unreadable": [],
             "not_listed": [],
+            "left_out": [],
         }
         said = (await here.says("reconcile")).stdout
         assert said == "Compared. Batches: 3, deleted recipients: 1.\n"

@@ -161,6 +161,31 @@ async def test_a_part_of_it_does_not_do(tmp_path: Path) -> None:
             assert is_checking(await begin(house, batch))
 
 
+async def test_a_merchant_of_whom_no_key_is_in_use_keeps_nobody_else_from_starting(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, processing_seconds=60) as here:
+        pair = {"access_key": "GONE", "secret_key": "not theirs any more"}
+        left = {**KEY, **pair, "merchant": "left", "api_key": "their-api-key", "name": "left"}
+        await import_lines(here.settings, [left])
+        batch = await put_back_after_more(here)
+        refused = await says(tmp_path, "reconcile", "--leave-out", "left", code=2)
+        assert "a key of left sandbox is in use" in refused.stderr
+        await says(tmp_path, "keys", "revoke", "left")
+        told = await here.reconciled(code=2)
+        assert told["cleared"] is False
+        assert told["unreadable"][0]["what_to_do"].endswith("with --leave-out left")
+        refused = await says(tmp_path, "reconcile", "--leave-out", "nobody", code=2)
+        assert "there is no merchant nobody" in refused.stderr
+        told = await here.reconciled("--leave-out", "left")
+        assert (told["cleared"], told["left_out"]) == (
+            True,
+            [{"merchant": "left", "environment": "sandbox"}],
+        )
+        async with here.gateway() as house:
+            assert (await begin(house, batch)).status == 200
+
+
 async def test_batches_that_a_restored_state_may_have_lost_are_findings(tmp_path: Path) -> None:
     async with town(tmp_path) as here:
         async with here.gateway() as house:
