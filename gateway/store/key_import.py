@@ -12,12 +12,15 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.signing import Pair
+from gateway.store.acts import note
 from gateway.store.crypto import EncryptionKeys
 from gateway.store.key_lines import ImportRefused, Numbered
 from gateway.store.key_rows import AnyRow, new_id, next_change, opened, place_of_secret, prefix_of
 from gateway.store.ledger import Owner
 from gateway.store.store import Store
 from gateway.store.tables import keys, pairs
+
+IMPORTED = "imported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class _Plan:
     new_pairs: dict[Owner, dict[str, Any]] = field(default_factory=dict)
     new_keys: list[dict[str, Any]] = field(default_factory=list)
     changed_keys: list[dict[str, Any]] = field(default_factory=list)
+    changes: Counter[Owner] = field(default_factory=Counter)
+    """How many keys of each are new, or not what they were."""
 
     def add(self, line: Numbered) -> None:
         key = line.key
@@ -144,6 +149,7 @@ class _Plan:
         digest = self.store.encryption.digests(line.key.api_key)[0]
         key_id = new_id()
         name = line.key.name
+        self.changes[line.key.owner] += 1
         self.new_keys.append(
             {
                 "id": key_id,
@@ -183,6 +189,7 @@ class _Plan:
             new["name"] = line.key.name
         if any(getattr(held, name) != value for name, value in new.items()):
             self.changed_keys.append({"key": held.id, "changed": self.change, **new})
+            self.changes[line.key.owner] += 1
 
     def _take(self, line: Numbered, name: str, key_id: str) -> None:
         if self.there.names.setdefault(name, key_id) != key_id:
@@ -205,3 +212,6 @@ class _Plan:
         if self.changed_keys:
             chosen = update(keys).where(keys.c.id == bindparam("key"))
             await connection.execute(chosen, self.changed_keys)
+        for owner, number in self.changes.items():
+            what = f"{IMPORTED} {number} key{'s' if number > 1 else ''}"
+            await note(self.store, connection, what, owner)

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.signing import Pair
+from gateway.store.acts import note
 from gateway.store.crypto import Digest, EncryptionKeys, Place
 from gateway.store.ledger import Owner
 from gateway.store.statements import Statement, Work, rows_of
@@ -22,6 +23,8 @@ from gateway.store.tables import counters, keys, pairs
 AnyRow = Row[*tuple[Any, ...]]
 
 PREFIX_CHARACTERS = 8
+
+REVOKED, REPLACED = "revoked the key", "replaced the credentials"
 
 
 def new_id() -> str:
@@ -115,11 +118,15 @@ async def revoke(store: Store, key_id: str) -> None:
     """Running gateways refuse the key at their next poll."""
     async with store.write() as connection:
         change = await next_change(connection)
-        await connection.execute(
+        revoked = await connection.execute(
             update(keys)
             .where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
             .values(revoked_at=store.clock(), changed=change)
+            .returning(keys.c.name, keys.c.merchant, keys.c.environment)
         )
+        if its := revoked.one_or_none():
+            owner = Owner(its.merchant, its.environment)
+            await note(store, connection, f"{REVOKED} {its.name}", owner)
 
 
 async def owners_of_pairs(store: Store) -> list[Owner]:
@@ -159,6 +166,7 @@ async def replace_pair(store: Store, owner: Owner, pair: Pair) -> None:
             await connection.execute(update(pairs).where(_owned(owner)).values(new))
         except IntegrityError:
             raise AccessKeyTaken from None
+        await note(store, connection, REPLACED, owner)
         # The pair is a part of each of its keys: to a poll, they are what changed.
         await connection.execute(
             update(keys)

@@ -232,7 +232,7 @@ async def test_the_log_and_the_audit_trail_say_who_switched_and_nothing_secret(
         await visitor.post("/login", {"token": TOKEN})
         assert (await visitor.post("/switches", FREEZE)).status == 303
         async with open_store(seen.house.settings.state) as store:
-            (act,) = await acts_of(store)
+            _imported, act = await acts_of(store)
     assert (act.what, act.merchant, act.by) == ("froze", "demo", "console, from 127.0.0.1")
     logged = "".join(capfd.readouterr())
     assert "froze merchant demo, live and sandbox" in logged
@@ -265,7 +265,7 @@ async def test_a_worker_behind_its_parent_logs_in_and_hears_who_asks(tmp_path: P
             assert (await one.post("/logout", {})).status == 303
             assert (await one.get("/")).status == 303
     async with open_store(settings.state) as store:
-        (act,) = await acts_of(store)
+        _imported, act = await acts_of(store)
     assert act.by == "console, from 127.0.0.1"
 
 
@@ -274,5 +274,5 @@ async def test_without_a_parent_nobody_is_told_who_asks(tmp_path: Path) -> None:
         claimed = {ASKED_FROM: "203.0.113.9"}
         assert (await visitor.post("/switches", FREEZE, **claimed)).status == 303
         async with open_store(seen.house.settings.state) as store:
-            (act,) = await acts_of(store)
+            _imported, act = await acts_of(store)
     assert act.by == "console, from 127.0.0.1"

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from gateway.settings import State
 from gateway.signing import Pair
 from gateway.store import Owner, Store, StoreUnavailable, open_store
+from gateway.store.acts import acts_of
 from gateway.store.key_import import Imported, import_keys
 from gateway.store.key_lines import ImportRefused, read_lines
 from gateway.store.key_rows import (
@@ -315,3 +316,16 @@ async def test_a_name_goes_before_a_beginning_and_keys_in_use_before_revoked_one
     listed = await listed_keys(store)
     assert meant("key-of") == ["key-of-b"]
     assert meant("bolt-live") == ["bolt-live"]
+
+
+async def test_what_is_done_to_keys_is_noted_once_without_any_of_them(store: Store) -> None:
+    await imported(store, {**ACME, "name": "first"}, SECOND, BOLT)
+    await imported(store, {**ACME, "name": "first"}, SECOND, BOLT)
+    acme, bolt = Owner("acme", "live"), Owner("bolt", "live")
+    await replace_pair(store, bolt, Pair("new-access", "new-secret"))
+    first = chosen(await listed_keys(store), "first")[0].id
+    for _ in range(2):
+        await revoke(store, first)
+    found = [(one.scope, one.what) for one in await acts_of(store)]
+    assert sorted(found[:2]) == [(acme, "imported 2 keys"), (bolt, "imported 1 key")]
+    assert found[2:] == [(bolt, "replaced the credentials"), (acme, "revoked the key first")]
