@@ -245,6 +245,7 @@ async def run(
             _checks(settings, store, limits),
             under_way,
             instances,
+            indexes,
             has_parent=inherited is not None,
         )
         pages = _pages(
@@ -280,11 +281,11 @@ def _pages(
     parts: console.Parts, states: Callable[[], Mapping[str, str]], description: Mapping[str, JSON]
 ) -> web.Application:
     """The admin port's."""
-    settings = parts.settings
+    settings, environments = parts.settings, parts.settings.environments.configured()
     application = admin_application(
         parts.checks,
         description,
-        Standing(parts.store, parts.limits, parts.clock, settings.environments.configured()).page,
+        Standing(parts.store, parts.limits, parts.clock, parts.indexes, environments).page,
         states,
         # A worker's own is asked by its parent alone, who has asked before.
         [] if parts.has_parent else [admin_door.door(settings.server)],

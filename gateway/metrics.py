@@ -36,6 +36,11 @@ SECONDS = (
     *(1, 2.5, 5, 10, 25, 60),
 )
 
+CALLS = (0, 1, 2, 3, 4, 6, 10, 20, 50, 100, 200, 500, 1000)
+
+READ, FAILED, CANCELLED = "read", "failed", "cancelled"
+"""What may come of a whole reading."""
+
 EXEMPLAR_SECONDS = 0.1
 """From here on a request is worth finding; of the others an exemplar would cost more than it tells."""
 
@@ -113,6 +118,42 @@ keys = Gauge(_named("keys"), "API keys that are not revoked.", ("environment",),
 clock_offset = Gauge(
     _named("clock_offset_seconds"),
     "How far the service's clock is ahead of this machine's.",
+    ("environment",),
+    registry=REGISTRY,
+)
+indexes = Gauge(
+    _named("indexes"),
+    "Indexes of recipients in memory, one for each merchant in each process.",
+    ("environment",),
+    registry=REGISTRY,
+)
+index_recipients = Gauge(
+    _named("index_recipients"), "Recipients in them.", ("environment",), registry=REGISTRY
+)
+index_age = Gauge(
+    _named("index_oldest_seconds"),
+    "How long ago the whole of one was read last; of the oldest.",
+    ("environment",),
+    registry=REGISTRY,
+)
+index_readings = Counter(
+    _named("index_readings"),
+    "Readings of all of a merchant's recipients for an index, by what came of them.",
+    ("environment", "outcome"),
+    registry=REGISTRY,
+)
+index_calls = Histogram(
+    _named("index_calls"),
+    "Calls of the service that a question made which an index answered, a whole reading that it "
+    "began and waited for among them.",
+    ("environment",),
+    buckets=CALLS,
+    registry=REGISTRY,
+)
+index_undated = Counter(
+    _named("index_undated_changes"),
+    "Recipients that a whole reading found changed although their update date had not moved; until "
+    "then lists may have shown them as they were.",
     ("environment",),
     registry=REGISTRY,
 )

@@ -263,7 +263,7 @@ class Upstream(Section):
 class Lists(Section):
     """Of questions that only the legacy interface has; of each process."""
 
-    index: bool = False
+    index: bool = True
     index_seconds: float = Field(3600, ge=60)
     index_recipients: int = Field(250_000, ge=1)
 

@@ -12,6 +12,7 @@ from sqlalchemy import func, select, text
 
 from gateway import metrics
 from gateway.clock import Clock
+from gateway.index import Indexes
 from gateway.limits import Limits
 from gateway.store import Store, StoreUnavailable
 from gateway.store.tables import IS_OPEN, IS_SENT, freezes, journal, keys, remembered, writes
@@ -91,14 +92,26 @@ class Standing:
     """The page of one process."""
 
     def __init__(
-        self, store: Store, limits: Limits, clock: Clock, environments: Iterable[str]
+        self,
+        store: Store,
+        limits: Limits,
+        clock: Clock,
+        indexes: Indexes,
+        environments: Iterable[str],
     ) -> None:
         self._store = store
         self._limits = limits
         self._clock = clock
+        self._indexes = indexes
         self._environments = tuple(environments)
         self._read_at = -math.inf
         self._reading = asyncio.Lock()
+        for environment in self._environments:
+            # There from the start, at zero: a series that begins at one has not grown.
+            metrics.index_calls.labels(environment)
+            metrics.index_undated.labels(environment)
+            for came_of_it in (metrics.READ, metrics.FAILED, metrics.CANCELLED):
+                metrics.index_readings.labels(environment, came_of_it)
         metrics.build.info({"version": USER_AGENT.partition("/")[2]})
 
     async def page(self, accepted: str) -> tuple[bytes, str]:
@@ -111,6 +124,10 @@ class Standing:
     async def _read(self) -> None:
         for environment in self._environments:
             metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
+            found = self._indexes.figures(environment)
+            metrics.indexes.labels(environment).set(found.indexes)
+            metrics.index_recipients.labels(environment).set(found.recipients)
+            metrics.index_age.labels(environment).set(found.oldest_seconds)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 metrics.limits_up.set(await self._limits.fault() is None)

@@ -100,8 +100,11 @@ def shown_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
     if word and agrees(word, recipient.get("status")):
         return word
     # Only payments show one that is archived, and the legacy document has no word for it.
-    return "inactive" if recipient.get("status") == "archived" else recipient.get("status")
+    return "inactive" if recipient.get("status") == ARCHIVED else recipient.get("status")
 
+
+ARCHIVED = "archived"
+"""The service's word for what a legacy client must take for deleted (current interface, section 3)."""
 
 UPSTREAM_STATUS = {"disabled": "suspended", "inactive": "active"}
 """Legacy status words that the service does not have, and what stands for them there."""
@@ -118,7 +121,7 @@ def shown_compliance(status: JSON) -> JSON:
 
 def is_gone(recipient: Mapping[str, JSON], facts: Facts) -> bool:
     """Whether a legacy client must take the recipient for deleted."""
-    return bool(facts.get("deleted")) or recipient.get("status") == "archived"
+    return bool(facts.get("deleted")) or recipient.get("status") == ARCHIVED
 
 
 def recipient_answer(

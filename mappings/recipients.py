@@ -153,8 +153,9 @@ def read_recipient(request: Request) -> Flow:
 def list_recipients(request: Request) -> Flow:
     """GET /recipients
 
-    GET /recipients  once where the service can answer the question itself, else page by page; where
-                     an index is kept, how many there are and which were changed since
+    GET /recipients  once where the service answers it itself or all is on one page, else for the index:
+                     how many there are, which were changed since, and where there are fewer than are
+                     known, who was archived; without an index all of it, page by page
     """
     remembered = yield Recall("recipient")
     result = yield recipient_queries.find(request.query, remembered)

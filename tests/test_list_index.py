@@ -23,7 +23,7 @@ from yarl import URL
 from gateway.app import run
 from gateway.index import Elsewhere
 from gateway.settings import State
-from gateway.simulator import Service
+from gateway.simulator import Service, recipients
 from gateway.simulator.face import Face
 from gateway.simulator.state import Recipient
 from gateway.store import Owner, open_store
@@ -118,6 +118,41 @@ async def test_what_is_changed_through_the_gateway_is_in_the_next_list(tmp_path:
         got = await made.list(orderBy="id", sortBy="asc", pageSize=1000)
         assert ids_of(got) == sorted(each.id for each in made.there())
         assert made.calls() - before <= MOST
+
+
+@pytest.mark.parametrize("filters_archived", [True, False], ids=["told", "not told"])
+async def test_who_is_archived_elsewhere_is_not_shown_while_others_are_changed_here(
+    tmp_path: Path,
+    filters_archived: bool,
+) -> None:
+    """In three calls, where the service has a filter by that status."""
+    async with town(tmp_path, seeded=1000, index=True, filters_archived=filters_archived) as made:
+        await made.list(**BY_CITY)
+        costs = []
+        for number in range(4):
+            there = made.there()
+            renamed = {"address": {**there[0].address, "city": f"City {number}"}}
+            assert (await made.house.ask("PATCH", f"{PATH}/{there[0].id}", renamed)).status == 200
+            assert (await made.house.ask("DELETE", f"{PATH}/{there[1].id}")).status == 200
+            recipients.archive(made.service.world(), there[2 : 4 + number])
+            before = made.calls()
+            got = await made.list(orderBy="id", sortBy="asc", pageSize=1000)
+            costs.append(made.calls() - before)
+            assert ids_of(got) == sorted(each.id for each in made.there())
+            assert await made.ids(city=f"City {number}") == [there[0].id]
+    assert max(costs) == MOST if filters_archived else min(costs) > MOST
+
+
+async def test_a_list_that_fits_on_a_page_is_read_for_each_question(tmp_path: Path) -> None:
+    """One call, as without an index, and nothing is missed that no date tells of."""
+    async with town(tmp_path, seeded=200, index=True) as made:
+        for each in [each for each in made.there() if each.primary][:3]:
+            asked = {**WALLETS, "payoutMethod": each.primary.type if each.primary else ""}
+            assert each.id in await made.ids(**asked)
+            each.accounts.clear()
+            before = made.calls()
+            assert each.id not in await made.ids(**asked)
+            assert made.calls() - before == 1
 
 
 def _undated(service: Service) -> Handle:
@@ -228,8 +263,9 @@ async def test_a_question_of_the_service_s_own_is_one_call_all_the_same(warm: To
 
 
 async def test_an_operator_s_command_drops_the_index_of_a_running_gateway(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=30, sections={"lists": {"index": True}}) as here:
+    async with post(tmp_path, seconds=30) as here:
         here.service.seed_recipients(600, seed=7)
+        assert here.house.settings.lists.index, "on unless it is switched off"
 
         async def cost() -> int:
             before = here.sent("GET", PATH)

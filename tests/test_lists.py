@@ -74,6 +74,9 @@ def is_internal(got: Got) -> bool:
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+READ_EACH_TIME = {"index": False}
+"""What is tested here is the reading; the index is in ``tests.test_list_index``."""
+
 PATIENT = {"timeout_seconds": 30}
 """A service with thousands of recipients may take its time on a machine that does much else."""
 
@@ -667,13 +670,15 @@ async def odd_town(
     folder: Path,
     answer: Callable[[Service, dict[str, str], dict[str, Any]], dict[str, Any]],
     *,
+    index: bool,
     refuses_above: int = 10**9,
     **switches: Any,
 ) -> AsyncIterator[Town]:
     service = Service(seed=1, switches=Switches(**switches))
     service.seed_recipients(320, seed=7)
     odd = Odd(service, lambda query, body: answer(service, query, body), refuses_above)
-    async with serving(odd.handle) as url, open_house(folder, url) as house:
+    lists = {"index": index}
+    async with serving(odd.handle) as url, open_house(folder, url, lists=lists) as house:
         yield Town(house, service)
 
 
@@ -721,14 +726,22 @@ ODD_SERVICES = {
 }
 
 
+@pytest.fixture(scope="module", params=[False, True], ids=["read each time", "index"])
+def with_index(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest_asyncio.fixture(
     scope="module", loop_scope="module", params=ODD_SERVICES.values(), ids=ODD_SERVICES.keys()
 )
 async def odd(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    with_index: bool,
 ) -> AsyncIterator[Town]:
     answer, switches = request.param
-    async with odd_town(tmp_path_factory.mktemp("odd"), answer, **switches) as made:
+    folder = tmp_path_factory.mktemp("odd")
+    async with odd_town(folder, answer, index=with_index, **switches) as made:
         yield made
 
 
@@ -792,7 +805,7 @@ async def test_recipients_created_and_deleted_while_a_scan_runs_lose_no_row(
             changes.pop()()
         return await Face(service).handle(request)
 
-    async with serving(handle) as url, open_house(tmp_path, url) as house:
+    async with serving(handle) as url, open_house(tmp_path, url, lists=READ_EACH_TIME) as house:
         made, complete = Town(house, service), 0
         for _ in range(12):
             changes[:] = [dice.choice((delete, create)) for _ in range(dice.randint(1, 9))]
@@ -824,7 +837,7 @@ async def test_one_deleted_and_one_created_between_two_pages_lose_no_row(tmp_pat
             answered += 1
         return await Face(service).handle(request)
 
-    async with serving(handle) as url, open_house(tmp_path, url) as house:
+    async with serving(handle) as url, open_house(tmp_path, url, lists=READ_EACH_TIME) as house:
         listed = await Town(house, service).ids(orderBy="city", pageSize=1000)
     assert {each.id for each in made[1:]} <= set(listed)
 
@@ -840,7 +853,7 @@ async def test_a_list_that_never_stands_still_is_told_as_a_failure_and_not_in_pa
             made.pop().status = "archived"
         return await Face(service).handle(request)
 
-    async with serving(handle) as url, open_house(tmp_path, url) as house:
+    async with serving(handle) as url, open_house(tmp_path, url, lists=READ_EACH_TIME) as house:
         assert is_internal(await Town(house, service).list(orderBy="city"))
 
 
@@ -853,7 +866,7 @@ async def test_a_scan_of_which_one_page_fails_is_no_answer(tmp_path: Path) -> No
             return web.Response(status=502, text="<html>bad gateway</html>")
         return await Face(service).handle(request)
 
-    async with serving(handle) as url, open_house(tmp_path, url) as house:
+    async with serving(handle) as url, open_house(tmp_path, url, lists=READ_EACH_TIME) as house:
         assert is_internal(await Town(house, service).list(orderBy="city"))
 
 

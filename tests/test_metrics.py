@@ -47,6 +47,7 @@ KNOWN = {
             "failed",
         ),
         *("2xx", "3xx", "4xx", "5xx", "cancelled"),
+        "read",
         *("written", "dropped", "too_large", "failed"),
     },
 }
@@ -263,6 +264,24 @@ async def test_keys_clock_and_what_runs_are_told(here: Post) -> None:
     assert found.sum("process_resident_memory_bytes") > 0
 
 
+async def test_the_index_of_recipients_is_told_and_what_it_costs(here: Post) -> None:
+    here.service.seed_recipients(300, seed=7)
+    there = [one for one in here.service.world().recipients.values() if not one.archived]
+    before = await figures(here.house)
+    for order in ("city", "country", "id"):
+        assert (await here.house.ask("GET", f"/v1/recipients?orderBy={order}")).status == 200
+    after = await figures(here.house)
+    its = {"environment": "sandbox"}
+    assert after.sum("payout_gateway_indexes", **its) == 1
+    assert after.sum("payout_gateway_index_recipients", **its) == len(there)
+    assert 0 < after.sum("payout_gateway_index_oldest_seconds", **its) < 3600
+    readings = "payout_gateway_index_readings_total"
+    assert more(after, before, readings, **its, outcome="read") == 1
+    assert more(after, before, "payout_gateway_index_calls_count", **its) == 3
+    few = more(after, before, "payout_gateway_index_calls_bucket", **its, le="3.0")
+    assert few == 2, "all but the first, which waited for the reading"
+
+
 async def test_older_scrapers_get_the_older_form(here: Post) -> None:
     async with here.house.session.get(f"{here.house.running.admin_url}/metrics") as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -337,6 +356,12 @@ payout_gateway_state_up 1
 payout_gateway_unsettled_writes 4
 # TYPE payout_gateway_requests_in_flight gauge
 payout_gateway_requests_in_flight 2
+# TYPE payout_gateway_indexes gauge
+payout_gateway_indexes 1
+# TYPE payout_gateway_index_recipients gauge
+payout_gateway_index_recipients 400
+# TYPE payout_gateway_index_oldest_seconds gauge
+payout_gateway_index_oldest_seconds 20
 # TYPE payout_gateway_clock_offset_seconds gauge
 payout_gateway_clock_offset_seconds 1
 # EOF
@@ -356,6 +381,12 @@ payout_gateway_state_up 0
 payout_gateway_unsettled_writes NaN
 # TYPE payout_gateway_requests_in_flight gauge
 payout_gateway_requests_in_flight 1
+# TYPE payout_gateway_indexes gauge
+payout_gateway_indexes 2
+# TYPE payout_gateway_index_recipients gauge
+payout_gateway_index_recipients 900
+# TYPE payout_gateway_index_oldest_seconds gauge
+payout_gateway_index_oldest_seconds 50
 # TYPE payout_gateway_clock_offset_seconds gauge
 payout_gateway_clock_offset_seconds -7
 # EOF
@@ -387,6 +418,9 @@ async def test_workers_are_added_up_as_each_figure_is_meant() -> None:
     assert found.sum("payout_gateway_unsettled_writes") == 4, "of one state, told by whoever knows"
     assert found.sum("payout_gateway_requests_in_flight") == 3
     assert found.sum("payout_gateway_clock_offset_seconds") == -7
+    assert found.sum("payout_gateway_indexes") == 3, "each has its own"
+    assert found.sum("payout_gateway_index_recipients") == 1300
+    assert found.sum("payout_gateway_index_oldest_seconds") == 50
     assert found.sum("payout_gateway_workers") == 2
     (legacy,) = found.of(REQUESTS, face="legacy")
     assert legacy.exemplar is not None

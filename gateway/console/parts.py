@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.admin import Check
 from gateway.clock import Clock
+from gateway.index import Indexes
 from gateway.instances import Instances
 from gateway.large import UnderWay
 from gateway.limits import Limits
@@ -27,4 +28,5 @@ class Parts:
     checks: Mapping[str, Check]
     under_way: UnderWay
     instances: Instances
+    indexes: Indexes
     has_parent: bool = False

@@ -13,6 +13,7 @@ from aiohttp import web
 from gateway.clock import NOTEWORTHY
 from gateway.console.pages import Pages
 from gateway.console.parts import Parts
+from gateway.index import Figures
 from gateway.signed_target import NAME
 from gateway.store import Ledger
 from mappings.current import ENDPOINTS
@@ -36,7 +37,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """``offset`` is how far the service's clock is ahead, in seconds, as this process has it."""
+    """``offset`` is how far the service's clock is ahead, in seconds, and ``index`` what is kept of
+    its recipients, as this process has it; None where none is to be.
+    """
 
     name: str
     base_url: str
@@ -47,6 +50,7 @@ class Service:
     form_found_at: datetime | None
     form_is_set: bool
     operations: list[Operation]
+    index: Figures | None
 
 
 class ServicePage:
@@ -96,6 +100,7 @@ class ServicePage:
             found_at if setting == "auto" else None,
             setting != "auto",
             [_operation(f"{one.method} {one.path}", known) for one in ENDPOINTS if one.inferred],
+            self._parts.indexes.figures(name) if self._parts.settings.lists.index else None,
         )
 
 

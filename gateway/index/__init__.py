@@ -11,7 +11,8 @@ to encrypt and nothing that outlives the process; to read 100,000 again takes so
 How it is kept: first the whole list, in walks along the update dates. Then, for every question, two calls:
 how many there are, and what was changed since (by the service's own update-date filter, with an overlap
 for what shows late). As many here as there, and they are the same ones (``held``). Where somebody was archived
-elsewhere there are fewer there, and who it was is found by counting along the update dates. After
+elsewhere there are fewer there, and a third call asks who was archived last; where the service does not show
+that, it is found by counting along the update dates. After
 ``lists.index_seconds`` all of it is read again, mostly beside the queries: this is for what moves no update
 date. What is changed through a gateway and moves none is read anew by its id before the next answer.
 
@@ -24,7 +25,7 @@ an index, and after that age it is tried again.
 from gateway.index.dropping import Dropping, drop
 from gateway.index.elsewhere import Elsewhere
 from gateway.index.held import nobody
-from gateway.index.indexes import Indexes
+from gateway.index.indexes import Figures, Indexes
 from gateway.index.reading import NoIndex
 
-__all__ = ["Dropping", "Elsewhere", "Indexes", "NoIndex", "drop", "nobody"]
+__all__ = ["Dropping", "Elsewhere", "Figures", "Indexes", "NoIndex", "drop", "nobody"]

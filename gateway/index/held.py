@@ -2,13 +2,16 @@
 
 What makes the index right is one comparison. After an increment it has every recipient that the service
 has, and perhaps some that were archived elsewhere: they are in no increment. So where it has as many as the
-service counted just before, it has the same ones. Where it has more, those are looked for by counting
-along the update dates, in as many calls as it takes to halve the list down to a page.
+service counted just before, it has the same ones. Where it has more, the service is asked, by the filter by
+status, who was archived last: one call. Where it does not show them, or they do not explain the difference,
+they are looked for by counting along the update dates, in as many calls as it takes to halve the list down
+to a page.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from bisect import bisect_left, bisect_right
@@ -17,11 +20,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from gateway import metrics
 from gateway.aside import aside
 from gateway.index.reading import NoIndex, Reading
 from gateway.index.rows import Entry
 from gateway.scanning import PAGE_SIZE
 from mappings.grammar import Unreachable
+from mappings.objects import ARCHIVED
+from mappings.paging import FIRST
 
 if TYPE_CHECKING:
     from gateway.store.ledger import Owner
@@ -71,6 +77,8 @@ class Held:
         self.rows: dict[str, Entry] = {}
         self.expected = 0
         """How many there will be, while they are read."""
+        self.page_size: int | None = PAGE_SIZE
+        """None where the service gives no such pages, but its own."""
         self.changed: set[str] = set()
         """Recipients that were changed through this process since they were read."""
         self.used_at = monotonic()
@@ -84,6 +92,8 @@ class Held:
         self._monotonic = monotonic
         self._wall = wall
         self._taken_out: frozenset[str] = frozenset()
+        self._out: dict[str, float] = {}
+        """Who was found not to be there any more, and when that was asked."""
         self._since: int | None = None
         self._marks: list[tuple[float, int]] = []
         self._lock = asyncio.Lock()
@@ -121,10 +131,12 @@ class Held:
             raise NoIndex("to read all of it takes longer than lists.index_seconds")
         for number in range(TRIES):
             self._take_out(gone)
-            before = await reading.count()
+            before, since = await reading.count(), self._since
             await self._increment(reading)
             self._check_room(len(self.rows))
             if len(self.rows) == before:
+                return
+            if len(self.rows) > before and await self._leave_archived(reading, before, since):
                 return
             if number:  # at first it is mostly that somebody came between the two
                 await self._mend(reading, before)
@@ -144,8 +156,17 @@ class Held:
     def _keep(self, read: Iterable[Entry]) -> None:
         for one in read:
             there = self.rows.get(one.id)
-            if there is None or not one.is_older_than(there):
+            if there is None:
+                # A page of a whole reading may come after it was found that they are gone.
+                is_newer = one.asked_at >= self._out.get(one.id, -math.inf)
+            else:
+                is_newer = not one.is_older_than(there)
+            if is_newer:
                 self.rows[one.id] = one
+
+    def _remove(self, id_: str, asked_at: float) -> None:
+        if self.rows.pop(id_, None) is not None:
+            self._out[id_] = asked_at
 
     # Readings
 
@@ -166,9 +187,15 @@ class Held:
             raise
 
     def _tell(self, reading: asyncio.Task[None]) -> None:
-        if not reading.cancelled() and (error := reading.exception()):
+        if reading.cancelled():
+            came_of_it = metrics.CANCELLED
+        elif error := reading.exception():
+            came_of_it = metrics.FAILED
             # Who waits for it is told, and another query tries it again.
             log.info("not_indexed", **self._owner._asdict(), error=type(error).__name__)
+        else:
+            came_of_it = metrics.READ
+        metrics.index_readings.labels(self._owner.environment, came_of_it).inc()
 
     async def drop(self) -> None:
         """Ends a reading that is under way."""
@@ -183,15 +210,21 @@ class Held:
         It may go on beside queries: what is read is never put in the place of something newer.
         """
         began, goes_on = self._monotonic(), self.is_whole
+        self._out.clear()
         if not goes_on:
             await self._elsewhere()  # what they have changed by now is read
         records, newest = await reading.ends()
         self._check_room(records)
         marked_at = self._monotonic()
         met: set[str] = set()
+        undated = 0
 
         def keep(read: Sequence[Entry]) -> None:
+            nonlocal undated
             met.update(one.id for one in read)
+            for one in read:
+                there = self.rows.get(one.id)
+                undated += there is not None and one.is_undated_after(there)
             self._keep(read)
 
         await reading.whole(records, keep)
@@ -203,7 +236,8 @@ class Held:
             newest = self._mark(newest)
             self._marks = [] if newest is None else [(marked_at, newest)]
             self._since = None if newest is None else newest - OVERLAP
-        figures = {"recipients": len(self.rows), "calls": reading.calls}
+        metrics.index_undated.labels(self._owner.environment).inc(undated)
+        figures = {"recipients": len(self.rows), "calls": reading.calls, "undated": undated}
         seconds = round(self._monotonic() - began, 3)
         log.info("indexed", **self._owner._asdict(), **figures, seconds=seconds)
 
@@ -215,8 +249,9 @@ class Held:
             sent_at = self._monotonic()
             walked = await reading.walk(self._keep, self._since)
             left = (changed & self.rows.keys()) - {one.id for one in walked}
+            read_at = self._monotonic()
             for id_ in await reading.alone_each(left, self._keep):
-                self.rows.pop(id_, None)
+                self._remove(id_, read_at)
         except BaseException:
             self.changed |= changed
             raise
@@ -244,6 +279,28 @@ class Held:
         now = int(self._wall() * 1000)
         return newest if newest is None or newest <= now + APART else now - APART
 
+    async def _leave_archived(self, reading: Reading, records: int, since: int | None) -> bool:
+        """Takes out who was archived, last changed first, back to ``since``; whether no more can be.
+
+        Somebody may be archived just after they were counted. As many as were counted are then the
+        same ones only where all who were archived since have been shown: where it was the whole
+        archive, or where archiving moves update dates.
+        """
+        is_dated = True
+        for number in itertools.count(FIRST):
+            read, is_last = await reading.archived(number)
+            if not read:
+                break
+            for one in read:
+                there = self.rows.get(one.id)
+                # Some services list their archive: there they are as they are to be.
+                if there and there.status != ARCHIVED and not one.is_older_than(there):
+                    is_dated = is_dated and one.stamp > there.stamp
+                    self._remove(one.id, one.asked_at)
+            if is_last or (since is not None and read[-1].stamp < since):
+                return len(self.rows) == records and (is_last or is_dated)
+        return False
+
     async def _mend(self, reading: Reading, records: int) -> None:
         """Finds out in which spans of update dates it is not as the service has it."""
         dated = await aside(_by_date, [*self.rows.values()])
@@ -270,11 +327,12 @@ class Held:
 
     async def _read_span(self, reading: Reading, span: Sequence[Entry]) -> None:
         """Drops whom the service does not have there any more, nor has shown since."""
+        asked_at = self._monotonic()
         walked = await reading.walk(self._keep, span[0].stamp, span[-1].stamp + 1)
         met = {one.id for one in walked}
         for one in span:
             if one.id not in met and self.rows.get(one.id) is one:
-                del self.rows[one.id]
+                self._remove(one.id, asked_at)
 
 
 def _by_date(rows: list[Entry]) -> list[Entry]:

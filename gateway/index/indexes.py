@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from gateway import metrics
 from gateway.aside import aside
 from gateway.index.held import Dropped, Elsewhere, Held, nobody
 from gateway.index.reading import NoIndex, Reading
@@ -31,6 +33,16 @@ REFRESHED_AT = 0.75
 _MOST_WITHOUT = 10_000
 
 log = structlog.get_logger()
+
+
+class Figures(NamedTuple):
+    """How many indexes a process has of an environment, of how many recipients in all, and how many
+    seconds ago the whole of the oldest was read.
+    """
+
+    indexes: int
+    recipients: int
+    oldest_seconds: float
 
 
 class Indexes:
@@ -66,13 +78,18 @@ class Indexes:
         """How many recipients there are in all of them."""
         return sum(len(one.rows) for one in self._held.values())
 
+    def figures(self, environment: str) -> Figures:
+        its = [one for owner, one in self._held.items() if owner.environment == environment]
+        ages = (one.age for one in its if one.age < math.inf)
+        return Figures(len(its), sum(len(one.rows) for one in its), max(ages, default=0.0))
+
     async def find(self, question: Find, make: Make, owner: Owner) -> Found:
         """The page that a question asks for; raises NoIndex, and what a call raises."""
         held = self._held.get(owner)
         if held is None:
             its = self._settings.index_seconds, self._fits, self._elsewhere(owner)
             held = self._held[owner] = Held(owner, *its, monotonic=self._monotonic, wall=self._wall)
-        reading = Reading(question, make, self._monotonic)
+        reading = Reading(question, make, self._monotonic, held.page_size)
         try:
             await held.sync(reading, question.gone)
         except Dropped:
@@ -82,9 +99,11 @@ class Indexes:
             self._without.put(owner, True)
             log.info("no_index", **owner._asdict(), why=str(why))
             raise
+        held.page_size = reading.page_size
+        metrics.index_calls.labels(owner.environment).observe(reading.calls)
         if held.age > REFRESHED_AT * self._settings.index_seconds:
             # Beside the queries, so that none of them has to wait for it.
-            held.begin(Reading(question, make, self._monotonic), question.gone)
+            held.begin(Reading(question, make, self._monotonic, held.page_size), question.gone)
         return await aside(_page, question, [*held.rows.values()])
 
     async def lists_hidden(self, question: Find, owner: Owner) -> bool:

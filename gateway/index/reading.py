@@ -15,7 +15,7 @@ from gateway.aside import aside
 from gateway.index.rows import Entry, stamp_of, text_of
 from gateway.scanning import PAGE_SIZE, SIDE_BY_SIDE, Make, Part, Row, part_of, together
 from mappings.grammar import Call, Find, Refused
-from mappings.objects import is_gone
+from mappings.objects import ARCHIVED, is_gone
 from mappings.paging import FIRST
 
 Keep = Callable[[Sequence[Entry]], None]
@@ -30,11 +30,15 @@ class NoIndex(Exception):
 
 @dataclass(slots=True)
 class Reading:
-    """``keep``, where something is to be read, is told of each page as it comes."""
+    """``keep``, where something is to be read, is told of each page as it comes.
+
+    ``page_size`` becomes None where the service refuses pages of that size: its own are read then.
+    """
 
     question: Find
     make: Make
     monotonic: Callable[[], float] = time.monotonic
+    page_size: int | None = PAGE_SIZE
     calls: int = field(default=0, init=False)
 
     async def count(self, since: int | None = None, until: int | None = None) -> int:
@@ -64,10 +68,10 @@ class Reading:
     async def walk(self, keep: Keep, since: int | None, until: int | None = None) -> list[Entry]:
         """Every row that was last changed in a span, some of them more than once."""
         walked: list[Entry] = []
-        number, size = FIRST, PAGE_SIZE
+        number = FIRST
         while True:
             asked_at = self.monotonic()
-            part = await self._asked(since, until, size=size, number=number)
+            part = await self._asked(since, until, number=number)
             read = await aside(_entries, part.rows, asked_at) if part.rows else []
             _check_dates(read, since, until)
             keep(read)
@@ -80,6 +84,23 @@ class Reading:
                 since, number = read[-1].stamp, FIRST
             else:  # more on one date than a page has
                 number += 1
+
+    async def archived(self, number: int) -> tuple[list[Entry], bool]:
+        """A page of those in the archive, last changed first, and whether it is the last.
+
+        None of them where the service does not filter by that status, or not in that order.
+        """
+        asked_at = self.monotonic()
+        try:
+            part = await self._asked(None, None, number=number, direction="desc", status=ARCHIVED)
+            read = await aside(_entries, part.rows, asked_at) if part.rows else []
+        except NoIndex:
+            return [], True
+        stamps = [one.stamp for one in read]
+        is_of_them = all(one.status == ARCHIVED for one in read)
+        if not is_of_them or part.pages is None or stamps != sorted(stamps, reverse=True):
+            return [], True
+        return read, number >= part.pages
 
     async def alone_each(self, ids: Iterable[str], keep: Keep) -> list[str]:
         """Reads rows by themselves; the ids of those that are not there, or in the archive.
@@ -117,22 +138,30 @@ class Reading:
         since: int | None,
         until: int | None,
         *,
-        size: int,
+        size: int | None = None,
         number: int = FIRST,
         direction: str = "asc",
+        status: str = "",
     ) -> Part:
+        """``size`` is of a page that is not to be a whole one."""
         self.calls += 1
-        query = {"page": str(number), "pageSize": str(size)}
+        asked_for = self.page_size if size is None else size
+        query = {"page": str(number)} | ({"pageSize": str(asked_for)} if asked_for else {})
         query |= {"startDate": text_of(since)} if since is not None else {}
         query |= {"endDate": text_of(until)} if until is not None else {}
+        query |= {"status": status} if status else {}
         query |= {"orderBy": "updatedAt", "sortBy": direction}
         try:
             body = await self.make(Call("GET", self.question.path, query=query))
         except Refused as refused:
             if refused.status not in (400, 406):
                 raise
-            raise NoIndex("it does not list by update date") from None
-        return part_of(body, self.question, number)
+            if asked_for != PAGE_SIZE or not refused.names("invalid_field", "pageSize"):
+                raise NoIndex("it does not list by update date") from None
+            self.page_size = None  # more than this service gives
+        else:
+            return part_of(body, self.question, number)
+        return await self._asked(since, until, number=number, direction=direction, status=status)
 
 
 def _entries(rows: Sequence[Row], asked_at: float) -> list[Entry]:

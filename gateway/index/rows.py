@@ -58,6 +58,7 @@ class Entry:
         "stamp",
     )
     id: str
+    status: JSON
     stamp: int
     asked_at: float
     packed: bytes
@@ -90,6 +91,10 @@ class Entry:
         """What answers show of it, as the service gave it."""
         its: Row = wire.read(_unpacked(self.packed))
         return its
+
+    def is_undated_after(self, other: Entry) -> bool:
+        """Whether it was changed since the other was read, and the update date does not tell."""
+        return self.stamp == other.stamp and self.packed != other.packed
 
     def is_older_than(self, other: Entry) -> bool:
         """Where two readings crossed, the later state is the one with the later update date."""

@@ -48,7 +48,7 @@ def recipients(world: World, query: Mapping[str, str]) -> JsonObject:
     order = _read_word(problems, query, "orderBy", tuple(ORDERS), "updatedAt")
     direction = _read_word(problems, query, "sortBy", ("asc", "desc"), "desc")
     problems.refuse_if_any()
-    if not world.switches.lists_archived:
+    if not (world.switches.lists_archived or _asks_for_archived(world, query)):
         tests.append(lambda each: not each.archived)
     found = [each for each in world.recipients.values() if all(test(each) for test in tests)]
     found.sort(key=lambda each: each.id)
@@ -57,6 +57,10 @@ def recipients(world: World, query: Mapping[str, str]) -> JsonObject:
         "recipients": [views.recipient(world, each) for each in page.of(found)],
         "meta": page.meta(len(found)),
     }
+
+
+def _asks_for_archived(world: World, query: Mapping[str, str]) -> bool:
+    return world.switches.filters_archived and query.get("status") == "archived"
 
 
 def _read_filters(

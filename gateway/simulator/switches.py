@@ -35,6 +35,8 @@ class Switches:
         government id there, is "refused", or accepted with the recipient left "incomplete".
     validation_status: 400 is section 7's; some operation descriptions list 406.
     lists_archived, reads_archived: whether a deleted recipient is still in lists, and by id.
+    filters_archived: whether they are listed where `status` asks for them. Section 3 names the state,
+        and section 4.1 filters by recipient status; its words show `archived` nowhere.
     max_page_size: larger page sizes are cut to it (section 8: maximum not shown).
     inferred: whether there are operations that the document speaks of (section 1, item 8: open
         batches can be edited and deleted) and gives no path for; lists_payments: whether all
@@ -57,6 +59,7 @@ class Switches:
     validation_status: Literal[400, 406] = 400
     lists_archived: bool = False
     reads_archived: bool = True
+    filters_archived: bool = True
     max_page_size: int = 1000
     recipient_id_length: int = 16
     batch_id_length: int = 22

@@ -30,6 +30,8 @@ COUNTED = ("counter", "histogram")
 SUMMED = frozenset(
     {
         "payout_gateway_requests_in_flight",
+        "payout_gateway_indexes",
+        "payout_gateway_index_recipients",
         "process_virtual_memory_bytes",
         "process_resident_memory_bytes",
         "process_open_fds",

@@ -27,47 +27,66 @@ from gateway.simulator.wire import write_json
 from tests.house import House, open_house
 
 SIZES = (1_000, 10_000, 100_000)
-QUESTION = "/v1/recipients?search=an&orderBy=city&sortBy=asc"
+SEARCHED = "an"
+QUESTION = f"/v1/recipients?search={SEARCHED}&orderBy=city&sortBy=asc"
 WARM = 5
 VARIED = 2_000
 """Recipients that differ in more than id, names' ends and dates."""
 
 MILLISECONDS_APART = 60_000
+ACTIVE = b'"status":"active"'
 
 
 @dataclass(slots=True)
 class Listed:
-    """Recipients by update date: the dates, in milliseconds, and the texts in the same order."""
+    """Recipients by update date: the dates, in milliseconds, and the texts in the same order.
+
+    ``archived`` has those that were archived, where they are listed for that status.
+    """
 
     dates: list[int]
     texts: list[bytes]
+    archived: Listed | None = None
     calls: int = 0
     rows: int = 0
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.calls += 1
         query = dict(parse_qsl(request.raw_path.partition("?")[2]))
-        begin = bisect_left(self.dates, _date(query.get("startDate", "0001-01-01T00:00:00Z")))
-        end = bisect_right(self.dates, _date(query.get("endDate", "9999-01-01T00:00:00Z")))
+        its = (self.archived or Listed([], [])) if query.get("status") == "archived" else self
+        begin = bisect_left(its.dates, _date(query.get("startDate", "0001-01-01T00:00:00Z")))
+        end = bisect_right(its.dates, _date(query.get("endDate", "9999-01-01T00:00:00Z")))
         page, size = int(query.get("page", "1")), min(int(query.get("pageSize", "10")), 1000)
         places: Sequence[int] = range(begin, end)
         places = places[::-1] if query.get("sortBy") == "desc" else places
         shown = places[(page - 1) * size : page * size]
         self.rows += len(shown)
         meta = {"page": page, "pages": -(-len(places) // size), "records": len(places)}
-        rows = b",".join(self.texts[place] for place in shown)
+        rows = b",".join(its.texts[place] for place in shown)
         body = b'{"ok":true,"recipients":[%b],"meta":%b}' % (rows, json.dumps(meta).encode())
         return web.Response(body=body, content_type="application/json")
 
     def change(self, place: int) -> None:
         """The last one that was changed is this, from now on."""
-        text, old = self.texts.pop(place), self.dates.pop(place)
-        new = self.dates[-1] + MILLISECONDS_APART
-        self.dates.append(new)
-        self.texts.append(text.replace(_text(old), _text(new)))
+        self._move(place, self, b"")
+
+    def found_from(self, place: int) -> int:
+        """The first from a place on that the question finds."""
+        rows = (
+            (number, json.loads(self.texts[number])) for number in range(place, len(self.texts))
+        )
+        return next(number for number, row in rows if SEARCHED in row["name"].casefold())
 
     def archive(self, place: int) -> None:
-        del self.texts[place], self.dates[place]
+        """As the simulator does it: from now on it is listed for that status alone, with a new date."""
+        self._move(place, self.archived or Listed([], []), b'"archived"')
+
+    def _move(self, place: int, into: Listed, status: bytes) -> None:
+        text, old = self.texts.pop(place), self.dates.pop(place)
+        new = max([self.dates[-1], *into.dates[-1:]]) + MILLISECONDS_APART
+        text = text.replace(_text(old), _text(new))
+        into.dates.append(new)
+        into.texts.append(text.replace(ACTIVE, b'"status":' + status) if status else text)
 
 
 def _date(text: str) -> int:
@@ -148,8 +167,14 @@ async def grown(n: int) -> Growth:
             await ask(house, "warm", WARM)
             its.change(n // 3)
             await ask(house, "one changed elsewhere")
-            its.archive(n // 2)
-            await ask(house, "one archived elsewhere")
+            its.archived = Listed([], [])
+            its.archive(its.found_from(n // 2))
+            kept = await ask(house, "one archived elsewhere")
+            its.archived = None
+            its.archive(its.found_from(n // 5))
+            without = await ask(house, "the same, where the archive is not listed")
+            records = [one["meta"]["records"] for one in (read, kept, without)]
+            assert records == [records[0] - gone for gone in range(3)], "who is archived is shown"
             await ask(house, "warm again", WARM)
     return growth
 

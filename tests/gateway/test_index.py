@@ -27,6 +27,7 @@ from gateway.index.held import OVERLAP_SECONDS
 from gateway.index.indexes import IDLE_SECONDS
 from gateway.index.rows import Entry
 from gateway.listing import Listing
+from gateway.metrics import REGISTRY
 from gateway.settings import Lists, State
 from gateway.simulator import Service, Switches, views
 from gateway.simulator.listing import recipients as service_list
@@ -62,6 +63,7 @@ class Town:
     n: int = LARGEST
     page: int = 20
     lists_archived: bool = False
+    filters_archived: bool = True
     most: int = 100_000
     seconds: float = 3600
     listed: Callable[[dict[str, Any], Mapping[str, str]], dict[str, Any]] = lambda body, _: body
@@ -71,7 +73,11 @@ class Town:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        switches = Switches(max_page_size=self.page, lists_archived=self.lists_archived)
+        switches = Switches(
+            max_page_size=self.page,
+            lists_archived=self.lists_archived,
+            filters_archived=self.filters_archived,
+        )
         self.service = Service(seed=1, switches=switches, clock=lambda: self.time)
         self.time = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
         self.service.seed_recipients(self.n, seed=7)
@@ -142,9 +148,11 @@ class Town:
         each.fields["address"] = {**each.address, "city": city}
         self.touch(each)
 
-    def archive(self, each: Recipient) -> None:
+    def archive(self, each: Recipient, *, dated: bool = True) -> None:
+        """The document does not say that it moves the update date."""
         each.status = "archived"
-        self.touch(each)
+        if dated:
+            self.touch(each)
 
     def create(self, seed: int) -> Recipient:
         made = self.service.seed_recipients(1, seed=1000 + seed)[0]
@@ -202,20 +210,121 @@ async def test_a_change_elsewhere_is_seen_at_once_where_its_date_moves() -> None
     await town.agrees(**CITY)
 
 
+def _archive_some(town: Town, several: int, *, dated: bool = True) -> set[str]:
+    gone = [town.one(300 * number + 5) for number in range(several)]
+    for each in gone:
+        town.archive(each, dated=dated)
+    return {each.id for each in gone}
+
+
+async def _is_costing(town: Town, gone: set[str]) -> int:
+    """What a question costs that shows none of those who are gone."""
+    before = len(town.calls)
+    assert not gone & set(await town.ids(**CITY))
+    cost = len(town.calls) - before
+    assert await town.cost(**CITY) == 2
+    await town.agrees(**CITY)
+    return cost
+
+
 @pytest.mark.parametrize("several", [1, 2, 5])
-async def test_who_is_archived_elsewhere_is_not_shown_and_found_without_reading_everything(
+async def test_who_is_archived_elsewhere_costs_one_call_where_the_service_filters_by_status(
     several: int,
 ) -> None:
     town = Town(2000, page=1000)
     await town.ask(**CITY)
-    gone = [town.one(300 * number + 5) for number in range(several)]
+    assert await _is_costing(town, _archive_some(town, several)) == 3
+    town.create(1)
+    assert await _is_costing(town, _archive_some(town, several)) == 3
+
+
+async def test_where_archiving_moves_no_date_one_call_tells_of_a_small_archive() -> None:
+    town = Town(2000, page=1000)
+    await town.ask(**CITY)
+    assert await _is_costing(town, _archive_some(town, 2, dated=False)) == 3
+
+
+async def test_hundreds_archived_at_once_elsewhere_are_a_page_of_calls_each() -> None:
+    town = Town(2000, page=1000)
+    await town.ask(**CITY)
+    gone = town.there()[100:800]
     for each in gone:
         town.archive(each)
-    before = len(town.calls)
-    assert not {each.id for each in gone} & set(await town.ids(**CITY))
-    assert len(town.calls) - before <= 4 + 7 * several
-    assert await town.cost(**CITY) == 2
+    # 700 of them, 250 a page; and they are in no increment.
+    assert await _is_costing(town, {each.id for each in gone}) == 2 + 3
+
+
+def _refuses_archived(query: Mapping[str, str]) -> None:
+    if query.get("status") == "archived":
+        raise Refused(400, [Problem("invalid_field", "No.", "status")])
+
+
+def _filters_nothing(body: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
+    return body | {"recipients": [row | {"status": "active"} for row in body["recipients"]]}
+
+
+SILENT: dict[str, dict[str, Any]] = {
+    "shows nobody": {"filters_archived": False},
+    "refuses the word": {"before": lambda call: _refuses_archived(call.query)},
+    "shows others": {"listed": _filters_nothing},
+}
+
+
+@pytest.mark.parametrize("its", SILENT.values(), ids=SILENT.keys())
+@pytest.mark.parametrize("several", [1, 2, 5])
+async def test_where_the_service_does_not_tell_who_is_archived_it_is_found_by_counting(
+    several: int, its: dict[str, Any]
+) -> None:
+    town = Town(2000, page=1000, **its)
+    await town.ask(**CITY)
+    assert 3 < await _is_costing(town, _archive_some(town, several)) <= 6 + 7 * several
+
+
+async def test_who_is_archived_while_another_is_looked_for_does_not_pass_for_them() -> None:
+    """No date tells of either, and only one of them is among the archived of late."""
+    town = Town(page=20)
+    for each in town.there()[:60]:
+        town.archive(each)
+    gone, passing = town.one(5), town.one(100)
+    town.touch(passing)
+    await town.ask(**CITY)
+    town.archive(gone, dated=False)
+    town.rename(passing)
+
+    def archive_another(call: Call) -> None:
+        if call.query.get("status") == "archived":
+            town.archive(passing, dated=False)
+
+    town.before = archive_another
+    assert not {gone.id, passing.id} & set(await town.ids(**CITY))
     await town.agrees(**CITY)
+
+
+async def test_a_page_that_is_late_brings_nobody_back_who_was_archived_meanwhile() -> None:
+    """Of a whole reading beside the queries: it was asked for before, and comes after."""
+    town = Town(seconds=600)
+    await town.ask(**CITY)
+    reached, goes_on = asyncio.Event(), asyncio.Event()
+    make = town.make
+
+    async def slow(call: Call) -> Any:
+        answer = await make(call)
+        if call.query["pageSize"] != "1" and not call.query.keys() & {"startDate", "status"}:
+            reached.set()  # with the first page of a whole reading
+            await goes_on.wait()
+        return answer
+
+    town.clock.now += 500
+    await town.listing.find(town.question(CITY), slow, OWNER)
+    await reached.wait()
+    town.clock.now += 1
+    each = min(town.there(), key=lambda one: one.updated_at)
+    town.archive(each)
+    assert await town.cost(**CITY) == 3
+    goes_on.set()
+    await _until(lambda: not [one for one in asyncio.all_tasks() if one.get_name() == "index"])
+    assert await town.cost(**CITY) == 2, "they had come back, and were looked for again"
+    assert each.id not in await town.ids(**CITY)
 
 
 async def test_one_archived_and_another_created_elsewhere_are_both_seen() -> None:
@@ -300,6 +409,52 @@ async def test_what_no_date_tells_is_seen_when_the_index_has_come_to_its_age() -
     assert each.id in await town.ids(payoutMethod="wallet", orderBy="city")
     town.clock.now += 600
     assert each.id not in await town.ids(payoutMethod="wallet", orderBy="city")
+
+
+async def test_a_whole_reading_counts_what_was_changed_and_no_date_told() -> None:
+    """So that it can be seen whether the service's dates are to be relied upon."""
+    town = Town(seconds=600)
+    await town.ask(**CITY)
+    before = counted("payout_gateway_index_undated_changes_total")
+    its = [each for each in town.there() if each.primary]
+    town.without_accounts(its[0])
+    town.rename(its[1])
+    town.clock.now += 600
+    await town.agrees(**CITY)
+    assert counted("payout_gateway_index_undated_changes_total") - before == 1
+    town.clock.now += 600
+    await town.agrees(**CITY)
+    assert counted("payout_gateway_index_undated_changes_total") - before == 1
+
+
+def counted(name: str, **labels: str) -> float:
+    """What is counted of the environment so far: by other tests, too."""
+    found = REGISTRY.get_sample_value(name, {"environment": OWNER.environment, **labels})
+    return found or 0
+
+
+async def test_readings_are_counted_by_what_came_of_them() -> None:
+    readings = "payout_gateway_index_readings_total"
+    before = {word: counted(readings, outcome=word) for word in ("read", "failed", "cancelled")}
+    town = Town()
+
+    def fail(_call: Call) -> None:
+        if len(town.calls) == 9:
+            raise Unreachable("gone")
+
+    town.before = fail
+    with pytest.raises(Unreachable):
+        await town.ask(**CITY)
+    await town.ask(**CITY)
+    town.clock.now += 0.8 * town.seconds
+    await town.ask(**CITY)  # and another reading begins beside it
+    await town.indexes.close()
+    after = {word: counted(readings, outcome=word) for word in before}
+    assert {word: after[word] - before[word] for word in before} == {
+        "read": 1,
+        "failed": 1,
+        "cancelled": 1,
+    }
 
 
 async def test_an_index_in_use_is_read_anew_beside_the_queries_before_it_is_too_old() -> None:
@@ -438,6 +593,22 @@ async def test_a_service_that_refuses_update_dates_is_read_each_time() -> None:
     town.before = refuse
     await town.agrees(**CITY)
     assert town.indexes.recipients == 0
+
+
+async def test_a_service_that_refuses_large_pages_is_kept_up_with_by_pages_of_its_own() -> None:
+    town = Town(page=20)
+
+    def refuse(call: Call) -> None:
+        if int(call.query.get("pageSize", "10")) > 100:
+            raise Refused(400, [Problem("invalid_field", "Too many.", "pageSize")])
+
+    town.before = refuse
+    await town.agrees(**CITY)
+    assert await town.cost(**CITY) == 2
+    town.archive(town.one(7))
+    town.create(2)
+    assert await town.cost(**CITY) == 3
+    await town.agrees(**CITY)
 
 
 async def test_a_client_that_goes_away_does_not_end_the_reading_that_it_began() -> None:
@@ -598,7 +769,7 @@ QUERIES: list[dict[str, str]] = [
     )
 ] + [{"orderBy": order} for order in ("id", "country", "complianceStatus", "dob", "lastName")]
 
-CHANGES = ("rename", "archive", "create", "delete", "disable", "accounts", "later")
+CHANGES = ("rename", "archive", "vanish", "create", "delete", "disable", "accounts", "later")
 numbers = st.integers(0, 10**6)
 acts = st.lists(st.tuples(st.sampled_from(CHANGES), numbers), max_size=6)
 
@@ -611,6 +782,9 @@ def _happen(town: Town, what: str, number: int) -> None:
             town.rename(one)
         case "archive":
             town.archive(one)
+        case "vanish":
+            # A service that lists its archive would have no date and no count that tells of it.
+            town.archive(one, dated=town.lists_archived)
         case "create":
             town.create(number)
         case "delete":
@@ -638,6 +812,7 @@ async def _story(town: Town, story: list[tuple[list[tuple[str, int]], dict[str, 
 @given(
     story=st.lists(st.tuples(acts, st.sampled_from(QUERIES)), min_size=1, max_size=6),
     lists_archived=st.booleans(),
+    filters_archived=st.booleans(),
 )
 @settings(
     max_examples=EXAMPLES or 25,
@@ -647,9 +822,12 @@ async def _story(town: Town, story: list[tuple[list[tuple[str, int]], dict[str, 
     suppress_health_check=list(HealthCheck),
 )
 def test_whatever_happens_between_questions_each_answer_is_that_of_a_whole_reading(
-    story: list[tuple[list[tuple[str, int]], dict[str, str]]], *, lists_archived: bool
+    story: list[tuple[list[tuple[str, int]], dict[str, str]]],
+    *,
+    lists_archived: bool,
+    filters_archived: bool,
 ) -> None:
-    town = Town(90, page=20, lists_archived=lists_archived)
+    town = Town(90, page=20, lists_archived=lists_archived, filters_archived=filters_archived)
     asyncio.run(_story(town, story))
 
 

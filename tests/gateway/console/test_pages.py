@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -201,6 +202,20 @@ async def test_the_service_page_has_what_was_found_out_and_tries_it(visitor: Vis
     assert "Tried just now" in tried.text
     assert "is refused" in tried.text
     assert "keys rotate-secret" in tried.text
+
+
+async def test_the_service_page_has_the_index_of_recipients(tmp_path: Path) -> None:
+    for name in ("on", "off"):
+        (tmp_path / name).mkdir()
+    async with open_console(tmp_path / "on") as seen, visiting(seen.url) as visitor:
+        seen.simulator.service.seed_recipients(300, seed=7)
+        assert "index of recipients empty" in await words(visitor, "/service")
+        got = await seen.house.ask("GET", "/v1/recipients?orderBy=city")
+        told = f"{got.body['meta']['records']} recipients of 1 merchant, all read 0 min ago"
+        assert told in await words(visitor, "/service")
+    off = open_console(tmp_path / "off", lists={"index": False})
+    async with off as seen, visiting(seen.url) as visitor:
+        assert "index of recipients switched off" in await words(visitor, "/service")
 
 
 async def test_assets_may_be_kept_for_good_and_nothing_else_is_given(visitor: Visitor) -> None:

@@ -206,6 +206,23 @@ async def test_an_archived_recipient_takes_nothing_but_a_status(client, wallet):
     assert answer.json["recipient"]["status"] == "active"
 
 
+@pytest.mark.parametrize("filters_archived", [True, False])
+async def test_archived_recipients_are_listed_where_the_status_asks_for_them(
+    connect, filters_archived
+):
+    client = await connect(switches=Switches(filters_archived=filters_archived))
+    gone, made = [await client.recipient() for _ in range(2)]
+    await client.call("DELETE", f"/v1/recipients/{gone['id']}")
+    for query, ids in (
+        ("status=archived", [gone["id"]] if filters_archived else []),
+        ("status=archived&orderBy=updatedAt&startDate=2999-01-01", []),
+        ("", [made["id"]]),
+    ):
+        listed = (await client.call("GET", f"/v1/recipients?{query}")).json
+        assert [each["id"] for each in listed["recipients"]] == ids
+        assert listed["meta"]["records"] == len(ids)
+
+
 async def test_an_archived_recipient_can_be_listed_and_unreadable(connect):
     client = await connect(switches=Switches(lists_archived=True, reads_archived=False))
     made = await client.recipient()
