@@ -114,6 +114,12 @@ recorded = Counter(
     registry=REGISTRY,
 )
 freezes = Gauge(_named("freezes"), "Stops of writes that an operator made.", registry=REGISTRY)
+restored = Gauge(
+    _named("state_restored"),
+    "Whether the state is an older one that was put back, so that no batch is started until it is "
+    "reconciled.",
+    registry=REGISTRY,
+)
 keys = Gauge(_named("keys"), "API keys that are not revoked.", ("environment",), registry=REGISTRY)
 clock_offset = Gauge(
     _named("clock_offset_seconds"),

@@ -15,7 +15,17 @@ from gateway.clock import Clock
 from gateway.index import Indexes
 from gateway.limits import Limits
 from gateway.store import Store, StoreUnavailable
-from gateway.store.tables import IS_OPEN, IS_SENT, freezes, journal, keys, remembered, writes
+from gateway.store.marks import RESTORED
+from gateway.store.tables import (
+    IS_OPEN,
+    IS_SENT,
+    counters,
+    freezes,
+    journal,
+    keys,
+    remembered,
+    writes,
+)
 from gateway.upstream import USER_AGENT
 
 READ_SECONDS = 5.0
@@ -39,7 +49,8 @@ NOTHING_KNOWN = math.nan
 class Figures:
     """``unsettled`` are writes sent more than a minute ago of which nobody knows what became, or
     after which the request could not be carried on, the first of them ``unsettled_seconds`` ago;
-    ``keys`` those not revoked, by environment.
+    ``keys`` those not revoked, by environment. ``is_restored`` says that nothing is started until the
+    state is reconciled.
     """
 
     unsettled: int
@@ -48,6 +59,7 @@ class Figures:
     abandoned: int
     freezes: int
     keys: Mapping[str, int]
+    is_restored: bool
 
 
 async def figures(store: Store) -> Figures:
@@ -75,6 +87,7 @@ async def figures(store: Store) -> Figures:
     )
     stopped = select(func.count()).select_from(freezes)
     held = select(keys.c.environment, func.count()).where(keys.c.revoked_at.is_(None))
+    restored = select(counters.c.value).where(counters.c.name == RESTORED)
     async with store.read() as connection:
         found = [(await connection.execute(one)).one() for one in (late, held_up)]
         first = min((at for _number, at in found if at), default=None)
@@ -85,6 +98,7 @@ async def figures(store: Store) -> Figures:
             (await connection.execute(left)).scalar_one(),
             (await connection.execute(stopped)).scalar_one(),
             {row[0]: row[1] for row in await connection.execute(held.group_by(keys.c.environment))},
+            bool(await connection.scalar(restored)),
         )
 
 
@@ -146,6 +160,7 @@ class Standing:
         metrics.journal_open.set(found.journal_open)
         metrics.abandoned.set(found.abandoned)
         metrics.freezes.set(found.freezes)
+        metrics.restored.set(found.is_restored)
         known = dict.fromkeys(self._environments, 0) | dict(found.keys)
         for environment, many in known.items():
             metrics.keys.labels(environment).set(many)
@@ -159,6 +174,7 @@ class Standing:
             metrics.journal_open,
             metrics.abandoned,
             metrics.freezes,
+            metrics.restored,
         ):
             one.set(NOTHING_KNOWN)
         metrics.keys.clear()

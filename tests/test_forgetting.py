@@ -123,7 +123,10 @@ async def test_of_an_erased_recipient_nothing_is_left_that_says_who_it_is(tmp_pa
         kept = {name: value for name, value in real[1].items() if name not in ("memo", "recipient")}
         assert erased == {**kept, "recipient": {"id": real[1]["recipient"]["id"]}}
         assert await ledger.recall(OWNER, "recipient", eve) == {}
-        assert [act.what for act in await acts_of(store)] == ["imported 1 key", "erased a recipient"]
+        assert [act.what for act in await acts_of(store)] == [
+            "imported 1 key",
+            "erased a recipient",
+        ]
         whole = await done(here.house, "GET", f"/batches/{batch}")
         assert whole["batch"]["totalPayments"] == 2, "the batch is what it was"
 

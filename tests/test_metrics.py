@@ -11,6 +11,7 @@ import pytest
 from gateway import metrics
 from gateway.metrics import outcome
 from gateway.simulator import Service
+from gateway.store.marks import NONE, flag_restored
 from gateway.targets import Outlines
 from gateway.workers.metrics import Added, Figures, added
 from mappings import OPERATIONS, UNLISTED
@@ -250,6 +251,15 @@ async def test_abandoned_batches_and_stops_are_told(tmp_path: Path) -> None:
         listed = await here.told("batches", "abandoned")
     assert found.sum("payout_gateway_abandoned_batches") == len(listed["batches"]) == 1
     assert found.sum("payout_gateway_freezes") == 1
+
+
+async def test_a_state_that_was_put_back_is_told(tmp_path: Path) -> None:
+    async with post(tmp_path) as here:
+        assert (await figures(here.house)).sum("payout_gateway_state_restored") == 0
+    async with post(tmp_path) as here:
+        async with here.store() as store:
+            await flag_restored(store, NONE)
+        assert (await figures(here.house)).sum("payout_gateway_state_restored") == 1
 
 
 async def test_keys_clock_and_what_runs_are_told(here: Post) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.console.parts import Parts
+from gateway.guard import DO, HAPPENED
 from gateway.standing import Figures
 from gateway.store.brownout_rows import open_brownouts
 from gateway.store.difference_rows import all_tallies
@@ -23,6 +24,9 @@ class Matter:
     level: Literal["wrong", "look"]
     says: str
     href: str
+
+
+_RESTORED = (Matter("wrong", f"{HAPPENED}, so no batch is started: {DO}", "/service"),)
 
 
 async def matters(
@@ -43,6 +47,7 @@ async def matters(
     of = f"of the last {recent.requests:,} requests failed (5xx)"
     return [
         *(Matter("wrong", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
+        *(_RESTORED if figures.is_restored else ()),
         *_wrong(figures.unsettled, "write is", "writes are", "unsettled", "/writes"),
         *_wrong(failing, of, of, "", "/traffic?hours=1"),
         *_look(figures.abandoned, "batch is", "batches are", "abandoned at the service", "/writes"),

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from gateway.cli import gateway
 from gateway.simulator import Fault
 from gateway.store import open_store
+from gateway.store.marks import NONE, flag_restored
 from gateway.store.statements import Work
 from gateway.store.traffic_rows import (
     KEPT,
@@ -249,6 +250,15 @@ async def test_a_gateway_that_nobody_used_has_pages_too(
             assert (await visitor.get(path)).status == known, path
         assert "Nothing needs you" in await words(visitor, "/")
         assert "No request in this time." in await words(visitor, "/traffic")
+
+
+async def test_where_the_state_was_put_back_the_first_page_says_so(tmp_path: Path) -> None:
+    async with open_console(tmp_path) as seen, visiting(seen.url) as visitor:
+        async with open_store(seen.house.settings.state) as store:
+            await flag_restored(store, NONE)
+        said = await words(visitor, "/")
+        assert "One thing to look at" in said
+        assert "so no batch is started: run `payout-gateway reconcile`" in said
 
 
 async def test_where_the_state_is_gone_a_page_says_so(
