@@ -14,6 +14,9 @@ import termios
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two looks."""
 
+_NOTHING = struct.pack("i", 0)
+"""How many bytes are left to be acknowledged, as the system tells it."""
+
 
 async def has_come(
     transport: asyncio.Transport | None, beneath: asyncio.Transport | None = None
@@ -49,7 +52,6 @@ def is_acknowledged(
     if connection.fileno() < 0:
         return False
     try:
-        counted = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+        return fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, _NOTHING) == _NOTHING
     except OSError:  # not every system, or kind of socket, can tell
         return not transport.is_closing()
-    return not struct.unpack("i", counted)[0]

@@ -9,13 +9,13 @@ that point without asking or sending anything twice.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
-from uuid import uuid4
 
 from gateway import steps, texts, wire
 from gateway.aside import aside, aside_if
@@ -64,7 +64,7 @@ from mappings.grammar import (
 
 
 def _new_id() -> str:
-    return uuid4().hex
+    return os.urandom(16).hex()
 
 
 class Journal:
@@ -180,7 +180,7 @@ class Journal:
         its = (await self.rows.writes_of(course.one.id))[course.one.id]
         course.writes = {write.number: write for write in its}
         if (before := self.unsaved.pop(course.one.id, None)) and before.one.turn == turn:
-            course.go_on_from(before)
+            await aside_if(before.is_long, course.go_on_from, before)
 
     def _may_be_sending(self, undertaking: str, instance: str) -> bool:
         """Whether a write of it may be executed at this moment; of others' all that is running."""
@@ -286,12 +286,9 @@ class Course:
     """How many steps are durable."""
     _change: int = 0
     """How many of those that are not, up to the last that changed something."""
-    _since: list[tuple[str, steps.Outcome]] = field(default_factory=list)
-    """What steps were given since the last durable point."""
+    _since: list[tuple[Step, steps.Outcome]] = field(default_factory=list)
+    """What steps were given since the last durable point; they are marked when that is written."""
     _settled: list[Write] = field(default_factory=list)
-    _written: bool = False
-    _marked: tuple[Step, str] | None = None
-    """The last step, with its mark."""
 
     # Steps
 
@@ -302,26 +299,21 @@ class Course:
     def replayed(self, step: Step) -> steps.Outcome:
         """What the step was given the first time; Unknown where it is another step."""
         its, outcome = self.recorded[self._position]
-        if its != self.mark(step):
+        if its != steps.mark(step):
             raise Unknown("the program has changed since: it would go on differently")
         self._position += 1
         return outcome
 
-    def mark(self, step: Step) -> str:
-        """What tells the step from another; of a long one that takes long, so it is kept."""
-        if self._marked is None or self._marked[0] is not step:
-            self._marked = step, steps.mark(step)
-        return self._marked[1]
-
     def note(self, step: Step, outcome: steps.Outcome) -> None:
-        self._since.append((self.mark(step), outcome))
+        self._since.append((step, outcome))
         self._position += 1
 
     @property
     def is_long(self) -> bool:
         """Whether to write it down takes so long that others should not wait for it."""
-        given = (outcome for _mark, outcome in self._since)
-        return any(map(wire.has_rows, (self.request.body, *given)))
+        return wire.has_rows(self.request.body) or any(
+            wire.has_rows(outcome) or steps.is_long(step) for step, outcome in self._since
+        )
 
     @property
     def entered(self) -> Write | None:
@@ -353,7 +345,7 @@ class Course:
             self._settled.pop()
             self._since.pop()
             self._change = min(self._change, len(self._since))
-        self.recorded += self._since
+        self.recorded += steps.marked(self._since)
         self.writes |= {write.number: write for write in self._settled}
 
     def is_unread(self, failure: Failure) -> bool:
@@ -398,12 +390,12 @@ class Course:
             self._waiting += those
             self._changed(step, None)
             return
-        self._since.append((self.mark(step), None))
+        self._since.append((step, None))
         minds = self.operation.method != "GET" and self.is_untouched
         try:
             await self._keep(records=those, **self._minds(minds))
         except (Conflict, Halted) as failure:
-            self._since[-1] = (self.mark(step), failure)
+            self._since[-1] = (step, failure)
             self._position += 1
             raise
         except BaseException:
@@ -455,7 +447,8 @@ class Course:
     def _settle(self, state: str, status: int | None = None, made: str | None = None) -> None:
         now = self.journal.clock()
         write = self.writes[self._position]
-        settled = replace(write, state=state, status=status, made=made, settled_at=now)
+        entered = (write.number, write.method, write.path, write.alike, write.entered_at)
+        settled = Write(*entered, state, status, made, write.told, now)
         self.writes[self._position] = settled
         self._settled.append(settled)
 
@@ -477,15 +470,17 @@ class Course:
     async def finish(self, answer: str | None = None, idempotency: str | None = None) -> None:
         """Its flow is at its end, and its client is about to get the answer.
 
-        The reads after the last change are not kept: whoever plays it again makes them again.
-        ``idempotency`` is what a retry called it by, where it had no name.
+        Nobody plays it again where the answer is kept, or where it is a read to its client, who asks
+        anew. Else the reads after the last change are not kept: whoever plays it again makes them
+        again. ``idempotency`` is what a retry called it by, where it had no name.
         """
         if self.begun:
             del self._since[self._change :]
             changes: dict[str, Any] = {"state": DONE, "why": None, "answer": answer}
             if idempotency is not None:
                 changes["idempotency"] = idempotency
-            await self._keep(changes=changes, names=self.names)
+            drops = answer is not None or self.operation.method == "GET"
+            await self._keep(changes=changes, drops=drops, names=self.names)
 
     async def close(self, state: str = ANSWERED, answer: str | None = None) -> None:
         """Nothing more is to be done, and nobody needs what was asked."""
@@ -503,21 +498,30 @@ class Course:
             await self._keep(changes={"state": UNSETTLED, "why": why})
 
     async def _keep(
-        self, *, sends: bool = False, records: Sequence[Record] = (), **parts: Any
+        self,
+        *,
+        sends: bool = False,
+        records: Sequence[Record] = (),
+        drops: bool = False,
+        **parts: Any,
     ) -> None:
         begun_at = self.journal.monotonic()
         taken, settled, begins = self._since[:], self._settled[:], not self.begun
         waiting = self._waiting[:]
         is_long = self.is_long
-        given = await aside(steps.written, taken) if is_long else steps.written(taken)
-        kept = (self._kept + len(taken) - 1, given) if taken else None
+        kept = None
+        if taken and not drops:
+            given = await aside(steps.written, taken) if is_long else steps.written(taken)
+            kept = self._kept + len(taken) - 1, given
         made = [write.made for write in settled if write.made]
         one = self.one
         if begins:
             asked = await aside(_asked, self.request) if is_long else _asked(self.request)
             one = replace(one, asked=asked, deserted=self.deserted)
         both = [*waiting, *records]
-        point = Point(begins, steps=kept, settled=settled, made=made, records=both, **parts)
+        point = Point(
+            begins, steps=kept, settled=settled, made=made, records=both, drops=drops, **parts
+        )
         try:
             await self.journal.rows.keep(one, point)
         except Frozen:

@@ -155,7 +155,7 @@ class Once:
     ) -> Said | None:
         """What its client is told; None where nothing is left of a first try."""
         name = self._journal.name(wanted.idempotency)
-        wanted.caller.course, keeps = course, (name or course.one.idempotency) is not None
+        wanted.caller.course, is_named = course, (name or course.one.idempotency) is not None
         course.deserted = course.deserted or wanted.caller.is_gone
         try:
             flow = wanted.operation.flow(course.request)
@@ -175,14 +175,15 @@ class Once:
             # What failed here, or was too much, need not be so the next time; nothing of it is left.
             lasts = said.status in (404, 406) and not isinstance(failure, Halted)
             await course.close(
-                ANSWERED if lasts else UNDONE, _text(said) if keeps and lasts else None
+                ANSWERED if lasts else UNDONE, _text(said) if is_named and lasts else None
             )
             return said
         said = self._said[course] = await say(answer)
         # Before others can see that it is done: its client has it as good as got.
         self._journal.delivering[course.one.id] = course
         try:
-            await course.finish(_text(said) if keeps else None, name)
+            is_read = wanted.operation.method == "GET"
+            await course.finish(None if is_read else _text(said), name)
         except BaseException:
             self.undelivered(course.one)
             raise

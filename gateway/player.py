@@ -164,12 +164,8 @@ class Player:
             if isinstance(step, Call) and not step.reads:
                 raise TypeError("a write has to be entered in the journal")
             return await self._perform(step, caller)
-        if caller.is_long:
-            await aside(course.mark, step)
-        else:
-            course.mark(step)
         if course.replays:
-            outcome = course.replayed(step)
+            outcome = await aside_if(caller.is_long, course.replayed, step)
             if isinstance(outcome, Failure):
                 raise outcome
             return outcome

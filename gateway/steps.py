@@ -59,9 +59,25 @@ def _told(step: Step) -> JSON:
             return ["record", kind, id_, dict(facts)]
 
 
-def written(outcomes: list[tuple[str, Outcome]]) -> str:
+def written(given: list[tuple[Step, Outcome]]) -> str:
     """What some steps were given, each with its mark."""
-    return texts.of([[its, _encoded(outcome)] for its, outcome in outcomes])
+    return texts.of([[mark(step), _encoded(outcome)] for step, outcome in given])
+
+
+def marked(given: list[tuple[Step, Outcome]]) -> list[tuple[str, Outcome]]:
+    """The same as it is read."""
+    return [(mark(step), outcome) for step, outcome in given]
+
+
+def is_long(step: Step) -> bool:
+    """Whether it takes long to mark it."""
+    match step:
+        case Call():
+            return wire.has_rows(step.body)
+        case Record():
+            return wire.has_rows(step.facts)
+        case _:
+            return False
 
 
 def read(text: str) -> list[tuple[str, Outcome]]:

@@ -265,12 +265,16 @@ MAY_BE_EMPTY = frozenset({"street2"})
 """Fields whose empty text means something (legacy interface, section 2, address)."""
 
 
+_NESTS = (dict, list)
+"""A union would be made anew for each field that is looked at."""
+
+
 def left_out(body: Any) -> Any:
     """The body without the fields that clients leave out by sending ``""``."""
     if isinstance(body, dict):
         kept = body.copy()
         for name, value in body.items():
-            if isinstance(value, dict | list):
+            if isinstance(value, _NESTS):
                 kept[name] = left_out(value)
             elif value == "" and name not in MAY_BE_EMPTY:
                 del kept[name]

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from binascii import b2a_base64
 from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
@@ -73,9 +74,9 @@ class EncryptionKeys:
     def seal(self, text: str, place: Place, *, key_id: str | None = None) -> str:
         """``<key id>:<base64 of nonce and ciphertext>``, by the newest key unless told."""
         key_id = key_id or self.newest
-        nonce = secrets.token_bytes(_NONCE_BYTES)
+        nonce = os.urandom(_NONCE_BYTES)
         sealed = self._ciphers[key_id].encrypt(nonce, text.encode(), _identity(key_id, place))
-        return f"{key_id}:{base64.b64encode(nonce + sealed).decode()}"
+        return f"{key_id}:{b2a_base64(nonce + sealed, newline=False).decode()}"
 
     def unseal(self, sealed: str, place: Place) -> str:
         """The text; StoreUnavailable where no key opens it in this place."""

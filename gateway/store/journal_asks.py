@@ -152,9 +152,14 @@ CLOSE = Statement(
         update(journal)
         .where(journal.c.id == bindparam("its"), IS_DONE)
         .values(answer=case((journal.c.idempotency.is_not(None), journal.c.answer)))
-        .returning(journal.c.id)
+        .returning(journal.c.id, journal.c.asked)  # SQLite 3.40 is wrong about IS NOT NULL here
     ),
-    ("state", "ended_at", "asked"),
+    ("state", "ended_at"),
+)
+"""Gives what it was asked where that is still kept, and with it what its steps were given."""
+
+DROP_ASKED = Statement(
+    lambda _kind: update(journal).where(journal.c.id == bindparam("its")).values(asked=None)
 )
 NAME = put_new(journal_subjects, (*OWN, "object", "undertaking"))
 OF_A_WRITE = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simplejson
@@ -142,13 +144,14 @@ class Ledger:
     async def record_all(self, owner: Owner, records: Sequence[Record]) -> None:
         """Several objects' facts, all of them or none."""
         locks = self.locks(owner, records)
-        brief, is_long = are_brief(records), are_long(records)
+        is_long = are_long(records)
+        brief = not is_long and are_few(records)
         work = Work(lambda: self.merged(owner, records), locks, brief, is_long)
         await self._store.carried_out(work)
 
     def locks(self, owner: Owner, records: Sequence[Record]) -> frozenset[str]:
         """What is held while they are merged. A row's own would not do: two may be about to make it."""
-        return frozenset(_dumps(["remembered", *owner, one.kind, one.id]) for one in records)
+        return frozenset(_lock(*owner, one.kind, one.id) for one in records)
 
     def merged(self, owner: Owner, records: Sequence[Record]) -> Steps[None]:
         """The same, as a part of a work that has the ``locks``."""
@@ -182,7 +185,7 @@ class Ledger:
         ]
 
     def _sealed(self, owner: Owner, kind: str, facts: Mapping[str, Any]) -> str:
-        text = texts.of(facts) if wire.has_rows(facts) else _dumps(facts)
+        text = texts.of(facts) if wire.has_rows(facts) else wire.again(facts).decode()
         return self._store.encryption.seal(text, _place(owner, kind)) if kind in SEALED else text
 
     def _opened(self, owner: Owner, kind: str, text: str) -> dict[str, Any]:
@@ -206,10 +209,10 @@ class Ledger:
             await put_row(connection, learned, row, {"value": _dumps(value), "learned_at": now})
 
 
-def are_brief(records: Sequence[Record]) -> bool:
+def are_few(records: Sequence[Record]) -> bool:
     """Whether to merge them is a brief work; a batch may have any number of payments."""
     lists = (fact for one in records for fact in one.facts.values() if isinstance(fact, list))
-    return not are_long(records) and len(records) + sum(map(len, lists)) <= FEW
+    return len(records) + sum(map(len, lists)) <= FEW
 
 
 def are_long(records: Sequence[Record]) -> bool:
@@ -234,9 +237,18 @@ def _insert(connection: AsyncConnection, table: Table) -> Any:
     return kind.insert(table)
 
 
+def _lock(*named: str) -> str:
+    """A JSON array, because parts that are merely joined can be cut apart elsewhere."""
+    return f'["remembered",{",".join(map(encode_basestring_ascii, named))}]'
+
+
+_DECODER = simplejson.JSONDecoder(parse_float=Decimal)
+"""Made once: the library's own function makes one each time."""
+
+
 def _dumps(value: Any) -> str:
     return simplejson.dumps(value, use_decimal=True, allow_nan=False, separators=(",", ":"))
 
 
 def _loads(text: str) -> Any:
-    return simplejson.loads(text, use_decimal=True)
+    return _DECODER.decode(text)

@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 from sqlalchemy import Integer, Text, bindparam, func, select
 
-from gateway.aside import aside_if
+from gateway.aside import aside
 from gateway.store.statements import (
     WHOSE,
     Asked,
@@ -73,6 +73,9 @@ _joined = cache(_Joined)
 GONE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
 """What is raised where a connection can be used no more."""
 
+STALE = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
+"""What is raised where tables have changed since a statement was prepared."""
+
 
 @dataclass(slots=True, eq=False)
 class _Playing:
@@ -105,51 +108,91 @@ def _worded(asked: Asked | Several) -> tuple[Worded | _Joined, Sequence[Values]]
     return _joined(tuple(one.statement for one in asked.those)), [{_PARTS: parts}]
 
 
+class _Line:
+    """A connection with what was prepared on it: each statement is looked up here, by its text alone.
+
+    The driver does that with more care, and takes as long for it as to send what is asked.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._prepared: dict[str, Any] = {}
+
+    async def prepared(self, text: str) -> Any:
+        if (found := self._prepared.get(text)) is None:
+            found = self._prepared[text] = await self.connection.prepare(text)
+        return found
+
+    async def fetched(
+        self, worded: Worded | _Joined, arguments: Sequence[Sequence[Any]]
+    ) -> Sequence[Any]:
+        try:
+            return await self._fetched(worded, arguments)
+        except STALE:
+            self._prepared.clear()
+            if self.connection.is_in_transaction():
+                raise
+            return await self._fetched(worded, arguments)
+
+    async def _fetched(
+        self, worded: Worded | _Joined, arguments: Sequence[Sequence[Any]]
+    ) -> Sequence[Any]:
+        statement, rows = await self.prepared(worded.text), list[Any]()
+        if len(arguments) == 1:
+            rows = await statement.fetch(*arguments[0])
+        elif worded.returns:
+            rows = await statement.fetchmany(arguments)
+        else:
+            await statement.executemany(arguments)
+        return rows
+
+
 class OnPostgresql:
     """``is_reading`` is for works that change nothing: each of their statements stands for itself."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], *, is_reading: bool = False) -> None:
         self._connect = connect
         self._is_reading = is_reading
-        self._idle: list[Any] = []
+        self._idle: list[_Line] = []
 
     def at_once(self, _work: Work[Any]) -> None:
         """Its answer is always waited for."""
 
     async def carry_out(self, works: Sequence[Work[Any]]) -> list[Done[Any]]:
-        connection = await self._begun()
+        line = await self._begun()
+        connection = line.connection
         try:
             # In one order everywhere: two that need several must not wait for each other.
             locks = sorted({name for work in works for name in work.locks})
             if locks:
                 await _fetched(
-                    connection, _LOCK.on_postgresql, [{"what": name, WHOSE: 0} for name in locks]
+                    line, _LOCK.on_postgresql, [{"what": name, WHOSE: 0} for name in locks]
                 )
-            done = await _played(connection, works)
+            done = await _played(line, works)
             if not self._is_reading:
                 await connection.execute("COMMIT")
         except Exception:
-            await self._take_back(connection)
+            await self._take_back(line)
             raise
         except BaseException:
             connection.terminate()
             raise
-        self._idle.append(connection)
+        self._idle.append(line)
         return done
 
-    async def _begun(self) -> Any:
+    async def _begun(self) -> _Line:
         """A connection, in a transaction. One that was closed while it was idle costs no request."""
         while self._idle:
-            connection = self._idle.pop()
+            line = self._idle.pop()
             try:
-                await self._begin(connection)
+                await self._begin(line.connection)
             except GONE:
-                connection.terminate()
+                line.connection.terminate()
             else:
-                return connection
-        connection = await self._connect()
-        await self._begin(connection)
-        return connection
+                return line
+        line = _Line(await self._connect())
+        await self._begin(line.connection)
+        return line
 
     async def _begin(self, connection: Any) -> None:
         if not self._is_reading:
@@ -157,21 +200,21 @@ class OnPostgresql:
         elif connection.is_closed():
             raise asyncpg.InterfaceError("closed")
 
-    async def _take_back(self, connection: Any) -> None:
+    async def _take_back(self, line: _Line) -> None:
         try:
             if not self._is_reading:
-                await connection.execute("ROLLBACK")
+                await line.connection.execute("ROLLBACK")
         except (*GONE, asyncpg.PostgresError):
-            connection.terminate()
+            line.connection.terminate()
         else:
-            self._idle.append(connection)
+            self._idle.append(line)
 
     async def close(self) -> None:
         while self._idle:
-            await self._idle.pop().close()
+            await self._idle.pop().connection.close()
 
 
-async def _played(connection: Any, works: Sequence[Work[Any]]) -> list[Done[Any]]:
+async def _played(line: _Line, works: Sequence[Work[Any]]) -> list[Done[Any]]:
     """Raises Spoilt where one of several fails that must not."""
     playing = [_Playing(number, work.steps(), work.is_long) for number, work in enumerate(works)]
     going: list[_Playing] = playing
@@ -179,7 +222,10 @@ async def _played(connection: Any, works: Sequence[Work[Any]]) -> list[Done[Any]
     while rows:
         for one, its in rows.items():
             try:
-                await aside_if(one.is_long, one.go_on, its)
+                if one.is_long:
+                    await aside(one.go_on, its)
+                else:
+                    one.go_on(its)
             except Exception:
                 if len(works) == 1:
                     raise
@@ -188,7 +234,7 @@ async def _played(connection: Any, works: Sequence[Work[Any]]) -> list[Done[Any]
         rows = {}
         for worded, those in _alike(going).items():
             try:
-                rows |= await _asked(connection, worded, those)
+                rows |= await _asked(line, worded, those)
             except asyncpg.PostgresError as error:
                 if len(works) == 1 or isinstance(error, GONE):
                     raise
@@ -206,7 +252,7 @@ def _alike(going: Sequence[_Playing]) -> dict[Worded | _Joined, list[_Playing]]:
 
 
 async def _asked(
-    connection: Any, worded: Worded | _Joined, those: Sequence[_Playing]
+    line: _Line, worded: Worded | _Joined, those: Sequence[_Playing]
 ) -> dict[_Playing, Rows | None]:
     """What each of them is given."""
     values: list[Values] = []
@@ -214,7 +260,7 @@ async def _asked(
         one.has_changed = one.has_changed or worded.changes
         if one.asks is not None:
             values += [{**its, WHOSE: one.number} for its in one.asks[1]]
-    fetched = await _fetched(connection, worded, values)
+    fetched = await _fetched(line, worded, values)
     if isinstance(worded, _Joined) or not worded.returns:
         return dict.fromkeys(those, ())
     found: dict[int, list[tuple[Any, ...]]] = {one.number: [] for one in those}
@@ -224,12 +270,6 @@ async def _asked(
 
 
 async def _fetched(
-    connection: Any, worded: Worded | _Joined, values: Sequence[Values]
+    line: _Line, worded: Worded | _Joined, values: Sequence[Values]
 ) -> Sequence[Any]:
-    arguments = [worded.arguments(its) for its in values]
-    if len(arguments) == 1:
-        return list(await connection.fetch(worded.text, *arguments[0]))
-    if worded.returns:
-        return list(await connection.fetchmany(worded.text, arguments))
-    await connection.executemany(worded.text, arguments)
-    return ()
+    return await line.fetched(worded, [worded.arguments(its) for its in values])

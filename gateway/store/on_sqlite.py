@@ -203,11 +203,14 @@ def _rows(connection: sqlite3.Connection, asked: Asked | Several) -> Rows:
             _rows(connection, one)
         return ()
     worded = asked.statement.on_sqlite
+    if len(asked.values) == 1:
+        cursor = connection.execute(worded.text, worded.arguments(asked.values[0]))
+        return worded.rows(cursor.fetchall()) if worded.returns else ()
     if not worded.returns:
         connection.executemany(worded.text, map(worded.arguments, asked.values))
         return ()
     return [
-        worded.row(raw)
+        row
         for values in asked.values
-        for raw in connection.execute(worded.text, worded.arguments(values)).fetchall()
+        for row in worded.rows(connection.execute(worded.text, worded.arguments(values)).fetchall())
     ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -34,6 +35,12 @@ _ON_SQLITE = sqlite.dialect(paramstyle="qmark")
 _ON_POSTGRESQL = PGDialect_asyncpg()  # type: ignore[no-untyped-call] # the library's own
 
 
+def _in_order(names: Sequence[str]) -> Callable[[Values], Sequence[Any]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: [values[name] for name in names]
+
+
 class Converted(NamedTuple):
     place: int
     by: Callable[[Any], Any]
@@ -46,20 +53,29 @@ class Worded:
     text: str
     changes: bool
     returns: bool
-    _parameters: Sequence[tuple[str, Any]]
-    """Their names, and what they are where they are not given."""
+    _in_order: Callable[[Values], Sequence[Any]]
+    """The parameters, of their names and values."""
+    _constants: Values
+    """What they are where they are not given."""
     _taken: Sequence[Converted]
     _given: Sequence[Converted]
     """The few of the parameters and the columns that a driver has otherwise."""
 
-    def arguments(self, values: Values) -> list[Any]:
-        found = [values.get(name, constant) for name, constant in self._parameters]
+    def arguments(self, values: Values) -> Sequence[Any]:
+        if self._constants:
+            values = {**self._constants, **values}
+        if not self._taken:
+            return self._in_order(values)
+        found = [*self._in_order(values)]
         for place, converted in self._taken:
             found[place] = converted(found[place])
         return found
 
+    def rows(self, raw: Rows) -> Rows:
+        """Their columns as the tables' types have them."""
+        return list(map(self.row, raw)) if self._given else raw
+
     def row(self, raw: Sequence[Any]) -> tuple[Any, ...]:
-        """Its columns as the tables' types have them."""
         if not self._given:
             return tuple(raw)
         found = list(raw)
@@ -114,10 +130,8 @@ class Statement:
             str(compiled),
             not isinstance(made, Select),
             bool(columns),
-            [
-                (name, None if one.required else one.value)
-                for name, one in zip(names, binds, strict=True)
-            ],
+            _in_order(names),
+            {name: one.value for name, one in zip(names, binds, strict=True) if not one.required},
             _those(taken),
             _those(given),
         )
@@ -189,6 +203,8 @@ class Listed:
     def rows(self, some: Collection[str], values: Values) -> Steps[Rows]:
         """``values`` are those of its other parameters."""
         wanted, found = sorted(set(some)), list[tuple[Any, ...]]()
+        if len(wanted) == 1:
+            return (yield self._statements[1].of({**values, "one_0": wanted[0]}))
         for start in range(0, len(wanted), AT_ONCE):
             part = wanted[start : start + AT_ONCE]
             size = next(size for size in self._SIZES if len(part) <= size)

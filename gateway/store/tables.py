@@ -78,7 +78,9 @@ def _written(value: datetime | None) -> str | None:
         return None
     if value.tzinfo is None:
         raise ValueError("a moment without a zone")
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    if value.tzinfo is not UTC:
+        value = value.astimezone(UTC)
+    return value.isoformat(" ", "microseconds").removesuffix("+00:00")
 
 
 def _read(text: str | None) -> datetime | None:
@@ -206,7 +208,7 @@ journal = Table(
     Column("turn", Integer, nullable=False),  # how often it was taken over: fences out who had it
     Column("deserted", Boolean, nullable=False),  # its client went away before the answer
     Column("asked", Text),  # sealed
-    Column("answer", Text),  # sealed; only with an Idempotency-Key
+    Column("answer", Text),  # sealed; once answered, only with an Idempotency-Key
     Column("began_at", UTCDateTime, nullable=False),
     Column("ended_at", UTCDateTime),
     Column("number", BigInteger),  # only ever larger: a state that has lost some is an older one

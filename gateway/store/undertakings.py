@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -47,7 +48,7 @@ from gateway.store.journal_states import (
     UNSENT,
     UNSETTLED,
 )
-from gateway.store.ledger import Ledger, Owner, are_brief, are_long
+from gateway.store.ledger import Ledger, Owner, are_few, are_long
 from gateway.store.statements import FEW, Asked, Rows, Steps, Work, changed, rows_of
 from gateway.store.store import Store
 from gateway.store.tables import (
@@ -205,10 +206,11 @@ class Undertakings:
         if any(map(_may_be_anothers, point.settled)):
             locks |= {f"claims {one.owner}"}
         steps = self._steps(one, point)
-        texts = (one.asked if point.begins else None, steps and steps["given"])
-        brief = sum(len(text) for text in texts if text) <= _SHORT and are_brief(point.records)
-        brief = brief and len(point.names) <= FEW
+        size = len(one.asked) if point.begins and one.asked else 0
+        size += len(steps["given"]) if steps else 0
         is_long = are_long(point.records)
+        brief = not is_long and size <= _SHORT and len(point.names) <= FEW
+        brief = brief and are_few(point.records)
         work = Work(lambda: self._kept(one, point, steps), locks, brief, is_long)
         await self._store.carried_out(work)
 
@@ -259,9 +261,9 @@ class Undertakings:
         return {"undertaking": one.id, "number": number, "given": sealed}
 
     def _begin(self, one: Undertaken) -> Steps[None]:
-        row = {name: getattr(one, name) for name in asks.OF_A_NEW_ONE} | one.owner._asdict()
-        asked = self._sealed(one, "asked", one.asked) if one.asked is not None else None
-        if not (yield asks.BEGIN.of({**row, "asked": asked})):
+        row = dict(zip(asks.OF_A_NEW_ONE, _of_a_new_one(one), strict=True)) | one.owner._asdict()
+        row["asked"] = self._sealed(one, "asked", one.asked) if one.asked is not None else None
+        if not (yield asks.BEGIN.of(row)):
             raise AlreadyBegun
 
     def _fence(self, one: Undertaken, point: Point) -> Steps[None]:
@@ -302,12 +304,13 @@ class Undertakings:
         Of those that are done, and no others: one that was taken again is still needed whole.
         """
         now = self._store.clock()
-        those = [{"its": id_, "state": ANSWERED, "ended_at": now, "asked": None} for id_ in ids]
+        those = [{"its": id_, "state": ANSWERED, "ended_at": now} for id_ in ids]
 
         def answered() -> Steps[None]:
             closed = yield asks.CLOSE.of(*those)
-            if closed:
-                yield asks.DROP_STEPS.of(*({"its": id_} for (id_,) in closed))
+            if whole := [{"its": id_} for id_, asked in closed if asked is not None]:
+                yield asks.DROP_ASKED.of(*whole)
+                yield asks.DROP_STEPS.of(*whole)
 
         work = Work(answered, is_brief=len(ids) <= FEW)
         await self._store.carried_out(work, within=NOTED_WITHIN)
@@ -327,8 +330,12 @@ class Undertakings:
         that it names too, and the answers of those alone that may be answered again.
         """
         plain, sharing = asks.OPEN_ONES if one.idempotency is None else asks.OPEN_ONES_OR_NAMED
-        its = {name: getattr(one, name) for name in ("key_id", "fingerprint", "idempotency")}
-        its |= one.owner._asdict()
+        its = {
+            **one.owner._asdict(),
+            "key_id": one.key_id,
+            "fingerprint": one.fingerprint,
+            "idempotency": one.idempotency,
+        }
 
         def looked_up() -> Steps[tuple[Rows, Rows]]:
             if not one.subjects:
@@ -524,6 +531,11 @@ _SHORT = 256 * 1024
 """Characters up to which a text is put into the state as a part of a brief work."""
 
 
+_of_a_new_one = attrgetter(*asks.OF_A_NEW_ONE)
+_of_a_write = attrgetter(*asks.OF_A_WRITE)
+_of_an_outcome = attrgetter(*asks.OF_AN_OUTCOME)
+
+
 def _refuse_frozen(owner: Owner) -> Steps[None]:
     if (yield asks.FROZEN.of(owner._asdict())):
         raise Frozen
@@ -565,12 +577,12 @@ def _alike(one: Undertaken, write: Write) -> Any:
 
 def _entered(one: Undertaken, write: Write) -> Mapping[str, Any]:
     """Also one that did not happen, and is sent again."""
-    values = {name: getattr(write, name) for name in asks.OF_A_WRITE}
-    return {"undertaking": one.id, "number": write.number, **one.owner._asdict(), **values}
+    values = dict(zip(asks.OF_A_WRITE, _of_a_write(write), strict=True)) | one.owner._asdict()
+    return {**values, "undertaking": one.id, "number": write.number}
 
 
 def _outcome(write: Write) -> Mapping[str, Any]:
-    return {name: getattr(write, name) for name in asks.OF_AN_OUTCOME}
+    return dict(zip(asks.OF_AN_OUTCOME, _of_an_outcome(write), strict=True))
 
 
 def _undertaken(row: Any) -> Undertaken:

@@ -33,6 +33,7 @@ from gateway.store.undertakings import (
     ANSWERED,
     DONE,
     HAPPENED,
+    RUNNING,
     UNDONE,
     BeingChecked,
     Frozen,
@@ -191,6 +192,25 @@ async def test_the_audit_trail_outlives_what_is_forgotten(state: State) -> None:
                 for table in (journal, writes, acts)
             ]
         assert counts == [3, 3, 2]
+
+
+async def test_what_is_sealed_goes_when_the_answer_has_come(state: State) -> None:
+    """Also of one that was finished without its client, and so is kept whole until then."""
+    async with open_store(state) as store:
+        rows = Undertakings(store, Ledger(store))
+        steps = Point(begins=True, steps=(0, "[]"), enters=sent())
+        for id_ in ("whole", "told", "left"):
+            await rows.keep(replace(begun(id_), asked="{}"), steps)
+        await rows.keep(begun("whole"), Point(changes={"state": DONE, "answer": None}))
+        await rows.keep(begun("told"), Point(changes={"state": DONE, "answer": "x"}, drops=True))
+        await rows.answered(["whole", "told", "left"])
+        found = [one for id_ in ("whole", "told", "left") if (one := await rows.read(id_))]
+        assert [(one.state, one.asked, one.answer) for one in found] == [
+            (ANSWERED, None, None),
+            (ANSWERED, None, None),
+            (RUNNING, "{}", None),
+        ]
+        assert [await rows.given(one) for one in found] == [[], [], ["[]"]]
 
 
 def test_only_retention_deletes_from_the_audit_trail() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from gateway.settings import State
 from gateway.store import Ledger, Owner, StoreUnavailable, open_store
@@ -31,3 +32,14 @@ async def test_what_cannot_be_looked_up_is_told(sqlite: State) -> None:
         file.write_bytes(b"no database " * 4096)
         with pytest.raises(StoreUnavailable, match="file is not a database"):
             await ledger.recall(ACME, "recipient", "R-1")
+
+
+async def test_what_was_prepared_outlives_a_change_of_its_table(postgres: State) -> None:
+    """Another process may bring the tables up to date while this one runs."""
+    async with open_store(postgres) as store:
+        await keep(store, ACME, {"R-1": "R-2"})
+        for kind in ("varchar(99)", "text"):
+            assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+            async with store.write() as connection:
+                await connection.execute(text(f"ALTER TABLE ids ALTER current_id TYPE {kind}"))
+        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
