@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import socket
 import ssl
@@ -17,6 +16,7 @@ from aiohttp.http import HttpProcessingError
 
 from gateway import large, wire
 from gateway.clock import Sighting, sighting
+from gateway.folded import Folded
 from gateway.signing import Pair, signed_headers
 from mappings.unchanging import unchanging
 
@@ -63,7 +63,7 @@ class Turn(Protocol):
 class Answered:
     status: int
     headers: CIMultiDictProxy[str]
-    body: bytes
+    body: bytes | Folded
     seen: Sighting | None
 
 
@@ -115,7 +115,7 @@ class Attempt(SentOnce):
     method: str
     path: str
     signed: str
-    body: bytes
+    body: bytes | Folded
     wall: Callable[[], float]
     correction: float
     came: Callable[[int], None]
@@ -165,7 +165,7 @@ class SignedRequest(aiohttp.ClientRequest):
 
 async def _body(
     headers: CIMultiDictProxy[str], content: StreamReader, most: int, came: Callable[[int], None]
-) -> bytes:
+) -> bytes | Folded:
     declared = size = int(headers.get("Content-Length", 0))
     if size <= most and content.is_eof():  # all of it came with its head, as of most answers
         body = content.read_nowait()
@@ -173,24 +173,27 @@ async def _body(
             raise Lost(f"an answer of more than {most} bytes")
         came(len(body))
         return _decoded(body, headers.get("Content-Encoding", "identity"), most)
-    whole = io.BytesIO()
+    whole = Folded()
     if size <= most:
         size = 0
         while part := await content.readany():
-            whole.write(part)
             came(len(part))
+            await whole.add(part)
             if (size := size + len(part)) > most:
                 break
             if size > wire.LARGE or declared > wire.LARGE:
                 large.told("answered", size, declared)
     if size > most:
         raise Lost(f"an answer of more than {most} bytes")
-    return _decoded(whole.getvalue(), headers.get("Content-Encoding", "identity"), most)
+    encoding = headers.get("Content-Encoding", "identity")
+    if len(whole) > wire.LARGE and _is_plain(encoding):
+        return whole
+    return _decoded(bytes(whole), encoding, most)
 
 
 def _decoded(body: bytes, encoding: str, most: int) -> bytes:
     """Not left to aiohttp, which takes a cut-off gzip for a whole one."""
-    if encoding.strip().lower() == "identity" or not body:
+    if _is_plain(encoding) or not body:
         return body
     if encoding.strip().lower() not in ("gzip", "deflate"):
         raise Lost("an answer in an encoding that was not asked for")
@@ -202,6 +205,10 @@ def _decoded(body: bytes, encoding: str, most: int) -> bytes:
     if not inflate.eof or inflate.unused_data or len(decoded) > most:
         raise Lost("an answer that cannot be decoded")
     return decoded
+
+
+def _is_plain(encoding: str) -> bool:
+    return encoding.strip().lower() == "identity"
 
 
 def _unconnected(error: aiohttp.ClientConnectorError) -> str:

@@ -16,15 +16,13 @@ from yarl import URL
 
 from gateway import large
 from gateway.attempt import Answered, Attempt, Unfit, lost_by
+from gateway.folded import WINDOW, Folded, windows_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from aiohttp.client_proto import ResponseHandler
     from aiohttp.connector import Connection
-
-SLICE = 64 * 1024
-"""Bytes of a body that are handed to the connection at once: TLS encrypts them then and there."""
 
 
 class Origin:
@@ -86,8 +84,8 @@ class Origin:
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("closed before anything was written")
         head = self._head(attempt, headers)
-        if len(attempt.body) <= SLICE:
-            transport.write(head + attempt.body)
+        if len(attempt.body) <= WINDOW:
+            transport.write(head + bytes(attempt.body))
             return await _answered(protocol, attempt, most)
         transport.write(head)
         async with _written(protocol, attempt.body):
@@ -104,7 +102,7 @@ class Origin:
 
 
 @asynccontextmanager
-async def _written(protocol: ResponseHandler, body: bytes) -> AsyncIterator[None]:
+async def _written(protocol: ResponseHandler, body: bytes | Folded) -> AsyncIterator[None]:
     """Has a large body sent, a slice after the other, while the answer is waited for."""
     writing = asyncio.ensure_future(_write(protocol, body))
     try:
@@ -116,11 +114,12 @@ async def _written(protocol: ResponseHandler, body: bytes) -> AsyncIterator[None
         await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _write(protocol: ResponseHandler, body: bytes) -> None:
-    writer, view = StreamWriter(protocol, asyncio.get_running_loop()), memoryview(body)
-    for start in range(0, len(body), SLICE):
-        await writer.write(view[start : start + SLICE])
-        large.told("sends", min(start + SLICE, len(body)), len(body))
+async def _write(protocol: ResponseHandler, body: bytes | Folded) -> None:
+    writer, went = StreamWriter(protocol, asyncio.get_running_loop()), 0
+    for window in windows_of(body):
+        await writer.write(window)
+        went += len(window)
+        large.told("sends", went, len(body))
         await asyncio.sleep(0)  # others are to be served meanwhile
 
 

@@ -250,8 +250,9 @@ class Handler:
         takes = operation.takes is not None
         data = await incoming.whole(request, self._most, stay, self._pace) if takes else b""
         visit.data = data if self._recorder.is_on else b""
-        asked = await self._wording.asked(request, visit, matched.ids, data)
+        read = await self._wording.read(request, visit, data)
         del data  # what follows may take long, and it may be large
+        asked = await self._wording.asked(request, visit, matched.ids, read)
         if visit.caller:
             await stay.begin(visit.caller.key.who)
         return await self._translated(request, visit, operation, asked)
@@ -269,7 +270,8 @@ class Handler:
             visit.over = sent.over
             return sent.carried
         try:
-            asked = await self._wording.asked(request, visit, ids, data)
+            read = await self._wording.read(request, visit, data)
+            asked = await self._wording.asked(request, visit, ids, read)
             return await self._translated(request, visit, came.operation, asked)
         except Failure as failure:
             if carried := await self._forwarding.instead(came, failure):
@@ -308,7 +310,8 @@ class Handler:
     ) -> Came:
         """The request as it came, and as flows would have it, where it can be read at all."""
         try:
-            asked = await self._wording.asked(request, visit, ids, data)
+            read = await self._wording.read(request, visit, data)
+            asked = await self._wording.asked(request, visit, ids, read)
         except Invalid:
             digest = sha256(data).hexdigest()
             asked = Request(self._clock(), token(), ids, body={"unread": digest})

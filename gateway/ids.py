@@ -6,16 +6,20 @@ object is called may be imported later. A stand-in is recorded before it is hand
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from cachetools import LRUCache
 
+from gateway.aside import aside_if
 from gateway.lately import Lately
 from gateway.store import Store
 from gateway.store.id_rows import Collision, current_ids, keep, legacy_ids
 from gateway.store.ledger import Owner
 from mappings.ids import needs_stand_in, stand_in
+
+FEW = 100
+"""Stand-ins that are made while others wait."""
 
 _KEPT = 200_000
 _SECONDS = 60
@@ -72,12 +76,8 @@ class Ids:
                 missing.add(id_)
         if missing:
             found = await legacy_ids(self._store, owner, missing)
-            new: dict[str, str] = {}
-            for id_ in missing - found.keys():
-                if needs_stand_in(wanted[id_], id_, self._mode):
-                    name = stand_in(self._key, owner.merchant, id_)
-                    if new.setdefault(name, id_) != id_:
-                        raise Collision(name)
+            unnamed = {id_: wanted[id_] for id_ in missing - found.keys()}
+            new = await aside_if(len(unnamed) > FEW, self._made, owner, unnamed)
             if later is None:
                 await keep(self._store, owner, new)
             else:
@@ -87,6 +87,16 @@ class Ids:
             for id_ in settled if keeps else ():
                 self._legacy.put((owner, id_), known.get(id_, id_))
         return {id_: name for id_, name in known.items() if name != id_}
+
+    def _made(self, owner: Owner, those: Mapping[str, str]) -> dict[str, str]:
+        """The stand-ins of those that need one: legacy id to current id; ``those`` are kinds, by id."""
+        new: dict[str, str] = {}
+        for id_, kind in those.items():
+            if needs_stand_in(kind, id_, self._mode):
+                name = stand_in(self._key, owner.merchant, id_)
+                if new.setdefault(name, id_) != id_:
+                    raise Collision(name)
+        return new
 
     async def legacy_of(
         self,

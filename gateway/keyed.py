@@ -24,7 +24,7 @@ class Keyed:
         """Of a text in parts: a large one need not be copied."""
         return self.hexdigest_of(parts)
 
-    def hexdigest_of(self, parts: Iterable[bytes]) -> str:
+    def hexdigest_of(self, parts: Iterable[bytes | memoryview]) -> str:
         """The same, of parts that are not all in hand."""
         inner, outer = self._inner.copy(), self._outer.copy()
         for part in parts:

@@ -24,6 +24,7 @@ import structlog
 from cachetools import LRUCache, TTLCache
 
 from gateway.asking import Asking
+from gateway.folded import Folded
 from gateway.logs import told
 from gateway.signing import Pair
 from gateway.store import StoreUnavailable
@@ -287,7 +288,7 @@ class Replied(Protocol):
     def status(self) -> int: ...
 
     @property
-    def body(self) -> bytes: ...
+    def body(self) -> bytes | Folded: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +322,7 @@ async def look(upstream: Sends, environment: str, pair: Pair) -> Sight:
     if reply.status != 200:
         return Sight("unreachable", why=f"the service answered {reply.status}")
     try:
-        found = [str(recipient["id"]) for recipient in json.loads(reply.body)["recipients"]]
+        found = [str(recipient["id"]) for recipient in json.loads(bytes(reply.body))["recipients"]]
     except (ValueError, KeyError, TypeError):
         return Sight("unreachable", why="the answer cannot be read")
     return Sight("accepted", tuple(found))

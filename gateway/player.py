@@ -18,6 +18,7 @@ import structlog
 from gateway import large, outgoing, wire
 from gateway.aside import aside, aside_if
 from gateway.call_targets import Targets
+from gateway.folded import Folded
 from gateway.inferred import InferredOperations
 from gateway.journal import Course
 from gateway.kept import Kept
@@ -368,10 +369,13 @@ class Player:
         raise await aside_if(caller.is_long, self._refused, call, endpoint, reply, body or {})
 
     async def _send(self, call: Call, endpoint: Endpoint, caller: Caller) -> Reply:
-        body = None
+        body: bytes | Folded | None = None
         if call.body is not None:
             own = self._spelling.outward(endpoint.takes, call.body)
-            body = await aside(wire.write, own) if caller.is_long else wire.write(own)
+            if wire.has_rows(own):
+                body = await aside(wire.fold, own)
+            else:
+                body = await aside_if(caller.is_long, wire.write, own)
             _tell(caller, "sends", call, body)
         began = asyncio.get_running_loop().time()
         caller.calls += 1
@@ -417,7 +421,9 @@ class Player:
         }
 
 
-def _tell(caller: Caller, step: Literal["sends", "answered"], call: Call, body: bytes) -> None:
+def _tell(
+    caller: Caller, step: Literal["sends", "answered"], call: Call, body: bytes | Folded
+) -> None:
     """Of what takes long, how far it is; the many short reads of a large request are not told."""
     if caller.is_long and (not call.reads or len(body) > wire.LARGE):
         called = f"{call.method} {endpoint_of(call.method, call.path).path}"
@@ -439,7 +445,7 @@ def _thrown(flow: Generator[Step, Any, Any], failure: Failure) -> tuple[Step | N
         return None, stop.value
 
 
-def _readable(data: bytes) -> dict[str, JSON] | None:
+def _readable(data: bytes | Folded) -> dict[str, JSON] | None:
     try:
         body = wire.read(data, wire.LONG)
     except wire.Unreadable:

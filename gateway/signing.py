@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from gateway.folded import Folded, windows_of
 from gateway.keyed import Keyed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gateway.settings import CurrentWords
 
 Form = Literal["path", "path-and-query"]
@@ -39,13 +42,27 @@ def signed_text(stamp: int, method: str, target: str, body: bytes) -> bytes:
     return _head(stamp, method, target) + body + b"\n"
 
 
-def signature(keyed: Keyed, stamp: int, method: str, target: str, body: bytes) -> str:
-    # signed_text in pieces: a body may be large, and need not be copied to be signed.
-    return keyed.hexdigest(_head(stamp, method, target), body, b"\n")
+def signature(keyed: Keyed, stamp: int, method: str, target: str, body: bytes | Folded) -> str:
+    return keyed.hexdigest_of(_signed_parts(stamp, method, target, body))
+
+
+def _signed_parts(
+    stamp: int, method: str, target: str, body: bytes | Folded
+) -> Iterator[bytes | memoryview]:
+    """``signed_text`` in pieces: a body may be large, and need not be in hand to be signed."""
+    yield _head(stamp, method, target)
+    yield from windows_of(body)
+    yield b"\n"
 
 
 def signed_headers(
-    pair: Pair, words: CurrentWords, *, stamp: int, method: str, target: str, body: bytes
+    pair: Pair,
+    words: CurrentWords,
+    *,
+    stamp: int,
+    method: str,
+    target: str,
+    body: bytes | Folded,
 ) -> dict[str, str]:
     """The two headers that authenticate a request, in the service's words."""
     signed = signature(pair.keyed, stamp, method, target, body)

@@ -19,6 +19,9 @@ _PACKED = "z"
 
 _QUICKLY = 1
 
+_STEP = 3 * 64 * 1024
+"""Bytes that base64 is made of at a time: three of them are four characters, with nothing left over."""
+
 
 def of(value: JSON) -> str:
     parts = wire.parts(value)
@@ -48,4 +51,15 @@ def _packed(parts: Iterable[bytes]) -> str:
     for part in parts:
         packed.write(packing.compress(part))
     packed.write(packing.flush())
-    return _PACKED + base64.b64encode(packed.getbuffer()).decode()
+    return in_base64(_PACKED, packed.getbuffer())
+
+
+def in_base64(before: str, data: bytes | memoryview) -> str:
+    """The data in base64, after what stands before it: of what is long in steps, with no copy too many."""
+    if len(data) <= _STEP:
+        return before + base64.b64encode(data).decode()
+    text, left = io.BytesIO(), memoryview(data)
+    text.write(before.encode())
+    for start in range(0, len(left), _STEP):
+        text.write(base64.b64encode(left[start : start + _STEP]))
+    return text.getvalue().decode()

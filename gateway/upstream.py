@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from multidict import CIMultiDictProxy
 
+    from gateway.folded import Folded
     from gateway.settings import Settings
 
 
@@ -71,13 +72,13 @@ log = structlog.get_logger()
 class Reply:
     """What the service answered, whatever its status; ``headers`` in any case.
 
-    ``body`` is decoded where it came compressed. ``seconds`` is how long the call took with all
+    ``body`` is decoded where it came compressed, and folded where it is large. ``seconds`` is how long the call took with all
     its ``attempts``, the times that it was sent.
     """
 
     status: int
     headers: CIMultiDictProxy[str]
-    body: bytes
+    body: bytes | Folded
     seconds: float
     attempts: int
 
@@ -129,7 +130,7 @@ class _Call:
     pair: Pair
     method: str
     target: str
-    body: bytes
+    body: bytes | Folded
     request_id: str
     write: bool
     may_repeat: bool
@@ -176,7 +177,7 @@ class Upstream:
         pair: Pair,
         method: str,
         target: str,
-        body: bytes | None,
+        body: bytes | Folded | None,
         *,
         request_id: str,
         write: bool,

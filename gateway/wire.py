@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 import simplejson
 
+from gateway.folded import Folded, windows_of
 from mappings.rows import SLICE, Each, Packed, Rows
 
 LARGE = 256 * 1024
@@ -67,7 +68,7 @@ class Number(Decimal):
         return type(self), (self._text,)
 
 
-def read(data: bytes, packs: Collection[str] = ()) -> Any:
+def read(data: bytes | Folded, packs: Collection[str] = ()) -> Any:
     """The value of one JSON text, UTF-8 with or without a byte order mark; raises Unreadable.
 
     Refused besides what is not JSON: an object with the same key twice, ``NaN`` and
@@ -79,7 +80,7 @@ def read(data: bytes, packs: Collection[str] = ()) -> Any:
             return _BySlices(data, packs).read()
         except _Odd:
             pass  # what is wrong with it is told by whoever reads all of it
-    reason, value = _read(data)
+    reason, value = _read(bytes(data))
     if reason:  # raised here and not where it was found: the cause's text holds the input
         raise Unreadable(reason)
     return value
@@ -102,6 +103,16 @@ def in_parts(value: Any) -> list[bytes]:
     if flaw := _flaw(value):
         raise TypeError(flaw)
     return [*_parts(value, _CHECKED)]
+
+
+def fold(value: Any) -> Folded:
+    """As ``write``, folded while it is made."""
+    if flaw := _flaw(value):
+        raise TypeError(flaw)
+    folded = Folded()
+    for part in _parts(value, _CHECKED):
+        folded.put(part)
+    return folded
 
 
 def parts(value: Any) -> Iterator[bytes]:
@@ -325,7 +336,6 @@ _ORDERED = _Manner(
 
 # A large text, a window of it at a time
 
-_WINDOW = 64 * 1024
 _HEADS = 3
 """How deep the objects are nested in which a long list is looked for."""
 
@@ -340,8 +350,9 @@ class _Odd(Exception):
 class _BySlices:
     """Reads an object of which the long lists are packed as they are read."""
 
-    def __init__(self, data: bytes, packs: Collection[str]) -> None:
-        self._data = memoryview(data)
+    def __init__(self, data: bytes | Folded, packs: Collection[str]) -> None:
+        self._size = len(data)
+        self._windows = windows_of(data)
         self._packs = packs
         self._decoded = 0
         self._decoder = getincrementaldecoder("utf-8")()
@@ -479,20 +490,21 @@ class _BySlices:
 
     @property
     def _has_more(self) -> bool:
-        return self._decoded < len(self._data)
+        return self._decoded < self._size
 
     def _more(self) -> None:
         """A window more of the text, or twice of what did not do."""
         if not self._has_more:
             raise _Odd
-        left = self._text[self._at :]
-        end = min(self._decoded + max(_WINDOW, len(left)), len(self._data))
-        try:
-            is_last = end == len(self._data)
-            new = self._decoder.decode(self._data[self._decoded : end], final=is_last)
-        except UnicodeDecodeError:
-            raise _Odd from None
-        self._text, self._at, self._decoded = left + new, 0, end
+        left, new = self._text[self._at :], ""
+        while self._has_more and (not new or len(new) < len(left)):
+            window = next(self._windows)
+            self._decoded += len(window)
+            try:
+                new += self._decoder.decode(window, final=not self._has_more)
+            except UnicodeDecodeError:
+                raise _Odd from None
+        self._text, self._at = left + new, 0
         self._may_be_halves = self._may_be_halves or "\\ud" in self._text or "\\uD" in self._text
 
 

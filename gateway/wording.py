@@ -59,17 +59,34 @@ class Wording:
         self._most = settings.limits.body_bytes
         self._clock = clock
 
-    async def asked(
-        self, request: web.BaseRequest, visit: Visit, ids: Mapping[str, str], data: bytes
-    ) -> Request:
-        """The request as flows have it, of its body's bytes; raises Invalid and Overlong."""
-        operation = cast("Operation", visit.operation)
+    async def read(
+        self, request: web.BaseRequest, visit: Visit, data: bytes
+    ) -> tuple[JSON, tuple[Problem, ...]]:
+        """A body's bytes as values, and what is wrong in them; raises Invalid and Overlong."""
+        takes = visit.operation.takes if visit.operation else None
+        if takes is None:
+            return None, ()
         encoding = request.headers.get("Content-Encoding", "")
-        query = incoming.path_and_query(request)[1]
-        body, problems = await self._body(data, encoding, visit)
+        body = await incoming.json_of(data, encoding, self._most, cast("Stay", visit.stay))
+        own, is_long = self._spelling.inward(takes, body), len(data) > wire.LARGE
+        found: tuple[JSON, tuple[Problem, ...]]
+        found = await aside_if(is_long, kinds.read, takes, own)
         if visit.caller:
-            visit.caller.is_long = wire.has_rows(body)
+            visit.caller.is_long = wire.has_rows(found[0])
             _tell(visit, "read", len(data), is_long=visit.caller.is_long)
+        return found
+
+    async def asked(
+        self,
+        request: web.BaseRequest,
+        visit: Visit,
+        ids: Mapping[str, str],
+        read: tuple[JSON, tuple[Problem, ...]],
+    ) -> Request:
+        """The request as flows have it; ``ids`` are its path's, and its body was ``read``."""
+        operation = cast("Operation", visit.operation)
+        query = incoming.path_and_query(request)[1]
+        body, problems = read
         names = await self._stood_for(visit, ids, body)
         return Request(
             now=self._clock(),
@@ -81,18 +98,6 @@ class Wording:
             problems=problems,
             keys=_keys(request, visit),
         )
-
-    async def _body(
-        self, data: bytes, encoding: str, visit: Visit
-    ) -> tuple[JSON, tuple[Problem, ...]]:
-        takes = visit.operation.takes if visit.operation else None
-        if takes is None:
-            return None, ()
-        body = await incoming.json_of(data, encoding, self._most, cast("Stay", visit.stay))
-        own = self._spelling.inward(takes, body)
-        if len(data) > wire.LARGE:
-            return await aside(kinds.read, takes, own)
-        return kinds.read(takes, own)
 
     async def _stood_for(self, visit: Visit, path: Mapping[str, str], body: JSON) -> dict[str, str]:
         """What the ids of a request stand for, where that is something else."""

@@ -131,15 +131,10 @@ def recipients_of(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
     Returns for each payment its recipient, as much as is known of it: at least the id. Raises
     Invalid for addresses that nobody or several have, and for recipients who cannot be paid.
     """
-    addresses: dict[str, None] = {}
-    named: list[str] = []
-    for sent in payments:
-        recipient = sent.recipient
-        if id_ := recipient.get("id"):
-            named.append(id_)
-        else:
-            addresses[recipient["email"]] = None
+    recipients = each(lambda sent: sent.recipient, payments)
+    addresses = dict.fromkeys(one["email"] for one in recipients if not one.get("id"))
     rows = yield from _looked_up(list(addresses))
+    named = (id_ for one in recipients if (id_ := one.get("id")))
     looked_up = (row["id"] for those in rows.values() for row in those)
     remembered = yield from facts_of_all(chain(named, looked_up))
     problems: list[Problem] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from mappings.grammar import JSON
@@ -59,8 +59,9 @@ def _characters(digest: bytes) -> str:
     return text
 
 
-TOGETHER = 1000
-"""How many texts of a large value are looked at together."""
+TOGETHER = 3000
+"""How many texts of a large value are looked at together: names that are made are kept as cheaply as
+may be where a thousand of them are kept at once."""
 
 
 def named_by_slices(shape: Any, value: JSON) -> Iterator[tuple[set[tuple[str, str]], set[str]]]:
@@ -68,7 +69,7 @@ def named_by_slices(shape: Any, value: JSON) -> Iterator[tuple[set[tuple[str, st
     for some in some_of(marked_texts(place_of(shape, IDS), value), TOGETHER):
         found = {(str(mark.kind), text) for mark, text in some if isinstance(mark, Id)}
         texts = (text for mark, text in some if isinstance(mark, Mentions))
-        mentioned = {id_ for text in texts for id_ in IN_TEXT.findall(text)}
+        mentioned = {id_ for text in texts for id_ in mentioned_in(text)}
         if found or mentioned:
             yield found, mentioned
 
@@ -81,7 +82,7 @@ def named_in(shape: Any, value: JSON) -> tuple[set[tuple[str, str]], set[str]]:
         if isinstance(mark, Id):
             found.add((mark.kind, text))
         elif isinstance(mark, Mentions):
-            mentioned.update(IN_TEXT.findall(text))
+            mentioned.update(mentioned_in(text))
     return found, mentioned
 
 
@@ -89,13 +90,20 @@ def with_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
     """A value of a shape, its ids spelled anew."""
 
     def spell(mark: Mark, text: str) -> str:
-        if isinstance(mark, Mentions):
-            return with_ids_in_text(text, names.get)
-        return names.get(text, text) if isinstance(mark, Id) else text
+        if isinstance(mark, Id):
+            return names.get(text, text)
+        return with_ids_in_text(text, names.get) if isinstance(mark, Mentions) else text
 
     return rewritten(place_of(shape, IDS), value, spell) if names else value
 
 
 def with_ids_in_text(text: str, name: Callable[[str], str | None]) -> str:
     """Free text, such as an error message, with the ids that are known spelled anew."""
+    if "-" not in text:  # as of most: to look for ids takes far longer
+        return text
     return IN_TEXT.sub(lambda found: name(found[0]) or found[0], text)
+
+
+def mentioned_in(text: str) -> Sequence[str]:
+    """What looks like an id in free text."""
+    return IN_TEXT.findall(text) if "-" in text else ()

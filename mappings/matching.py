@@ -53,6 +53,9 @@ def _ids_of(entry: Entry) -> tuple[JSON, ...]:
 
 
 def _is_first(payment: Payment, entry: Entry, currency: JSON) -> bool:
+    asked = entry.get("sourceAmount")
+    if asked and asked == payment.get("sourceAmount") and money.amount_of(asked) is not None:
+        return bool(recipient_id(payment) == entry["recipient"]["id"])  # as most are shown
     side, amount, of = next(_told(payment, currency), (None, None, None))
     is_its_currency = side == "source" or of in (None, entry.get("targetCurrency"))
     return is_its_currency and (side, recipient_id(payment), amount) == _pay_of(entry)

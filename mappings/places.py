@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from types import UnionType
 from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin, get_type_hints
 
@@ -81,11 +82,7 @@ def rewritten(
     if not isinstance(place, Object):
         return value
     if rename is None:
-        return value | {
-            name: rewritten(its, value[name], rewrite)
-            for name, its in place.marked
-            if name in value
-        }
+        return _in_fields(place, value, rewrite)
     named = [(rename(place, name), one) for name, one in value.items()]
     return {
         new: rewritten(place.fields.get(name), one, rewrite, rename)
@@ -93,43 +90,75 @@ def rewritten(
     }
 
 
-def marked_texts(place: Place | None, value: JSON) -> list[tuple[Mark, str]]:
-    """Every marked text in a value, with its mark."""
+def _in_fields(place: Object, value: dict[str, JSON], rewrite: Rewrite) -> dict[str, JSON]:
+    changed = value.copy()
+    for name, its in place.marked:
+        one = value.get(name)
+        if isinstance(its, Value) and isinstance(one, str):  # as most are: not one call more
+            changed[name] = rewrite(its.mark, one)
+        elif one is not None:
+            changed[name] = rewritten(its, one, rewrite)
+    return changed
+
+
+def marked_texts(place: Place | None, value: JSON) -> Iterator[tuple[Mark, str]]:
+    """Every marked text in a value, with its mark; of rows they are never all in hand."""
+    if place is None:
+        return iter(())
     found: list[tuple[Mark, str]] = []
-    if place is not None:
-        _collect(place, value, found)
-    return found
+    long: list[tuple[Place, Rows]] = []
+    _collect(place, value, found, long)
+    return chain(found, _in_rows(long)) if long else iter(found)
 
 
-def _collect(place: Place, value: JSON, found: list[tuple[Mark, str]]) -> None:
+def _in_rows(long: list[tuple[Place, Rows]]) -> Iterator[tuple[Mark, str]]:
+    for place, rows in long:
+        for some in rows.slices():
+            found: list[tuple[Mark, str]] = []
+            _collect(Items(place), some, found, long)
+            yield from found
+
+
+def _collect(
+    place: Place, value: JSON, found: list[tuple[Mark, str]], long: list[tuple[Place, Rows]]
+) -> None:
+    """Rows are not looked through, but put into ``long``."""
     # Not one generator in the other: every answer is looked through, and long lists take their time.
     if isinstance(place, Object):
         if isinstance(value, dict):
-            _collect_fields(place, value, found)
+            _collect_fields(place, value, found, long)
     elif isinstance(value, str):
         if isinstance(place, Value):
             found.append((place.mark, value))
-    elif isinstance(value, list | Rows | dict) and isinstance(place, Items | Map):
-        for its_place, one in _within(place, value):
-            if its_place is not None:
-                _collect(its_place, one, found)
+    elif isinstance(place, Items | Map):
+        if isinstance(value, list | dict):
+            for its_place, one in _within(place, value):
+                if its_place is not None:
+                    _collect(its_place, one, found, long)
+        elif isinstance(value, Rows) and place.item is not None:
+            long.append((place.item, value))
 
 
-def _collect_fields(place: Object, value: dict[str, JSON], found: list[tuple[Mark, str]]) -> None:
+def _collect_fields(
+    place: Object,
+    value: dict[str, JSON],
+    found: list[tuple[Mark, str]],
+    long: list[tuple[Place, Rows]],
+) -> None:
     for name, its in place.marked:
         one = value.get(name)
         if isinstance(its, Value):
             if isinstance(one, str):
                 found.append((its.mark, one))
         elif one is not None:
-            _collect(its, one, found)
+            _collect(its, one, found, long)
 
 
 def _within(
-    place: Items | Map, value: list[JSON] | Rows | dict[str, JSON]
+    place: Items | Map, value: list[JSON] | dict[str, JSON]
 ) -> Iterator[tuple[Place | None, JSON]]:
     """What is directly within a list or a map, with its place."""
-    if isinstance(value, list | Rows):
+    if isinstance(value, list):
         yield from ((place.item, one) for one in value)
     elif isinstance(place, Map):
         yield from ((place.name, name) for name in value)

@@ -51,6 +51,7 @@ async def service(refuses: dict[str, Any] | None = None) -> AsyncIterator[tuple[
 
     class Here(Service2000):
         counts = []  # noqa: RUF012 - each service has its own
+        barely = (1,)  # so that its summary is read
 
     Here.bodies, Here.refuses = bodies, refuses
     server = await asyncio.get_running_loop().create_server(Here, "127.0.0.1", 0)

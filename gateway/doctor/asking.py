@@ -181,7 +181,7 @@ class Asking:
 
 def _body(reply: Reply) -> Mapping[str, Any]:
     try:
-        body: Any = json.loads(reply.body)
+        body: Any = json.loads(bytes(reply.body))
     except ValueError:
         return {}
     return body if isinstance(body, Mapping) else {}

@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import os
 import secrets
-from binascii import b2a_base64
 from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.keyed import Keyed
 from gateway.store.errors import StoreUnavailable
+from gateway.texts import in_base64
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -75,8 +75,8 @@ class EncryptionKeys:
         """``<key id>:<base64 of nonce and ciphertext>``, by the newest key unless told."""
         key_id = key_id or self.newest
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = self._ciphers[key_id].encrypt(nonce, text.encode(), _identity(key_id, place))
-        return f"{key_id}:{b2a_base64(nonce + sealed, newline=False).decode()}"
+        both = nonce + self._ciphers[key_id].encrypt(nonce, text.encode(), _identity(key_id, place))
+        return in_base64(f"{key_id}:", both)
 
     def unseal(self, sealed: str, place: Place) -> str:
         """The text; StoreUnavailable where no key opens it in this place."""

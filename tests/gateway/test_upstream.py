@@ -15,9 +15,11 @@ from structlog.testing import capture_logs
 
 from gateway.attempt import Attempt
 from gateway.clock import Clock
+from gateway.folded import Folded
 from gateway.settings import CurrentWords, Settings
 from gateway.signing import Pair, signature
 from gateway.upstream import Deadline, Upstream, open_upstream
+from gateway.wire import LARGE
 from mappings.grammar import Unknown, Unreachable
 
 PAIR = Pair("AK", "SK")
@@ -174,7 +176,7 @@ async def get(upstream: Upstream, target: str = "/v1/recipients/R-1"):
     return await upstream.send("live", PAIR, "GET", target, None, request_id="r", write=False)
 
 
-async def write(upstream: Upstream, method: str = "POST", body: bytes | None = b'{"a":1}'):
+async def write(upstream: Upstream, method: str = "POST", body: bytes | Folded | None = b'{"a":1}'):
     return await upstream.send(
         "live", PAIR, method, "/v1/batches/B-1", body, request_id="r", write=True
     )
@@ -247,9 +249,13 @@ async def test_a_prefix_of_base_url_is_sent_and_not_signed():
 
 async def test_a_large_body_is_sent_whole_and_signed():
     body = json.dumps({"a": "é" * 3_000_000}).encode()
+    folded = Folded()
+    for start in range(0, len(body), 100_000):
+        folded.put(body[start : start + 100_000])
     async with between(checks(), timeout_seconds=10) as (service, upstream):
         assert (await write(upstream, body=body)).status == 200
-    assert service.seen[0].body == body
+        assert (await write(upstream, body=folded)).status == 200
+    assert [one.body for one in service.seen] == [body, body]
 
 
 async def test_a_credential_brings_no_header_of_its_own_with_it():
@@ -527,6 +533,14 @@ async def test_a_compressed_answer_is_read_where_a_proxy_sends_one_all_the_same(
     body = {"gzip": gzip.compress, "Deflate": zlib.compress, "identity": bytes}[encoding](OK)
     async with between(always(http(body=body, Content_Encoding=encoding))) as (_, upstream):
         assert (await get(upstream)).body == OK
+
+
+async def test_a_large_answer_is_folded_and_is_the_same():
+    body = b'{"ok":true,"padding":"%b"}' % (b"x" * 2 * LARGE)
+    async with between(always(http(body=body))) as (_, upstream):
+        answered = (await get(upstream)).body
+    assert isinstance(answered, Folded)
+    assert bytes(answered) == body
 
 
 async def test_a_server_that_speaks_first_is_not_tried_for_ever():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import texts, wire
+from gateway.folded import Folded
 from gateway.wire import DEPTH, LARGE, LONG, Unreadable
 from mappings.rows import SLICE, Packed
 
@@ -40,9 +44,20 @@ def outcome(read: Callable[[], Any]) -> Any:
         return str(unreadable)
 
 
+def folded(data: bytes) -> Folded:
+    async def made() -> Folded:
+        text = Folded()
+        for start in range(0, len(data), 70_000):
+            await text.add(data[start : start + 70_000])
+        return text
+
+    return asyncio.run(made())
+
+
 def assert_the_same(data: bytes) -> Any:
     by_slices = outcome(lambda: wire.read(data, LONG))
     assert by_slices == outcome(lambda: wire.read(data))
+    assert by_slices == outcome(lambda: wire.read(folded(data), LONG))
     return by_slices
 
 
@@ -52,6 +67,7 @@ def test_what_is_read_by_slices_is_written_with_the_same_bytes() -> None:
     assert isinstance(read["payments"], Packed)
     assert wire.write(read) == data.encode()
     assert b"".join(wire.in_parts(read)) == data.encode()
+    assert bytes(wire.fold(read)) == data.encode()
     assert len(wire.in_parts(read)) > COUNT / SLICE
 
 
@@ -110,13 +126,21 @@ def test_it_does_not_matter_where_a_window_ends(padding: int, text: str) -> None
     data = json.dumps({"padding": "x" * padding, "payments": rows}, ensure_ascii=False).encode(
         errors="replace"
     )
-    assert wire.read(data, LONG) == wire.read(data)
+    assert wire.read(data, LONG) == wire.read(data) == wire.read(folded(data), LONG)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3 * 2**16, 3 * 2**16 + 1, 10**6])
+def test_base64_of_what_is_long_is_that_of_the_whole(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    for one in (data, memoryview(data)):
+        assert texts.in_base64("k:", one) == "k:" + base64.b64encode(data).decode()
 
 
 def test_what_is_no_json_is_not_written_from_rows_either() -> None:
     for odd in (1.5, {1: "a"}, b"bytes"):
-        with pytest.raises(TypeError):
-            wire.write({"payments": Packed([{}] * SLICE + [{"a": odd}])})
+        for write in (wire.write, wire.in_parts, wire.fold):
+            with pytest.raises(TypeError):
+                write({"payments": Packed([{}] * SLICE + [{"a": odd}])})
 
 
 def test_digests_are_made_of_the_same_bytes() -> None:

@@ -131,6 +131,11 @@ STEPS = [
     pytest.param(shown(), [*entries(named=True)[:-1], *entries()[-1:]], id="the last has none"),
     pytest.param([{**one, "sourceAmount": "1.00"} for one in shown()], entries(), id="amounts"),
     pytest.param(
+        [{**one, "sourceAmount": "much"} for one in shown()],
+        [{**one, "sourceAmount": "much"} for one in entries()],
+        id="no amounts",
+    ),
+    pytest.param(
         shown(),
         [
             {"recipient": one["recipient"], "targetAmount": one["sourceAmount"], "targetCurrency": "EUR"}
