@@ -57,7 +57,7 @@ async def on_one_page(question: Find, make: Make) -> list[Row] | None:
     except Refused as refused:
         if refused.status not in (400, 406):
             raise
-        return None
+        return await on_one_page(replace(question, narrow={}), make) if question.narrow else None
     is_all = part.pages is not None and part.pages <= FIRST
     return part.rows if is_all and part.records in (None, len(part.rows)) else None
 

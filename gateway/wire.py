@@ -278,7 +278,8 @@ def _number(text: str) -> Decimal:
     return number if str(number) == text else Number(text)
 
 
-_LEAVES = {str, int, bool, type(None), Decimal, Number, Packed, Each}
+_DECIMALS = {Decimal, Number}
+_LEAVES = _DECIMALS | {str, int, bool, type(None), Packed, Each}
 _READ_NESTS = {dict, list}
 _NESTS = _READ_NESTS | {tuple}
 _SHORT = _LEAVES - {Packed, Each} | {list, tuple}
@@ -288,10 +289,14 @@ _JSON = _LEAVES | _NESTS
 _inside = chain.from_iterable
 
 
+def _is_finite(value: Any) -> bool:
+    return type(value) not in _DECIMALS or bool(value.is_finite())
+
+
 def _flaw(value: Any) -> str:
     """What keeps a value from being written as JSON; empty where nothing does.
 
-    msgspec writes floats, bytes, dates and keys that are numbers without a word, and has no switch for it.
+    msgspec writes floats, bytes, dates, NaN and keys that are numbers without a word, and has no switch for it.
     All of a level at once and by the set of types, for that is several times faster than item by item.
     """
     level: list[Any] = [value]
@@ -299,6 +304,8 @@ def _flaw(value: Any) -> str:
         types = set(map(type, level))
         if odd := types - _JSON:
             return f"not a JSON value: {odd.pop().__name__}"
+        if types & _DECIMALS and not all(map(_is_finite, level)):
+            return "not a JSON value: a number that is none"
         if types <= _LEAVES:
             return ""
         dicts = [item for item in level if type(item) is dict]

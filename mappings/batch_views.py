@@ -178,9 +178,7 @@ class Filling:
     @property
     def amount(self) -> Decimal | None:
         """The sum of the source amounts; None where one is not known."""
-        if self._filled is not None:
-            return _sum_of(self._filled)
-        told = _sum_of(self._entries if self._told is None else self._told)
+        told = None if self._told is None else _sum_of(self._told)
         return _sum_of(self.payments) if told is None else told
 
 

@@ -553,7 +553,7 @@ async def test_what_is_forwarded_is_in_no_log_and_not_open_in_the_state(tmp_path
 async def test_a_legacy_service_that_is_silent_is_told_apart_from_the_current_one(
     tmp_path: Path,
 ) -> None:
-    sections = {"upstream": {"timeout_seconds": 1, "breaker_failures": 1}}
+    sections = {"upstream": {"timeout_seconds": 10, "breaker_failures": 1}}
     async with open_valley(tmp_path, apart=True, sections=sections) as here:
         await here.switch("forward")
         here.breaks_legacy("GET", "/v1/profile/balances", close="after")

@@ -104,7 +104,7 @@ async def test_a_request_that_comes_with_the_end_of_the_handshake_is_heard(
 async def test_connections_that_never_end_their_handshake_make_place(
     tmp_path: Path, authority: Authority
 ) -> None:
-    server, load = server_of(authority.pair("gateway")), {"connections": 16, "head_seconds": 0.5}
+    server, load = server_of(authority.pair("gateway")), {"connections": 16, "head_seconds": 5}
     async with recording() as recorder, AsyncExitStack() as stack:
         house = await stack.enter_async_context(
             open_signed(tmp_path, recorder.url, server=server, load=load)

@@ -2,7 +2,9 @@ import copy
 import json
 import pickle
 import sys
+from datetime import UTC, datetime
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 import simplejson
@@ -202,6 +204,10 @@ def test_reasons_hold_nothing_of_the_input():
         {None: 1},
         {1, 2},
         object(),
+        Decimal("NaN"),
+        {"a": [Decimal("-Infinity")]},
+        datetime(2026, 3, 1, tzinfo=UTC),
+        {"a": UUID(int=1)},
     ],
     ids=lambda value: type(value).__name__,
 )
