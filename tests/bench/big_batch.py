@@ -75,10 +75,6 @@ def made(count: int, number: int) -> bytes:
     return _bytes({"ok": True, "batch": _batch(count, number)})
 
 
-def made_barely(number: int) -> bytes:
-    return _bytes({"ok": True, "batch": {"id": BATCH_ID.format(number)}})
-
-
 @lru_cache(maxsize=2)
 def summary(count: int, number: int) -> bytes:
     payments = [_shown(one) for one in range(count)]
