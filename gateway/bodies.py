@@ -14,6 +14,7 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.payload import Payload
 
 from gateway import large
+from gateway.heads import head
 
 PART = 256 * 1024
 
@@ -47,11 +48,11 @@ class Whole(web.StreamResponse):
         if self._is_sent:
             return
         self._is_last = self._is_last or not request.keep_alive
-        head = self._head(request)
+        began = self._head(request)
         writer, transport = request.writer, request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("its client has gone")
-        whole = head if request.method == "HEAD" else head + self._data
+        whole = began if request.method == "HEAD" else began + self._data
         self._is_sent = True
         writer.output_size += len(whole)
         transport.write(whole)
@@ -62,20 +63,11 @@ class Whole(web.StreamResponse):
 
     def _head(self, request: web.BaseRequest) -> bytes:
         version = request.version
-        lines = [f"{name}: {value}" for name, value in self._fields.items()]
-        lines = [
-            f"HTTP/{version[0]}.{version[1]} {self.status} {_phrase(self.status)}",
-            *lines,
-            f"Content-Length: {len(self._data)}",
-            f"Date: {rfc822_formatted_time()}",
-        ]
+        more = {"Content-Length": str(len(self._data)), "Date": rfc822_formatted_time()}
         if self._is_last is (version == HttpVersion11):
-            lines.append(f"Connection: {'close' if self._is_last else 'keep-alive'}")
-        head = "\r\n".join([*lines, "", ""])
-        ends = len(lines) + 1
-        if head.count("\r") != ends or head.count("\n") != ends or "\0" in head:
-            raise ValueError("a header would be more than one")
-        return head.encode()
+            more["Connection"] = "close" if self._is_last else "keep-alive"
+        first = f"HTTP/{version[0]}.{version[1]} {self.status} {_phrase(self.status)}"
+        return head(first, self._fields, more)
 
 
 @cache

@@ -17,6 +17,7 @@ from yarl import URL
 from gateway import large
 from gateway.attempt import Answered, Attempt, Unfit, lost_by
 from gateway.folded import WINDOW, Folded, windows_of
+from gateway.heads import head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -37,7 +38,7 @@ class Origin:
         if session.connector is None:
             raise ValueError("the session is closed")
         self.path = address.raw_path.rstrip("/")
-        self._host = address.host_port_subcomponent
+        self._named = {"Host": f"{address.host_port_subcomponent}"}
         self._connector = session.connector
         self._timeout = session.timeout
         proxy = {"proxy": URL(way_out["proxy"])} if "proxy" in way_out else {}
@@ -83,22 +84,13 @@ class Origin:
         transport = protocol.transport
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("closed before anything was written")
-        head = self._head(attempt, headers)
+        began = head(f"{attempt.method} {attempt.path} HTTP/1.1", self._named, headers)
         if len(attempt.body) <= WINDOW:
-            transport.write(head + bytes(attempt.body))
+            transport.write(began + bytes(attempt.body))
             return await _answered(protocol, attempt, most)
-        transport.write(head)
+        transport.write(began)
         async with _written(protocol, attempt.body):
             return await _answered(protocol, attempt, most)
-
-    def _head(self, attempt: Attempt, headers: Mapping[str, str]) -> bytes:
-        lines = [f"{name}: {value}" for name, value in headers.items()]
-        lines = [f"{attempt.method} {attempt.path} HTTP/1.1", f"Host: {self._host}", *lines, "", ""]
-        head = "\r\n".join(lines)
-        ends = len(lines) - 1
-        if head.count("\r") != ends or head.count("\n") != ends or "\0" in head:
-            raise ValueError("a header would be more than one")
-        return head.encode()
 
 
 @asynccontextmanager

@@ -372,10 +372,12 @@ class Player:
         body: bytes | Folded | None = None
         if call.body is not None:
             own = self._spelling.outward(endpoint.takes, call.body)
-            if wire.has_rows(own):
+            if not caller.is_long:
+                body = wire.write(own)
+            elif wire.has_rows(own):
                 body = await aside(wire.fold, own)
             else:
-                body = await aside_if(caller.is_long, wire.write, own)
+                body = await aside(wire.write, own)
             _tell(caller, "sends", call, body)
         began = asyncio.get_running_loop().time()
         caller.calls += 1

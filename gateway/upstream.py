@@ -72,8 +72,8 @@ log = structlog.get_logger()
 class Reply:
     """What the service answered, whatever its status; ``headers`` in any case.
 
-    ``body`` is decoded where it came compressed, and folded where it is large. ``seconds`` is how long the call took with all
-    its ``attempts``, the times that it was sent.
+    ``body`` is decoded where it came compressed, and folded where it is large. ``seconds`` is how
+    long the call took with all its ``attempts``, the times that it was sent.
     """
 
     status: int

@@ -88,8 +88,7 @@ def read(data: bytes | Folded, packs: Collection[str] = ()) -> Any:
 
 def write(value: Any) -> bytes:
     """Compact JSON, UTF-8 and not escaped; raises TypeError for what is not JSON (a float)."""
-    if flaw := _flaw(value):
-        raise TypeError(flaw)
+    _check(value)
     return _whole(value, _CHECKED)
 
 
@@ -100,15 +99,13 @@ def again(value: Any) -> bytes:
 
 def in_parts(value: Any) -> list[bytes]:
     """As ``write``, not put together: of a large value that would be one more of it."""
-    if flaw := _flaw(value):
-        raise TypeError(flaw)
+    _check(value)
     return [*_parts(value, _CHECKED)]
 
 
 def fold(value: Any) -> Folded:
     """As ``write``, folded while it is made."""
-    if flaw := _flaw(value):
-        raise TypeError(flaw)
+    _check(value)
     folded = Folded()
     for part in _parts(value, _CHECKED):
         folded.put(part)
@@ -147,8 +144,8 @@ def _sliced(value: Any, manner: _Manner) -> Iterator[bytes]:
         comma = b""
         yield b"["
         for some in value.slices():
-            if manner.checks and (flaw := _flaw(some)):
-                raise TypeError(flaw)
+            if manner.checks:
+                _check(some)
             yield comma + encoder.encode(some)[1:-1]
             comma = b","
         yield b"]"
@@ -287,6 +284,12 @@ _SHORT = _LEAVES - {Packed, Each} | {list, tuple}
 _JSON = _LEAVES | _NESTS
 
 _inside = chain.from_iterable
+
+
+def _check(value: Any) -> None:
+    """Raises TypeError."""
+    if flaw := _flaw(value):
+        raise TypeError(flaw)
 
 
 def _is_finite(value: Any) -> bool:

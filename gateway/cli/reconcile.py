@@ -128,6 +128,8 @@ async def _compared(
 
 
 async def _left_out(reconciler: Reconciler, merchants: frozenset[str]) -> list[Owner]:
+    if not merchants:
+        return []
     its = [one for one in await reconciler.owners() if one.merchant in merchants]
     if unknown := merchants - {one.merchant for one in its}:
         raise Mistake(f"there is no merchant {min(unknown)}; `keys list` shows what there is")
