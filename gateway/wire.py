@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import io
 from codecs import BOM_UTF8, getincrementaldecoder
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from decimal import Decimal
-from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -240,17 +239,14 @@ def _strictly(data: bytes) -> tuple[str, Any]:
 
 def _is_deeper(value: Any, most: int) -> bool:
     """Whether what was read is nested deeper: its values are JSON's."""
-    level = [value] if type(value) in _READ_NESTS else []
-    for _ in range(most):
-        level = [
-            one
-            for outer in level
-            for one in (outer.values() if type(outer) is dict else outer)
-            if type(one) in _READ_NESTS
-        ]
-        if not level:
-            return False
-    return bool(level)
+    if type(value) not in _READ_NESTS:
+        return False
+    if not most:
+        return True
+    for one in value.values() if type(value) is dict else value:
+        if type(one) in _READ_NESTS and _is_deeper(one, most - 1):
+            return True
+    return False
 
 
 class _Twice(Exception):
@@ -276,49 +272,49 @@ def _number(text: str) -> Decimal:
 
 
 _DECIMALS = {Decimal, Number}
-_LEAVES = _DECIMALS | {str, int, bool, type(None), Packed, Each}
+_SIMPLE = {str, int, bool, type(None)}
+_PLAIN = _SIMPLE | {Packed, Each}
+"""Of values that are what they are: nothing is to be looked for in them before they are written."""
 _READ_NESTS = {dict, list}
 _NESTS = _READ_NESTS | {tuple}
-_SHORT = _LEAVES - {Packed, Each} | {list, tuple}
+_SHORT = _SIMPLE | _DECIMALS | {list, tuple}
 """Of values that have no Rows in them, as far as ``has_rows`` looks."""
-_JSON = _LEAVES | _NESTS
-
-_inside = chain.from_iterable
 
 
 def _check(value: Any) -> None:
     """Raises TypeError."""
-    if flaw := _flaw(value):
+    if flaw := _flaw((value,), DEPTH):
         raise TypeError(flaw)
 
 
-def _is_finite(value: Any) -> bool:
-    return type(value) not in _DECIMALS or bool(value.is_finite())
-
-
-def _flaw(value: Any) -> str:
-    """What keeps a value from being written as JSON; empty where nothing does.
+def _flaw(those: Iterable[Any], deep: int) -> str:
+    """What keeps values from being written as JSON; empty where nothing does.
 
     msgspec writes floats, bytes, dates, NaN and keys that are numbers without a word, and has no switch for it.
-    All of a level at once and by the set of types, for that is several times faster than item by item.
     """
-    level: list[Any] = [value]
-    for _ in range(DEPTH + 1):
-        types = set(map(type, level))
-        if odd := types - _JSON:
-            return f"not a JSON value: {odd.pop().__name__}"
-        if types & _DECIMALS and not all(map(_is_finite, level)):
+    for one in those:
+        kind = type(one)
+        if kind is str or kind in _PLAIN:  # nearly all are texts
+            continue
+        if kind in _NESTS:
+            if not deep:
+                return f"nested deeper than {DEPTH}"
+            if kind is dict and _odd_key(one):
+                return "a key that is not text"
+            if flaw := _flaw(one.values() if kind is dict else one, deep - 1):
+                return flaw
+        elif kind not in _DECIMALS:
+            return f"not a JSON value: {kind.__name__}"
+        elif not one.is_finite():
             return "not a JSON value: a number that is none"
-        if types <= _LEAVES:
-            return ""
-        dicts = [item for item in level if type(item) is dict]
-        if set(map(type, _inside(dicts))) - {str}:
-            return "a key that is not text"
-        below = [*_inside(map(dict.values, dicts))]
-        if types & {list, tuple}:
-            below += _inside(item for item in level if type(item) is list or type(item) is tuple)
-        level = below
-    return f"nested deeper than {DEPTH}"
+    return ""
+
+
+def _odd_key(value: dict[Any, Any]) -> bool:
+    for key in value:  # noqa: SIM110 - for any it would be a generator more
+        if type(key) is not str:
+            return True
+    return False
 
 
 _DECODER = simplejson.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
