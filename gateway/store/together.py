@@ -105,8 +105,11 @@ class Together:
         return made
 
     def _done_at_once(self, work: Work[Made]) -> Done[Made] | None:
-        with telling(self._where, self._note):
+        try:
             done = self._database.at_once(work)
+        except Exception:
+            with telling(self._where, self._note):  # entered by no reading that goes well
+                raise
         if done is not None:
             self.transactions += 1
             self.works += 1
