@@ -8,6 +8,7 @@ and on SQLite in another thread: it changes nothing but the database.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from operator import itemgetter
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Dialect, Integer, Select, Table, bindparam
+from sqlalchemy import JSON, ColumnElement, Dialect, Integer, Select, Table, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.types import TypeEngine
@@ -125,7 +126,7 @@ class Statement:
         binds = [compiled.binds[name] for name in names]
         taken = [one.type.dialect_impl(dialect).bind_processor(dialect) for one in binds]
         columns = columns or _columns(made)
-        given = [one.dialect_impl(dialect).result_processor(dialect, None) for one in columns]
+        given = [_read_by(one, dialect) for one in columns]
         return Worded(
             str(compiled),
             not isinstance(made, Select),
@@ -255,6 +256,17 @@ def _columns(made: Any) -> list[TypeEngine[Any]]:
     if isinstance(made, Select):
         return [column.type for column in made.selected_columns]
     return [column.type for column in made.exported_columns]
+
+
+def _read_by(column: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
+    """What makes a column's type of what a driver gives."""
+    by = column.dialect_impl(dialect).result_processor(dialect, None)
+    # asyncpg gives JSON as text: what reads it is set up on SQLAlchemy's own connections alone.
+    return by or (_read_json if isinstance(column, JSON) else None)
+
+
+def _read_json(raw: Any) -> Any:
+    return None if raw is None else json.loads(raw)
 
 
 def _those(converted: Sequence[Callable[[Any], Any] | None]) -> list[Converted]:
