@@ -85,6 +85,8 @@ class Came:
     @property
     def batches(self) -> Sequence[str]:
         """Those that it names, as the client spells them, where it is about batches."""
+        if not self.operation.path.startswith("/batches"):
+            return []
         if self.named:
             return self.named[:1]
         if self.operation.name != "delete_batches":

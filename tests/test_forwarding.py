@@ -298,6 +298,16 @@ async def test_a_batch_that_was_forwarded_stays_at_the_legacy_service(tmp_path: 
         assert [one["batches"] for one in told["begun_at_legacy"]] == [1]
 
 
+async def test_a_write_on_a_recipient_begins_no_batch(tmp_path: Path) -> None:
+    """Of batches there have to be none left before the legacy service can go."""
+    async with open_valley(tmp_path) as here:
+        await here.switch("forward")
+        recipient = await make_recipient(here.house)
+        await done(here.house, "PATCH", f"/recipients/{recipient}", {"status": "disabled"})
+        await done(here.house, "DELETE", f"/recipients/{recipient}")
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == []
+
+
 async def test_a_batch_that_was_translated_stays_at_the_current_service(tmp_path: Path) -> None:
     async with open_valley(tmp_path, apart=True) as here:
         recipient = await make_recipient(here.house)
