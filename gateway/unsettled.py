@@ -12,6 +12,7 @@ from gateway import texts
 from gateway.store import Ledger, Store
 from gateway.store.beats import WATCHED_SECONDS, beats
 from gateway.store.id_rows import current_ids, legacy_ids
+from gateway.store.journal_states import in_words
 from gateway.store.ledger import Owner
 from gateway.store.undertakings import (
     DID_NOT,
@@ -214,6 +215,12 @@ def what_to_do(one: Undertaken, write: Row) -> str:
             f"Where it cannot be carried on, finish by hand what `payout-gateway trace` shows to "
             f"be missing, and then `payout-gateway writes close {id_}`"
         )
+    if write.told:
+        return (
+            "nothing: a running gateway goes on from what was found out, where it has to read the "
+            "service as soon as it can. If that was wrong, say it anew with "
+            f"`payout-gateway writes settle {id_}`"
+        )
     told, where = _sought(one, write), "the service's dashboard"
     if one.operation.startswith(PASSED_ON):
         where = "the legacy service, which it was forwarded to,"
@@ -250,7 +257,9 @@ def _sought(one: Undertaken, write: Row) -> str:
 
 def _of(asked: Mapping[str, object]) -> str:
     payments = asked.get("payments")
-    return f" of {len(payments)} payments" if isinstance(payments, list) and payments else ""
+    if not isinstance(payments, list) or not payments:
+        return ""
+    return f" of {len(payments)} payment{'s' if len(payments) > 1 else ''}"
 
 
 # What an operator found out
@@ -287,7 +296,7 @@ async def tell(store: Store, named: str, word: Word) -> Unsettled:
     """Notes what an operator found out of a write; raises NotSettled."""
     one, write = await find(store, named)
     if write.state != SENT:
-        raise NotSettled(f"{named} is settled already: {write.state}")
+        raise NotSettled(f"{named} is settled already: {in_words(write.state)}")
     refuse_odd(write, word)
     left = {each.id: each for each in await unsettled_writes(store, only=one.id)}
     if (unsettled := left.get(write_id(one, write))) is None:

@@ -184,6 +184,7 @@ def _call(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
 
 def _outcome(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
     """What became of a write, and how that is known: an answer, a later look, or somebody's word."""
+    from gateway.store.journal_states import in_words
     from gateway.store.undertakings import DID_NOT, HAPPENED
 
     seconds = _seconds(write)
@@ -191,7 +192,7 @@ def _outcome(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
         outcome = f"{write.state} {write.status}" if write.status else write.state
         took = f" in {seconds} s" if seconds is not None else ""
         return f"{outcome}{took}{_word(write, one, acts)}"
-    outcome = "did not happen" if write.state == DID_NOT else "happened"
+    outcome = in_words(write.state)
     if write.told in (write.state, write.made) and write.told is not None:
         return f"{outcome} (said by {_by(write, one, acts)})"
     found = f" (found out after {seconds:.0f} s)" if seconds is not None else ""
@@ -202,13 +203,14 @@ def _word(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
     """What somebody said of a write that came out otherwise, or is not settled yet."""
     if write.told is None:
         return ""
-    from gateway.store.undertakings import DID_NOT
+    from gateway.store.journal_states import in_words
 
-    told = "did not happen" if write.told == DID_NOT else write.told
-    return f", {_by(write, one, acts)} said: {told}"
+    return f", {_by(write, one, acts)} said: {in_words(write.told)}"
 
 
 def _by(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
-    told = f"told: {write.told}"
+    from gateway.store.journal_states import in_words
+
+    told = f"told: {in_words(write.told or '')}"
     who = [act.by for act in acts if act.about == one.id and act.what == told]
     return ", ".join(dict.fromkeys(who)) or "an operator"

@@ -9,7 +9,7 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
-from gateway.cli.told import confirmed, document, json_option, moment
+from gateway.cli.told import Commands, confirmed, document, json_option, moment
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
-@click.group()
+@click.group(cls=Commands)
 def writes() -> None:
     """Writes that were sent and not answered."""
 
@@ -77,10 +77,17 @@ def _in_words(each: Unsettled) -> str:
         f"    of:          {one.owner}, {one.operation}, key {one.key_name}"
         + (f", {each.object}" if each.object else ""),
         f"    unsettled:   {each.why}",
-        *([f"    found out:   {write.told}"] if write.told else []),
+        *([f"    found out:   {_found(write.told)}"] if write.told else []),
         f"    what to do:  {each.to_do}",
     ]
     return "\n".join(lines)
+
+
+def _found(told: str) -> str:
+    from gateway.store.journal_states import in_words
+    from gateway.store.undertakings import TOLD
+
+    return in_words(told) if told in TOLD else f"made {told}"
 
 
 @writes.command("settle")

@@ -47,6 +47,7 @@ from gateway.store.journal_states import (
     UNDONE,
     UNSENT,
     UNSETTLED,
+    in_words,
 )
 from gateway.store.ledger import Ledger, Owner, are_few, are_long
 from gateway.store.statements import FEW, Asked, Rows, Steps, Work, changed, rows_of
@@ -478,7 +479,9 @@ class Undertakings:
                 update(writes).where(that, writes.c.state == SENT).values(told=told)
             )
             if done.rowcount == 1:
-                await note(self._store, connection, f"told: {told}", one.owner, about=one.id)
+                await note(
+                    self._store, connection, f"told: {in_words(told)}", one.owner, about=one.id
+                )
         return done.rowcount == 1
 
     async def told(self, ids: Sequence[str]) -> dict[str, Told]:

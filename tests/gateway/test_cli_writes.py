@@ -80,7 +80,7 @@ async def test_a_lost_create_is_listed_with_all_that_is_known_and_what_to_do(
         assert (one["method"], one["path"], one["object"]) == ("POST", "/batches", None)
         assert (one["state"], one["told"]) == ("sent", None)
         assert f"writes settle {one['write']} --made B-…" in one["what_to_do"]
-        assert "a batch of 1 payments that was made at about" in one["what_to_do"]
+        assert "a batch of 1 payment that was made at about" in one["what_to_do"]
         said = (await here.says("writes", "unsettled")).stdout
         for word in (one["write"], "POST /batches", "demo sandbox", "dashboard"):
             assert word in said
@@ -163,6 +163,7 @@ async def test_what_did_not_happen_is_sent_again_when_its_client_asks_again(tmp_
         traced = (await here.says("trace", write)).stdout
         assert f"POST /batches  did not happen (said by {operator()})" in traced
         assert ", did not happen\n" in traced, "of the request"
+        assert f"{operator()} told: did not happen: " in traced
         assert (await here.house.ask("POST", "/v1/batches", body)).status == 200
         assert here.service.created["batch"] == 1
 
@@ -198,6 +199,9 @@ async def test_a_change_that_was_told_to_have_happened_lets_its_flow_go_on(tmp_p
         await here.says(*SETTLE, write, "--happened", "--yes")
         await asyncio.sleep(2)
         assert not await is_settled(here), "without the recipient it cannot go on"
+        said = (await here.says("writes", "unsettled")).stdout
+        assert "found out:   happened" in said
+        assert "what to do:  nothing: a running gateway goes on" in said
         here.service.faults.clear()
         await eventually(lambda: is_settled(here))
         again = await here.house.ask("POST", "/v1/recipients", body)
