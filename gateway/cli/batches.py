@@ -9,6 +9,7 @@ import click
 
 from gateway.cli.configured import config_option
 from gateway.cli.output import completed, table
+from gateway.cli.told import Commands
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.store.abandoned import AbandonedBatch
 
 
-@click.group()
+@click.group(cls=Commands)
 def batches() -> None:
     """What became of batches at the service."""
 

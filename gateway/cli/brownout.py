@@ -11,6 +11,7 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
+from gateway.cli.told import Commands, counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Moment(click.ParamType[datetime]):
         return moment.astimezone(UTC)
 
 
-@click.group()
+@click.group(cls=Commands)
 def brownout() -> None:
     """Refuse chosen requests for a while, on purpose, before the legacy interface ends."""
 
@@ -137,7 +138,9 @@ def listed(*, as_json: bool, settings: Settings) -> None:
         click.echo(f"{one.id}  {span}  {what}: {about(one)}")
         click.echo(f"    {state_of(one, now)}")
         for hit, count in hits.get(one.id, {}).items():
-            click.echo(f"    {hit.owner} {hit.key}  {hit.operation}: {count} requests")
+            click.echo(
+                f"    {hit.owner} {hit.key}  {hit.operation}: {counted(count, 'request', 'requests')}"
+            )
 
 
 def _as_json(one: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:

@@ -126,6 +126,8 @@ def compare(
     An INPUT is a scenario (TOML), recorded traffic (HAR 1.2) or a list of reads. The keys are taken
     from the environment: CONTROL_API_KEY and CANDIDATE_API_KEY. Exit code 0: equal. 1: they differ.
     2: could not be compared.
+
+    `compare report` shows what a running gateway found; it has a --help of its own.
     """
     from gateway.compare.examples import Viewer
     from gateway.compare.findings import Findings

@@ -11,7 +11,7 @@ from gateway.cli import compare as asked
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
-from gateway.cli.told import confirmed, document, json_option, moment
+from gateway.cli.told import Commands, confirmed, document, json_option, moment
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
     from gateway.readiness import Standing
 
 
-class _Compare(click.Group):
+class _Compare(Commands):
     """What does not begin with a subcommand is what to compare."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args if args[:1] == ["report"] else ["run", *args])
+
+
+class _Itself(click.Context):
+    """Of the command that the group stands for: nobody writes `run`."""
+
+    @property
+    def command_path(self) -> str:
+        return self.parent.command_path if self.parent else ""
 
 
 @click.group(cls=_Compare)
@@ -31,6 +39,7 @@ def compare() -> None:
     """Ask two services the same, and tell how they differ."""
 
 
+asked.compare.context_class = _Itself
 compare.add_command(asked.compare, "run")
 
 

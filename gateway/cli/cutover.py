@@ -12,7 +12,7 @@ from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
 from gateway.cli.progress import progress
-from gateway.cli.told import document, json_option
+from gateway.cli.told import Commands, counted, document, json_option
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Share:
     progress: Progress
 
 
-@click.group()
+@click.group(cls=Commands)
 def cutover() -> None:
     """Steps of a cutover, before the legacy service ends."""
 
@@ -167,11 +167,11 @@ def _tell(report: Report, options: Options) -> None:
     for one in report.unmapped:
         click.echo(f"Not mapped: {one.kind} {one.id}: {one.why}")
     if report.moved:
-        click.echo(
-            f"{report.moved} batches begun at the legacy service are translated from now on."
-        )
+        moved = counted(report.moved, "batch", "batches")
+        click.echo(f"Begun at the legacy service, and translated from now on: {moved}.")
     if report.stay:
-        click.echo(f"{report.stay} batches begun at the legacy service stay there.")
-    click.echo(f"{report.requests} requests to the legacy service.")
+        stay = counted(report.stay, "batch", "batches")
+        click.echo(f"Begun at the legacy service, and not moved: {stay}.")
+    click.echo(f"{counted(report.requests, 'request', 'requests')} to the legacy service.")
     if options.dry_run:
         click.echo("A dry run: nothing was changed.")

@@ -10,13 +10,14 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
+from gateway.cli.told import Commands
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.store import Owner
 
 
-@click.group()
+@click.group(cls=Commands)
 def ids() -> None:
     """The ids that legacy clients know objects by."""
 

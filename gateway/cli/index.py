@@ -7,11 +7,11 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
-from gateway.cli.told import document, environment_option, json_option
+from gateway.cli.told import Commands, document, environment_option, json_option
 from gateway.settings import Settings
 
 
-@click.group()
+@click.group(cls=Commands)
 def index() -> None:
     """The index of recipients that running gateways keep in memory (`[lists] index`)."""
 

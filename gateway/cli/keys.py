@@ -13,6 +13,7 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
+from gateway.cli.told import Commands
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class NotReplaced(Mistake):
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 
-@click.group()
+@click.group(cls=Commands)
 def keys() -> None:
     """API keys and the pairs that they stand for."""
 
@@ -198,7 +199,7 @@ def _asked_pair() -> Pair:
     try:
         return read_pair(written)
     except ImportRefused as error:
-        raise Mistake(f"stdin: {error}") from None
+        raise Mistake(f"<stdin>: {error}") from None
 
 
 async def _verify_new(settings: Settings, owner: Owner, old: Pair, new: Pair) -> None:

@@ -9,7 +9,14 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
-from gateway.cli.told import confirmed, document, environment_option, json_option, moment
+from gateway.cli.told import (
+    Commands,
+    confirmed,
+    document,
+    environment_option,
+    json_option,
+    moment,
+)
 from gateway.settings import Settings
 from gateway.store.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
 
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.switching import Standing
 
 
-@click.group()
+@click.group(cls=Commands)
 def modes() -> None:
     """Which service answers a key's requests: the current one, or the legacy one while it lives."""
 
@@ -87,8 +94,8 @@ def set_(
         click.echo(f"{one.told}: {', '.join(chosen)}", err=True)
     means = meaning(mode, settings)
     click.echo(f"To {mode} means: {means}", err=True)
-    if mode == TRANSLATE and begun:
-        click.echo(f"There are {begun} of these batches at the legacy service.", err=True)
+    if mode == TRANSLATE and begun and "batches" in chosen:
+        click.echo(f"Such batches at the legacy service: {begun}.", err=True)
     confirmed(f"Switch to {mode}?", yes=yes)
     displaced = completed(done())
     click.echo(f"Switched to {mode}; running gateways follow within a second.")
@@ -128,7 +135,9 @@ def listed(*, as_json: bool, settings: Settings) -> None:
     ]
     table(["merchant", "environment", "key", "group", "mode", "since"], rows)
     for owner, number in found.begun.items():
-        click.echo(f"\n{owner}: {number} batches were begun at the legacy service and stay there.")
+        click.echo(
+            f"\n{owner}: batches that were begun at the legacy service and stay there: {number}."
+        )
     click.echo("")
     lines = [
         [moment(one.at), one.merchant, one.environment, one.what, one.by] for one in found.acts

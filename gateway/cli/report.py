@@ -13,6 +13,7 @@ import click
 
 from gateway.cli.configured import config_option
 from gateway.cli.output import completed, table
+from gateway.cli.told import Commands
 from gateway.settings import Settings
 from gateway.uses import by_key, known_becomes
 
@@ -33,7 +34,7 @@ COLUMNS = (
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def report() -> None:
     """What is left to migrate."""
 

@@ -191,7 +191,7 @@ async def _plan_mode(parts: Parts, fields: Mapping[str, str]) -> Plan:
     if any(not one.key for one in those):
         says.append("Keys of theirs that had a mode of their own get this one.")
     if mode == TRANSLATE and (begun := await begun_at_legacy(parts.store, those)):
-        says.append(f"{begun} batches were begun at the legacy service and stay there.")
+        says.append(f"Batches that were begun at the legacy service and stay there: {begun}.")
     rows = await _users(
         parts, lambda owner, key: any(owner == one.owner and one.key in ("", key) for one in those)
     )
