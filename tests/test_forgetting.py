@@ -145,6 +145,13 @@ async def test_who_is_erased_and_was_deleted_stays_deleted(tmp_path: Path) -> No
         assert (await here.house.ask("GET", f"/v1/recipients/{eve}")).status == 404
 
 
+async def test_an_id_that_is_nobody_s_is_told_so(tmp_path: Path) -> None:
+    """Who mistypes it has erased nobody."""
+    async with post(tmp_path) as here:
+        said = await here.says("erase", "R-nobody", "--key", await key_name(here), "--yes")
+        assert "Of R-nobody nothing is kept under demo sandbox" in said.stdout
+
+
 async def test_nobody_is_erased_whose_payment_is_still_being_made(tmp_path: Path) -> None:
     async with post(tmp_path, inferred=False) as here:
         eve = await make_recipient(here.house, "eve")

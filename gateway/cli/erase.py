@@ -10,11 +10,12 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
-from gateway.cli.told import confirmed, document, json_option
+from gateway.cli.told import confirmed, counted, document, json_option
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.forgetting import Erased
+    from gateway.store import Owner
 
 ELSEWHERE = (
     "Not here: the service's own record (DELETE /v1/recipients/:id archives it there), backups made "
@@ -42,22 +43,27 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
 
     confirmed("Forget this recipient for good?", yes=yes)
 
-    async def done() -> Erased:
+    async def done() -> tuple[Erased, Owner]:
         async with open_store(settings.state, create=False) as store:
             key = await the_one(store, word)
             try:
-                return await forget(store, key.owner, recipient)
+                return await forget(store, key.owner, recipient), key.owner
             except InUse as in_use:
                 raise Mistake(str(in_use)) from None
 
-    erased = completed(done())
+    erased, owner = completed(done())
     if as_json:
         document(asdict(erased))
         return
-    click.echo(
-        f"Erased from {erased.payments} payments in {erased.batches} batches; "
-        f"{erased.facts} facts forgotten."
-    )
+    if any(asdict(erased).values()):
+        payments = counted(erased.payments, "payment", "payments")
+        batches = counted(erased.batches, "batch", "batches")
+        facts = counted(erased.facts, "fact", "facts")
+        click.echo(f"Erased from {payments} in {batches}; {facts} forgotten.")
+    else:
+        click.echo(
+            f"Of {recipient} nothing is kept under {owner} that could be forgotten; see that both are right."
+        )
     if erased.answers:
         click.echo(
             f"{erased.answers} answers are kept for repeated requests, encrypted, and go within a day."

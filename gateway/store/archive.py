@@ -44,10 +44,16 @@ def folder_beside(path: Path) -> Iterator[Path]:
             yield Path(name)
     except OSError as error:
         raise StoreUnavailable(
-            f"{error.filename or path} cannot be written or read ({error.strerror})",
+            f"{_told(error, path)} cannot be written or read ({error.strerror})",
             means="it was not done",
             do="see that the folder exists, has room and may be written by this user",
         ) from None
+
+
+def _told(error: OSError, path: Path) -> str:
+    """The file of an error; of the folder beside it, which nobody named, the one that was named."""
+    name = str(error.filename or path)
+    return str(path) if Path(name).name.startswith(f".{path.name}-") else name
 
 
 def pack(path: Path, manifest: Manifest, state: Path, key: Path, within: Path) -> int:

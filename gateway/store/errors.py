@@ -75,7 +75,7 @@ def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[N
         raise StoreUnavailable(
             f"the state at {where} cannot be used ({why})",
             means="what needs it is refused until it can be",
-            do=SPOILT if _is_spoilt(error) else OTHERWISE,
+            do=_remedy(error),
         ) from None
 
 
@@ -86,10 +86,20 @@ SPOILT = (
 )
 
 
-def _is_spoilt(error: Exception) -> bool:
+NOT_THERE = "make that database, empty (`createdb`), or name another in state.url"
+REFUSED = "see that the user and the password of state.url are right, and that this user may log in"
+
+
+def _remedy(error: Exception) -> str:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    code = getattr(cause.__cause__ or cause, "sqlite_errorcode", 0)
-    return code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+    original = cause.__cause__ or cause
+    if isinstance(original, asyncpg.InvalidCatalogNameError):
+        return NOT_THERE
+    if isinstance(original, asyncpg.InvalidAuthorizationSpecificationError):
+        return REFUSED
+    code = getattr(original, "sqlite_errorcode", 0)
+    spoilt = code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+    return SPOILT if spoilt else OTHERWISE
 
 
 def unwritable(where: str, why: str) -> StoreUnavailable:

@@ -50,6 +50,8 @@ async def test_a_gateway_s_state_goes_to_another_folder_and_on_from_there(tmp_pa
             again = await run(here, "backup", str(saved))
             assert again[0] == 2
             assert "is there already; nothing was written" in again[2]
+            nowhere = await run(here, "backup", str(tmp_path / "nowhere" / "saved"))
+            assert f"{tmp_path}/nowhere/saved cannot be written" in nowhere[2]
             running = await run(here, "restore", str(saved), "--force")
             assert running[0] == 2
             assert "a gateway runs on the state" in running[2]
