@@ -524,6 +524,11 @@ def keys_of(variable: str) -> list[str] | None:
     return rest.split("__")
 
 
+def any_variable() -> bool:
+    """Whether the environment sets any key."""
+    return any(value and keys_of(name) for name, value in os.environ.items())
+
+
 def load(path: Path | None) -> Settings:
     """Reads a configuration file and the environment; raises Misconfigured."""
     text = _read(path) if path else ""

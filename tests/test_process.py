@@ -540,6 +540,19 @@ def test_check_of_a_file_that_is_not_there(run: Run) -> None:
     assert "gateway.toml: there is no such file in" in one_line(run("check"), code=2)
 
 
+def test_check_without_a_file_is_of_the_variables(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base_url = "PAYOUT_GATEWAY_ENVIRONMENTS__SANDBOX__BASE_URL"
+    monkeypatch.setenv(base_url, "http://127.0.0.1:1")
+    done = run("check")
+    assert (done.returncode, done.stdout) == (0, "environment variables: all is well\n")
+    monkeypatch.setenv(base_url, "nowhere")
+    done = run("check")
+    assert done.returncode == 1
+    assert base_url in done.stderr
+
+
 def test_check_writes_nothing(tmp_path: Path, run: Run) -> None:
     (tmp_path / "gateway.toml").write_text(configuration("https://service.example"))
     run("check")

@@ -10,19 +10,17 @@ import click
 
 from gateway.cli.configured import CONFIG
 from gateway.cli.mistakes import Mistake
-from gateway.settings import Misconfigured, load
+from gateway.settings import Misconfigured, any_variable, load
 
 
 @click.command()
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=CONFIG,
-    show_default=True,
-    help="The file to validate.",
+    help="The file to validate. Default: gateway.toml; without one the environment variables alone.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def check(*, config: Path, as_json: bool) -> None:
+def check(*, config: Path | None, as_json: bool) -> None:
     """Validate a configuration; exit 1 when something is wrong with it, 2 when there is none.
 
     An address that is still the example file's is warned of.
@@ -30,20 +28,22 @@ def check(*, config: Path, as_json: bool) -> None:
     from gateway.runnable import check_runnable, placeholders
 
     problems, warnings = [], []
+    file = config or (CONFIG if CONFIG.exists() or not any_variable() else None)
     try:
-        settings = load(config)
+        settings = load(file)
         check_runnable(settings)
         warnings = placeholders(settings)
     except Misconfigured as error:
         problems = error.problems
     if as_json:
         print(json.dumps({"ok": not problems, "problems": problems, "warnings": warnings}))
-    elif problems and not config.exists():
+    elif problems and file and not file.exists():
         raise Mistake(problems[0])
     else:
         said = [*problems, *(f"Warning: {one}" for one in warnings)]
         print("".join(f"{one}\n" for one in said), end="", file=sys.stderr)
     if not (as_json or problems):
-        print(f"{config}: {'can be run, but see the warnings' if warnings else 'all is well'}")
+        found = "can be run, but see the warnings" if warnings else "all is well"
+        print(f"{file or 'environment variables'}: {found}")
     if problems:
-        sys.exit(1 if config.exists() else 2)
+        sys.exit(2 if file and not file.exists() else 1)
