@@ -49,7 +49,7 @@ class Batch:
 
     ``computed`` is its status by the balance, set before it is shown where nothing else tells.
     ``tells_payments`` is whether its payments are known, as those of one that was made elsewhere
-    need not be.
+    need not be. ``is_held`` is whether an edit took it before it was read.
     """
 
     id: str
@@ -59,6 +59,7 @@ class Batch:
     filling: Filling
     computed: str | None = None
     tells_payments: bool = True
+    is_held: bool = False
 
     @property
     def payments(self) -> Sequence[Payment]:

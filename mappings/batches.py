@@ -32,7 +32,7 @@ from mappings.batch_views import (
     whole_answer,
 )
 from mappings.current import BALANCE, SUMMARY
-from mappings.drafts import edited, free, made_real, moved, stamp, tried
+from mappings.drafts import changed, edited, free, made_real, moved, stamp, tried
 from mappings.errors import NOT_FOUND, in_body
 from mappings.funds import balances_in
 from mappings.grammar import (
@@ -229,17 +229,21 @@ def update_batch(request: Request) -> Flow:
     GET   /recipients?email=  for payments to add, once for each distinct address
     PATCH /batches/:id        where the service has it, else the batch becomes a draft
     """
-    batch = yield from loaded(request.ids["id"])
+    yield from changed(request, lambda batch: _with_other_payments(batch, request))
+    return Answer({"object": "updated"})
+
+
+def _with_other_payments(batch: Batch, request: Request) -> Sub:
     body = request.body
     sent = sent_in(body.get("payments"), problems=request.problems)
     added = [one for one in sent if not one.body.get("id")]
-    changed = [one for one in sent if one.body.get("id")]
-    changed += sent_in(body.get("update_payments"), "update_payments")
+    updated = [one for one in sent if one.body.get("id")]
+    updated += sent_in(body.get("update_payments"), "update_payments")
     removed = [*sent_in(body.get("remove_payments"), "remove_payments")]
     known = batch.by_any_id
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    request.refuse(*_change_problems(batch, added, changed, removed))
+    request.refuse(*_change_problems(batch, added, updated, removed))
     recipients = yield from batch_bodies.recipients_of(added, batch.currency)
     entries = [
         batch_bodies.entry_of(one, recipient, id_=made("P", request.seed, batch.id, str(number)))
@@ -247,7 +251,7 @@ def update_batch(request: Request) -> Flow:
     ]
     upstream = {payment["id"]: payment["upstream"] for payment in batch.payments}
     memo = request.manners.send_memo
-    changes = {_known(known, one): one.body for one in changed}
+    changes = {_known(known, one): one.body for one in updated}
     gone = dict.fromkeys(_known(known, one) for one in removed)
     call = Call(
         "PATCH",
@@ -260,7 +264,7 @@ def update_batch(request: Request) -> Flow:
             ],
             "remove_payments": [{"id": upstream[id_]} for id_ in gone],
         },
-        sent_as=_change_names(added, changed, removed),
+        sent_as=_change_names(added, updated, removed),
         witness=(batch.upstream,),
         settle=settling.edited_batch(
             batch.upstream,
@@ -280,7 +284,6 @@ def update_batch(request: Request) -> Flow:
         ]
 
     yield from edited(batch, request, call, apply)
-    return Answer({"object": "updated"})
 
 
 def _known(payments: Mapping[str, Payment], sent: Sent) -> JSON:

@@ -1,25 +1,28 @@
 """Batches between the ledger and the service: edited, and made real.
 
 Editing and starting a batch at the same time must not both win: each first moves the batch's phase
-in the ledger from where it was found, and the one that finds it moved is refused. A read that
-needs a draft made real waits instead: it may be answered with what another request made.
+in the ledger from where it was found, and the one that finds it moved is refused. An edit that
+finds another edit waits for its turn instead, since the batch is open all the while; and a read
+that needs a draft made real waits as well: it may be answered with what another request made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from mappings import settling
 from mappings.batch_bodies import batch_to_send
 from mappings.batch_reads import WRONG_STATUS, loaded
 from mappings.batch_views import Batch
-from mappings.errors import in_body, where_named
+from mappings.errors import NOT_FOUND, in_body, where_named
 from mappings.grammar import (
     JSON,
     Await,
     Call,
     Conflict,
+    Failure,
     Invalid,
     NoSuchOperation,
     Problem,
@@ -39,17 +42,83 @@ CURRENCY_UNKNOWN = Problem(
 # Changing
 
 
+def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
+    """What ``change`` makes of the batch, an edit that takes it by ``taken``.
+
+    Where another edit is under way, or has been made since it was read, it is made once more of
+    what that left: clients add payments to one batch by several requests at a time.
+    """
+    batch = yield from loaded(request.ids["id"])
+    try:
+        return (yield from change(batch))
+    except Conflict:
+        held = yield from _in_its_turn(batch.id, request)
+    try:
+        return (yield from change(held))
+    except Failure:
+        yield from _let_go(held)
+        raise
+
+
+TURNS = 1000
+"""How many edits of others one waits for: more than are under way at a time."""
+
+
+def _in_its_turn(batch_id: str, request: Request) -> Sub:
+    """The batch, taken for an edit before it is read, so that whoever waits reads it but once."""
+    # Unlike any other's, also where clocks are coarse: by it the batch is given back.
+    taken = {"phase": "editing", "since": f"{request.now.isoformat()} {request.seed}"}
+    for _ in range(TURNS):
+        try:
+            facts = yield Await("batch", batch_id, until=_is_edited_by_nobody)
+        except Conflict:
+            break
+        if not is_free(facts):
+            raise Invalid(WRONG_STATUS)
+        if facts.get("phase") == "deleted":
+            raise Invalid(NOT_FOUND)
+        found = {name: facts.get(name) for name in ("phase", "version", "since")}
+        try:
+            yield Record("batch", batch_id, taken, find=found)
+        except Conflict:
+            continue
+        try:
+            batch: Batch = yield from loaded(batch_id)
+        except Failure:
+            yield Record("batch", batch_id, {"phase": facts.get("phase"), "since": None})
+            raise
+        return replace(batch, is_held=True)
+    raise Unreachable("other changes of the batch are under way", retry_after=1)
+
+
+def _is_edited_by_nobody(facts: Mapping[str, JSON]) -> bool:
+    return facts.get("phase") not in ("editing", "making")
+
+
+def _let_go(held: Batch) -> Sub:
+    """Gives back what was taken before it was read, unless that is done."""
+    found = {name: held.facts.get(name) for name in ("phase", "version", "since")}
+    phase = "draft" if held.is_draft else "sent"
+    try:
+        yield Record("batch", held.id, {"phase": phase, "since": None}, find=found)
+    except Conflict:
+        return
+
+
 def moved(batch: Batch, phase: str, now: datetime) -> Sub:
     """Takes the batch for one change; Invalid where another has it, or its status is past that."""
     try:
-        yield from _taken(batch, phase, now)
+        yield from taken(batch, phase, now)
     except Conflict:
         raise Invalid(WRONG_STATUS) from None
 
 
-def _taken(batch: Batch, phase: str, now: datetime) -> Sub:
+def taken(batch: Batch, phase: str, now: datetime) -> Sub:
+    """The same, and Conflict where another has it or had it."""
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
+    if batch.is_held:
+        return
     if not is_free(batch.facts):
         raise Conflict("batch")
     found = {name: batch.facts.get(name) for name in ("phase", "version", "since")}
@@ -92,7 +161,7 @@ def edited(batch: Batch, request: Request, call: Call, apply: Apply) -> Sub:
     From the first edit of that kind on, the batch is a draft in the ledger and the one that the
     service has is abandoned: it is never started through the gateway.
     """
-    yield from moved(batch, "editing", request.now)
+    yield from taken(batch, "editing", request.now)
     if batch.is_draft:
         yield from _drafted(batch, request, apply(batch.entries), ())
         return
@@ -209,7 +278,7 @@ def made_real(batch: Batch, request: Request, *, waits: bool = False) -> Sub:
         if not batch.is_draft:
             return batch
         try:
-            yield from _taken(batch, "making", request.now)
+            yield from taken(batch, "making", request.now)
         except Conflict:
             if not waits:
                 break

@@ -9,7 +9,7 @@ from mappings import batch_bodies, legacy, settling
 from mappings.batch_bodies import Sent
 from mappings.batch_reads import WRONG_STATUS, loaded, loaded_together
 from mappings.batch_views import Batch, as_asked, listed_answer, payees, present
-from mappings.drafts import edited, entries_of, free, moved, tried
+from mappings.drafts import changed, edited, entries_of, free, taken, tried
 from mappings.errors import NOT_FOUND, in_body
 from mappings.grammar import (
     Answer,
@@ -42,23 +42,8 @@ def create_payment(request: Request) -> Flow:
     GET  /batch/:id/summary      the payment as the service has it
     GET  /recipients/:id         shown in full
     """
-    batch = yield from loaded(request.ids["id"])
-    if not batch.is_editable:
-        raise Invalid(WRONG_STATUS)
-    told = frozenset(problem.field for problem in request.problems)
-    sent = Sent(request.body, "", told)
-    request.refuse(*batch_bodies.added_problems(sent, batch.currency))
-    (recipient,) = yield from batch_bodies.recipients_of([sent], batch.currency)
-    entry = batch_bodies.entry_of(sent, recipient)
-    given: Payment = {}
-    if batch.is_draft:
-        entry = yield from _with_recipient(entry)
-        entry["id"] = made("P", request.seed, batch.id)
-        yield from edited(batch, request, _NO_CALL, lambda those: [*those, entry])
-        payment_id = entry["id"]
-    else:
-        given = yield from _added(batch, request, sent, entry)
-        payment_id = given.get("id")
+    batch, given, entry = yield from changed(request, lambda batch: _with_one_more(batch, request))
+    payment_id = given.get("id")
     try:
         batch = yield from loaded(batch.id)
         payment = batch.payment(payment_id) if payment_id else _newest(batch, entry)
@@ -69,13 +54,30 @@ def create_payment(request: Request) -> Flow:
     )
 
 
+def _with_one_more(batch: Batch, request: Request) -> Sub:
+    """Adds it; returns the batch, what the service told of the payment, and its entry."""
+    if not batch.is_editable:
+        raise Invalid(WRONG_STATUS)
+    told = frozenset(problem.field for problem in request.problems)
+    sent = Sent(request.body, "", told)
+    request.refuse(*batch_bodies.added_problems(sent, batch.currency))
+    (recipient,) = yield from batch_bodies.recipients_of([sent], batch.currency)
+    entry = batch_bodies.entry_of(sent, recipient)
+    if not batch.is_draft:
+        return batch, (yield from _added(batch, request, sent, entry)), entry
+    entry = yield from _with_recipient(entry)
+    entry["id"] = made("P", request.seed, batch.id)
+    yield from edited(batch, request, _NO_CALL, lambda those: [*those, entry])
+    return batch, {"id": entry["id"]}, entry
+
+
 _NO_CALL = Call("GET", "/balance")
 """A draft is edited in the ledger alone."""
 
 
 def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
     """Adds a payment to the batch that the service has; returns what it told of it."""
-    yield from moved(batch, "editing", request.now)
+    yield from taken(batch, "editing", request.now)
     body = batch_bodies.to_send(entry, batch.currency, memo=request.manners.send_memo)
     names = batch_bodies.sent_as([sent], "")
     call = Call(
@@ -267,38 +269,41 @@ def update_payment(request: Request) -> Flow:
     GET   /batch/:id/summary
     PATCH /batches/:id/payments/:payment  where the service has it, else the batch becomes a draft
     """
-    batch = yield from loaded(request.ids["id"])
+    yield from changed(request, lambda batch: _with_other_pay(batch, request))
+    return Answer({"object": "updated"})
+
+
+def _with_other_pay(batch: Batch, request: Request) -> Sub:
     payment = _found(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     sent = Sent(request.body, "")
     request.refuse(*batch_bodies.amount_problems(sent))
-    changed = batch_bodies.changes(request.body)
+    changes = batch_bodies.changes(request.body)
     sent_on = batch_bodies.changes(request.body, memo=request.manners.send_memo)
-    if not changed:
-        return Answer({"object": "updated"})
+    if not changes:
+        return
     call = Call(
         "PATCH",
         f"/batches/{batch.upstream}/payments/{payment['upstream'] or payment['id']}",
         sent_on,
-        sent_as={name: name for name in changed} | batch_bodies.sent_as([sent], ""),
+        sent_as={name: name for name in changes} | batch_bodies.sent_as([sent], ""),
         witness=(batch.upstream, str(payment["upstream"])),
         settle=settling.edited_batch(
             batch.upstream,
             batch.by_upstream,
             batch.currency,
-            changed={str(payment["upstream"]): changed},
+            changed={str(payment["upstream"]): changes},
         ),
     )
 
     def apply(those: Sequence[Entry]) -> list[Entry]:
         return [
-            batch_bodies.with_changes(one, changed) if one.get("id") == payment["id"] else one
+            batch_bodies.with_changes(one, changes) if one.get("id") == payment["id"] else one
             for one in those
         ]
 
     yield from edited(batch, request, call, apply)
-    return Answer({"object": "updated"})
 
 
 def delete_payment(request: Request) -> Flow:
@@ -307,7 +312,11 @@ def delete_payment(request: Request) -> Flow:
     GET    /batch/:id/summary
     DELETE /batches/:id/payments/:payment  where the service has it, else the batch becomes a draft
     """
-    batch = yield from loaded(request.ids["id"])
+    yield from changed(request, lambda batch: _without(batch, request))
+    return Answer({"object": "deleted"})
+
+
+def _without(batch: Batch, request: Request) -> Sub:
     payment = _found(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
@@ -327,7 +336,6 @@ def delete_payment(request: Request) -> Flow:
         return [one for one in those if one.get("id") != payment["id"]]
 
     yield from edited(batch, request, call, apply)
-    return Answer({"object": "deleted"})
 
 
 _OF_BATCH = "/batches/{id}/payments"

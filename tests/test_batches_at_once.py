@@ -222,19 +222,78 @@ async def test_a_summary_of_a_draft_whose_making_was_lost_is_not_answered_by_mak
         assert service.created["batch"] == before, "nothing was sent while it is unknown"
 
 
-async def test_of_edits_at_once_each_that_was_answered_counts(tmp_path: Path) -> None:
-    service = service_of(inferred=False)
+@SERVICES
+async def test_edits_at_once_are_all_made_one_after_the_other(
+    *, inferred: bool, tmp_path: Path
+) -> None:
+    """The batch is open all the while: nothing in the legacy document refuses any of them."""
+    service = service_of(inferred=inferred)
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS // 5):
             batch = await make_batch(house, recipient, "1.00", "1.00", "1.00")
             those = await payment_ids(house, batch)
-            edits = (edit(house, batch, payment, "9.00") for payment in those)
-            won = [got.status == 200 for got in await asyncio.gather(*edits)]
-            assert any(won)
+            edits = [edit(house, batch, payment, "9.00") for payment in those[1:]]
+            removal = house.ask("DELETE", f"/v1/batches/{batch}/payments/{those[0]}")
+            amounts = [f"{number}.00" for number in range(2, 8)]
+            adds = [add(house, batch, recipient, amount) for amount in amounts]
+            answers = await asyncio.gather(*edits, removal, *adds)
+            assert {got.status for got in answers} == {200}, [got.text for got in answers]
+            added = [got.body["payment"] for got in answers[-len(adds) :]]
+            assert [one["sourceAmount"] for one in added] == amounts
+            assert len({one["id"] for one in added}) == len(added)
             service.starts.clear()
             assert (await begin(house, batch)).status == 200
-            assert paid(service) == ["9.00" if one else "1.00" for one in won]
+            assert sorted(paid(service)) == sorted(["9.00", "9.00", *amounts])
+
+
+async def add(house: House, batch: str, recipient: str, amount: str) -> Got:
+    body = {"recipient": {"id": recipient}, "sourceAmount": amount}
+    return await house.ask("POST", f"/v1/batches/{batch}/payments", body)
+
+
+@SERVICES
+async def test_of_removals_of_one_payment_at_once_one_finds_it(
+    *, inferred: bool, tmp_path: Path
+) -> None:
+    service = service_of(inferred=inferred)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00", "6.00")
+        payment, _other = await payment_ids(house, batch)
+        several = (house.ask("DELETE", f"/v1/batches/{batch}/payments/{payment}") for _ in range(4))
+        answers = await asyncio.gather(*several)
+        assert sorted(got.status for got in answers) == [200, 404, 404, 404]
+        assert (await begin(house, batch)).status == 200, "those that found nothing let it go"
+        assert paid(service) == ["6.00"]
+
+
+async def test_an_edit_that_waited_and_is_refused_lets_the_batch_go(tmp_path: Path) -> None:
+    service = service_of(inferred=True)
+    async with open_town(tmp_path, service) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        simulator.next(Fault("POST", "/v1/batches/*/payments", delay=0.4))
+        simulator.next(Fault("POST", "/v1/batches/*/payments", status=429, body=REFUSAL))
+        first = asyncio.create_task(add(house, batch, recipient, "6.00"))
+        await asyncio.sleep(0.1)
+        assert (await add(house, batch, recipient, "7.00")).status == 429
+        assert (await first).status == 200
+        assert (await begin(house, batch)).status == 200
+        assert paid(service) == ["5.00", "6.00"]
+
+
+async def test_an_edit_does_not_wait_for_a_start(tmp_path: Path) -> None:
+    service = service_of(inferred=True)
+    async with open_town(tmp_path, service) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        simulator.next(Fault("POST", "/v1/batches/*/start-processing", answer_delay=0.5))
+        start = asyncio.create_task(begin(house, batch))
+        await asyncio.sleep(0.1)
+        assert is_lost(await add(house, batch, recipient, "6.00"))
+        assert (await start).status == 200
+        assert paid(service) == ["5.00"]
 
 
 # The worst order: what read the batch first changes it last
