@@ -136,12 +136,14 @@ class _OfBatch(NamedTuple):
 
     currency: JSON
     shown: Mapping[str, JSON]
+    is_made_anew: bool = False
 
     @classmethod
     def of(cls, batch: Batch) -> _OfBatch:
         known = {**batch.facts, **present(batch.given), "sentAt": batch.sent_at}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
-        return cls(batch.currency, {**{name: known.get(name) for name in times}, "id": batch.id})
+        shown = {**{name: known.get(name) for name in times}, "id": batch.id}
+        return cls(batch.currency, shown, _is_made_anew(batch.facts))
 
 
 class Filling:
@@ -201,6 +203,7 @@ def batch_of(
 
     ``payments`` is None where the service does not tell them: they are those that were asked for.
     """
+    given = as_first_made(facts, given)
     bare = Batch(batch_id, facts, entries, given, _EMPTY)
     if payments and bare.currency is None and (paid_from := _paid_from(payments)):
         given = {**given, "currency": paid_from}
@@ -208,6 +211,17 @@ def batch_of(
     filling = Filling(payments, entries, _OfBatch.of(bare))
     tells = payments is not None or bool(facts and not facts.get("elsewhere"))
     return replace(bare, filling=filling, tells_payments=tells)
+
+
+def as_first_made(facts: Facts, given: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """What the service says of a batch; one that was edited, and so made anew, keeps its date."""
+    if not (given and _is_made_anew(facts) and facts.get("createdAt")):
+        return given
+    return {**given, "createdAt": facts["createdAt"]}
+
+
+def _is_made_anew(facts: Facts) -> bool:
+    return bool(facts.get("abandoned"))
 
 
 def _paid_from(payments: Sequence[Payment]) -> JSON:
@@ -246,6 +260,9 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
         _fill_same_currency(filled)
     told, shown = payment.get("batch"), batch.shown
     filled["batch"] = {**shown, **told, "id": shown["id"]} if told else shown
+    if batch.is_made_anew:
+        filled["createdAt"] = asked.get("createdAt") or filled["createdAt"]
+        filled["batch"] = {**filled["batch"], "createdAt": shown["createdAt"]}
     return filled
 
 

@@ -22,6 +22,7 @@ from mappings.batch_reads import (
 )
 from mappings.batch_views import (
     Batch,
+    as_first_made,
     batch_answer,
     batch_of,
     is_draft,
@@ -173,7 +174,8 @@ def _listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
         for given in body.get("batches") or []:
             id_ = ours.get(given["id"], given["id"])
             if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
-                rows[id_] = {**rows.get(id_, {}), **given, "id": id_}
+                told = as_first_made(known.get(id_, {}), given)
+                rows[id_] = {**rows.get(id_, {}), **told, "id": id_}
         more = len(rows) > seen  # a service may not page at all, and give the same rows again
         pages = whole((body.get("meta") or {}).get("pages"), number + 1 if more else 0)
         number, seen = number + 1, len(rows)
@@ -368,7 +370,7 @@ def start_batch(request: Request) -> Flow:
     answered = yield from tried(batch, call)
     facts = {**free(batch, "sent"), "started": stamp(request.now)}
     yield Record("batch", batch.id, facts)
-    given = present(batch_in(answered))
+    given = as_first_made(batch.facts, present(batch_in(answered)))
     batch = replace(batch, facts={**batch.facts, **facts})
     started = replace(batch, given={**batch.given, "status": None, **given})
     tells_all = given.get("status") and given.get("sentAt")

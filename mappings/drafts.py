@@ -163,7 +163,7 @@ def edited(batch: Batch, request: Request, call: Call, apply: Apply) -> Sub:
     """
     yield from taken(batch, "editing", request.now)
     if batch.is_draft:
-        yield from _drafted(batch, request, apply(batch.entries), ())
+        yield from _drafted(batch, request, batch.entries, apply, ())
         return
     try:
         yield from tried(batch, call, where_named)
@@ -171,7 +171,7 @@ def edited(batch: Batch, request: Request, call: Call, apply: Apply) -> Sub:
         if batch.currency is None:  # nothing could ever be made of such a draft
             yield from _released(batch)
             raise Invalid(CURRENCY_UNKNOWN) from None
-        yield from _drafted(batch, request, apply(entries_of(batch)), (batch.upstream,))
+        yield from _drafted(batch, request, entries_of(batch), apply, (batch.upstream,))
     else:
         there = {payment["id"] for payment in batch.payments}
         kept = [_without_our_id(entry, there) for entry in apply(entries_of(batch))]
@@ -186,7 +186,10 @@ def _without_our_id(entry: Entry, there: set[JSON]) -> Entry:
     return {name: value for name, value in entry.items() if name != "id"}
 
 
-def _drafted(batch: Batch, request: Request, entries: list[Entry], abandoned: Sequence[str]) -> Sub:
+def _drafted(
+    batch: Batch, request: Request, those: Sequence[Entry], apply: Apply, abandoned: Sequence[str]
+) -> Sub:
+    entries = _dated(apply(those), those, stamp(request.now))
     facts = {
         **free(batch, "draft"),
         "upstream": None,
@@ -204,6 +207,17 @@ def _drafted(batch: Batch, request: Request, entries: list[Entry], abandoned: Se
     where = [Record("alias", id_, {"batch": batch.id, "gone": None}) for id_ in there]
     where += [Record("alias", id_, {"gone": True}) for id_ in gone]
     yield Record("batch", batch.id, facts, also=(kept, *left, *where))
+
+
+def _dated(entries: Sequence[Entry], before: Sequence[Entry], now: str) -> list[Entry]:
+    """With the times that the service would give to those that were added or changed."""
+    known = {entry.get("id"): entry for entry in before}
+    dated = []
+    for entry in entries:
+        was = known.get(entry.get("id"))
+        times = {} if was == entry else {"updatedAt": now}
+        dated.append({**({} if was else {"createdAt": now}), **entry, **times})
+    return dated
 
 
 def free(batch: Batch, phase: str) -> dict[str, JSON]:

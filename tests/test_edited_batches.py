@@ -1,0 +1,45 @@
+"""A batch that is edited in front of a service that cannot: its clients go on with the one they made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gateway.simulator import Service, Switches
+from tests.house import House
+from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+
+
+async def dates(house: House, batch: str) -> dict[str, Any]:
+    """When the batch was created, and each of its payments, wherever that is shown."""
+    read = (await done(house, "GET", f"/batches/{batch}"))["batch"]
+    (listed,) = (await done(house, "GET", "/batches"))["batches"]
+    payments = read["payments"]["payments"]
+    of_batch = {read["createdAt"], listed["createdAt"]}
+    of_batch |= {payment["batch"]["createdAt"] for payment in payments}
+    (created,) = of_batch
+    return {"batch": created, **{one["id"]: one["createdAt"] for one in payments}}
+
+
+async def test_dates_of_creation_stay_when_an_edited_batch_is_made_anew(tmp_path: Path) -> None:
+    service = Service(seed=1, switches=Switches(inferred=False, processing_seconds=60))
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "1.00", "2.00")
+        first, second = await payment_ids(house, batch)
+        before = await dates(house, batch)
+        await done(house, "PATCH", f"/batches/{batch}/payments/{first}", {"sourceAmount": "9.00"})
+        more = {"recipient": {"id": recipient}, "sourceAmount": "3.00"}
+        added = (await done(house, "POST", f"/batches/{batch}/payments", more))["payment"]
+        assert before["batch"] < added["createdAt"] == added["updatedAt"]
+        kept = {**before, added["id"]: added["createdAt"]}
+        assert await dates(house, batch) == kept
+        quoted = (await done(house, "POST", f"/batches/{batch}/generate-quote"))["batch"]
+        assert quoted["createdAt"] == before["batch"]
+        assert await dates(house, batch) == kept
+        started = (await done(house, "POST", f"/batches/{batch}/start-processing"))["batch"]
+        assert started["createdAt"] == before["batch"]
+        summary = (await done(house, "GET", f"/batches/{batch}/summary"))["batchSummary"]
+        assert summary["createdAt"] == before["batch"]
+        shown = await done(house, "GET", f"/batches/{batch}/payments/{second}")
+        assert shown["payment"]["createdAt"] == before[second]
