@@ -246,6 +246,8 @@ def _with_other_payments(batch: Batch, request: Request) -> Sub:
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     request.refuse(*_change_problems(batch, added, updated, removed))
+    if not (added or removed or any(batch_bodies.changes(one.body) for one in updated)):
+        return
     recipients = yield from batch_bodies.recipients_of(added, batch.currency)
     entries = [
         batch_bodies.entry_of(one, recipient, id_=made("P", request.seed, batch.id, str(number)))
