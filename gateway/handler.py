@@ -49,6 +49,7 @@ from mappings.grammar import (
     Invalid,
     Operation,
     Request,
+    Unknown,
     Unreachable,
 )
 
@@ -219,6 +220,9 @@ class Handler:
             visit.told |= {"state": str(unavailable)}
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             visit.told |= logs.told(error)
+            if visit.caller and visit.caller.course and visit.caller.course.writes:
+                # Such as an answer without the id of what was made: it is settled like a lost one.
+                return answers.refusal(errors.answer(Unknown(type(error).__name__)))
         return answers.refusal(errors.of(errors.INTERNAL))
 
     async def _answer(self, request: web.BaseRequest, visit: Visit) -> Said | Carried:
