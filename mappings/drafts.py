@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from mappings import settling
+from mappings import money, settling
 from mappings.batch_bodies import batch_to_send
 from mappings.batch_reads import WRONG_STATUS, loaded
 from mappings.batch_views import Batch
@@ -236,6 +236,10 @@ def entries_of(batch: Batch) -> list[Entry]:
         if payment.get("targetAmount") and not _follows_from_source(payment):
             entry |= {name: payment[name] for name in ("targetAmount", "targetCurrency")}
             entry.pop("sourceAmount", None)
+        for name in ("sourceAmount", "targetAmount"):
+            amount = entry.get(name)
+            if not isinstance(amount, str) and (told := money.amount_of(amount)) is not None:
+                entry[name] = money.text(told)  # it is sent again, as text
         entries.append(entry)
     return entries
 

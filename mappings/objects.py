@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -316,4 +317,19 @@ def payment_answer(
     target = shown["targetCurrency"]
     if shown["targetAmount"] is None and target and target == shown["sourceCurrency"]:
         shown["targetAmount"] = shown["sourceAmount"]
+    for name in AMOUNT_TEXTS:
+        if type(value := shown[name]) is int or isinstance(value, Decimal):
+            shown[name] = f"{Decimal(value):f}"
     return shown
+
+
+AMOUNT_TEXTS = (
+    "sourceAmount",
+    "targetAmount",
+    "exchangeRate",
+    "fxRate",
+    "fees",
+    "recipientFees",
+    "merchantFees",
+)
+"""Strings to legacy clients; the current document does not show how a service writes them."""
