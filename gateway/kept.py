@@ -1,8 +1,8 @@
 """Answers to reads that may be used again for a short while, until something is changed.
 
-Only a recipient looked up by its address is kept so: a batch of many payments names few addresses.
+Only recipients are kept so, by address or id: a batch of many payments names few of them.
 A change made through this gateway drops everything that its merchant has here; one made elsewhere
-is seen when the time is up. Where other processes share the state nothing is kept: what is changed
+is seen when the time is up. That nobody has an address, or several have, is not kept. Where other processes share the state nothing is kept: what is changed
 through one of them the others would not know, and who is paid must not depend on who answers.
 """
 
@@ -42,7 +42,7 @@ class Kept:
 
     def put(self, owner: Owner, call: Call, body: JSON, asked_at: int) -> None:
         """``asked_at`` is the count when the call was made: it may answer from before a change."""
-        if self._is_alone:
+        if self._is_alone and _is_of_one(body):
             self._answers[_name(owner, call)] = (asked_at, body)
 
     def forget(self, owner: Owner, recipient: str = "") -> None:
@@ -53,6 +53,12 @@ class Kept:
 
     def count(self, owner: Owner) -> int:
         return self._changes[owner]
+
+
+def _is_of_one(body: JSON) -> bool:
+    """Nobody, or several, is why a batch is refused: who mends that elsewhere asks again at once."""
+    recipients = body.get("recipients")
+    return recipients is None or len(recipients) == 1
 
 
 def _name(owner: Owner, call: Call) -> _Name:

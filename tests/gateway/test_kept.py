@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cachetools import TTLCache
 
 from gateway.kept import SECONDS, Kept
@@ -16,7 +17,7 @@ from tests.payday import done, make_recipient, open_town
 
 OWNER, OTHER = Owner("acme", "live"), Owner("bolt", "live")
 CALL = Call("GET", "/recipients", query={"email": "ada@example.com"}, keeps=SECONDS)
-ANSWER: dict[str, Any] = {"recipients": []}
+ANSWER: dict[str, Any] = {"recipients": [{"id": "R-1"}]}
 
 
 def test_an_answer_is_given_again_to_its_own_merchant_and_question_only() -> None:
@@ -52,6 +53,13 @@ def test_an_answer_is_kept_for_sixty_seconds() -> None:
     now[0] += 59.9
     assert kept.get(OWNER, CALL) is ANSWER
     now[0] += 0.2
+    assert kept.get(OWNER, CALL) is None
+
+
+@pytest.mark.parametrize("recipients", [[], [{"id": "R-1"}, {"id": "R-2"}]])
+def test_that_nobody_or_several_have_an_address_is_not_kept(recipients: list[Any]) -> None:
+    kept = Kept()
+    kept.put(OWNER, CALL, {"recipients": recipients}, kept.count(OWNER))
     assert kept.get(OWNER, CALL) is None
 
 
@@ -104,7 +112,20 @@ async def test_what_was_looked_up_is_not_looked_up_again_until_something_is_writ
         body["payments"].append({"recipient": {"email": "n@example.com"}, "sourceAmount": "10.00"})
         for _ in range(3):
             assert (await house.ask("POST", "/v1/batches", body)).status == 406
-        assert lookups(service) == 4
+        assert lookups(service) == 3 + 3, "nobody is looked for each time: see below"
+
+
+async def test_who_comes_to_have_an_address_elsewhere_can_be_paid_at_once(tmp_path: Path) -> None:
+    """By the Widget, say, after a batch was refused for want of them."""
+    service = Service(seed=1)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        await make_recipient(house, "p0")
+        (one,) = service.world().recipients.values()
+        had = one.fields["email"]
+        one.fields["email"] = "other@example.com"
+        assert (await house.ask("POST", "/v1/batches", payday(1, 1))).status == 406
+        one.fields["email"] = had
+        await done(house, "POST", "/batches", payday(1, 1))
 
 
 async def test_a_change_of_a_recipient_is_seen_by_the_next_batch(tmp_path: Path) -> None:
