@@ -2,8 +2,9 @@
 
 Only recipients are kept so, by address or id: a batch of many payments names few of them.
 A change made through this gateway drops everything that its merchant has here; one made elsewhere
-is seen when the time is up. That nobody has an address, or several have, is not kept. Where other processes share the state nothing is kept: what is changed
-through one of them the others would not know, and who is paid must not depend on who answers.
+is seen when the time is up. That nobody has an address, or several have, is not kept. Where other
+processes share the state nothing is kept: what is changed through one of them the others would not
+know, and who is paid must not depend on who answers.
 """
 
 from __future__ import annotations
