@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from gateway.answers import SERVER
 from mappings.grammar import JSON
 
 Check = Callable[[], Awaitable[str | None]]
@@ -47,11 +48,17 @@ def admin_application(
         return web.json_response(description)
 
     application = web.Application(middlewares=doors)
+    application.on_response_prepare.append(unversioned)
     application.router.add_get("/metrics", metrics_page(metrics))
     application.router.add_get("/healthz", up)
     application.router.add_get("/readyz", ready)
     application.router.add_get("/openapi.json", openapi)
     return application
+
+
+async def unversioned(_request: web.Request, response: web.StreamResponse) -> None:
+    """Not what it runs on, and in which version: two of the pages are anybody's."""
+    response.headers["Server"] = SERVER
 
 
 def metrics_page(metrics: Metrics) -> Callable[[web.Request], Awaitable[web.Response]]:

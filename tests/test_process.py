@@ -464,6 +464,7 @@ async def test_it_is_healthy_and_ready_while_the_service_answers_and_says_so_whe
 
         async def told(path: str) -> tuple[int, Any]:
             async with session.get(admin + path) as answer:
+                assert answer.headers.getall("Server") == ["payout-gateway"]
                 return answer.status, await answer.json()
 
         assert await told("/healthz") == (200, {"ok": True})

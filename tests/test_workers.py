@@ -429,6 +429,7 @@ async def test_the_admin_port_answers_for_all_workers(
 
         async def told(path: str) -> tuple[int, Any]:
             async with session.get(f"http://127.0.0.1:{gateway.admin_port}{path}") as answer:
+                assert answer.headers.getall("Server") == ["payout-gateway"]
                 is_json = answer.content_type == "application/json"
                 return answer.status, await (answer.json() if is_json else answer.text())
 

@@ -18,7 +18,7 @@ from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from yarl import URL
 
-from gateway.admin import CHECK_SECONDS, metrics_page
+from gateway.admin import CHECK_SECONDS, metrics_page, unversioned
 from gateway.admin_door import ASKED_FROM
 from gateway.workers.metrics import OPEN_METRICS, Added
 
@@ -80,6 +80,7 @@ def admin_application(
         return web.json_response(_ready([None]), status=503)
 
     application = web.Application(middlewares=doors)
+    application.on_response_prepare.append(unversioned)
     application.router.add_get("/healthz", up)
     application.router.add_get("/readyz", ready)
     application.router.add_get("/metrics", metrics_page(metrics.page))
