@@ -284,7 +284,8 @@ class Player:
                 else:
                     step, verdict = await aside_if(caller.is_long, _advance, reading, given)
         except Failure as failure:
-            return Unread(f"the service could not be read ({type(failure).__name__})")
+            why = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
+            return Unread(f"the service could not be read ({why or type(failure).__name__})")
         return verdict
 
     async def _perform(self, step: Step, caller: Caller) -> Any:

@@ -176,7 +176,7 @@ async def test_what_can_be_seen_to_have_happened_counts_whatever_was_told(tmp_pa
         here.breaks("GET", "/v1/batch/*/summary")  # the start's own look is answered
         here.breaks("GET", "/v1/batch/*/summary", status=503, times=1000)
         assert (await here.house.ask("POST", path)).status == 500
-        await eventually(lambda: says_why(here, "could not be read"))
+        await eventually(lambda: says_why(here, "could not be read (status 503)"))
         write = (await only(here))["write"]
         await here.lapse()
         here.service.faults.clear()
