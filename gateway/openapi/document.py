@@ -19,7 +19,7 @@ from mappings.spelling import Spelling, legacy_words, of_legacy
 
 VERSION = "3.1.0"
 
-ABOUT = """The payout service's earlier interface, as the gateway answers it.
+ABOUT = """The payout service's legacy interface, as the gateway answers it.
 
 Success is 200 with `ok: true`, a delete included; a failure is `ok: false` with `errors`. Paths are
 taken with and without a trailing slash, bodies whatever their Content-Type, unknown fields and
@@ -76,7 +76,7 @@ class _Document:
             paths[path][operation.method.lower()] = self._operation(operation)
         return {
             "openapi": VERSION,
-            "info": {"title": "Payout service, earlier interface", "version": "1", "description": ABOUT},
+            "info": {"title": "Payout service, legacy interface", "version": "1", "description": ABOUT},
             "servers": [{"url": f"{url}/v1"} for url in urls],
             "security": [{"ApiKey": []}],
             "tags": [{"name": name} for name in TAGS.values()],
@@ -96,9 +96,9 @@ class _Document:
         told: dict[str, Any] = {
             "operationId": operation.name,
             "summary": operation.name.replace("_", " ").capitalize(),
-            "description": "Used by clients in the field; the earlier document does not list it."
+            "description": "Used by clients in the field; the legacy document does not list it."
             if unlisted
-            else f"Section {operation.section} of the earlier document.",
+            else f"Section {operation.section} of the legacy document.",
             "tags": [TAGS[operation.section]],
         }
         if parameters := [*_in_path(operation.path), *self._in_query(operation)]:
