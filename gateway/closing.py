@@ -6,6 +6,7 @@ differently. An operator finishes by hand what is missing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from gateway.store.undertakings import (
     ANSWERED,
     DID_NOT,
     HAPPENED,
+    RUNNING,
     SENT,
     TOLD,
     UNDONE,
@@ -30,10 +32,24 @@ from mappings.grammar import Conflict, Record
 
 CLOSED = "closed"
 
+TRIES, PAUSE = 20, 0.25
+"""A running gateway looks at what is unsettled again and again, each time for a moment."""
+
 
 async def close(store: Store, named: str) -> None:
-    """Raises NotSettled, also where somebody is just looking at it."""
+    """Raises NotSettled, also where somebody goes on looking at it."""
+    for _ in range(TRIES):
+        if await _is_closed(store, named):
+            return
+        await asyncio.sleep(PAUSE)
+    raise NotSettled(f"{named} is being looked at just now; try again in a minute")
+
+
+async def _is_closed(store: Store, named: str) -> bool:
+    """False where somebody is looking at it at this moment; raises NotSettled."""
     one, _write = await find(store, named)
+    if one.state == RUNNING and one.why is not None:
+        return False
     if one.state != UNSETTLED:
         raise NotSettled(f"{named} belongs to a request that is {one.state}; it needs no closing")
     ledger = Ledger(store)
@@ -55,7 +71,8 @@ async def close(store: Store, named: str) -> None:
     try:
         await rows.keep(one, point)
     except (Overtaken, Conflict):
-        raise NotSettled(f"{named} is being looked at at this moment; try again") from None
+        return False
+    return True
 
 
 def _as_told(write: Write, store: Store) -> Write:

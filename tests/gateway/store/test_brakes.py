@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import Table, func, select, text, update
 
 import gateway
+from gateway.closing import close
 from gateway.settings import State
 from gateway.store import Ledger, Owner, Store, open_store
 from gateway.store.acts import acts_of
@@ -31,10 +32,12 @@ from gateway.store.marks import (
 from gateway.store.tables import acts, journal, writes
 from gateway.store.undertakings import (
     ANSWERED,
+    DID_NOT,
     DONE,
     HAPPENED,
     RUNNING,
     UNDONE,
+    UNSETTLED,
     BeingChecked,
     Frozen,
     Point,
@@ -71,6 +74,29 @@ async def begin(store: Store, *ids: str) -> Undertakings:
     for id_ in ids:
         await rows.keep(begun(id_), Point(begins=True, enters=sent()))
     return rows
+
+
+# What is given up
+
+
+async def test_what_is_just_looked_at_is_given_up_right_after_it(state: State) -> None:
+    """A running gateway looks at what is unsettled for a moment, and an operator need not hit it."""
+    id_ = "0123456789ab"
+    async with open_store(state) as store:
+        rows = await begin(store, id_)
+
+        async def change(table: Table, **values: str) -> None:
+            async with store.write() as connection:
+                await connection.execute(update(table).values(**values))
+
+        await change(writes, told=DID_NOT)
+        await change(journal, state=RUNNING, why="it was not answered")
+        closing = asyncio.create_task(close(store, f"{id_}.0"))
+        await asyncio.sleep(0.5)
+        await change(journal, state=UNSETTLED)
+        await closing
+        assert (found := await rows.read(id_)) is not None
+        assert found.state == UNDONE
 
 
 # Numbers, and how an older state is known.
