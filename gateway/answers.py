@@ -40,6 +40,10 @@ class Said:
     def data(self) -> bytes:
         return wire.write(self.body) if self.written is None else b"".join(self.written)
 
+    @property
+    def is_long(self) -> bool:
+        return self.written is not None and sum(map(len, self.written)) > wire.LARGE
+
 
 @unchanging(frozen=True, slots=True)
 class Carried:

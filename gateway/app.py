@@ -257,10 +257,10 @@ async def run(
         yield Running(settings.server, door.port, admin_port, door, server, load)
 
 
-_MMAP_THRESHOLD = -3
-"""glibc's word for it (``malloc.h``)."""
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
+"""glibc's words for them (``malloc.h``)."""
 
-LARGE_BLOCK = 256 * 1024
+LARGE_BLOCK = 64 * 1024
 """What is larger has memory of its own: it grows without being copied, and goes back when it is free."""
 
 
@@ -274,7 +274,10 @@ def settle_heap() -> None:
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
     with suppress(AttributeError, OSError):  # a system whose C library has no such thing
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
+        ours = ctypes.CDLL(None).mallopt
+        ours(_MMAP_THRESHOLD, LARGE_BLOCK)
+        # One thread at a time runs Python: what one has freed, another is to use again.
+        ours(_ARENA_MAX, 1)
 
 
 def _pages(

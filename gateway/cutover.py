@@ -260,7 +260,7 @@ class Cutover:
             await keep(self._store, self._owner, new, imported=True)
 
     async def _record(self, record: Record) -> None:
-        await self._ledger.record_all(self._owner, [record, *record.also])
+        await self._ledger.record_all(self._owner, [record])
 
 
 @asynccontextmanager

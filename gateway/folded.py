@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Self
 
 PART = 256 * 1024
 """Bytes that are folded together."""
@@ -20,12 +21,20 @@ _QUICKLY = 1
 
 
 class Folded:
-    """``bytes`` of it are all of it, in hand."""
+    """``bytes`` of it are all of it, in hand. One is made again of the ``parts`` and the length of another."""
 
-    def __init__(self) -> None:
-        self._folded: list[bytes] = []
+    def __init__(self, parts: Iterable[bytes] = (), size: int = 0) -> None:
+        self._folded = [*parts]
         self._last = io.BytesIO()
-        self._size = 0
+        self._size = size
+
+    @classmethod
+    def of(cls, those: Iterable[bytes]) -> Self:
+        """Folded while it is made."""
+        folded = cls()
+        for one in those:
+            folded.put(one)
+        return folded
 
     def put(self, part: bytes) -> None:
         if full := self._full_with(part):
@@ -50,6 +59,12 @@ class Folded:
 
     def __len__(self) -> int:
         return self._size
+
+    def parts(self) -> Iterator[bytes]:
+        """As it is kept."""
+        yield from self._folded
+        if last := self._last.getvalue():
+            yield zlib.compress(last, _QUICKLY)
 
     def windows(self) -> Iterator[memoryview]:
         for folded in self._folded:

@@ -28,6 +28,7 @@ from gateway.store.tables import (
     journal,
     journal_steps,
     journal_subjects,
+    pieces,
     remembered,
     usage,
     writes,
@@ -127,6 +128,7 @@ async def _journal(store: Store, before: datetime) -> int:
         ids = list(await connection.scalars(select(journal.c.id).where(over).limit(AT_ONCE)))
         for table in (journal_steps, journal_subjects, writes):
             await connection.execute(delete(table).where(table.c.undertaking.in_(ids)))
+        await connection.execute(delete(pieces).where(pieces.c.holder.in_(ids)))
         await connection.execute(delete(journal).where(journal.c.id.in_(ids)))
     return len(ids)
 

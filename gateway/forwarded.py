@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from multidict import CIMultiDict
 
-from gateway import outgoing, passed_headers, traces, wire
+from gateway import outgoing, passed_headers, texts, traces, wire
 from gateway.answers import Carried
 from gateway.attempt import Lost
 from gateway.begun import Begun
@@ -40,6 +40,7 @@ from gateway.store.undertakings import (
     AlreadyBegun,
     Undertaken,
 )
+from gateway.texts import Text
 from gateway.upstream import ANSWER_BYTES, NO_ANSWER
 from mappings.grammar import (
     JSON,
@@ -306,8 +307,8 @@ def _text(carried: Carried) -> str:
     return json.dumps([carried.status, body, named])
 
 
-def _carried(text: str) -> Carried:
-    status, body, headers = json.loads(text)
+def _carried(text: Text) -> Carried:
+    status, body, headers = json.loads(texts.plain(text))
     given: CIMultiDict[str] = CIMultiDict(headers)
     given.setdefault("Content-Type", "application/json; charset=utf-8")
     return Carried(status, given, body.encode())

@@ -8,11 +8,13 @@ not send a batch the long way round for a day.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import structlog
 
+from gateway import wire
+from gateway.aside import aside_if
 from gateway.signed_target import Learned
 from mappings.current import SUMMARY, endpoint_of
 from mappings.grammar import JSON, Call, Failure, NoSuchOperation, Refused
@@ -102,4 +104,8 @@ async def _visible(call: Call, make: Make) -> bool:
         body = await make(Call("GET", SUMMARY.format(id=batch)))
     except Failure:
         return False
-    return {*payments} <= {payment.get("id") for payment in payments_in(body)}
+    return not payments or await aside_if(wire.has_rows(body), _shows, body, payments)
+
+
+def _shows(summary: JSON, payments: Sequence[str]) -> bool:
+    return {*payments} <= {payment.get("id") for payment in payments_in(summary)}

@@ -20,10 +20,12 @@ from typing import Any, TypeGuard
 from gateway import steps, texts, wire
 from gateway.aside import aside, aside_if
 from gateway.clock import Clock
+from gateway.folded import Folded
 from gateway.instances import GONE_SECONDS
 from gateway.keyed import Keyed
 from gateway.keys import Key
 from gateway.store import Ledger, Store, StoreUnavailable
+from gateway.store.ledger import has_find
 from gateway.store.undertakings import (
     ANSWERED,
     DID_NOT,
@@ -42,6 +44,7 @@ from gateway.store.undertakings import (
     Undertakings,
     Write,
 )
+from gateway.texts import Text
 from mappings import errors
 from mappings.current import ID
 from mappings.grammar import (
@@ -54,6 +57,7 @@ from mappings.grammar import (
     Happened,
     Manners,
     Operation,
+    Recall,
     Record,
     Refused,
     Request,
@@ -153,7 +157,8 @@ class Journal:
         taken: Undertaken | None = None
         try:
             if asked := await self.rows.asked_of(one):
-                course.request = await aside_if(texts.is_packed(asked), _request, asked)
+                course.request = await aside_if(texts.is_long(asked), _request, asked)
+                course.has_pieces = isinstance(asked, Folded)
                 taken = await self.rows.take(one, self.instance)
             if taken is not None:
                 course.one = taken
@@ -175,7 +180,8 @@ class Journal:
     async def _recall(self, course: Course, turn: int) -> None:
         """What its steps were given, and what it wrote."""
         for text in await self.rows.given(course.one):
-            course.recorded += await aside_if(texts.is_packed(text), steps.read, text)
+            course.recorded += await aside_if(texts.is_long(text), steps.read, text)
+            course.has_pieces = course.has_pieces or isinstance(text, Folded)
         course.keep_recorded()
         its = (await self.rows.writes_of(course.one.id))[course.one.id]
         course.writes = {write.number: write for write in its}
@@ -279,6 +285,8 @@ class Course:
     """The reads that failed and may be answered later, since something was last kept."""
     names: dict[str, str] = field(default_factory=dict)
     """What objects are about to be called to its client, legacy id to current id: kept with its end."""
+    has_pieces: bool = False
+    """Whether any of its texts in the journal may be long."""
     _waiting: list[Record] = field(default_factory=list)
     """What the ledger is to remember as of the next durable point."""
     _position: int = 0
@@ -286,7 +294,7 @@ class Course:
     """How many steps are durable."""
     _change: int = 0
     """How many of those that are not, up to the last that changed something."""
-    _since: list[tuple[Step, steps.Outcome]] = field(default_factory=list)
+    _since: list[tuple[Step | str, steps.Outcome]] = field(default_factory=list)
     """What steps were given since the last durable point; they are marked when that is written."""
     _settled: list[Write] = field(default_factory=list)
 
@@ -305,7 +313,9 @@ class Course:
         return outcome
 
     def note(self, step: Step, outcome: steps.Outcome) -> None:
-        self._since.append((step, outcome))
+        # A look at very many recipients is marked at once: their ids are not to be kept meanwhile.
+        noted = steps.mark(step) if isinstance(step, Recall) and step.ids else step
+        self._since.append((noted, outcome))
         self._position += 1
 
     @property
@@ -357,7 +367,7 @@ class Course:
     async def enter(self, call: Call, stamped: datetime | None = None) -> None:
         """Writes a call down before it leaves; a stamp of its client's may be ahead of ours."""
         journal = self.journal
-        alike = await aside(journal.alike, call) if self.is_long else journal.alike(call)
+        alike = await aside_if(self.is_long or steps.is_long(call), journal.alike, call)
         now = self.journal.stamp(self.one.owner.environment)
         now = max(now, stamped or now)
         write = Write(self._position, call.method, call.path, alike, now)
@@ -385,15 +395,14 @@ class Course:
         What cannot be refused, and follows a write, is not worth a commit of its own: it is in the
         next, which comes before anything else is done and before the client is answered.
         """
-        those = [step, *step.also]
-        if self.begun and not (self.is_untouched or any(one.find for one in those)):
-            self._waiting += those
+        if self.begun and not (self.is_untouched or has_find(step)):
+            self._waiting.append(step)
             self._changed(step, None)
             return
         self._since.append((step, None))
         minds = self.operation.method != "GET" and self.is_untouched
         try:
-            await self._keep(records=those, **self._minds(minds))
+            await self._keep(records=[step], **self._minds(minds))
         except (Conflict, Halted) as failure:
             self._since[-1] = (step, failure)
             self._position += 1
@@ -467,7 +476,7 @@ class Course:
         """Writes it down before its first step: others are to see that it runs."""
         await self._keep()
 
-    async def finish(self, answer: str | None = None, idempotency: str | None = None) -> None:
+    async def finish(self, answer: Text | None = None, idempotency: str | None = None) -> None:
         """Its flow is at its end, and its client is about to get the answer.
 
         Nobody plays it again where the answer is kept, or where it is a read to its client, who asks
@@ -482,7 +491,7 @@ class Course:
             drops = answer is not None or self.operation.method == "GET"
             await self._keep(changes=changes, drops=drops, names=self.names)
 
-    async def close(self, state: str = ANSWERED, answer: str | None = None) -> None:
+    async def close(self, state: str = ANSWERED, answer: Text | None = None) -> None:
         """Nothing more is to be done, and nobody needs what was asked."""
         if self.begun:
             changes: dict[str, Any] = {"state": state, "why": None, "answer": answer}
@@ -513,14 +522,22 @@ class Course:
         if taken and not drops:
             given = await aside(steps.written, taken) if is_long else steps.written(taken)
             kept = self._kept + len(taken) - 1, given
+            self.has_pieces = self.has_pieces or isinstance(given, Folded)
         made = [write.made for write in settled if write.made]
         one = self.one
         if begins:
             asked = await aside(_asked, self.request) if is_long else _asked(self.request)
             one = replace(one, asked=asked, deserted=self.deserted)
-        both = [*waiting, *records]
+            self.has_pieces = self.has_pieces or isinstance(asked, Folded)
         point = Point(
-            begins, steps=kept, settled=settled, made=made, records=both, drops=drops, **parts
+            begins,
+            steps=kept,
+            settled=settled,
+            made=made,
+            records=[*waiting, *records],
+            drops=drops,
+            has_pieces=self.has_pieces,
+            **parts,
         )
         try:
             await self.journal.rows.keep(one, point)
@@ -582,7 +599,7 @@ def _made(call: Call, outcome: steps.Outcome) -> str | None:
 # A request as text
 
 
-def _asked(request: Request) -> str:
+def _asked(request: Request) -> Text:
     manners = {name: getattr(request.manners, name) for name in Manners.__dataclass_fields__}
     told = {
         "now": request.now.isoformat(),
@@ -595,7 +612,7 @@ def _asked(request: Request) -> str:
     return texts.of(told)
 
 
-def _request(text: str) -> Request:
+def _request(text: Text) -> Request:
     told = texts.value(text)
     return Request(
         now=datetime.fromisoformat(told["now"]),

@@ -26,8 +26,9 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from gateway import texts
 from gateway.answers import Said
-from gateway.aside import aside
+from gateway.aside import aside, aside_if
 from gateway.journal import Course, Journal
 from gateway.player import Caller, Player
 from gateway.settling import Settling
@@ -42,6 +43,7 @@ from gateway.store.undertakings import (
     Overtaken,
     Undertaken,
 )
+from gateway.texts import Text
 from mappings.grammar import (
     Answer,
     Failure,
@@ -174,16 +176,18 @@ class Once:
             said = await refuse(failure)
             # What failed here, or was too much, need not be so the next time; nothing of it is left.
             lasts = said.status in (404, 406) and not isinstance(failure, Halted)
-            await course.close(
-                ANSWERED if lasts else UNDONE, _text(said) if is_named and lasts else None
-            )
+            kept = await aside_if(said.is_long, _text, said) if is_named and lasts else None
+            await course.close(ANSWERED if lasts else UNDONE, kept)
             return said
         said = self._said[course] = await say(answer)
         # Before others can see that it is done: its client has it as good as got.
         self._journal.delivering[course.one.id] = course
         try:
             is_read = wanted.operation.method == "GET"
-            await course.finish(None if is_read else _text(said), name)
+            # A long one is made again of what its steps were given, unless it may be asked for later.
+            is_kept = not is_read and (is_named or not said.is_long)
+            kept = await aside_if(said.is_long, _text, said) if is_kept else None
+            await course.finish(kept, name)
         except BaseException:
             self.undelivered(course.one)
             raise
@@ -394,10 +398,10 @@ def _kept_of(first: Undertaken) -> Said | None:
     return None
 
 
-def _text(said: Said) -> str:
-    return json.dumps([said.status, said.data.decode(), dict(said.headers)])
+def _text(said: Said) -> Text:
+    return texts.kept(json.dumps([said.status, said.data.decode(), dict(said.headers)]))
 
 
-def _said(text: str) -> Said:
-    status, body, headers = json.loads(text)
+def _said(text: Text) -> Said:
+    status, body, headers = json.loads(texts.plain(text))
     return Said(status, {}, headers, written=[body.encode()])

@@ -146,6 +146,8 @@ class Player:
                 raise TypeError("an operation without a key can ask the service nothing")
             try:
                 given = await self._played(step, caller, course)
+                # A draft of very many payments is the ledger's alone.
+                caller.is_long = caller.is_long or wire.has_rows(given)
             except Unknown:
                 raise
             except Failure as failure:
@@ -304,7 +306,7 @@ class Player:
             case Recall(kind, None, ids):
                 return await self._ledger.recall_all(owner, kind, ids)
             case Record():
-                return await self._ledger.record_all(owner, [step, *step.also])
+                return await self._ledger.record_all(owner, [step])
             case Await():
                 return await self._awaited(step, owner)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway import texts, wire
+from gateway.texts import Text
 from mappings.grammar import (
     JSON,
     Await,
@@ -35,8 +36,10 @@ Outcome = Any
 """What a step was given, or the Failure that was thrown in its place."""
 
 
-def mark(step: Step) -> str:
-    """Tells a step from another one."""
+def mark(step: Step | str) -> str:
+    """Tells a step from another one; what is text is a mark."""
+    if isinstance(step, str):
+        return step
     digest = hashlib.sha256()
     for part in wire.parts(_told(step)):
         digest.update(part)
@@ -59,17 +62,17 @@ def _told(step: Step) -> JSON:
             return ["record", kind, id_, dict(facts)]
 
 
-def written(given: list[tuple[Step, Outcome]]) -> str:
+def written(given: list[tuple[Step | str, Outcome]]) -> Text:
     """What some steps were given, each with its mark."""
     return texts.of([[mark(step), _encoded(outcome)] for step, outcome in given])
 
 
-def marked(given: list[tuple[Step, Outcome]]) -> list[tuple[str, Outcome]]:
+def marked(given: list[tuple[Step | str, Outcome]]) -> list[tuple[str, Outcome]]:
     """The same as it is read."""
     return [(mark(step), outcome) for step, outcome in given]
 
 
-def is_long(step: Step) -> bool:
+def is_long(step: Step | str) -> bool:
     """Whether it takes long to mark it."""
     match step:
         case Call():
@@ -80,7 +83,7 @@ def is_long(step: Step) -> bool:
             return False
 
 
-def read(text: str) -> list[tuple[str, Outcome]]:
+def read(text: Text) -> list[tuple[str, Outcome]]:
     return [(its, _decoded(encoded)) for its, encoded in texts.value(text)]
 
 

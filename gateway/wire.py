@@ -105,10 +105,7 @@ def in_parts(value: Any) -> list[bytes]:
 def fold(value: Any) -> Folded:
     """As ``write``, folded while it is made."""
     _check(value)
-    folded = Folded()
-    for part in _parts(value, _CHECKED):
-        folded.put(part)
-    return folded
+    return Folded.of(_parts(value, _CHECKED))
 
 
 def parts(value: Any) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -336,11 +336,18 @@ def sent_as(payments: Sequence[Sent], prefix: str = "payments[{}].") -> dict[str
     """The names of errors on the payments of a call."""
     names: dict[str, str] = {}
     for number, sent in enumerate(payments):
-        names |= _names_of(sent, prefix.format(number))
+        names |= names_of(sent, prefix.format(number))
     return names
 
 
-def _names_of(sent: Sent, ours: str) -> dict[str, str]:
+def names_of_change(sent: Sent, ours: str) -> dict[str, str]:
+    """The same of a payment to add, change or remove, which is sent on as the legacy document has it."""
+    own = {f"{ours}{name}": f"{sent.place}{name}" for name in ("id", "sourceCurrency", *AMOUNTS)}
+    return own | names_of(sent, ours)
+
+
+def names_of(sent: Sent, ours: str) -> dict[str, str]:
+    """The names of errors on a payment of a call."""
     side = sent.amount_side
     field = "id" if sent.recipient.get("id") else "email"
     return {
@@ -355,28 +362,35 @@ def _names_of(sent: Sent, ours: str) -> dict[str, str]:
 class Names(Mapping[str, str]):
     """The names of errors on a batch and its payments, each made when it is asked for.
 
-    Of a hundred thousand payments they would take more room than the payments.
+    Of a hundred thousand payments they would take more room than the payments. ``lists`` are those of
+    the call's body, by their names in it; ``named`` gives the names of one payment.
     """
 
-    def __init__(self, own: Mapping[str, str], payments: Sequence[Sent]) -> None:
+    def __init__(
+        self,
+        own: Mapping[str, str],
+        lists: Mapping[str, Sequence[Sent]],
+        named: Callable[[Sent, str], dict[str, str]],
+    ) -> None:
         self._own = own
-        self._payments = payments
+        self._lists = lists
+        self._named = named
 
     def __getitem__(self, name: str) -> str:
         if name in self._own:
             return self._own[name]
-        found = re.match(r"payments\[(0|[1-9][0-9]{0,17})\]\.", name)
-        if found is None or int(found[1]) >= len(self._payments):
+        found = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\]\.", name)
+        those = self._lists.get(found[1], ()) if found else ()
+        if found is None or int(found[2]) >= len(those):
             raise KeyError(name)
-        return _names_of(self._payments[int(found[1])], found[0])[name]
+        return self._named(those[int(found[2])], found[0])[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._own
-        for number, sent in enumerate(self._payments):
-            yield from _names_of(sent, f"payments[{number}].")
+        for name, those in self._lists.items():
+            for number, sent in enumerate(those):
+                yield from self._named(sent, f"{name}[{number}].")
 
     def __len__(self) -> int:
-        return len(self._own) + _NAMES * len(self._payments)
-
-
-_NAMES = len(_names_of(Sent({}, ""), ""))
+        each_has = len(self._named(Sent({}, ""), ""))
+        return len(self._own) + each_has * sum(map(len, self._lists.values()))

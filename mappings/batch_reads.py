@@ -24,8 +24,12 @@ from mappings.grammar import (
 from mappings.matching import Entry, Payment, matched
 from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
+from mappings.rows import each, kept, packed, some_of
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
+
+TOGETHER = 200
+"""How many recipients are read side by side, before the next are asked for."""
 
 SLICE = 40
 """How many summaries are in hand at a time; each may hold very many payments."""
@@ -125,27 +129,33 @@ def _as_told(known: Known, body: JSON) -> Sub:
 def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
     """Keeps which payment of a batch just made real is which of the draft."""
     found = _found_again(known, payments)
-    aliases = [
-        Record("alias", one["upstream"], {"id": one["id"], "batch": known.id}) for one in found
-    ]
-    kept = Record("payments", known.id, {"entries": found})
+
+    def alias(entry: Entry) -> Record:
+        return Record("alias", entry["upstream"], {"id": entry["id"], "batch": known.id})
+
+    entries = Record("payments", known.id, {"entries": found}, also=each(alias, found))
     as_read = {name: known.facts.get(name) for name in ("is_new", "version", "upstream")}
     try:
-        yield Record("batch", known.id, {"is_new": None}, find=as_read, also=(kept, *aliases))
+        yield Record("batch", known.id, {"is_new": None}, find=as_read, also=(entries,))
     except Conflict:  # kept already, and perhaps edited since: what is there now stands
         return found
     return found
 
 
-def _found_again(known: Known, payments: Sequence[Payment]) -> list[Entry]:
+def _found_again(known: Known, payments: Sequence[Payment]) -> Sequence[Entry]:
     """The entries of a draft with the ids that their payments have now; matched by what they pay."""
-    bare = [{**entry, "id": None, "upstream": None, "ours": entry["id"]} for entry in known.entries]
-    found = []
-    for payment, entry in matched(payments, bare, known.facts.get("currency")):
-        if entry is not None:
-            kept = {name: value for name, value in entry.items() if name != "ours"}
-            found.append({**kept, "id": entry["ours"], "upstream": payment["id"]})
-    return found
+    pairs = matched(payments, each(_bare, known.entries), known.facts.get("currency"))
+    found = kept(pairs, lambda pair: pair[1] is not None)
+    return packed(each(lambda pair: _with_ids(*pair), found))
+
+
+def _bare(entry: Entry) -> Entry:
+    return {**entry, "id": None, "upstream": None, "ours": entry["id"]}
+
+
+def _with_ids(payment: Payment, entry: Entry) -> Entry:
+    kept = {name: value for name, value in entry.items() if name != "ours"}
+    return {**kept, "id": entry["ours"], "upstream": payment["id"]}
 
 
 def _with_recipients(entries: Sequence[Entry]) -> Sub:
@@ -154,17 +164,18 @@ def _with_recipients(entries: Sequence[Entry]) -> Sub:
     ids = list(dict.fromkeys(unknown))
     if not ids:
         return entries
-    calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in ids]
-    answers = yield Together(calls)
-    found = {
-        id_: kept_of(answer["recipient"])
-        for id_, answer in zip(ids, answers, strict=True)
-        if not isinstance(answer, Exception)
-    }
-    return [
-        {**one, "recipient": {**found.get(one["recipient"]["id"], {}), **one["recipient"]}}
-        for one in entries
-    ]
+    found: dict[JSON, JSON] = {}
+    for some in some_of(ids, TOGETHER):
+        calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in some]
+        for id_, answer in zip(some, (yield Together(calls)), strict=True):
+            if not isinstance(answer, Exception):
+                found[id_] = kept_of(answer["recipient"])
+
+    def known(entry: Entry) -> Entry:
+        recipient = entry["recipient"]
+        return {**entry, "recipient": {**found.get(recipient["id"], {}), **recipient}}
+
+    return packed(each(known, entries))
 
 
 # The status, where nothing but the balance tells it

@@ -12,7 +12,7 @@ is the one that it has at the service now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from mappings.fields import Fields, by_hand, read_only
 from mappings.grammar import JSON
 from mappings.matching import Entry, Payment, matched
 from mappings.objects import method_display, payment_answer
-from mappings.rows import each, packed
+from mappings.rows import each, keyed, packed
 
 Facts = Mapping[str, JSON]
 
@@ -41,6 +41,13 @@ BATCH = Fields(
     by_hand("totalPayments", why="counted"),
     by_hand("currency", why="the source currency"),
 )
+
+
+class Called(NamedTuple):
+    """A payment's id as clients know it, and the service's."""
+
+    id: JSON
+    upstream: JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +101,19 @@ class Batch:
         return self.given.get("sentAt") or (None if self.is_editable else self.facts.get("started"))
 
     @property
-    def by_upstream(self) -> dict[str, Payment]:
-        """Its payments by the service's ids."""
-        return {str(one["upstream"]): one for one in self.payments if one.get("upstream")}
+    def upstream_ids(self) -> Iterator[str]:
+        """The service's ids of its payments."""
+        return (str(one["upstream"]) for one in self.payments if one.get("upstream"))
 
-    @property
-    def by_any_id(self) -> dict[str, Payment]:
-        """Its payments by the ids that clients know, and by the service's."""
-        return {**self.by_upstream, **{str(one["id"]): one for one in self.payments}}
+    def called(self, names: Container[str]) -> Mapping[str, Called]:
+        """Its payments of these names, which are ids that clients know, or else the service's."""
+        pairs = ((one.get(kind), one) for kind in ("upstream", "id") for one in self.payments)
+        found = (
+            (str(id_), Called(one["id"], one.get("upstream")))
+            for id_, one in pairs
+            if id_ and str(id_) in names
+        )
+        return keyed(self.payments, found)
 
     def payment(self, payment_id: str) -> Payment | None:
         """By the id that clients know, or the service's."""

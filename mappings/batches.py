@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from mappings import batch_bodies, legacy, money, settling, summaries
 from mappings.banking import empty, invalid
@@ -22,6 +24,7 @@ from mappings.batch_reads import (
 )
 from mappings.batch_views import (
     Batch,
+    Called,
     as_first_made,
     batch_answer,
     batch_of,
@@ -33,7 +36,7 @@ from mappings.batch_views import (
     whole_answer,
 )
 from mappings.current import BALANCE, SUMMARY
-from mappings.drafts import changed, edited, free, made_real, moved, stamp, tried
+from mappings.drafts import Edit, changed, edited, free, made_real, moved, stamp, tried
 from mappings.errors import NOT_FOUND, in_body
 from mappings.funds import balances_in
 from mappings.grammar import (
@@ -53,11 +56,11 @@ from mappings.grammar import (
     Unreachable,
 )
 from mappings.ids import made
-from mappings.matching import Entry, Payment
+from mappings.matching import Entry
 from mappings.paging import meta, page_of, whole
 from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
-from mappings.rows import each, packed
+from mappings.rows import each, joined, kept, keyed, packed
 
 # Create
 
@@ -77,10 +80,12 @@ def create_batch(request: Request) -> Flow:
     )
     currency = str(batch_bodies.batch_currency(body))
     recipients = yield from batch_bodies.recipients_of(payments, currency)
-    entries = packed(each(batch_bodies.entry_of, payments, recipients))
+    entries = each(batch_bodies.entry_of, payments, recipients)
     memo, description = request.manners.send_memo, body.get("description")
     sent = batch_bodies.batch_to_send(currency, description, entries, memo=memo)
-    names = batch_bodies.Names({"currency": "sourceCurrency"}, payments)
+    names = batch_bodies.Names(
+        {"currency": "sourceCurrency"}, {"payments": payments}, batch_bodies.names_of
+    )
     call = Call(
         "POST",
         "/batches",
@@ -103,8 +108,8 @@ def create_batch(request: Request) -> Flow:
         "createdAt": given.get("createdAt") or stamp(request.now),
         "updatedAt": given.get("updatedAt") or stamp(request.now),
     }
-    kept = Record("payments", given["id"], {"entries": entries})
-    yield Record("batch", given["id"], facts, also=(kept,))
+    also = (Record("payments", given["id"], {"entries": entries}),)
+    yield Record("batch", given["id"], facts, also=also)
     id_, found = str(given["id"]), payments_told(answered)
     batch = batch_of(id_, facts, entries, given, found)
     if not (given.get("status") and given.get("createdAt") and (found or not entries)):
@@ -236,99 +241,121 @@ def update_batch(request: Request) -> Flow:
 
 
 def _with_other_payments(batch: Batch, request: Request) -> Sub:
-    body = request.body
-    sent = sent_in(body.get("payments"), problems=request.problems)
-    added = [one for one in sent if not one.body.get("id")]
-    updated = [one for one in sent if one.body.get("id")]
-    updated += sent_in(body.get("update_payments"), "update_payments")
-    removed = [*sent_in(body.get("remove_payments"), "remove_payments")]
-    known = batch.by_any_id
+    asked = _Changes.of(request, batch)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    request.refuse(*_change_problems(batch, added, updated, removed))
-    if not (added or removed or any(batch_bodies.changes(one.body) for one in updated)):
+    request.refuse(*_change_problems(batch, asked))
+    if not asked:
         return
-    recipients = yield from batch_bodies.recipients_of(added, batch.currency)
-    entries = [
-        batch_bodies.entry_of(one, recipient, id_=made("P", request.seed, batch.id, str(number)))
-        for number, (one, recipient) in enumerate(zip(added, recipients, strict=True))
-    ]
-    upstream = {payment["id"]: payment["upstream"] for payment in batch.payments}
-    memo = request.manners.send_memo
-    changes = {_known(known, one): one.body for one in updated}
-    gone = dict.fromkeys(_known(known, one) for one in removed)
-    call = Call(
-        "PATCH",
-        f"/batches/{batch.upstream}",
-        {
-            "payments": [_as_legacy(entry, memo=memo) for entry in entries],
-            "update_payments": [
-                {"id": upstream[id_], **batch_bodies.changes(sent, memo=memo)}
-                for id_, sent in changes.items()
-            ],
-            "remove_payments": [{"id": upstream[id_]} for id_ in gone],
-        },
-        sent_as=_change_names(added, updated, removed),
-        witness=(batch.upstream,),
-        settle=settling.edited_batch(
-            batch.upstream,
-            batch.by_upstream,
-            batch.currency,
-            added=entries,
-            changed={upstream[id_]: sent for id_, sent in changes.items()},
-            removed=[upstream[id_] for id_ in gone],
-        ),
-    )
-
-    def apply(those: Sequence[Entry]) -> list[Entry]:
-        kept = [one for one in those if one.get("id") not in gone]
-        return [
-            *(batch_bodies.with_changes(one, changes.get(one.get("id"), {})) for one in kept),
-            *entries,
-        ]
-
-    yield from edited(batch, request, call, apply)
+    recipients = yield from batch_bodies.recipients_of(asked.added, batch.currency)
+    added = packed(each(partial(_entry, request, batch), asked.added, recipients, asked.places))
+    call = _change(request, batch, asked, added)
+    changes = ((asked.known(one).id, batch_bodies.changes(one.body)) for one in asked.changed)
+    gone = each(lambda one: asked.known(one).id, asked.removed)
+    yield from edited(batch, request, call, Edit(added, keyed(asked.changed, changes), gone))
 
 
-def _known(payments: Mapping[str, Payment], sent: Sent) -> JSON:
-    payment = payments.get(str(sent.body.get("id")))
-    return payment["id"] if payment else None
+class _Changes(NamedTuple):
+    """What is to become of a batch's payments. ``called`` are those that are named."""
+
+    added: Sequence[Sent]
+    changed: Sequence[Sent]
+    removed: Sequence[Sent]
+    called: Mapping[str, Called]
+
+    @classmethod
+    def of(cls, request: Request, batch: Batch) -> _Changes:
+        body = request.body
+        sent = sent_in(body.get("payments"), problems=request.problems)
+        updates = sent_in(body.get("update_payments"), "update_payments")
+        changed = joined(kept(sent, _is_named), updates)
+        removed = sent_in(body.get("remove_payments"), "remove_payments")
+        names = frozenset(str(one.body.get("id")) for one in chain(changed, removed))
+        return cls(kept(sent, _is_new), changed, removed, batch.called(names) if names else {})
+
+    def __bool__(self) -> bool:
+        """Whether anything is."""
+        changes = any(batch_bodies.changes(one.body) for one in self.changed)
+        return bool(self.added or self.removed) or changes
+
+    @property
+    def places(self) -> Sequence[int]:
+        return range(len(self.added))
+
+    def known(self, sent: Sent) -> Called:
+        return self.called[str(sent.body.get("id"))]
 
 
-def _change_problems(
-    batch: Batch, added: list[Sent], changed: list[Sent], removed: list[Sent]
-) -> Iterator[Problem]:
-    known, seen = batch.by_any_id, set[JSON]()
-    for one in [*changed, *removed]:
+def _is_named(sent: Sent) -> bool:
+    return bool(sent.body.get("id"))
+
+
+def _is_new(sent: Sent) -> bool:
+    return not _is_named(sent)
+
+
+def _entry(
+    request: Request, batch: Batch, sent: Sent, recipient: Mapping[str, JSON], number: int
+) -> Entry:
+    id_ = made("P", request.seed, batch.id, str(number))
+    return batch_bodies.entry_of(sent, recipient, id_=id_)
+
+
+def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
+    seen = set[JSON]()
+    for one in chain(asked.changed, asked.removed):
         if not one.body.get("id"):
             yield empty(f"{one.place}id")
             continue
-        id_ = _known(known, one)
-        if id_ is None:
+        there = asked.called.get(str(one.body["id"]))
+        id_ = there and there.id
+        if there is None:
             yield invalid(f"{one.place}id", "is not a payment of this batch")
         elif id_ in seen:
             yield invalid(f"{one.place}id", "is named more than once")
         seen.add(id_)
-    for one in changed:
+    for one in asked.changed:
         yield from batch_bodies.amount_problems(one)
-    for one in added:
+    for one in asked.added:
         yield from batch_bodies.added_problems(one, batch.currency)
+
+
+def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Entry]) -> Call:
+    memo = request.manners.send_memo
+
+    def update(sent: Sent) -> dict[str, JSON]:
+        changed = batch_bodies.changes(sent.body, memo=memo)
+        return {"id": asked.known(sent).upstream, **changed}
+
+    lists = {
+        "payments": asked.added,
+        "update_payments": asked.changed,
+        "remove_payments": asked.removed,
+    }
+    return Call(
+        "PATCH",
+        f"/batches/{batch.upstream}",
+        {
+            "payments": each(partial(_as_legacy, memo=memo), added),
+            "update_payments": each(update, asked.changed),
+            "remove_payments": each(lambda sent: {"id": asked.known(sent).upstream}, asked.removed),
+        },
+        sent_as=batch_bodies.Names({}, lists, batch_bodies.names_of_change),
+        witness=(batch.upstream,),
+        settle=settling.edited_batch(
+            batch.upstream,
+            batch.payments,
+            batch.currency,
+            added=added,
+            changed=lambda: {asked.known(one).upstream: one.body for one in asked.changed},
+            removed=lambda: [asked.known(one).upstream for one in asked.removed],
+        ),
+    )
 
 
 def _as_legacy(entry: Entry, *, memo: bool) -> dict[str, JSON]:
     """A payment to add, as the legacy document shows it: the payload that is presumed."""
     return {"recipient": {"id": entry["recipient"]["id"]}, **batch_bodies.changes(entry, memo=memo)}
-
-
-def _change_names(added: list[Sent], changed: list[Sent], removed: list[Sent]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    lists = {"payments": added, "update_payments": changed, "remove_payments": removed}
-    for list_name, those in lists.items():
-        for number, one in enumerate(those):
-            ours = f"{list_name}[{number}]."
-            names |= {f"{ours}{name}": f"{one.place}{name}" for name in ("id", *one.body)}
-            names |= batch_bodies.sent_as([one], ours)
-    return names
 
 
 def generate_quote(request: Request) -> Flow:

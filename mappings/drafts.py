@@ -9,11 +9,12 @@ that needs a draft made real waits as well: it may be answered with what another
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from mappings import money, settling
-from mappings.batch_bodies import batch_to_send
+from mappings.batch_bodies import batch_to_send, with_changes
 from mappings.batch_reads import WRONG_STATUS, loaded
 from mappings.batch_views import Batch
 from mappings.errors import NOT_FOUND, in_body, where_named
@@ -31,9 +32,10 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
-from mappings.matching import Entry
+from mappings.matching import Entry, Payment
 from mappings.payment_lists import batch_in
 from mappings.payouts import Sub
+from mappings.rows import each, joined, kept
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
@@ -151,19 +153,52 @@ def _released(batch: Batch) -> Sub:
     yield Record("batch", batch.id, {"phase": phase, "since": None})
 
 
-Apply = Callable[[Sequence[Entry]], list[Entry]]
-"""What an edit makes of the entries; what it adds has an id of ours."""
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What becomes of a batch's entries, by their ids; what is added has an id of ours."""
+
+    added: Sequence[Entry] = ()
+    changes: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+    gone: Sequence[JSON] = ()
+
+    def by_service(self, those: Sequence[Entry]) -> Sequence[Entry]:
+        """The entries after it; what the service added has an id that is seen when it is next read."""
+        return joined(self._left_of(those), each(_without_id, self.added))
+
+    def in_draft(self, those: Sequence[Entry], now: str) -> Sequence[Entry]:
+        """The same where nobody else knows of it: with the times that the service would give them."""
+        return joined(self._left_of(those, now), each(partial(_dated, now), self.added))
+
+    def _left_of(self, those: Sequence[Entry], now: str | None = None) -> Sequence[Entry]:
+        gone = frozenset(self.gone)
+        left = kept(those, lambda one: one.get("id") not in gone) if gone else those
+        return each(partial(self._changed, now), left) if self.changes else left
+
+    def _changed(self, now: str | None, entry: Entry) -> Entry:
+        changes = self.changes.get(entry.get("id", ""))
+        changed = entry if changes is None else with_changes(entry, changes)
+        return changed if now is None or changed == entry else {**changed, "updatedAt": now}
 
 
-def edited(batch: Batch, request: Request, call: Call, apply: Apply) -> Sub:
+def _without_id(entry: Entry) -> Entry:
+    return {name: value for name, value in entry.items() if name != "id"}
+
+
+def _dated(now: str, entry: Entry) -> Entry:
+    return {"createdAt": now, **entry, "updatedAt": now}
+
+
+def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
     """Makes an edit by the inferred operation, or where there is none, in a draft.
 
     From the first edit of that kind on, the batch is a draft in the ledger and the one that the
     service has is abandoned: it is never started through the gateway.
     """
     yield from taken(batch, "editing", request.now)
+    now = stamp(request.now)
     if batch.is_draft:
-        yield from _drafted(batch, request, batch.entries, apply, ())
+        entries = edit.in_draft(batch.entries, now)
+        yield from _drafted(batch, request, entries, _aliases(batch, edit.added, edit.gone))
         return
     try:
         yield from tried(batch, call, where_named)
@@ -171,25 +206,35 @@ def edited(batch: Batch, request: Request, call: Call, apply: Apply) -> Sub:
         if batch.currency is None:  # nothing could ever be made of such a draft
             yield from _released(batch)
             raise Invalid(CURRENCY_UNKNOWN) from None
-        yield from _drafted(batch, request, entries_of(batch), apply, (batch.upstream,))
+        entries = edit.in_draft(entries_of(batch), now)
+        aliases = _aliases(batch, entries, edit.gone)
+        yield from _drafted(batch, request, entries, aliases, (batch.upstream,))
     else:
-        there = {payment["id"] for payment in batch.payments}
-        kept = [_without_our_id(entry, there) for entry in apply(entries_of(batch))]
-        entries = Record("payments", batch.id, {"entries": kept})
-        yield Record("batch", batch.id, free(batch, "sent"), also=(entries,))
+        also = (Record("payments", batch.id, {"entries": edit.by_service(entries_of(batch))}),)
+        yield Record("batch", batch.id, free(batch, "sent"), also=also)
 
 
-def _without_our_id(entry: Entry, there: set[JSON]) -> Entry:
-    """What the service added it gave an id of its own, which is seen when it is next read."""
-    if entry.get("id") in there:
-        return entry
-    return {name: value for name, value in entry.items() if name != "id"}
+def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequence[Record]:
+    """By which a payment's batch is found, from when it is a draft's; those of a draft have theirs."""
+    ids = joined(
+        each(lambda entry: (entry["id"], False), there), each(lambda id_: (id_, True), gone)
+    )
+
+    def alias(named: tuple[JSON, bool]) -> Record:
+        id_, is_gone = named
+        facts = {"gone": True} if is_gone else {"batch": batch.id, "gone": None}
+        return Record("alias", str(id_), facts)
+
+    return each(alias, ids)
 
 
 def _drafted(
-    batch: Batch, request: Request, those: Sequence[Entry], apply: Apply, abandoned: Sequence[str]
+    batch: Batch,
+    request: Request,
+    entries: Sequence[Entry],
+    aliases: Sequence[Record],
+    abandoned: Sequence[str] = (),
 ) -> Sub:
-    entries = _dated(apply(those), those, stamp(request.now))
     facts = {
         **free(batch, "draft"),
         "upstream": None,
@@ -200,24 +245,9 @@ def _drafted(
         "createdAt": batch.given.get("createdAt") or batch.facts.get("createdAt"),
         "updatedAt": stamp(request.now),
     }
-    kept = Record("payments", batch.id, {"entries": entries})
+    kept = Record("payments", batch.id, {"entries": entries}, also=aliases)
     left = [Record("alias", upstream, {"abandoned": True}) for upstream in abandoned]
-    there = {entry["id"] for entry in entries}
-    gone = [one["id"] for one in batch.payments if one["id"] not in there]
-    where = [Record("alias", id_, {"batch": batch.id, "gone": None}) for id_ in there]
-    where += [Record("alias", id_, {"gone": True}) for id_ in gone]
-    yield Record("batch", batch.id, facts, also=(kept, *left, *where))
-
-
-def _dated(entries: Sequence[Entry], before: Sequence[Entry], now: str) -> list[Entry]:
-    """With the times that the service would give to those that were added or changed."""
-    known = {entry.get("id"): entry for entry in before}
-    dated = []
-    for entry in entries:
-        was = known.get(entry.get("id"))
-        times = {} if was == entry else {"updatedAt": now}
-        dated.append({**({} if was else {"createdAt": now}), **entry, **times})
-    return dated
+    yield Record("batch", batch.id, facts, also=(kept, *left))
 
 
 def free(batch: Batch, phase: str) -> dict[str, JSON]:
@@ -225,23 +255,26 @@ def free(batch: Batch, phase: str) -> dict[str, JSON]:
     return {"phase": phase, "since": None, "version": (batch.facts.get("version") or 0) + 1}
 
 
-def entries_of(batch: Batch) -> list[Entry]:
+def entries_of(batch: Batch) -> Sequence[Entry]:
     """Every payment of a batch as an entry, also those that were made elsewhere."""
-    names = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
-    entries = []
-    for payment in batch.payments:
-        entry = {name: payment[name] for name in names if payment.get(name) is not None}
-        if (method := payment.get("method")) and not entry["recipient"].get("payoutMethod"):
-            entry["recipient"] = {**entry["recipient"], "payoutMethod": method}
-        if payment.get("targetAmount") and not _follows_from_source(payment):
-            entry |= {name: payment[name] for name in ("targetAmount", "targetCurrency")}
-            entry.pop("sourceAmount", None)
-        for name in ("sourceAmount", "targetAmount"):
-            amount = entry.get(name)
-            if not isinstance(amount, str) and (told := money.amount_of(amount)) is not None:
-                entry[name] = money.text(told)  # it is sent again, as text
-        entries.append(entry)
-    return entries
+    return each(_entry_of, batch.payments)
+
+
+_KEPT = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
+
+
+def _entry_of(payment: Payment) -> Entry:
+    entry = {name: payment[name] for name in _KEPT if payment.get(name) is not None}
+    if (method := payment.get("method")) and not entry["recipient"].get("payoutMethod"):
+        entry["recipient"] = {**entry["recipient"], "payoutMethod": method}
+    if payment.get("targetAmount") and not _follows_from_source(payment):
+        entry |= {name: payment[name] for name in ("targetAmount", "targetCurrency")}
+        entry.pop("sourceAmount", None)
+    for name in ("sourceAmount", "targetAmount"):
+        amount = entry.get(name)
+        if not isinstance(amount, str) and (told := money.amount_of(amount)) is not None:
+            entry[name] = money.text(told)  # it is sent again, as text
+    return entry
 
 
 def _follows_from_source(payment: Mapping[str, JSON]) -> bool:

@@ -12,7 +12,7 @@ about it catches it; one that cannot need not mention it. Undo runs after ``Refu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -212,14 +212,21 @@ class Record:
 
     Where the object's facts are not those that it is to ``find``, nothing is remembered and
     Conflict is thrown: of two that change an object at once, one wins. What is recorded ``also``
-    is remembered with it, or not at all.
+    is remembered with it, or not at all; where that is very much, it has nothing to find.
     """
 
     kind: str
     id: str
     facts: Mapping[str, JSON]
     find: Mapping[str, JSON] = field(default_factory=dict)
-    also: tuple[Record, ...] = ()
+    also: Sequence[Record] = ()
+
+    @property
+    def all(self) -> Iterator[Record]:
+        """It, and what is recorded with it."""
+        yield self
+        for one in self.also:
+            yield from one.all
 
 
 @unchanging(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from mappings import batch_bodies, legacy, settling
 from mappings.batch_bodies import Sent
 from mappings.batch_reads import WRONG_STATUS, loaded, loaded_together
 from mappings.batch_views import Batch, as_asked, listed_answer, payees, present
-from mappings.drafts import changed, edited, entries_of, free, taken, tried
+from mappings.drafts import Edit, changed, edited, entries_of, free, taken, tried
 from mappings.errors import NOT_FOUND, in_body
 from mappings.grammar import (
     Answer,
@@ -29,6 +29,7 @@ from mappings.objects import payment_answer, recipient_answer
 from mappings.paging import meta, page_of
 from mappings.payment_lists import payment_in
 from mappings.payouts import Sub
+from mappings.rows import joined
 
 # Create
 
@@ -67,7 +68,7 @@ def _with_one_more(batch: Batch, request: Request) -> Sub:
         return batch, (yield from _added(batch, request, sent, entry)), entry
     entry = yield from _with_recipient(entry)
     entry["id"] = made("P", request.seed, batch.id)
-    yield from edited(batch, request, _NO_CALL, lambda those: [*those, entry])
+    yield from edited(batch, request, _NO_CALL, Edit(added=[entry]))
     return batch, {"id": entry["id"]}, entry
 
 
@@ -85,15 +86,15 @@ def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
         f"/batches/{batch.upstream}/payments",
         body,
         sent_as=names,
-        settle=settling.added_payment(batch.upstream, body, batch.currency, batch.by_upstream),
+        settle=settling.added_payment(batch.upstream, body, batch.currency, batch.upstream_ids),
         known_by=settling.known_by_payment(body),
     )
     answered = yield from tried(batch, call, in_body)
     given = payment_in(answered)
     id_ = given.get("id")
-    kept = [*entries_of(batch), {**entry, **({"id": id_, "upstream": id_} if id_ else {})}]
-    entries = Record("payments", batch.id, {"entries": kept})
-    yield Record("batch", batch.id, free(batch, "sent"), also=(entries,))
+    new = {**entry, **({"id": id_, "upstream": id_} if id_ else {})}
+    also = (Record("payments", batch.id, {"entries": joined(entries_of(batch), [new])}),)
+    yield Record("batch", batch.id, free(batch, "sent"), also=also)
     return given
 
 
@@ -291,19 +292,12 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
         witness=(batch.upstream, str(payment["upstream"])),
         settle=settling.edited_batch(
             batch.upstream,
-            batch.by_upstream,
+            batch.payments,
             batch.currency,
-            changed={str(payment["upstream"]): changes},
+            changed=lambda: {str(payment["upstream"]): changes},
         ),
     )
-
-    def apply(those: Sequence[Entry]) -> list[Entry]:
-        return [
-            batch_bodies.with_changes(one, changes) if one.get("id") == payment["id"] else one
-            for one in those
-        ]
-
-    yield from edited(batch, request, call, apply)
+    yield from edited(batch, request, call, Edit(changes={payment["id"]: changes}))
 
 
 def delete_payment(request: Request) -> Flow:
@@ -326,16 +320,12 @@ def _without(batch: Batch, request: Request) -> Sub:
         witness=(batch.upstream, str(payment["upstream"])),
         settle=settling.edited_batch(
             batch.upstream,
-            batch.by_upstream,
+            batch.payments,
             batch.currency,
-            removed=[str(payment["upstream"])],
+            removed=lambda: [str(payment["upstream"])],
         ),
     )
-
-    def apply(those: Sequence[Entry]) -> list[Entry]:
-        return [one for one in those if one.get("id") != payment["id"]]
-
-    yield from edited(batch, request, call, apply)
+    yield from edited(batch, request, call, Edit(gone=[payment["id"]]))
 
 
 _OF_BATCH = "/batches/{id}/payments"

@@ -11,8 +11,8 @@ from __future__ import annotations
 import pickle
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, starmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, pairwise, starmap
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -22,6 +22,12 @@ SLICE = 200
 
 _QUICKLY = 1
 """zlib's level: texts of one kind shrink to a fifth, in less time than it takes to pack them."""
+
+
+BLOCK = 256 * 1024
+"""Bytes of packed rows that are kept together: what is small and lies here and there between what others
+need keeps a process from giving memory back.
+"""
 
 
 class Rows(Sequence[Any]):
@@ -62,15 +68,25 @@ class Packed(Rows):
     """Rows that were read or made once."""
 
     def __init__(self, rows: Iterable[Any]) -> None:
-        self._slices: list[bytes] = []
+        self._slices: list[memoryview] = []
         self._count = 0
         self.types: set[type] = set()
         """What its rows are."""
+        block, ends = bytearray(), [0]
         for some in slices_of(rows):
-            self._slices.append(zlib.compress(pickle.dumps(some), _QUICKLY))
+            block += zlib.compress(pickle.dumps(some), _QUICKLY)
+            ends.append(len(block))
             self._count += len(some)
             self.types.update(map(type, some))
+            if len(block) >= BLOCK:
+                self._keep(block, ends)
+                block, ends = bytearray(), [0]
+        self._keep(block, ends)
         self._last: tuple[int, list[Any]] = (-1, [])
+
+    def _keep(self, block: bytearray, ends: Sequence[int]) -> None:
+        view = memoryview(bytes(block))
+        self._slices += [view[start:end] for start, end in pairwise(ends)]
 
     def __len__(self) -> int:
         return self._count
@@ -106,6 +122,22 @@ class Each(Rows):
             some = _side_by_side(self._change, [_slice_of(one, number) for one in self._sources])
             self._last = number, some
         return some
+
+
+class Keyed(Mapping[str, Any]):
+    """Very many values by name: each packed by itself, to be read in any order."""
+
+    def __init__(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        self._packed = {name: pickle.dumps(value) for name, value in pairs}
+
+    def __getitem__(self, name: str) -> Any:
+        return pickle.loads(self._packed[name])  # noqa: S301 - packed above
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
 
 
 def _side_by_side(change: Callable[..., Any], sources: Sequence[Sequence[Any]]) -> list[Any]:
@@ -146,8 +178,25 @@ def packed(rows: Sequence[Any]) -> Sequence[Any]:
 def kept(rows: Sequence[Any], which: Callable[[Any], bool]) -> Sequence[Any]:
     """Those of the rows of which that is true."""
     if isinstance(rows, Rows):
+        if all(map(which, rows)):
+            return rows
         return Packed(row for row in rows if which(row))
     return [row for row in rows if which(row)]
+
+
+def joined(*those: Sequence[Any]) -> Sequence[Any]:
+    """The rows of one after those of the other."""
+    some = [rows for rows in those if rows]
+    if len(some) == 1:
+        return some[0]
+    if any(isinstance(rows, Rows) for rows in some):
+        return Packed(chain(*some))
+    return [*chain(*some)]
+
+
+def keyed(rows: Sequence[Any], pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
+    """What is made of each row, with its name."""
+    return Keyed(pairs) if isinstance(rows, Rows) else dict(pairs)
 
 
 def are_all(rows: Sequence[Any], kind: type) -> bool:

@@ -362,32 +362,31 @@ def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[s
 
 def edited_batch(
     upstream: str,
-    before: Mapping[str, Given],
+    before: Sequence[Given],
     currency: JSON,
     *,
     added: Sequence[Given] = (),
-    changed: Mapping[str, Given] | None = None,
-    removed: Iterable[str] = (),
+    changed: Callable[[], Mapping[str, Given]] = dict,
+    removed: Callable[[], Iterable[str]] = tuple,
 ) -> Settle:
-    """GET /batch/:id/summary; ``before`` are its payments as they were, by the service's ids."""
-    gone = list(removed)
-    new_amounts = {
-        id_: body
-        for id_, body in (changed or {}).items()
-        if id_ in before and not _pays_as(body, before[id_], currency)
-    }
+    """GET /batch/:id/summary; ``before`` are its payments as they were, with the service's ids.
+
+    ``changed`` and ``removed`` are by those. Nothing is made of any before it is needed.
+    """
 
     def reading(_sending: Sending) -> Reading:
         summary = yield Call("GET", SUMMARY.format(id=upstream))
         if payments_told(summary) is None:
             return CannotTell("the service does not show what the batch pays")
+        were = {str(one["upstream"]): one for one in before if one.get("upstream")}
         there = {str(one.get("id")): one for one in payments_in(summary)}
-        signs = [id_ not in there for id_ in gone]
+        signs = [id_ not in there for id_ in removed()]
         signs += [
             id_ in there and _pays_as(body, there[id_], currency)
-            for id_, body in new_amounts.items()
+            for id_, body in changed().items()
+            if id_ in were and not _pays_as(body, were[id_], currency)
         ]
-        others = [one for id_, one in there.items() if id_ not in before]
+        others = [one for id_, one in there.items() if id_ not in were]
         if added and not all(map(_tells_whom, others)):
             return CannotTell("the service does not show whom the batch pays")
         signs += [any(_pays(body, one, currency) for one in others) for body in added]

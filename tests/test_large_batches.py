@@ -9,24 +9,30 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from gateway import aside, wire
 from gateway.settings import State
 from gateway.simulator import Service, Switches
+from gateway.store import open_store
+from gateway.store.tables import pieces
 from mappings.rows import Packed
 from tests.bench import big_batch
 from tests.bench.big_service import BigConnection
 from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
 from tests.house import Got, House, open_house
+from tests.operating import eventually
 from tests.payday import make_recipient, open_town
 from tests.test_unknown_outcomes import town
 
 COUNT = 2000
 RECIPIENT = "/v1/recipients/R-BENCHABC00000001"
+WHEN = re.compile(rf'"(createdAt|updatedAt)":"(?!{re.escape(big_batch.MADE)}")[^"]*"')
 ID = re.compile(r"\b[BP]-[A-Za-z0-9]{6,}\b")
 
 
@@ -62,9 +68,10 @@ async def service(refuses: dict[str, Any] | None = None) -> AsyncIterator[tuple[
 
 
 def without_names(text: str) -> str:
-    """Stand-ins are made with a key of the house's own."""
+    """Stand-ins are made with a key of the house's own; and without times that are the house's own."""
     names: dict[str, str] = {}
-    return ID.sub(lambda found: names.setdefault(found[0], f"id {len(names)}"), text)
+    undated = WHEN.sub(r'"\1":"now"', text)
+    return ID.sub(lambda found: names.setdefault(found[0], f"id {len(names)}"), undated)
 
 
 async def there_and_back(
@@ -81,6 +88,40 @@ async def there_and_back(
                 await house.ask("POST", f"/v1/batches/{made.body['batch']['id']}/generate-quote")
             )
         return [f"{one.status} {without_names(one.text)}" for one in told], bodies
+
+
+async def edited(folder: Path, **sections: Any) -> tuple[list[str], list[bytes]]:
+    """The same of changes: of each payment, to a draft, of that, and of what is made of it."""
+    folder.mkdir()
+    async with service() as (url, bodies), open_house(folder, url, **sections) as house:
+        made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
+        path = f"/v1/batches/{made.body['batch']['id']}"
+        whole = await house.ask("GET", path)
+        ids = [one["id"] for one in whole.body["batch"]["payments"]["payments"]]
+        told = [whole]
+        for data in (
+            big_batch.updates(ids, "alike"),
+            big_batch.updates([*reversed(ids[:-1]), "P-1"], "alike"),
+            big_batch.removal(ids[7]),
+            big_batch.additions(COUNT, "alike"),
+            big_batch.updates(ids[:2], "alike"),
+        ):
+            told += [await house.ask("PATCH", path, data=data), await house.ask("GET", path)]
+        told += [await house.ask("POST", f"{path}/generate-quote"), await house.ask("GET", path)]
+    return [f"{one.status} {without_names(one.text)}" for one in told], bodies
+
+
+async def test_changes_of_a_large_batch_are_the_same_by_slices_and_in_one_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_slices = await edited(tmp_path / "slices")
+    monkeypatch.setattr(wire, "LARGE", 2**40)
+    at_once = await edited(tmp_path / "at once")
+    assert by_slices[0] == at_once[0]
+    assert by_slices[1] == at_once[1]
+    assert [one[:3] for one in by_slices[0]] == ["200"] * 3 + ["406"] + ["200"] * 9
+    drafted = json.loads(by_slices[0][8].partition(" ")[2])["batch"]
+    assert drafted["totalPayments"] == len(drafted["payments"]["payments"]) == 2 * COUNT - 1
 
 
 def with_payments(**changed: Any) -> bytes:
@@ -217,16 +258,33 @@ def kept(request: pytest.FixtureRequest) -> State:
     return found
 
 
-async def test_where_others_wait_no_slice_is_unpacked(
-    kept: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unpack, threads = Packed.slice_at, set()
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """In which rows are unpacked."""
+    unpack, threads = Packed.slice_at, set[int]()
 
     def noted(self: Packed, number: int) -> list[Any]:
         threads.add(threading.get_ident())
         return unpack(self, number)
 
     monkeypatch.setattr(Packed, "slice_at", noted)
+    return threads
+
+
+async def test_where_others_wait_no_slice_of_a_change_is_unpacked(
+    kept: State, tmp_path: Path, threads: set[int]
+) -> None:
+    """With as many aliases in one transaction as a database has no locks for."""
+    where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
+    told, _bodies = await edited(tmp_path / "house", state=where)
+    assert sum(one.startswith("200") for one in told) == len(told) - 1
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_where_others_wait_no_slice_is_unpacked(
+    kept: State, tmp_path: Path, threads: set[int]
+) -> None:
     where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
     told, _bodies = await there_and_back(tmp_path / "house", big_batch.body(COUNT, 1), state=where)
     assert [one[:3] for one in told] == ["200"] * 3
@@ -271,10 +329,46 @@ async def test_a_large_batch_whose_answer_was_lost_is_found_and_given_to_the_ret
         ]
         data = json.dumps({"sourceCurrency": "USD", "payments": payments}).encode()
         await lost(here, data)
+        assert len(await holders(tmp_path)) == 1, "the journal has what was asked"
         again = await here.house.ask("POST", "/v1/batches", data=data)
         assert again.status == 200, again.text
         assert again.body["batch"]["totalPayments"] == COUNT - 1
         assert here.service.created["batch"] == 1
+        await eventually(partial(only_remembered, tmp_path))
+
+
+async def holders(folder: Path) -> set[str]:
+    """Whose long texts the state has."""
+    state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
+    async with open_store(state) as store, store.read() as connection:
+        return set(await connection.scalars(select(pieces.c.holder)))
+
+
+async def only_remembered(folder: Path) -> bool:
+    """Whether the journal has no long text any more."""
+    return all('"payments"' in one for one in await holders(folder))
+
+
+async def test_a_long_answer_that_is_kept_for_a_retry_is_the_same(tmp_path: Path) -> None:
+    async with service() as (url, bodies), open_house(tmp_path, url) as house:
+        made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
+        path = f"/v1/batches/{made.body['batch']['id']}/generate-quote"
+        headers = {"Idempotency-Key": "of this quote"}
+        first = await house.ask("POST", path, headers=headers)
+        assert len(first.text) > wire.LARGE
+        quoted = len(bodies)
+        again = await house.ask("POST", path, headers=headers)
+        assert again.text == first.text
+        assert len(bodies) == quoted
+        assert any(one.startswith("answer ") for one in await holders(tmp_path))
+
+
+async def test_a_long_answer_that_nobody_may_ask_for_again_is_not_kept(tmp_path: Path) -> None:
+    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
+        made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
+        path = f"/v1/batches/{made.body['batch']['id']}/generate-quote"
+        assert len((await house.ask("POST", path)).text) > wire.LARGE
+        await eventually(partial(only_remembered, tmp_path))
 
 
 async def test_a_large_list_of_changes_is_made(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.keyed import Keyed
 from gateway.store.errors import StoreUnavailable
-from gateway.texts import in_base64
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -74,25 +73,40 @@ class EncryptionKeys:
     def seal(self, text: str, place: Place, *, key_id: str | None = None) -> str:
         """``<key id>:<base64 of nonce and ciphertext>``, by the newest key unless told."""
         key_id = key_id or self.newest
-        nonce = os.urandom(_NONCE_BYTES)
-        both = nonce + self._ciphers[key_id].encrypt(nonce, text.encode(), _identity(key_id, place))
-        return in_base64(f"{key_id}:", both)
+        return (
+            f"{key_id}:{base64.b64encode(self._encrypted(text.encode(), place, key_id)).decode()}"
+        )
 
     def unseal(self, sealed: str, place: Place) -> str:
         """The text; StoreUnavailable where no key opens it in this place."""
         key_id, _, packed = sealed.partition(":")
         try:
-            cipher = self._ciphers[key_id]
             both = base64.b64decode(packed, validate=True)
-            nonce, body = both[:_NONCE_BYTES], both[_NONCE_BYTES:]
-            return cipher.decrypt(nonce, body, _identity(key_id, place)).decode()
+            return self._decrypted(both, place, key_id).decode()
         except (KeyError, ValueError, InvalidTag):
-            raise StoreUnavailable(
-                f"{place.column} of {place.merchant} {place.environment} in table {place.table} "
-                f"cannot be decrypted with key {key_id[:32]!r}",
-                means="the key file has another key or none of that id, or the row was altered",
-                do="restore the key file that this state was used with, or the row",
-            ) from None
+            raise _closed(place, key_id) from None
+
+    def seal_bytes(self, data: bytes, place: Place) -> bytes:
+        """``<key id>:``, nonce and ciphertext, by the newest key."""
+        key_id = self.newest
+        return b"%b:%b" % (key_id.encode(), self._encrypted(data, place, key_id))
+
+    def unseal_bytes(self, sealed: bytes, place: Place) -> bytes:
+        """As ``unseal``, of what ``seal_bytes`` has sealed."""
+        name, _, both = sealed.partition(b":")
+        key_id = name.decode("ascii", "replace")
+        try:
+            return self._decrypted(both, place, key_id)
+        except (KeyError, ValueError, InvalidTag):
+            raise _closed(place, key_id) from None
+
+    def _encrypted(self, data: bytes, place: Place, key_id: str) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._ciphers[key_id].encrypt(nonce, data, _identity(key_id, place))
+
+    def _decrypted(self, both: bytes, place: Place, key_id: str) -> bytes:
+        nonce, body = both[:_NONCE_BYTES], both[_NONCE_BYTES:]
+        return self._ciphers[key_id].decrypt(nonce, body, _identity(key_id, place))
 
     def digest(self, api_key: str) -> str:
         """An API key's digest by the newest key."""
@@ -104,6 +118,15 @@ class EncryptionKeys:
             Digest(key_id, hmac.digest(key, api_key.encode(), hashlib.sha256).hex())
             for key_id, key in reversed(self._hashing.items())
         )
+
+
+def _closed(place: Place, key_id: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{place.column} of {place.merchant} {place.environment} in table {place.table} "
+        f"cannot be decrypted with key {key_id[:32]!r}",
+        means="the key file has another key or none of that id, or the row was altered",
+        do="restore the key file that this state was used with, or the row",
+    )
 
 
 def _identity(key_id: str, place: Place) -> bytes:

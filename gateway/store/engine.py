@@ -23,7 +23,7 @@ _COMMAND_SECONDS = 30
 _CONNECTIONS = 10
 _STATEMENTS = 256
 """How many statements SQLite's driver keeps prepared."""
-_CACHE_KIB = 16 * 1024
+CACHE_KIB = 16 * 1024
 _JOURNAL_BYTES = 4 * 1024 * 1024
 """How much of a journal is kept: what one large transaction needed is not kept for good."""
 
@@ -160,7 +160,7 @@ def sqlite_connection(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = PERSIST")
     connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     connection.execute("PRAGMA busy_timeout = 0")
     return connection
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
+from itertools import chain
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import simplejson
 from sqlalchemy import and_, bindparam, delete, select
@@ -14,7 +17,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import texts, wire
-from gateway.aside import aside
+from gateway.aside import aside, aside_if
+from gateway.store import pieces
 from gateway.store.crypto import Place
 from gateway.store.statements import (
     FEW,
@@ -22,13 +26,16 @@ from gateway.store.statements import (
     Listed,
     Statement,
     Steps,
+    Values,
     Work,
     changed,
     put,
     rows_of,
 )
 from gateway.store.tables import ids, learned, remembered
+from gateway.texts import Text
 from mappings.grammar import Conflict, Record
+from mappings.rows import SLICE, Rows, some_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -36,12 +43,15 @@ if TYPE_CHECKING:
     from gateway.store.store import Store
 
 
-LONG = 16 * 1024
+_LONG = 16 * 1024
 """Characters from which facts are opened aside."""
 
 SEALED = frozenset({"batch", "payments"})
 """Kinds whose facts are encrypted: descriptions and memos are written by people, about people."""
 
+
+_ONLY = {"payments": "entries"}
+"""Kinds of a single fact: it is replaced without a look at what it was, which may be long."""
 
 _KIND = and_(
     *(remembered.c[name] == bindparam(name) for name in ("merchant", "environment", "kind"))
@@ -84,12 +94,7 @@ class Ledger:
         """An object's facts; empty where there are none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
         rows = await self._store.looked_up(Work(lambda: rows_of(_FACTS, row), is_brief=True))
-        if not rows:
-            return {}
-        (text,) = rows[0]
-        if len(text) > LONG:
-            return await aside(self._opened, owner, kind, text)
-        return self._opened(owner, kind, text)
+        return await self._read(owner, kind, id, rows[0][0]) if rows else {}
 
     async def is_anyones(self, environment: str, kind: str, id: str, fact: str) -> bool:  # noqa: A002
         """Whether any merchant of an environment has an object of this id with this fact.
@@ -115,7 +120,7 @@ class Ledger:
         else:
             return {}
         rows = await self._store.looked_up(work)
-        return {id_: self._opened(owner, kind, facts) for id_, facts in rows}
+        return {id_: await self._read(owner, kind, id_, facts) for id_, facts in rows}
 
     async def legacy_ids(self, owner: Owner) -> dict[str, str]:
         """Every id that clients know by another name: current id to legacy id."""
@@ -151,24 +156,33 @@ class Ledger:
 
     def locks(self, owner: Owner, records: Sequence[Record]) -> frozenset[str]:
         """What is held while they are merged. A row's own would not do: two may be about to make it."""
-        return frozenset(_lock(*owner, one.kind, one.id) for one in records)
+        return frozenset(chain.from_iterable(_locks(owner, one) for one in records))
 
     def merged(self, owner: Owner, records: Sequence[Record]) -> Steps[None]:
         """The same, as a part of a work that has the ``locks``."""
         yield from changed((yield from self.merging(owner, records)))
 
     def merging(self, owner: Owner, records: Sequence[Record]) -> Steps[list[Asked]]:
-        """What has to be changed to that end; raises Conflict."""
+        """What has to be changed to that end, but for what very many had to have changed before;
+        raises Conflict.
+        """
+        changes: list[Asked] = []
+        for some in some_of(chain.from_iterable(one.all for one in records), SLICE):
+            yield from changed(changes)
+            changes = yield from self._merging(owner, some)
+        return changes
+
+    def _merging(self, owner: Owner, records: Sequence[Record]) -> Steps[list[Asked]]:
         rows = {
             (one.kind, one.id): {**owner._asdict(), "kind": one.kind, "id": one.id}
             for one in records
         }
-        if not rows:
-            return []
-        found = {
-            (kind, id_): self._opened(owner, kind, facts)
-            for kind, id_, facts in (yield _FACTS_OF.of(*rows.values()))
-        }
+        there = yield _FACTS_OF.of(*rows.values())
+        of_concern = {(one.kind, one.id) for one in records if not _is_replaced(one)}
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for kind, id_, facts in there:
+            if (kind, id_) in of_concern:
+                found[kind, id_] = _facts_in((yield from self._text(owner, kind, id_, facts)))
         for record in records:
             facts = found.get((record.kind, record.id), {})
             if any(facts.get(name) != fact for name, fact in record.find.items()):
@@ -176,23 +190,55 @@ class Ledger:
             both = {**facts, **record.facts}
             kept = {name: fact for name, fact in both.items() if fact is not None}
             found[record.kind, record.id] = kept
-        now = self._store.clock()
-        return [
-            _PUT.of({**row, "facts": self._sealed(owner, kind, kept), "updated_at": now})
-            if (kept := found[kind, id_])
-            else _FORGET.of(row)
-            for (kind, id_), row in rows.items()
-        ]
+        if long := [
+            _lock(*owner, kind, id_) for kind, id_, facts in there if pieces.is_head(facts)
+        ]:
+            yield pieces.drop(*long)
+        now, puts, gone = self._store.clock(), list[Values](), list[Values]()
+        for (kind, id_), row in rows.items():
+            if kept := found[kind, id_]:
+                facts = yield from self._put(owner, kind, id_, kept)
+                puts.append({**row, "facts": facts, "updated_at": now})
+            else:
+                gone.append(row)
+        both_kinds = ((_PUT, puts), (_FORGET, gone))
+        return [statement.of(*those) for statement, those in both_kinds if those]
 
-    def _sealed(self, owner: Owner, kind: str, facts: Mapping[str, Any]) -> str:
-        text = texts.of(facts) if wire.has_rows(facts) else wire.again(facts).decode()
-        return self._store.encryption.seal(text, _place(owner, kind)) if kind in SEALED else text
+    def _put(self, owner: Owner, kind: str, id_: str, facts: Mapping[str, Any]) -> Steps[str]:
+        """What stands in the row."""
+        if kind not in SEALED:
+            return wire.again(facts).decode()
+        text, keys = texts.of(facts), self._store.encryption
+        return (yield from pieces.put(keys, text, _place(owner, kind), _lock(*owner, kind, id_)))
 
-    def _opened(self, owner: Owner, kind: str, text: str) -> dict[str, Any]:
-        if kind in SEALED:
-            text = self._store.encryption.unseal(text, _place(owner, kind))
-        facts: dict[str, Any] = texts.value(text) if texts.is_packed(text) else _loads(text)
-        return facts
+    def _text(self, owner: Owner, kind: str, id_: str, facts: str) -> Steps[Text]:
+        """What it says; raises Gone."""
+        if kind not in SEALED:
+            return facts
+        keys, holder = self._store.encryption, _lock(*owner, kind, id_)
+        return (yield from pieces.whole(keys, facts, _place(owner, kind), holder))
+
+    async def _read(self, owner: Owner, kind: str, id_: str, facts: str) -> dict[str, Any]:
+        if pieces.is_head(facts):
+            work = Work(partial(self._whole, owner, kind, id_), is_long=True)
+            return await aside(_facts_in, await self._store.looked_up(work))
+        if kind not in SEALED:
+            return _facts_in(facts)
+        unseal, place = self._store.encryption.unseal, _place(owner, kind)
+        text = await aside_if(len(facts) > _LONG, unseal, facts, place)
+        return await aside_if(len(facts) > _LONG, _facts_in, text)
+
+    def _whole(self, owner: Owner, kind: str, id_: str) -> Steps[Text]:
+        """As it is now: what it was when it was seen to be long may have been replaced."""
+        row, seen = {**owner._asdict(), "kind": kind, "id": id_}, ""
+        while rows := (yield _FACTS.of(row)):
+            try:
+                return (yield from self._text(owner, kind, id_, rows[0][0]))
+            except pieces.Gone:
+                if rows[0][0] == seen:
+                    raise
+                seen = rows[0][0]
+        return "{}"
 
     async def learned(self, environment: str) -> dict[str, tuple[Any, datetime]]:
         """What was found out about an environment's service, and when, by name."""
@@ -211,13 +257,58 @@ class Ledger:
 
 def are_few(records: Sequence[Record]) -> bool:
     """Whether to merge them is a brief work; a batch may have any number of payments."""
+    return _count(records) <= FEW
+
+
+def _count(records: Sequence[Record]) -> int:
     lists = (fact for one in records for fact in one.facts.values() if isinstance(fact, list))
-    return len(records) + sum(map(len, lists)) <= FEW
+    also = (len(one.also) if isinstance(one.also, Rows) else _count(one.also) for one in records)
+    return len(records) + sum(map(len, lists)) + sum(also)
 
 
 def are_long(records: Sequence[Record]) -> bool:
-    """Whether it takes long to seal them."""
-    return any(wire.has_rows(record.facts) for record in records)
+    """Whether it takes long to make and seal them."""
+    return any(
+        wire.has_rows(one.facts) or isinstance(one.also, Rows) or are_long(one.also)
+        for one in records
+    )
+
+
+def has_find(record: Record) -> bool:
+    """Whether it, or what is recorded also, may be refused for what is found."""
+    is_many = isinstance(record.also, Rows)
+    return bool(record.find) or (not is_many and any(map(has_find, record.also)))
+
+
+def _locks(owner: Owner, record: Record) -> Iterator[str]:
+    yield _lock(*owner, record.kind, _room(record))
+    if not isinstance(record.also, Rows):
+        for one in record.also:
+            yield from _locks(owner, one)
+    else:
+        yield from (_lock(*owner, _MANY, str(room)) for room in range(_ROOMS))
+
+
+_MANY, _ROOMS = "alias", 64
+"""The kind of which there may be very many at once, since a draft has one for each of its payments; and
+how many locks they share: a database has room for some thousands.
+"""
+
+
+def _room(one: Record) -> str:
+    """What is locked for it."""
+    return str(crc32(one.id.encode()) % _ROOMS) if one.kind == _MANY else one.id
+
+
+def _is_replaced(one: Record) -> bool:
+    """Whether nothing stays of what there was."""
+    return not one.find and _ONLY.get(one.kind) in one.facts
+
+
+def _facts_in(text: Text) -> dict[str, Any]:
+    facts: dict[str, Any]
+    facts = texts.value(text) if not isinstance(text, str) or texts.is_long(text) else _loads(text)
+    return facts
 
 
 def _place(owner: Owner, kind: str) -> Place:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-from gateway.store.engine import close_sqlite
+from gateway.store.engine import CACHE_KIB, close_sqlite
 from gateway.store.statements import Asked, Made, Rows, Several, Steps, Work
 from gateway.store.together import Done, Spoilt
 
@@ -91,7 +91,7 @@ class File:
     def _patiently(
         self, connection: sqlite3.Connection, works: Sequence[Work[Any]], begin: Begin
     ) -> list[Done[Any]]:
-        with _patient(connection, self._patience):
+        with _patient(connection, self._patience), _passing(connection, works):
             return transact(connection, works, begin)
 
     async def _within(self, done: Callable[..., Made], *its: Any) -> Made:
@@ -131,6 +131,22 @@ def _patient(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
         yield
     finally:
         connection.execute("PRAGMA busy_timeout = 0")
+
+
+_PASSING_KIB = 1024
+
+
+@contextmanager
+def _passing(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> Iterator[None]:
+    """What is long is on its way from or to the disk: as much memory again is not to be filled by it."""
+    if not any(work.is_long for work in works):
+        yield
+        return
+    connection.execute(f"PRAGMA cache_size = -{_PASSING_KIB}")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
 
 
 class OnSqlite:

@@ -20,6 +20,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Sequence,
@@ -243,6 +244,17 @@ journal_steps = Table(
     Column("number", Integer, nullable=False),
     Column("given", Text, nullable=False),  # sealed
     PrimaryKeyConstraint("undertaking", "number"),
+)
+
+pieces = Table(
+    # Of texts that are too long for a value, see pieces.py. They go with what holds them.
+    "pieces",
+    metadata,
+    Column("holder", Text, nullable=False),  # an undertaking, or what is remembered of an object
+    Column("name", Text, nullable=False),  # of the text
+    Column("number", Integer, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("holder", "name", "number"),
 )
 
 writes = Table(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from datetime import datetime
 from operator import attrgetter
@@ -32,6 +33,7 @@ from sqlalchemy import (
 )
 
 from gateway.store import journal_asks as asks
+from gateway.store import pieces
 from gateway.store.acts import act_row, note
 from gateway.store.crypto import Place
 from gateway.store.id_rows import kept
@@ -58,6 +60,7 @@ from gateway.store.tables import (
     journal_subjects,
     writes,
 )
+from gateway.texts import Text
 from mappings.current import ID
 from mappings.grammar import Record
 from mappings.unchanging import unchanging
@@ -135,8 +138,8 @@ class Undertaken:
     instance: str = ""
     turn: int = 0
     deserted: bool = False
-    asked: str | None = field(default=None, repr=False)
-    answer: str | None = field(default=None, repr=False)
+    asked: Text | None = field(default=None, repr=False)
+    answer: Text | None = field(default=None, repr=False)
     ended_at: datetime | None = None
     subjects: tuple[str, ...] = ()
 
@@ -168,7 +171,7 @@ class Point:
     begins: bool = False
     minds_freezes: bool = False
     minds_restores: bool = False
-    steps: tuple[int, str] | None = None
+    steps: tuple[int, Text] | None = None
     """The number of the last step, and what the steps since the last point were given."""
     settled: Sequence[Write] = ()
     enters: Write | None = None
@@ -178,6 +181,8 @@ class Point:
     made: Sequence[str] = ()
     drops: bool = False
     """Whether what is sealed is no longer needed."""
+    has_pieces: bool = True
+    """Whether any of that may be in pieces."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What clients call objects from now on: legacy id to current id."""
     act: str = ""
@@ -206,16 +211,14 @@ class Undertakings:
         locks = self._ledger.locks(one.owner, point.records)
         if any(map(_may_be_anothers, point.settled)):
             locks |= {f"claims {one.owner}"}
-        steps = self._steps(one, point)
         size = len(one.asked) if point.begins and one.asked else 0
-        size += len(steps["given"]) if steps else 0
-        is_long = are_long(point.records)
-        brief = not is_long and size <= _SHORT and len(point.names) <= FEW
-        brief = brief and are_few(point.records)
-        work = Work(lambda: self._kept(one, point, steps), locks, brief, is_long)
-        await self._store.carried_out(work)
+        size += len(point.steps[1]) if point.steps else 0
+        size += len(point.changes.get("answer") or "")
+        is_long = size > _SHORT or are_long(point.records)
+        brief = not is_long and len(point.names) <= FEW and are_few(point.records)
+        await self._store.carried_out(Work(lambda: self._kept(one, point), locks, brief, is_long))
 
-    def _kept(self, one: Undertaken, point: Point, steps: Mapping[str, Any] | None) -> Steps[None]:
+    def _kept(self, one: Undertaken, point: Point) -> Steps[None]:
         if point.minds_freezes:
             yield from _refuse_frozen(one.owner)
         if point.minds_restores:
@@ -229,7 +232,11 @@ class Undertakings:
         changes = yield from self._ledger.merging(one.owner, point.records)
         if point.drops:
             changes += [asks.DROP_STEPS.of({"its": one.id})]
-        elif steps is not None:
+            changes += [pieces.drop(one.id)] if point.has_pieces else []
+        elif point.steps is not None:
+            number, given = point.steps
+            sealed = yield from self._put(one, "given", given)
+            steps = {"undertaking": one.id, "number": number, "given": sealed}
             changes += [asks.PUT_STEPS.of(steps)]
         for write in point.settled:
             its = {"its": one.id, "its_number": write.number}
@@ -254,16 +261,11 @@ class Undertakings:
         if any(self._may_be_sending(id_, instance) for id_, instance in rivals):
             raise AlreadyClaimed
 
-    def _steps(self, one: Undertaken, point: Point) -> Mapping[str, Any] | None:
-        if point.steps is None or point.drops:
-            return None
-        number, given = point.steps
-        sealed = self._sealed(one, "given", given)
-        return {"undertaking": one.id, "number": number, "given": sealed}
-
     def _begin(self, one: Undertaken) -> Steps[None]:
         row = dict(zip(asks.OF_A_NEW_ONE, _of_a_new_one(one), strict=True)) | one.owner._asdict()
-        row["asked"] = self._sealed(one, "asked", one.asked) if one.asked is not None else None
+        row["asked"] = None
+        if one.asked is not None:
+            row["asked"] = yield from self._put(one, "asked", one.asked)
         if not (yield asks.BEGIN.of(row)):
             raise AlreadyBegun
 
@@ -272,7 +274,7 @@ class Undertakings:
         if point.drops:
             named["asked"] = None
         if named.get("answer") is not None:
-            named["answer"] = self._sealed(one, "answer", named["answer"])
+            named["answer"] = yield from self._put(one, "answer", named["answer"])
         if named.get("state") not in (None, *OPEN):
             named["ended_at"] = self._store.clock()
         mine = {"its": one.id, "its_turn": one.turn}
@@ -312,6 +314,7 @@ class Undertakings:
             if whole := [{"its": id_} for id_, asked in closed if asked is not None]:
                 yield asks.DROP_ASKED.of(*whole)
                 yield asks.DROP_STEPS.of(*whole)
+                yield pieces.drop(*(one["its"] for one in whole))
 
         work = Work(answered, is_brief=len(ids) <= FEW)
         await self._store.carried_out(work, within=NOTED_WITHIN)
@@ -354,23 +357,22 @@ class Undertakings:
         for undertaking, subject in named:
             subjects[undertaking] = (*subjects.get(undertaking, ()), subject)
         found = {row[0]: row for row in rows}  # each slice of a long list finds the same requests
-        return [self._of_a_row(row, subjects) for row in found.values()]
+        those = [_of_a_row(row, subjects) for row in found.values()]
+        return [await self._with_answer(one) for one in those]
 
-    def _of_a_row(self, row: Sequence[Any], subjects: Mapping[str, tuple[str, ...]]) -> Undertaken:
-        values = dict(zip(asks.SHOWN, row, strict=True))
-        owner = Owner(values.pop("merchant"), values.pop("environment"))
-        found = Undertaken(owner=owner, subjects=subjects.get(values["id"], ()), **values)
-        if found.answer is None:
-            return found
-        return replace(found, answer=self._opened(found, "answer", found.answer))
+    async def _with_answer(self, one: Undertaken) -> Undertaken:
+        """As it is read, its answer is sealed."""
+        if one.answer is None:
+            return one
+        return replace(one, answer=await self._opened(one, "answer", one.answer))
 
-    async def asked_of(self, one: Undertaken) -> str | None:
+    async def asked_of(self, one: Undertaken) -> Text | None:
         """What it was asked; None where nobody needs that any more."""
         if one.asked is not None:
             return one.asked
         async with self._store.read() as connection:
             sealed = await connection.scalar(select(journal.c.asked).where(journal.c.id == one.id))
-        return self._opened(one, "asked", sealed)
+        return await self._opened(one, "asked", sealed)
 
     async def unfinished(self) -> list[Undertaken]:
         """Every undertaking that is running somewhere, or not settled."""
@@ -379,7 +381,7 @@ class Undertakings:
     async def left_open(self) -> list[Undertaken]:
         """The same, without what they were asked and the objects that they name."""
         rows = await self._store.looked_up(Work(lambda: rows_of(asks.LEFT_OPEN)))
-        return [self._of_a_row(row, {}) for row in rows]
+        return [await self._with_answer(_of_a_row(row, {})) for row in rows]
 
     async def of_object(self, owner: Owner | None, ids: Iterable[str]) -> list[Undertaken]:
         """Every undertaking that named one of these, or made it, the first first."""
@@ -417,20 +419,20 @@ class Undertakings:
                     named.setdefault(row.undertaking, []).append(row.object)
         return [
             replace(
-                one,
+                await self._with_answer(one),
                 subjects=tuple(named.get(one.id, ())),
-                asked=self._opened(one, "asked", one.asked),
-                answer=self._opened(one, "answer", one.answer),
+                asked=await self._opened(one, "asked", one.asked),
             )
             for one in found
         ]
 
-    async def given(self, one: Undertaken) -> list[str]:
+    async def given(self, one: Undertaken) -> list[Text]:
         """What its steps were given, a text for each durable point, in order."""
         those = select(journal_steps).where(journal_steps.c.undertaking == one.id)
         async with self._store.read() as connection:
-            rows = await connection.execute(those.order_by(journal_steps.c.number))
-            return [str(self._opened(one, "given", row.given)) for row in rows]
+            rows = (await connection.execute(those.order_by(journal_steps.c.number))).all()
+        found = [await self._opened(one, "given", row.given) for row in rows]
+        return [text for text in found if text is not None]
 
     async def writes_of(self, *ids: str) -> dict[str, list[Write]]:
         """The writes of undertakings, by undertaking, in order."""
@@ -510,19 +512,30 @@ class Undertakings:
             kept = and_(
                 late, journal.c.idempotency.is_not(None), journal.c.state.in_((ANSWERED, UNDONE))
             )
+            its = select(_OF_ANSWERS + journal.c.id).where(kept)
+            await connection.execute(pieces.dropping(its))
             await connection.execute(
                 update(journal).where(kept).values(idempotency=None, answer=None)
             )
 
     # Sealing
 
-    def _sealed(self, one: Undertaken, column: str, text: str) -> str:
-        return self._store.encryption.seal(text, _place(one, column))
+    def _put(self, one: Undertaken, column: str, text: Text) -> Steps[str]:
+        keys, holder = self._store.encryption, _holder(one, column)
+        return pieces.put(keys, text, _place(one, column), holder)
 
-    def _opened(self, one: Undertaken, column: str, sealed: str | None) -> str | None:
-        if sealed is None:
-            return None
-        return self._store.encryption.unseal(sealed, _place(one, column))
+    async def _opened(self, one: Undertaken, column: str, sealed: Text | None) -> Text | None:
+        """None, too, where it is needed no more."""
+        if not isinstance(sealed, str):
+            return sealed
+        keys, place = self._store.encryption, _place(one, column)
+        if not pieces.is_head(sealed):
+            return keys.unseal(sealed, place)
+        holder = _holder(one, column)
+        work = Work(lambda: pieces.whole(keys, sealed, place, holder), is_long=True)
+        with suppress(pieces.Gone):
+            return await self._store.looked_up(work)
+        return None
 
 
 NOTED_WITHIN = 0.05
@@ -531,7 +544,7 @@ NOTED_WITHIN = 0.05
 _IDS = re.compile(ID)
 
 _SHORT = 256 * 1024
-"""Characters up to which a text is put into the state as a part of a brief work."""
+"""Bytes of text up to which it is put into the state as a part of a brief work."""
 
 
 _of_a_new_one = attrgetter(*asks.OF_A_NEW_ONE)
@@ -566,6 +579,20 @@ def _may_be_anothers(write: Write) -> bool:
 
 def _place(one: Undertaken, column: str) -> Place:
     return Place("journal", one.owner.merchant, one.owner.environment, f"{column} of {one.id}")
+
+
+_OF_ANSWERS = "answer "
+
+
+def _holder(one: Undertaken, column: str) -> str:
+    """Whose pieces a column's are: an answer may be kept for longer than the rest."""
+    return f"{_OF_ANSWERS}{one.id}" if column == "answer" else one.id
+
+
+def _of_a_row(row: Sequence[Any], subjects: Mapping[str, tuple[str, ...]]) -> Undertaken:
+    values = dict(zip(asks.SHOWN, row, strict=True))
+    owner = Owner(values.pop("merchant"), values.pop("environment"))
+    return Undertaken(owner=owner, subjects=subjects.get(values["id"], ()), **values)
 
 
 def _alike(one: Undertaken, write: Write) -> Any:

@@ -15,11 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import aiohttp
 
 from tests.bench import big_batch, machine, starting
+from tests.bench.big_batch import Memos
 from tests.bench.work import API_KEY
 from tests.processes import environment, free_port
 
@@ -159,7 +160,7 @@ async def seen(
     return found, json.loads(data)
 
 
-async def measured(gateway: Gateway, count: int) -> list[Seen]:
+async def measured(gateway: Gateway, count: int, memos: Memos) -> list[Seen]:
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     async with aiohttp.ClientSession(gateway.url, headers=HEADERS, timeout=timeout) as session:
 
@@ -175,16 +176,38 @@ async def measured(gateway: Gateway, count: int) -> list[Seen]:
                 assert answer.status == 200, data[:600]
                 return data
 
+        async def patched(what: str, id_: str, body: bytes) -> Seen:
+            async def patch() -> bytes:
+                async with session.patch(f"/v1/batches/{id_}", data=body) as answer:
+                    data = await answer.read()
+                    assert answer.status == 200, data[:600]
+                    return data
+
+            plain = await asyncio.to_thread(plainly, body)
+            found, _ = await seen(gateway, session, what, patch, len(body))
+            return replace(found, plain=plain)
+
         await post(big_batch.body(3, 0))  # so that everything was needed once
-        body = big_batch.body(count, 1)
+        body = big_batch.body(count, 1, memos)
         plain = await asyncio.to_thread(plainly, body)
         made, answer = await seen(gateway, session, "POST /batches", lambda: post(body), len(body))
         id_ = answer["batch"]["id"]
         read, answer = await seen(gateway, session, "GET /batches/:id", get, 0)
         if len(answer["batch"]["payments"]["payments"]) != count:
             raise SystemExit("it did not answer with every payment")
+        ids = [one["id"] for one in answer["batch"]["payments"]["payments"]]
         again, _ = await seen(gateway, session, "GET, once more", get, 0)
-        return [replace(made, plain=plain), read, again]
+        found = [replace(made, plain=plain), read, again]
+        empty = json.loads(await post(big_batch.body(0, 2)))["batch"]["id"]
+        for what, whose, body in (
+            ("PATCH, adds all", empty, big_batch.additions(count, memos)),
+            ("PATCH, changes all", id_, big_batch.updates(ids, memos)),
+            ("PATCH, to a draft", id_, big_batch.removal(ids[0])),
+            ("PATCH of a draft", id_, big_batch.additions(1, memos)),
+        ):
+            found.append(await patched(what, whose, body))
+        draft, _ = await seen(gateway, session, "GET of a draft", get, 0)
+        return [*found, draft]
 
 
 def table(found: list[Seen], count: int) -> str:
@@ -203,16 +226,21 @@ def table(found: list[Seen], count: int) -> str:
 
 
 async def bench(count: int) -> None:
+    """With each kind of memos in front of processes of their own: what was freed is not given back."""
+    for memos in get_args(Memos):
+        print(f"memos {memos}\n{table(await alone(count, memos), count)}\n", flush=True)
+
+
+async def alone(count: int, memos: Memos) -> list[Seen]:
     server, beside = machine.cores()
     port = free_port()
     with tempfile.TemporaryDirectory() as name, machine.on(beside):
-        words = ("-m", "tests.bench.big_service", str(port), str(count))
+        words = ("-m", "tests.bench.big_service", str(port), str(count), memos)
         async with starting.process(port, sys.executable, *words):
             with machine.on(server):
                 opening = ticking(Path(name) / "gateway", port)
                 gateway = await opening.__aenter__()
             try:
-                found = await measured(gateway, count)
+                return await measured(gateway, count, memos)
             finally:
                 await opening.__aexit__(None, None, None)
-    print(table(found, count))

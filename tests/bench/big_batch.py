@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from random import Random
+from typing import Any, Literal
 
 COUNT = 100_000
 MEMO = "Royalties of March, statement {:08}, thank you for everything; paid by the house on the last day of it"
 """As long as makes 18 MB of a hundred thousand."""
+
+Memos = Literal["alike", "of random words"]
+"""Whether memos differ in a number alone, which packs well, or have next to nothing in common."""
+
+_PARTS = [a + b for a in "bcdfghjklmnprstvwyz" for b in "aeiou"]
+_SPELL = Random(1)
+_WORDS = ["".join(_SPELL.choices(_PARTS, k=_SPELL.randint(1, 4))) for _ in range(5000)]
 
 MADE = "2026-03-01T10:00:00.000Z"
 BATCH_ID = "B-BENCHBIGBATCH{:08}"
@@ -22,20 +31,53 @@ def _bytes(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def body(count: int, number: int) -> bytes:
-    payments = [
+def _memo(one: int, memos: Memos) -> str:
+    alike = MEMO.format(one)
+    if memos == "alike":
+        return alike
+    words = " ".join(Random(one).choices(_WORDS, k=len(alike) // 2))
+    return words[: len(alike)]
+
+
+def payments(count: int, memos: Memos = "alike") -> list[dict[str, Any]]:
+    return [
         {
             "recipient": {"id": _recipient(one)},
             "sourceAmount": f"{one % 900 + 1}.{one % 100:02}",
-            "memo": MEMO.format(one),
+            "memo": _memo(one, memos),
         }
         for one in range(count)
     ]
+
+
+def body(count: int, number: int, memos: Memos = "alike") -> bytes:
     described = {"sourceCurrency": "USD", "description": f"March {number}"}
-    return _bytes({**described, "payments": payments})
+    return _bytes({**described, "payments": payments(count, memos)})
 
 
-def _shown(one: int) -> dict[str, Any]:
+def additions(count: int, memos: Memos) -> bytes:
+    return _bytes({"payments": payments(count, memos)})
+
+
+def updates(ids: Sequence[str], memos: Memos) -> bytes:
+    """Another amount and memo for each payment."""
+    new = payments(len(ids) + 1, memos)[1:]
+    both = zip(ids, new, strict=True)
+    return _bytes(
+        {
+            "update_payments": [
+                {"id": id_, "sourceAmount": one["sourceAmount"], "memo": one["memo"]}
+                for id_, one in both
+            ]
+        }
+    )
+
+
+def removal(id_: str) -> bytes:
+    return _bytes({"remove_payments": [{"id": id_}]})
+
+
+def _shown(one: int, memos: Memos) -> dict[str, Any]:
     amount = f"{one % 900 + 1}.{one % 100:02}"
     return {
         "id": f"P-BENCHABCDEFGH{one:08}",
@@ -50,7 +92,7 @@ def _shown(one: int) -> dict[str, Any]:
         "sourceAmount": amount,
         "targetAmount": amount,
         "fees": "1.00",
-        "memo": MEMO.format(one),
+        "memo": _memo(one, memos),
         "sourceCurrency": "USD",
         "targetCurrency": "USD",
         "createdAt": MADE,
@@ -75,7 +117,7 @@ def made(count: int, number: int) -> bytes:
     return _bytes({"ok": True, "batch": _batch(count, number)})
 
 
-@lru_cache(maxsize=2)
-def summary(count: int, number: int) -> bytes:
-    payments = [_shown(one) for one in range(count)]
-    return _bytes({"ok": True, "batch": {**_batch(count, number), "payments": payments}})
+@lru_cache(maxsize=4)
+def summary(count: int, number: int, memos: Memos = "alike") -> bytes:
+    shown = [_shown(one, memos) for one in range(count)]
+    return _bytes({"ok": True, "batch": {**_batch(count, number), "payments": shown}})

@@ -1,11 +1,11 @@
-"""``python -m tests.bench.big_service PORT COUNT``: the service behind, of one batch size."""
+"""``python -m tests.bench.big_service PORT COUNT MEMOS``: the service behind, of one batch size."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import sys
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import uvloop
 
@@ -14,6 +14,10 @@ from tests.bench.service import Connection, answer
 
 _BATCH = re.compile(rb"GET /v1/batch/[^/ ]*?(\d{8})/summary")
 
+_NAMED = re.compile(rb"BIGBATCH(\d{8})")
+_REMOVES = b'"remove_payments":[{'
+_MISSING = b'{"ok":false,"errors":[{"code":"not_found","message":"Not found."}]}'
+
 SECOND = 2
 """The batch that is measured: the first one is small."""
 
@@ -21,22 +25,39 @@ SECOND = 2
 class BigConnection(Connection):
     counts: ClassVar[list[int]] = []
     """How many payments each batch has, in the order in which they were made."""
+    memos: ClassVar[big_batch.Memos] = "alike"
 
     def answer(self, head: bytes, body: bytes) -> bytes:
         if head.startswith(b"POST /v1/batches "):
             self.counts.append(body.count(b'"recipient"'))
             return big_batch.made(self.counts[-1], len(self.counts))
+        if head.startswith(b"PATCH /v1/batches/"):
+            return self.changed(head, body)
         if found := _BATCH.match(head):
-            return big_batch.summary(self.counts[int(found[1]) - 1], int(found[1]))
+            number = int(found[1])
+            return big_batch.summary(self.counts[number - 1], number, self.memos)
         return answer(head, body)
 
+    def _say(self, answered: bytes) -> None:
+        is_missing = answered.endswith(_MISSING)
+        super()._say(answered.replace(b"200 OK", b"404 No", 1) if is_missing else answered)
 
-async def serve(port: int, count: int) -> None:
-    big_batch.summary(count, SECOND)  # nobody is to wait until it is made up
+    def changed(self, head: bytes, body: bytes) -> bytes:
+        """Payments may be added and changed; for what removes some there is no such path."""
+        if _REMOVES in body:
+            return _MISSING
+        number = int(_NAMED.findall(head)[0])
+        self.counts[number - 1] += body.count(b'"recipient"')
+        return b'{"ok":true,"object":"updated"}'
+
+
+async def serve(port: int, count: int, memos: big_batch.Memos) -> None:
+    BigConnection.memos = memos
+    big_batch.summary(count, SECOND, memos)  # nobody is to wait until it is made up
     loop = asyncio.get_running_loop()
     server = await loop.create_server(BigConnection, "127.0.0.1", port, backlog=512)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]), int(sys.argv[2])))
+    uvloop.run(serve(int(sys.argv[1]), int(sys.argv[2]), cast("big_batch.Memos", sys.argv[3])))

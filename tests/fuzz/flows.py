@@ -198,7 +198,7 @@ class Memory:
         return {id_: known for id_, known in those.items() if step.ids is None or id_ in step.ids}
 
     def record(self, step: Record) -> None:
-        for one in (step, *step.also):
+        for one in step.all:
             known = {**self._facts.get((one.kind, one.id), {}), **one.facts}
             wire.write(known)  # what is remembered is JSON
             self._facts[one.kind, one.id] = {

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import select, update
 
-from gateway import settling
+from gateway import settling, texts
 from gateway.cli import gateway
 from gateway.simulator import Fault, Service, Switches, start
 from gateway.store import Ledger
 from gateway.store.acts import operator
 from gateway.store.tables import journal_steps
-from gateway.store.undertakings import Undertakings
+from gateway.store.undertakings import Undertakings, _place
 from gateway.unsettled import CHANGES, CREATES
 from mappings.current import ENDPOINTS
 from tests.house import KEY, import_lines, settings_for
@@ -374,8 +374,8 @@ async def as_by_another_version(here: Post) -> None:
         rows = Undertakings(store, Ledger(store))
         (one,) = await rows.unfinished()
         for number, text in enumerate(await rows.given(one)):
-            odd = [["0" * 16, outcome] for _mark, outcome in json.loads(text)]
-            sealed = rows._sealed(one, "given", json.dumps(odd))
+            odd = [["0" * 16, outcome] for _mark, outcome in json.loads(texts.plain(text))]
+            sealed = store.encryption.seal(json.dumps(odd), _place(one, "given"))
             those = select(journal_steps.c.number).where(journal_steps.c.undertaking == one.id)
             async with store.write() as connection:
                 numbers = sorted(await connection.scalars(those))

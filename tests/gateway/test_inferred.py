@@ -21,7 +21,7 @@ EDIT = Call(
     f"/batches/{BATCH}/payments/{PAYMENT}",
     {},
     witness=(BATCH, PAYMENT),
-    settle=edited_batch(BATCH, {}, "USD"),
+    settle=edited_batch(BATCH, (), "USD"),
 )
 NAME = "inferred PATCH /batches/{id}/payments/{payment}"
 THERE = {"batchSummary": {"id": BATCH, "payments": [{"id": PAYMENT}]}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mappings import batch_bodies, errors, kinds, legacy, matching
-from mappings.batch_bodies import Names, sent_as, sent_in
+from mappings.batch_bodies import Names, names_of, sent_as, sent_in
 from mappings.grammar import Invalid, Problem, Refused
 from mappings.matching import matched
 from mappings.rows import SLICE, Each, Packed
@@ -73,7 +73,7 @@ def test_a_long_list_where_no_list_belongs_is_left_out_or_refused_like_a_short_o
 
 def test_the_names_of_a_long_batch_are_those_of_a_short_one() -> None:
     payments = sent_in(bodies())
-    names = Names({"currency": "sourceCurrency"}, payments)
+    names = Names({"currency": "sourceCurrency"}, {"payments": payments}, names_of)
     assert names == {"currency": "sourceCurrency", **sent_as(payments)}
     assert len(names) == len(dict(names))
     for odd in ("payments", "payments[x].amount", f"payments[{COUNT}].amount", "payments[0].odd"):
@@ -82,7 +82,7 @@ def test_the_names_of_a_long_batch_are_those_of_a_short_one() -> None:
 
 def test_a_refusal_mentions_what_it_is_about_however_long_the_batch_is() -> None:
     payments = sent_in(Packed(bodies(1500)))
-    names = Names({"currency": "sourceCurrency"}, payments)
+    names = Names({"currency": "sourceCurrency"}, {"payments": payments}, names_of)
     problems = [
         Problem("invalid_field", "payments[1400].amount is odd", "payments[1400].amount"),
         Problem("invalid_field", "not like payments[1300].recipient.id", "payments[7].recipient"),

@@ -28,7 +28,7 @@ ADDED = ({"recipient": {"id": "R-1"}, "sourceAmount": "5.00"},)
 SETTLES: dict[str, Callable[[], Settle]] = {
     "a create": lambda: created_batch(BODY),
     "an addition": lambda: added_payment("B-9", SENT, "USD", ()),
-    "a change that adds": lambda: edited_batch("B-9", {}, "USD", added=ADDED),
+    "a change that adds": lambda: edited_batch("B-9", (), "USD", added=ADDED),
 }
 
 

@@ -252,7 +252,7 @@ def test_only_retention_deletes_from_the_audit_trail() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 assert "DELETE FROM" not in node.value.upper(), path
     assert deleted == {
-        *("journal_steps", "remembered", "instances", "freezes", "counters", "modes"),
+        *("journal_steps", "pieces", "remembered", "instances", "freezes", "counters", "modes"),
         *("comparisons", "found_differences", "traffic"),
     }
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import zlib
+
 import pytest
-from sqlalchemy import select
+from sqlalchemy import and_, delete, func, insert, select, update
 
 from gateway import wire
+from gateway.folded import PART
 from gateway.settings import State
-from gateway.store import Ledger, open_store
+from gateway.store import Ledger, Place, Store, StoreUnavailable, open_store
 from gateway.store.ledger import Owner
-from gateway.store.tables import remembered
+from gateway.store.tables import pieces, remembered
 from mappings.grammar import Conflict
 from mappings.rows import Packed, each
 
@@ -54,3 +59,84 @@ async def test_very_many_entries_that_were_kept_as_plain_json_are_recalled(state
         ledger = Ledger(store)
         await ledger.record(OWNER, "payments", "B-1", {"entries": ENTRIES})
         assert (await ledger.recall(OWNER, "payments", "B-1"))["entries"] == ENTRIES
+
+
+async def held(store: Store) -> dict[str, int]:
+    """How many pieces each holder has."""
+    counts = select(pieces.c.holder, func.count()).group_by(pieces.c.holder)
+    async with store.read() as connection:
+        return {row[0]: row[1] for row in await connection.execute(counts)}
+
+
+async def test_what_takes_the_place_of_very_many_entries_leaves_none_of_their_pieces(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        await ledger.record(OWNER, "payments", "B-1", {"entries": Packed(ENTRIES * 2)})
+        (before,) = (await held(store)).values()
+        await ledger.record(OWNER, "payments", "B-2", {"entries": Packed(ENTRIES)})
+        await ledger.record(OWNER, "payments", "B-1", {"entries": Packed(ENTRIES)})
+        assert before > 2
+        assert len(await held(store)) == 2
+        assert max((await held(store)).values()) < before
+        await ledger.record(OWNER, "payments", "B-1", {"entries": ENTRIES[:1]})
+        await ledger.record(OWNER, "payments", "B-2", {"entries": None})
+        assert await held(store) == {}
+        assert await ledger.recall_all(OWNER, "payments") == {"B-1": {"entries": ENTRIES[:1]}}
+
+
+async def test_no_value_of_very_many_entries_is_long_and_none_says_what_is_in_it(
+    state: State,
+) -> None:
+    odd = [{"memo": os.urandom(100).hex()} for _ in range(30_000)]
+    async with open_store(state) as store:
+        await Ledger(store).record(OWNER, "payments", "B-1", {"entries": Packed(odd)})
+        async with store.read() as connection:
+            sealed = list(await connection.scalars(select(pieces.c.sealed)))
+        assert len(sealed) > 10
+        assert max(map(len, sealed)) < 2 * PART
+        with pytest.raises(zlib.error):
+            zlib.decompress(sealed[0])
+        assert (await Ledger(store).recall(OWNER, "payments", "B-1"))["entries"] == odd
+
+
+@pytest.mark.parametrize("harm", ["one is gone", "two change places", "one is another batch's"])
+async def test_pieces_that_are_not_as_they_were_put_are_never_read(state: State, harm: str) -> None:
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        for id_ in ("B-1", "B-2"):
+            await ledger.record(OWNER, "payments", id_, {"entries": Packed(ENTRIES)})
+        async with store.write() as connection:
+            of = select(pieces).where(pieces.c.holder.contains("B-1")).order_by(pieces.c.number)
+            first, second = (await connection.execute(of)).all()[:2]
+            other = select(pieces.c.sealed).where(pieces.c.holder.contains("B-2")).limit(1)
+            this = and_(pieces.c.name == first.name, pieces.c.number == first.number)
+            if harm == "one is gone":
+                await connection.execute(delete(pieces).where(this))
+            else:
+                is_foreign = harm == "one is another batch's"
+                sealed = await connection.scalar(other) if is_foreign else second.sealed
+                await connection.execute(update(pieces).where(this).values(sealed=sealed))
+        with pytest.raises(StoreUnavailable, match=r"missing|cannot be decrypted"):
+            await ledger.recall(OWNER, "payments", "B-1")
+        assert (await ledger.recall(OWNER, "payments", "B-2"))["entries"] == ENTRIES
+
+
+async def test_very_many_entries_that_were_kept_in_one_value_are_recalled_and_replaced(
+    state: State,
+) -> None:
+    text = "z" + base64.b64encode(zlib.compress(wire.write({"entries": ENTRIES}), 1)).decode()
+    async with open_store(state) as store:
+        place = Place("remembered", *OWNER, "facts of a payments")
+        row = {**OWNER._asdict(), "kind": "payments", "id": "B-1", "updated_at": store.clock()}
+        async with store.write() as connection:
+            sealed = store.encryption.seal(text, place)
+            await connection.execute(insert(remembered).values(**row, facts=sealed))
+        ledger = Ledger(store)
+        there = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
+        assert there == ENTRIES
+        bare = each(lambda one: {"recipient": one["recipient"]}, there)
+        await ledger.record(OWNER, "payments", "B-1", {"entries": bare}, {"entries": there})
+        now = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
+        assert now == [{"recipient": one["recipient"]} for one in ENTRIES]
