@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -12,7 +10,6 @@ from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
-    suppress,
 )
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,6 +36,7 @@ from gateway.forwarded import Sender, Writes
 from gateway.forwarding import Forwarding
 from gateway.guard import Guard
 from gateway.handler import Handler
+from gateway.heap import trimming
 from gateway.ids import Ids
 from gateway.index import Dropping, Elsewhere, Indexes, nobody
 from gateway.inferred import InferredOperations
@@ -85,9 +83,6 @@ log = structlog.get_logger()
 
 UPSTREAM_POOLS = 4
 """Pools of connections to the service: two environments, and the signed face has its own."""
-
-YOUNG_OBJECTS = 10_000
-"""More of them than were thrown away since garbage was last looked for, and it is looked for again."""
 
 SPARE_SECONDS = 5
 """How much longer than an upstream call a shutdown waits for what is in flight."""
@@ -230,10 +225,9 @@ async def run(
         faces = Faces(settings.vocabulary.current, legacy=handler, signed=signed_face)
         await stack.enter_async_context(settling)
         reconciler = Reconciler(store, ledger, player, settings.environments.configured())
-        await stack.enter_async_context(
-            Watch(reconciler, settings.upstream.abandoned_check_seconds)
-        )
-        await stack.enter_async_context(Forgetting(store, settings.retention))
+        watch = Watch(reconciler, settings.upstream.abandoned_check_seconds)
+        for rounds in (watch, Forgetting(store, settings.retention), trimming()):
+            await stack.enter_async_context(rounds)
         server = await stack.enter_async_context(_server(settings, faces))
         runner = web.ServerRunner(server, shutdown_timeout=shutdown_seconds(settings))
         door = await _door(stack, settings, runner, inherited)
@@ -255,29 +249,6 @@ async def run(
         admin_port = await _admin_port(stack, settings, admin, inherited)
         await _tell_of_no_keys(store)
         yield Running(settings.server, door.port, admin_port, door, server, load)
-
-
-_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
-"""glibc's words for them (``malloc.h``)."""
-
-LARGE_BLOCK = 64 * 1024
-"""What is larger has memory of its own: it grows without being copied, and goes back when it is free."""
-
-
-def settle_heap() -> None:
-    """What a process has now stays: to look through it for garbage again and again holds requests up.
-
-    And what a request makes is gone with it, mostly by itself: there is less to look for than Python
-    looks out for.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
-    with suppress(AttributeError, OSError):  # a system whose C library has no such thing
-        ours = ctypes.CDLL(None).mallopt
-        ours(_MMAP_THRESHOLD, LARGE_BLOCK)
-        # One thread at a time runs Python: what one has freed, another is to use again.
-        ours(_ARENA_MAX, 1)
 
 
 def _pages(

@@ -73,7 +73,8 @@ def accepting(url: str, admin_url: str) -> str:
 
 
 async def _serve(settings: Settings) -> None:
-    from gateway.app import settle_heap, told_to_end
+    from gateway.app import told_to_end
+    from gateway.heap import settle_heap
     from gateway.server import END_SECONDS
 
     told = told_to_end()

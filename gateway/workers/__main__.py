@@ -14,7 +14,8 @@ import structlog
 import uvloop
 
 from gateway import logs
-from gateway.app import Inherited, Running, run, settle_heap, told_to_end
+from gateway.app import Inherited, Running, run, told_to_end
+from gateway.heap import settle_heap
 from gateway.server import END_SECONDS
 from gateway.settings import Misconfigured, load
 from gateway.store import StoreUnavailable

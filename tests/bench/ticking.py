@@ -17,8 +17,9 @@ from pathlib import Path
 import uvloop
 
 from gateway import logs
-from gateway.app import run, settle_heap, told_to_end
+from gateway.app import run, told_to_end
 from gateway.cli.serve import accepting
+from gateway.heap import settle_heap
 from gateway.settings import load
 
 TICK = 0.001
