@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from alembic import command
 from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
@@ -46,14 +48,28 @@ def configuration(connection: Connection | None = None) -> Config:
     return config
 
 
+@cache
+def _scripts() -> ScriptDirectory:
+    """Read once: each start and each command looks whether there is anything to do."""
+    return ScriptDirectory.from_config(configuration())
+
+
 def _upgrade(connection: Connection, where: str) -> None:
-    config = configuration(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     at = MigrationContext.configure(connection).get_current_heads()
+    scripts = _scripts()
+    if list(at) == scripts.get_heads():
+        return
+    known = {script.revision for script in scripts.walk_revisions()}
     if newer := [revision for revision in at if revision not in known]:
         raise StoreUnavailable(
             f"the state at {where} is at revision {', '.join(newer)}, unknown to this version",
             means="a newer version has changed it",
             do="start that version, or restore the backup made before it was started",
         )
-    command.upgrade(config, "head")
+
+    def steps(found: Any, _context: MigrationContext) -> Any:
+        return scripts._upgrade_revs("head", found)  # noqa: SLF001 - as alembic's own cookbook does
+
+    # What `command.upgrade` does, but for reading every script anew.
+    with EnvironmentContext(configuration(connection), scripts, fn=steps, destination_rev="head"):
+        scripts.run_env()
