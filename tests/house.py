@@ -17,10 +17,11 @@ from gateway.app import Running, run
 from gateway.instances import GONE_SECONDS
 from gateway.settings import Settings, State
 from gateway.store import open_store
-from gateway.store.engine import parsed, sqlite_file
+from gateway.store.engine import parsed, sqlite_engine, sqlite_file
 from gateway.store.key_import import import_keys
 from gateway.store.key_lines import read_lines
-from tests.gateway.store.conftest import at_revision
+from gateway.store.migrate import migrate
+from gateway.store.store import Store, utc_now
 
 ENVIRONMENT = "sandbox"
 KEY = {
@@ -105,13 +106,19 @@ async def _lay_out(state: State) -> None:
     if file is None or file.exists():
         return
     if not _tables:
-        with TemporaryDirectory() as folder:
-            url = f"sqlite:///{folder}/gateway.db"
-            async with at_revision(state.model_copy(update={"url": url}), "head"):
-                pass
-            _tables.append((Path(folder) / "gateway.db").read_bytes())
+        _tables.append(await _migrated())
     file.write_bytes(_tables[0])
     file.chmod(0o600)
+
+
+async def _migrated() -> bytes:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "gateway.db"
+        store = Store(sqlite_engine(file), "", utc_now)
+        async with store.write() as connection:
+            await migrate(connection, "")
+        await store.close()
+        return file.read_bytes()
 
 
 async def import_lines(settings: Settings, lines: list[dict[str, Any]]) -> None:
