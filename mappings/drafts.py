@@ -79,9 +79,8 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
             raise Invalid(WRONG_STATUS)
         if facts.get("phase") == "deleted":
             raise Invalid(NOT_FOUND)
-        found = {name: facts.get(name) for name in ("phase", "version", "since")}
         try:
-            yield Record("batch", batch_id, taken, find=found)
+            yield Record("batch", batch_id, taken, find=_as_found(facts))
         except Conflict:
             continue
         try:
@@ -99,10 +98,8 @@ def _is_edited_by_nobody(facts: Mapping[str, JSON]) -> bool:
 
 def _let_go(held: Batch) -> Sub:
     """Gives back what was taken before it was read, unless that is done."""
-    found = {name: held.facts.get(name) for name in ("phase", "version", "since")}
-    phase = "draft" if held.is_draft else "sent"
     try:
-        yield Record("batch", held.id, {"phase": phase, "since": None}, find=found)
+        yield Record("batch", held.id, _given_back(held), find=_as_found(held.facts))
     except Conflict:
         return
 
@@ -123,12 +120,16 @@ def taken(batch: Batch, phase: str, now: datetime) -> Sub:
         return
     if not is_free(batch.facts):
         raise Conflict("batch")
-    found = {name: batch.facts.get(name) for name in ("phase", "version", "since")}
     facts: dict[str, JSON] = {"phase": phase, "since": now.isoformat()}
     if not batch.facts:
         facts |= {"upstream": batch.id, "version": 0, "elsewhere": True, "currency": batch.currency}
         facts |= {name: batch.given.get(name) for name in ("description", "createdAt")}
-    yield Record("batch", batch.id, facts, find=found)
+    yield Record("batch", batch.id, facts, find=_as_found(batch.facts))
+
+
+def _as_found(facts: Mapping[str, JSON]) -> dict[str, JSON]:
+    """By which it is seen whether another has changed a batch meanwhile."""
+    return {name: facts.get(name) for name in ("phase", "version", "since")}
 
 
 def is_free(facts: Mapping[str, JSON]) -> bool:
@@ -149,8 +150,11 @@ def tried(batch: Batch, call: Call, told: Callable[[Refused], Refused] = lambda 
 
 
 def _released(batch: Batch) -> Sub:
-    phase = "draft" if batch.is_draft else "sent"
-    yield Record("batch", batch.id, {"phase": phase, "since": None})
+    yield Record("batch", batch.id, _given_back(batch))
+
+
+def _given_back(batch: Batch) -> dict[str, JSON]:
+    return {"phase": "draft" if batch.is_draft else "sent", "since": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +306,8 @@ def given_up(
     elif phase == "making" and made:
         left = {"phase": "sent", "upstream": made, "is_new": True}
         also = (Record("alias", made, {"id": batch_id}),)
-    found = {name: facts.get(name) for name in ("phase", "version", "since")}
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
-    return Record("batch", batch_id, freed, find=found, also=also)
+    return Record("batch", batch_id, freed, find=_as_found(facts), also=also)
 
 
 def stamp(now: datetime) -> str:

@@ -224,9 +224,10 @@ class Ledger:
             return await aside(_facts_in, await self._store.looked_up(work))
         if kind not in SEALED:
             return _facts_in(facts)
-        unseal, place = self._store.encryption.unseal, _place(owner, kind)
-        text = await aside_if(len(facts) > _LONG, unseal, facts, place)
-        return await aside_if(len(facts) > _LONG, _facts_in, text)
+        return await aside_if(len(facts) > _LONG, self._unsealed, owner, kind, facts)
+
+    def _unsealed(self, owner: Owner, kind: str, facts: str) -> dict[str, Any]:
+        return _facts_in(self._store.encryption.unseal(facts, _place(owner, kind)))
 
     def _whole(self, owner: Owner, kind: str, id_: str) -> Steps[Text]:
         """As it is now: what it was when it was seen to be long may have been replaced."""
