@@ -146,8 +146,9 @@ class Player:
                 raise TypeError("an operation without a key can ask the service nothing")
             try:
                 given = await self._played(step, caller, course)
-                # A draft of very many payments is the ledger's alone.
-                caller.is_long = caller.is_long or wire.has_rows(given)
+                if course is not None or not isinstance(step, Call):
+                    # What the ledger or the journal has; of a call its answer's length has said so.
+                    caller.is_long = caller.is_long or wire.has_rows(given)
             except Unknown:
                 raise
             except Failure as failure:

@@ -117,7 +117,7 @@ class Wording:
         """An answer with the words and the ids that its client knows."""
         operation = cast("Operation", visit.operation)
         visit.notices, body = answer.notices, dict(answer.body)
-        is_long = wire.has_rows(body)
+        is_long = visit.caller is not None and visit.caller.is_long and wire.has_rows(body)
         if visit.caller is not None:
             course = visit.caller.course
             # The very many of a long answer are recorded a slice at a time.
