@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mappings import current, legacy
+from mappings import current, legacy, money
 from mappings.current import BALANCE
 from mappings.errors import NOT_FOUND
 from mappings.funds import balances_in
@@ -51,7 +51,7 @@ def _balances() -> Sub:
         name = current.WALLET if is_wallet else str(currency)
         shown[name] = {
             "primary": bool(entry.get("primary", not shown)),
-            "amount": None if entry.get("amount") is None else str(entry["amount"]),
+            "amount": money.shown(entry.get("amount")),
             "currency": currency,
             "type": current.WALLET if is_wallet else SERVICE,
             "accountNumber": entry.get("accountNumber"),

@@ -315,9 +315,7 @@ def batch_answer(batch: Batch) -> dict[str, JSON]:
     """``Batch`` of the legacy interface, section 2."""
     shown = BATCH.to_legacy({**batch.facts, **present(batch.given), "id": batch.id})
     sum_ = batch.filling.amount
-    given = batch.given.get("amount")
-    if (told := money.amount_of(given)) is not None:
-        given = money.text(told)
+    given = money.in_text(batch.given.get("amount"))
     shown["status"] = batch.status
     shown["sentAt"] = batch.sent_at
     shown["amount"] = money.text(sum_) if sum_ is not None and batch.tells_payments else given

@@ -275,9 +275,8 @@ def _entry_of(payment: Payment) -> Entry:
         entry |= {name: payment[name] for name in ("targetAmount", "targetCurrency")}
         entry.pop("sourceAmount", None)
     for name in ("sourceAmount", "targetAmount"):
-        amount = entry.get(name)
-        if not isinstance(amount, str) and (told := money.amount_of(amount)) is not None:
-            entry[name] = money.text(told)  # it is sent again, as text
+        if name in entry:
+            entry[name] = money.shown(entry[name])  # it is sent again, as text
     return entry
 
 

@@ -50,6 +50,22 @@ def text(amount: Decimal) -> str:
     return f"{_in_cents(amount):f}"
 
 
+def shown(value: JSON) -> JSON:
+    """An amount as clients have it: text stays as the service wrote it, a number gets ``text``."""
+    return value if isinstance(value, str) else in_text(value)
+
+
+def in_text(value: JSON) -> JSON:
+    """``text`` of an amount that a service wrote, as text or as a number; what is none stays."""
+    return value if (read := amount_of(value)) is None else text(read)
+
+
+def rate(value: JSON) -> JSON:
+    """A rate as clients have it: text, with the decimals that the service gave it."""
+    read = None if isinstance(value, str) else amount_of(value)
+    return value if read is None else f"{read:f}"
+
+
 def number(amount: Decimal) -> Decimal | int:
     """As a JSON number, in the way that they are mostly written: 12, 12.5, 12.05."""
     whole = amount.to_integral_value(context=EXACT)

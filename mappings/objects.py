@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from babel.numbers import get_currency_name
 
-from mappings import current, legacy
+from mappings import current, legacy, money
 from mappings.fields import Fields, by_hand, nested, read_only, renamed, same
 from mappings.grammar import JSON, Manners
 from mappings.kinds import is_mask
@@ -317,19 +316,13 @@ def payment_answer(
     target = shown["targetCurrency"]
     if shown["targetAmount"] is None and target and target == shown["sourceCurrency"]:
         shown["targetAmount"] = shown["sourceAmount"]
-    for name in AMOUNT_TEXTS:
-        if type(value := shown[name]) is int or isinstance(value, Decimal):
-            shown[name] = f"{Decimal(value):f}"
+    for name in AMOUNTS:
+        shown[name] = money.shown(shown[name])
+    for name in RATES:
+        shown[name] = money.rate(shown[name])
     return shown
 
 
-AMOUNT_TEXTS = (
-    "sourceAmount",
-    "targetAmount",
-    "exchangeRate",
-    "fxRate",
-    "fees",
-    "recipientFees",
-    "merchantFees",
-)
+AMOUNTS = ("sourceAmount", "targetAmount", "fees", "recipientFees", "merchantFees")
+RATES = ("exchangeRate", "fxRate")
 """Strings to legacy clients; the current document does not show how a service writes them."""

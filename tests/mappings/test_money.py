@@ -1,0 +1,68 @@
+"""Amounts that a service writes as text or as JSON numbers, and what clients are shown of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from mappings import money
+from mappings.balances import read_balances
+from mappings.batch_views import batch_answer, batch_of
+from mappings.drafts import entries_of
+from mappings.grammar import JSON, Answer, Request
+from mappings.objects import payment_answer
+
+SHOWN = [
+    (12, "12.00"),
+    (Decimal("12.5"), "12.50"),
+    (Decimal("12.05"), "12.05"),
+    (Decimal("12.345"), "12.345"),
+    (Decimal("1E+3"), "1000.00"),
+    (Decimal(0), "0.00"),
+]
+
+
+@pytest.mark.parametrize(("number", "text"), SHOWN)
+def test_a_number_has_one_spelling_wherever_it_is_shown(number: JSON, text: str) -> None:
+    payment = {"id": "P-1", "sourceAmount": number, "fees": number, "recipient": {"id": "R-1"}}
+    batch = batch_of("B-1", {}, [], {"currency": "USD", "status": "open"}, [payment])
+    bare = batch_of("B-1", {}, [], {"amount": number, "status": "open"}, None)
+    shown = payment_answer(payment, None)
+
+    assert (shown["sourceAmount"], shown["fees"]) == (text, text)
+    assert (batch_answer(batch)["amount"], batch_answer(bare)["amount"]) == (text, text)
+    assert entries_of(batch)[0]["sourceAmount"] == text
+    assert _balance(number) == text
+
+
+@pytest.mark.parametrize("text", ["12", "12.50", "n/a"])
+def test_text_is_passed_on_unchanged(text: str) -> None:
+    """Contract, section 0: what is not translated; the current document has `12` and `12.00`."""
+    assert payment_answer({"sourceAmount": text, "fxRate": text}, None)["sourceAmount"] == text
+    assert _balance(text) == text
+
+
+def test_a_rate_keeps_the_decimals_that_the_service_gave_it() -> None:
+    shown = payment_answer({"exchangeRate": Decimal("1.5"), "fxRate": 1}, None)
+    assert (shown["exchangeRate"], shown["fxRate"]) == ("1.5", "1")
+
+
+@pytest.mark.parametrize("value", [None, True, [], {}])
+def test_what_is_no_amount_stays_as_it_is(value: JSON) -> None:
+    assert (money.shown(value), money.in_text(value), money.rate(value)) == (value, value, value)
+
+
+def _balance(amount: JSON) -> JSON:
+    flow: Generator[Any, Any, Answer] = read_balances(_asking())
+    next(flow)
+    with pytest.raises(StopIteration) as ended:
+        flow.send({"balances": {"USD": {"amount": amount, "type": "service"}}})
+    return ended.value.value.body["balances"]["USD"]["amount"]
+
+
+def _asking() -> Request:
+    return Request(ids={}, query={}, body={}, now=datetime(2026, 3, 1, tzinfo=UTC))
