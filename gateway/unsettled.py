@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gateway import texts
+from gateway.plurals import counted
 from gateway.store import Ledger, Store
 from gateway.store.beats import WATCHED_SECONDS, beats
 from gateway.store.id_rows import current_ids, legacy_ids
@@ -259,7 +260,7 @@ def _of(asked: Mapping[str, object]) -> str:
     payments = asked.get("payments")
     if not isinstance(payments, list) or not payments:
         return ""
-    return f" of {len(payments)} payment{'s' if len(payments) > 1 else ''}"
+    return f" of {counted(len(payments), 'payment')}"
 
 
 # What an operator found out

@@ -11,7 +11,8 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands, counted
+from gateway.cli.told import Commands
+from gateway.plurals import counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -138,9 +139,7 @@ def listed(*, as_json: bool, settings: Settings) -> None:
         click.echo(f"{one.id}  {span}  {what}: {about(one)}")
         click.echo(f"    {state_of(one, now)}")
         for hit, count in hits.get(one.id, {}).items():
-            click.echo(
-                f"    {hit.owner} {hit.key}  {hit.operation}: {counted(count, 'request', 'requests')}"
-            )
+            click.echo(f"    {hit.owner} {hit.key}  {hit.operation}: {counted(count, 'request')}")
 
 
 def _as_json(one: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:

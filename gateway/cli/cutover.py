@@ -12,7 +12,8 @@ from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
 from gateway.cli.progress import progress
-from gateway.cli.told import Commands, counted, document, json_option
+from gateway.cli.told import Commands, document, json_option
+from gateway.plurals import counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -172,6 +173,6 @@ def _tell(report: Report, options: Options) -> None:
     if report.stay:
         stay = counted(report.stay, "batch", "batches")
         click.echo(f"Begun at the legacy service, and not moved: {stay}.")
-    click.echo(f"{counted(report.requests, 'request', 'requests')} to the legacy service.")
+    click.echo(f"{counted(report.requests, 'request')} to the legacy service.")
     if options.dry_run:
         click.echo("A dry run: nothing was changed.")

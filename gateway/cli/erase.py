@@ -10,7 +10,8 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
-from gateway.cli.told import confirmed, counted, document, json_option
+from gateway.cli.told import confirmed, document, json_option
+from gateway.plurals import counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
         document(asdict(erased))
         return
     if any(asdict(erased).values()):
-        payments = counted(erased.payments, "payment", "payments")
+        payments = counted(erased.payments, "payment")
         batches = counted(erased.batches, "batch", "batches")
-        facts = counted(erased.facts, "fact", "facts")
+        facts = counted(erased.facts, "fact")
         click.echo(f"Erased from {payments} in {batches}; {facts} forgotten.")
     else:
         click.echo(

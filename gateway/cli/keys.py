@@ -14,6 +14,7 @@ from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
 from gateway.cli.told import Commands
+from gateway.plurals import counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
         click.echo(told, err=True)
     counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
     whom = ", ".join(f"{owner} {n}" for owner, n in sorted(imported.owners.items()))
-    click.echo(f"Imported {_number(len(lines), 'key')} ({counts}): {whom}")
+    click.echo(f"Imported {counted(len(lines), 'key')} ({counts}): {whom}")
     _warn_of_unconfigured(settings, imported.owners)
 
 
@@ -297,10 +298,6 @@ async def the_one(store: Store, word: str) -> ListedKey:
     if len(found) > 1:
         raise Mistake(f"{len(found)} keys begin so: {', '.join(key.name for key in found)}")
     return found[0]
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _moment(moment: datetime | None) -> str:

@@ -1,4 +1,4 @@
-"""What the commands of an operator have in common: groups, counts, moments, and one JSON document."""
+"""What the commands of an operator have in common: groups, moments, and one JSON document."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ class Commands(click.Group):
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(200)) for name, one in found if one])
-
-
-def counted(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"
 
 
 def document(told: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.plurals import counted
 from gateway.signing import Pair
 from gateway.store.acts import note
 from gateway.store.crypto import EncryptionKeys
@@ -213,5 +214,5 @@ class _Plan:
             chosen = update(keys).where(keys.c.id == bindparam("key"))
             await connection.execute(chosen, self.changed_keys)
         for owner, number in self.changes.items():
-            what = f"{IMPORTED} {number} key{'s' if number > 1 else ''}"
+            what = f"{IMPORTED} {counted(number, 'key')}"
             await note(self.store, connection, what, owner)
