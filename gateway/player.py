@@ -405,11 +405,11 @@ class Player:
     def _refused(
         self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
     ) -> Refused:
+        problems = [problem for one in _entries(body) if (problem := _problem(one))]
         status = reply.status
         if status < 400:
-            # A 2xx that says no is a refusal by its code; a 3xx is no answer of the service.
-            status = 400 if status < 300 else 502
-        problems = [problem for one in _entries(body) if (problem := _problem(one))]
+            # A 2xx that says no is what its codes say; a 3xx is no answer of the service.
+            status = errors.status_told(problems) if status < 300 else 502
         return Refused(
             status,
             problems,

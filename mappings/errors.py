@@ -91,6 +91,12 @@ def _wait(seconds: int | None) -> str | None:
     return None if seconds is None else str(seconds)
 
 
+def status_told(problems: Sequence[Problem]) -> int:
+    """What the codes alone tell: that the client did something wrong, or that the service failed."""
+    is_refusal = any(STATUS.get(one.code, 500) < 500 for one in problems)
+    return 400 if is_refusal else 500
+
+
 def in_body(refused: Refused) -> Refused:
     """A refusal of what the *body* names: what is not found is a wrong value of its field."""
     told = [
