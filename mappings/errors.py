@@ -132,7 +132,9 @@ def _refused(refused: Refused) -> ErrorAnswer:
         return ErrorAnswer(429, (_said(refused, OVER_LIMIT),), refused.retry_after)
     if faults := [one for one in refused.problems if one.code in VALIDATION]:
         words = _words(refused.sent_as)
-        return ErrorAnswer(406, tuple(_named(one, refused.sent_as, words) for one in faults))
+        told = (_named(one, refused.sent_as, words) for one in faults)
+        # Several fields of a call may be one of the client's: it has made one mistake.
+        return ErrorAnswer(406, tuple(dict.fromkeys(told)))
     code = next((one.code for one in refused.problems if one.code in _BY_CODE), None)
     if code == "invalid_api_key":
         return of(INVALID_KEY)
@@ -153,6 +155,8 @@ def _named(problem: Problem, sent_as: Mapping[str, str], words: Mapping[str, str
     if problem.field and field:
         # Its own name goes before what the same field of another item is called.
         words = {**words, **_words({problem.field: field})}
+        if _HAS_A_PLACE.search(problem.field):
+            words[problem.field] = field
     message = _reworded(problem.message, sent_as, words) or "Value invalid."
     return Problem(problem.code, message, field)
 
@@ -199,12 +203,16 @@ def mentioned(sent_as: Mapping[str, str], problems: Sequence[Problem]) -> Mappin
 _NAMES = re.compile(r"\w+(?:\[\d+\])*(?:\.\w+(?:\[\d+\])*)*")
 """Words, and names of fields such as ``payments[3].amount``."""
 
+_HAS_A_PLACE = re.compile(r"[.\[]")
+"""In a name that says where a field stands, not only what it is called."""
+
 
 def _words(sent_as: Mapping[str, str]) -> dict[str, str]:
-    """What fields are called, without where they stand."""
+    """What fields are called, without where they stand; a word of both interfaces stays."""
     words: dict[str, str] = {}
     for current, legacy in sent_as.items():
-        words.setdefault(current.rpartition(".")[2], legacy.rpartition(".")[2])
+        word = current.rpartition(".")[2]
+        words.setdefault(word, word if word in legacy.split(".") else legacy.rpartition(".")[2])
     return words
 
 
@@ -217,8 +225,10 @@ def _reworded(message: str, sent_as: Mapping[str, str], words: Mapping[str, str]
 
     def spelled(found: re.Match[str]) -> str:
         name = found[0]
-        if not re.search(r"[.\[]", name):
-            return words.get(name, name)
+        if name in words:
+            return words[name]
+        if not _HAS_A_PLACE.search(name):
+            return name
         place, dot, last = name.rpartition(".")
         return sent_as.get(name, f"{place}{dot}{words.get(last, last)}")
 
