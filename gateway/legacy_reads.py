@@ -21,7 +21,7 @@ from gateway.passing import Passage, Passing
 from gateway.store import Ledger
 from gateway.upstream import ANSWER_BYTES, USER_AGENT
 from mappings.grammar import JSON, Unreachable
-from mappings.paging import whole
+from mappings.paging import pages_to_read, whole
 
 AN_HOUR = 3600
 MINUTE = 60
@@ -149,7 +149,7 @@ class LegacyReads:
             seen |= {str(one.get("id")) for one in new}
             for one in new:
                 yield one, whole(meta.get("records"), len(seen))
-            pages = whole(meta.get("pages"), number + 1 if new else 0)
+            pages = pages_to_read(body, number, is_new=bool(new))
             number += 1
 
 

@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeVar
 
 from mappings.grammar import JSON, Call, Find, Found, Refused, Unreachable
@@ -102,19 +103,31 @@ async def _all_parts(question: Find, make: Make) -> list[Part] | None:
     if first.pages <= FIRST:
         return [first]
     last = await _read(question, first.pages, size, make)
-    others = await _side_by_side(question, range(FIRST, first.pages), size, make)
+    others = await _side_by_side(question, first.pages - 1, size, make)
+    if len(others) < first.pages - 1 and last.rows:
+        return None
     again = await _read(question, first.pages, size, make)
     return [*others, again] if _ids([last]) == _ids([again]) else None
 
 
-async def _side_by_side(question: Find, pages: range, size: int | None, make: Make) -> list[Part]:
-    numbers = iter(pages)
+async def _side_by_side(question: Find, most: int, size: int | None, make: Make) -> list[Part]:
+    """The first pages, as many as there are: a service may tell of more, which bring nothing new."""
+    numbers = count(FIRST)
     parts: list[Part] = []
+    seen = set[str]()
+    end = most
 
     async def read() -> None:
-        parts.extend([await _read(question, number, size, make) for number in numbers])
+        nonlocal end
+        while (number := next(numbers)) <= end:
+            part = await _read(question, number, size, make)
+            if seen.issuperset(_ids([part])):
+                end = min(end, number)
+                continue
+            seen.update(_ids([part]))
+            parts.append(part)
 
-    await together([read() for _ in range(min(SIDE_BY_SIDE, len(pages)))])
+    await together([read() for _ in range(min(SIDE_BY_SIDE, most))])
     return parts
 
 

@@ -28,7 +28,7 @@ from mappings.grammar import (
     Record,
     Refused,
 )
-from mappings.paging import whole
+from mappings.paging import pages_to_read
 from mappings.payment_lists import batch_in
 from mappings.payouts import Sub
 
@@ -156,9 +156,7 @@ def unknown_batches() -> Flow:
             return _answer(listed=None)
         given = [row for row in body.get("batches") or [] if isinstance(row, dict)]
         found |= {str(row.get("id")): told_status(present(row)) for row in given}
-        # A service may not page at all, and give the same rows again.
-        more = number + 1 if len(found) > seen else 0
-        pages = whole((body.get("meta") or {}).get("pages"), more)
+        pages = pages_to_read(body, number, is_new=len(found) > seen)
         number, seen = number + 1, len(found)
     new = {id_: status for id_, status in found.items() if id_ not in ours}
     return _answer(listed=len(found), unknown=new)

@@ -178,10 +178,10 @@ def _looked_up(addresses: list[str]) -> Sub:
             raise answer
         rows = yield from _with_address(answer, address)
         for page in range(2, paging.whole((answer.get("meta") or {}).get("pages"), 1) + 1):
-            if len(rows) > 1:
+            if len(rows) > 1 or not answer.get("recipients"):
                 break
-            more = yield _by_address(address, page)
-            rows += yield from _with_address(more, address)
+            answer = yield _by_address(address, page)  # noqa: PLW2901
+            rows += yield from _with_address(answer, address)
         found[address] = rows
     return found
 

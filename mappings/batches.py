@@ -57,7 +57,7 @@ from mappings.grammar import (
 )
 from mappings.ids import made
 from mappings.matching import Entry
-from mappings.paging import meta, page_of, whole
+from mappings.paging import meta, page_of, pages_to_read
 from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
 from mappings.rows import each, joined, kept, keyed, packed
@@ -169,21 +169,23 @@ def _listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
     }
     ours = {facts.get("upstream"): id_ for id_, facts in known.items()}
     abandoned = {one for facts in known.values() for one in facts.get("abandoned", [])}
-    number, pages, seen = 1, 1, 0
+    seen = set[JSON]()
+    number, pages = 1, 1
     while number <= pages:
         query = {"page": str(number), "pageSize": "100"}
         try:
             body = yield Call("GET", "/batches", query=query, witness=())
         except NoSuchOperation:
             return list(rows.values())
+        before = len(seen)
         for given in body.get("batches") or []:
+            seen.add(given["id"])
             id_ = ours.get(given["id"], given["id"])
             if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
                 told = as_first_made(known.get(id_, {}), given)
                 rows[id_] = {**rows.get(id_, {}), **told, "id": id_}
-        more = len(rows) > seen  # a service may not page at all, and give the same rows again
-        pages = whole((body.get("meta") or {}).get("pages"), number + 1 if more else 0)
-        number, seen = number + 1, len(rows)
+        pages = pages_to_read(body, number, is_new=len(seen) > before)
+        number += 1
     return list(rows.values())
 
 

@@ -24,7 +24,7 @@ from mappings.grammar import (
 )
 from mappings.matching import Entry
 from mappings.objects import UNSET_HOLD, UPSTREAM_STATUS, agrees, is_gone, shown_status
-from mappings.paging import whole
+from mappings.paging import pages_to_read
 from mappings.payment_lists import batch_in, payments_in
 from mappings.payouts import Sub
 
@@ -107,9 +107,7 @@ def batches_listed() -> Flow:
         except NoSuchOperation:
             return Answer({"batches": None})
         rows |= {str(row["id"]): row for row in body.get("batches") or [] if row.get("id")}
-        # A service may not page at all, and give the same rows again.
-        more = number + 1 if len(rows) > seen else 0
-        pages = whole((body.get("meta") or {}).get("pages"), more)
+        pages = pages_to_read(body, number, is_new=len(rows) > seen)
         number, seen = number + 1, len(rows)
     return Answer({"batches": list(rows.values())})
 
@@ -178,11 +176,13 @@ def _of_a_payee(shown: Shown, payments: Sequence[Shown], names: Mapping[str, str
             if refused.status != 404:
                 raise
             return []
-        for one in body.get("payments") or []:
+        payments_given = body.get("payments") or []
+        for one in payments_given:
             batch = one.get("batch") or {}
             if batch.get("id") and batch.get("createdAt") == shown.get("createdAt"):
                 found[str(batch["id"])] = None
-        number, pages = number + 1, whole((body.get("meta") or {}).get("pages"), 1)
+        pages = pages_to_read(body, number, is_new=bool(payments_given))
+        number += 1
     return list(found)
 
 

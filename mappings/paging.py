@@ -53,6 +53,18 @@ def meta_of(given: JSON, page: Page, rows: int) -> dict[str, int]:
     )
 
 
+def pages_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) -> int:
+    """How far to read a list of which page ``number`` is read: as the service says, or else one more.
+
+    No further once a page brought nothing new: some services do not page at all and give the same
+    rows again, and some tell of pages that there are not.
+    """
+    if not is_new:
+        return 0
+    given = body.get("meta")
+    return whole(given.get("pages") if isinstance(given, dict) else None, number + 1)
+
+
 def whole(value: JSON, default: int) -> int:
     """A count as services write it, a number or its text."""
     if isinstance(value, int) and not isinstance(value, bool):

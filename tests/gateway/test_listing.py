@@ -327,6 +327,21 @@ async def test_a_list_that_keeps_changing_is_a_failure_after_a_few_scans() -> No
     assert len(memory.calls) <= TRIES * 40
 
 
+@pytest.mark.parametrize("told", [4, 1_000_000, 10**30])
+async def test_pages_that_there_are_not_are_not_read(told: int) -> None:
+    memory = Memory(things(25), most=10, meta=lambda counts: {**counts, "pages": told})
+    assert numbers(await memory.find(ask())) == list(range(25))
+    assert len(memory.calls) <= 3 + 3 + SIDE_BY_SIDE
+
+
+async def test_a_service_that_gives_one_page_for_all_of_them_is_not_read_for_ever() -> None:
+    memory = Memory(things(30), most=10, meta=lambda counts: {**counts, "pages": 1_000_000})
+    memory.before = lambda query: query.update(page="1")
+    with pytest.raises(Unreachable):
+        await memory.find(ask())
+    assert len(memory.calls) <= TRIES * (3 + SIDE_BY_SIDE)
+
+
 async def test_a_row_on_two_pages_is_not_given_twice() -> None:
     memory = Memory(things(30), most=10)
     doubled = memory.page
