@@ -44,8 +44,7 @@ def summary(batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str) -> d
         "enoughFunds": funds.are_enough(balances, batch.payments, batch.currency),
     }
     given = {name: batch.given[name] for name in computed if batch.given.get(name) is not None}
-    told = {**computed, **_as_numbers(given)}
-    told["methods"] = {**computed["methods"], **told["methods"]}
+    told = _filled_in(_as_numbers(given), computed)
     return {
         "id": batch.id,
         "processed_by": told.pop("processed_by"),
@@ -54,6 +53,16 @@ def summary(batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str) -> d
         **{name: shown[name] for name in _OF_THE_BATCH},
         **told,
     }
+
+
+def _filled_in(given: JSON, computed: JSON) -> JSON:
+    """What the service gives, and of what it leaves out what is computed, in every object of it."""
+    if not isinstance(computed, dict):
+        return given
+    if not isinstance(given, dict):
+        return computed
+    told = {name: value for name, value in given.items() if value is not None}
+    return computed | {name: _filled_in(value, computed.get(name)) for name, value in told.items()}
 
 
 def _as_numbers(given: JSON) -> JSON:
@@ -66,7 +75,7 @@ def _as_numbers(given: JSON) -> JSON:
     return given
 
 
-_NUMBERS = frozenset({"value", "net", *FIGURES})
+_NUMBERS = frozenset({"count", "value", "net", *FIGURES})
 
 
 def _figure(value: JSON) -> JSON:
