@@ -22,8 +22,13 @@ def balances_in(body: JSON) -> list[dict[str, JSON]]:
     given = body.get("balances", body.get("balance", {}))
     if isinstance(given, dict):
         named = {name: one for name, one in given.items() if isinstance(one, dict)}
-        return [{"currency": name, **one} for name, one in named.items()]
+        return [{**_named(name), **one} for name, one in named.items()]
     return [one for one in given or [] if isinstance(one, dict)]
+
+
+def _named(name: str) -> dict[str, JSON]:
+    """What the name of an entry tells: its currency, or that it is the wallet account's."""
+    return {"type": current.WALLET} if name == current.WALLET else {"currency": name}
 
 
 def method_of(payment: Mapping[str, JSON]) -> str:
