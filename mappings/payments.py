@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mappings import batch_bodies, legacy, settling
+from mappings.banking import invalid
 from mappings.batch_bodies import Sent
 from mappings.batch_reads import WRONG_STATUS, loaded, loaded_together
 from mappings.batch_views import Batch, as_asked, listed_answer, payees, present
@@ -113,7 +114,13 @@ def _with_recipient(entry: Entry) -> Sub:
     if "email" in entry["recipient"]:
         return entry
     id_ = entry["recipient"]["id"]
-    given = (yield Call("GET", f"/recipients/{id_}", keeps=batch_bodies.CACHE_SECONDS))["recipient"]
+    call = Call("GET", f"/recipients/{id_}", keeps=batch_bodies.CACHE_SECONDS)
+    try:
+        given = (yield call)["recipient"]
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        raise Invalid(invalid("recipient.id", "names no recipient")) from None
     return {**entry, "recipient": batch_bodies.kept_of(given)}
 
 
