@@ -266,6 +266,8 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
     ):
         if filled.get(name) is None:
             filled[name] = asked.get(name)
+            if name.endswith("Amount"):
+                filled[name] = money.in_text(filled[name])
     if filled.get("sourceCurrency") is None:
         filled["sourceCurrency"] = batch.currency
     if filled.get("targetCurrency") in (None, filled["sourceCurrency"]):
