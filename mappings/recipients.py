@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from mappings import (
     settling,
 )
 from mappings.banking import empty
+from mappings.batch_views import batch_of, is_draft
 from mappings.errors import NOT_FOUND
 from mappings.grammar import (
     JSON,
@@ -36,6 +38,7 @@ from mappings.grammar import (
     Together,
     Unreachable,
 )
+from mappings.matching import Payment
 from mappings.objects import (
     RECIPIENT,
     Facts,
@@ -47,6 +50,7 @@ from mappings.objects import (
 )
 from mappings.paging import asked, meta, meta_of, page_of
 from mappings.payouts import Payout, Recipient, Sub
+from mappings.rows import kept
 
 # Create
 
@@ -209,7 +213,8 @@ def read_recipient_payments(request: Request) -> Flow:
     """GET /recipients/:id/payments
 
     GET /recipients/:id
-    GET /recipients/:id/payments  paged by the service; read whole where some must not be shown
+    GET /recipients/:id/payments  paged by the service; read whole where some must not be shown, and
+                                  those of drafts are to be
     """
     id_ = request.ids["id"]
     path, aliases = f"/recipients/{id_}/payments", (yield Recall("alias"))
@@ -217,22 +222,41 @@ def read_recipient_payments(request: Request) -> Flow:
     (recipient, facts), given = yield from found.recipient_with(id_, call)
     payments, counts = given.get("payments") or [], given.get("meta")
     if any(one.get("abandoned") for one in aliases.values()):
-        result = yield _payments_left(path, request, aliases)
-        payments = result.rows
-        counts = meta(page_of(request.query).number, result.pages, result.records)
+        left = yield _payments_left(path, aliases)
+        payments, counts = _page([*left.rows, *(yield from _drafted(id_))], request)
     shown = recipient_answer(recipient, facts, request.manners)
     rows = [payment_answer(as_clients_know(one, aliases), shown) for one in payments]
     return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
 
 
-def _payments_left(path: str, request: Request, aliases: Mapping[str, Facts]) -> Find:
-    """The payments but for those of abandoned batches, the newest first."""
+def _page(payments: list[Payment], request: Request) -> tuple[list[Payment], dict[str, int]]:
+    """The page asked for, the newest first, and its ``meta``."""
+    payments.sort(key=lambda one: str(one.get("createdAt") or ""), reverse=True)
     page = page_of(request.query)
+    start = (page.number - 1) * page.size
+    counts = meta(page.number, math.ceil(len(payments) / page.size), len(payments))
+    return payments[start : start + page.size], counts
+
+
+def _drafted(recipient_id: str) -> Sub:
+    """The payments of a recipient in drafts, which are the ledger's alone."""
+    found: list[Payment] = []
+    for batch_id, facts in (yield Recall("batch")).items():
+        if not is_draft(facts) or facts.get("phase") == "deleted":
+            continue
+        entries = (yield Recall("payments", batch_id)).get("entries", [])
+        its = kept(entries, lambda one: one["recipient"]["id"] == recipient_id)
+        found += batch_of(batch_id, facts, its, {}, None).payments
+    return found
+
+
+def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
+    """All payments but for those of abandoned batches, the newest first."""
     return Find(
         path,
         "payments",
-        page.number,
-        page.size,
+        1,
+        ALL,
         hidden=lambda row: is_abandoned(row, aliases),
         where=lambda _row: True,
         order=recipient_queries.created,
@@ -338,6 +362,8 @@ def _all_found(ids: list[str]) -> Sub:
 
 
 AT_ONCE = 64
+ALL = 10**9
+"""Rows of a page: more than there are of anything."""
 RECIPIENT_ID = re.compile("R-[A-Za-z0-9]{1,64}")
 _ONE, _ALL = "/recipients/{id}", "/recipients"
 
@@ -416,7 +442,7 @@ OPERATIONS = (
         read_recipient_payments,
         "4.1",
         "exact",
-        "one call, paged by the service",
+        "paged by the service; those of drafts are the ledger's",
         gives=legacy.PaymentsAnswer,
         query=legacy.PageQuery,
         rests_on="the payment object is the legacy document's (current interface, section 2.2)",
