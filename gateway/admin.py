@@ -22,7 +22,7 @@ CHECK_SECONDS = 3
 
 def admin_application(
     checks: Mapping[str, Check],
-    description: Mapping[str, JSON],
+    description: Callable[[], Mapping[str, JSON]],
     metrics: Metrics,
     service: Callable[[], Mapping[str, str]] = dict,
     doors: Sequence[Middleware] = (),
@@ -45,7 +45,7 @@ def admin_application(
         )
 
     async def openapi(_request: web.Request) -> web.Response:
-        return web.json_response(description)
+        return web.json_response(description())
 
     application = web.Application(middlewares=doors)
     application.on_response_prepare.append(unversioned)

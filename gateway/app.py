@@ -13,7 +13,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +243,10 @@ async def run(
             has_parent=inherited is not None,
         )
         pages = _pages(
-            parts, partial(_states, breakers, legacy_breakers), _described(settings, door.port)
+            parts,
+            partial(_states, breakers, legacy_breakers),
+            # Made when somebody asks for it: a start takes less long.
+            cache(partial(_described, settings, door.port)),
         )
         admin = AdminRunner(pages, access_log=None)
         admin_port = await _admin_port(stack, settings, admin, inherited)
@@ -252,7 +255,9 @@ async def run(
 
 
 def _pages(
-    parts: console.Parts, states: Callable[[], Mapping[str, str]], description: Mapping[str, JSON]
+    parts: console.Parts,
+    states: Callable[[], Mapping[str, str]],
+    description: Callable[[], Mapping[str, JSON]],
 ) -> web.Application:
     """The admin port's."""
     settings, environments = parts.settings, parts.settings.environments.configured()
