@@ -18,8 +18,8 @@ from sqlalchemy import Connection, make_url
 from gateway.settings import State
 from gateway.store.engine import parsed, postgresql_engine, sqlite_engine, sqlite_file
 from gateway.store.keyfile import make_key_file
-from gateway.store.migrate import configuration
 from gateway.store.store import Store, utc_now
+from gateway.store.upgrade import configuration
 
 POSTGRES = os.environ.get(
     "PAYOUT_GATEWAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, delete, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
@@ -22,7 +23,9 @@ from gateway.settings import State
 from gateway.store import Ledger, Owner, Store, StoreUnavailable, open_store
 from gateway.store.crypto import new_key_line
 from gateway.store.keyfile import add_key, make_key_file
+from gateway.store.migrations import newest
 from gateway.store.tables import counters, encryption_keys, keys, learned, metadata
+from gateway.store.upgrade import configuration
 
 ACME = Owner("acme", "live")
 
@@ -58,6 +61,10 @@ async def test_a_state_made_from_nothing_has_the_tables_of_the_code(state: State
 
     async with open_store(state) as store, store.read() as connection:
         assert await connection.run_sync(differences) == []
+
+
+def test_the_last_step_is_known_by_its_file_s_name() -> None:
+    assert ScriptDirectory.from_config(configuration()).get_heads() == [newest()]
 
 
 async def test_opening_again_changes_nothing(state: State) -> None:
