@@ -20,6 +20,7 @@ from gateway.settling import Settling
 from gateway.store import Ledger, Store, open_store
 from gateway.store.undertakings import Undertakings
 from gateway.upstream import open_upstream
+from tests.states import lay_out
 
 PATIENCE = 1
 
@@ -39,7 +40,7 @@ async def open_parts(
 ) -> AsyncIterator[Parts]:
     """``rows`` makes what the journal is kept in, where that is not to be as it always is."""
     clock = Clock()
-    async with open_store(settings.state) as store:
+    async with open_store(lay_out(settings.state)) as store:
         ledger = Ledger(store)
         learned = await recall_learned(ledger, settings.environments.configured())
         journal = Journal(store, ledger, clock)

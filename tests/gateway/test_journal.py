@@ -17,6 +17,7 @@ from mappings import OPERATIONS
 from mappings.grammar import Call, Conflict, Happened, Record, Request, Unknown
 from tests.house import settings_for
 from tests.simulation.gateway import OWN_KEY
+from tests.states import lay_out
 from tests.test_state_faults import moved
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
@@ -27,7 +28,7 @@ ADA = Happened({"recipient": {"id": "R-1"}}, made="R-1")
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     settings = settings_for(tmp_path, "http://127.0.0.1:1")
-    async with open_store(settings.state) as store:
+    async with open_store(lay_out(settings.state)) as store:
         yield store
 
 

@@ -32,6 +32,7 @@ from gateway.store.key_lines import read_lines
 from gateway.store.key_rows import listed_keys, replace_pair, revoke
 from gateway.store.keyfile import add_key
 from mappings.grammar import Unreachable
+from tests.states import lay_out
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 OTHER = "key-of-bolt-0123456789abcdefghij"
@@ -50,7 +51,8 @@ async def put(store: Store, *keys: dict[str, Any]) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> State:
-    return State(url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "key")
+    state = State(url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "key")
+    return lay_out(state)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from gateway.store import Owner, Store, StoreUnavailable, open_store
 from gateway.store.key_import import import_keys
 from gateway.store.key_lines import read_lines
 from gateway.store.key_rows import listed_keys, replace_pair, revoke
+from tests.states import lay_out
 
 ACME = Owner("acme", "live")
 
@@ -40,7 +41,8 @@ async def end(store: Store, name: str) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> State:
-    return State(url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "key")
+    state = State(url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "key")
+    return lay_out(state)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""A state of each kind, empty; PostgreSQL's is a database made for the run and dropped after it."""
+"""A state of each kind, without anything in it.
+
+SQLite's has its tables; PostgreSQL's is a database made for the run and dropped after it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from gateway.store.engine import parsed, postgresql_engine, sqlite_engine, sqlit
 from gateway.store.keyfile import make_key_file
 from gateway.store.store import Store, utc_now
 from gateway.store.upgrade import configuration
+from tests.states import lay_out
 
 POSTGRES = os.environ.get(
     "PAYOUT_GATEWAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -56,11 +60,14 @@ def database() -> Iterator[str]:
     yield from made_database()
 
 
+def nothing_yet(folder: Path) -> State:
+    """For what a first start on SQLite does."""
+    return State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
+
+
 @pytest.fixture
 def sqlite(tmp_path: Path) -> State:
-    return State(
-        url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "gateway.key"
-    )
+    return lay_out(nothing_yet(tmp_path))
 
 
 @pytest.fixture
@@ -82,6 +89,8 @@ async def at_revision(state: State, revision: str) -> AsyncIterator[Store]:
     """A state as an earlier version left it."""
     address = parsed(state.url)
     file = sqlite_file(address)
+    if file:
+        file.unlink(missing_ok=True)
     store = Store(sqlite_engine(file) if file else postgresql_engine(address), "", utc_now)
 
     def upgrade(connection: Connection) -> None:

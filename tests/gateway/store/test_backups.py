@@ -18,10 +18,15 @@ from gateway.store.acts import acts_of
 from gateway.store.backups import restore, save
 from gateway.store.keyfile import add_key, make_key_file
 from gateway.store.marks import Mark, standing, write_mark
-from tests.gateway.store.conftest import administer
+from tests.gateway.store.conftest import administer, nothing_yet
 
 ACME = Owner("acme", "live")
 FACTS = {"description": "for Ada", "n": 1}
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> State:
+    return nothing_yet(tmp_path)
 
 
 async def used(state: State) -> State:
@@ -42,7 +47,7 @@ def empty(state: State, folder: Path) -> State:
     if state.url.startswith("postgres"):
         administer(state.url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
         return State(url=state.url, encryption_key_file=folder / "gateway.key")
-    return State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
+    return nothing_yet(folder)
 
 
 async def refusal(state: State, path: Path, *, force: bool = False) -> str:

@@ -26,8 +26,14 @@ from gateway.store.keyfile import add_key, make_key_file
 from gateway.store.migrations import newest
 from gateway.store.tables import counters, encryption_keys, keys, learned, metadata
 from gateway.store.upgrade import configuration
+from tests.gateway.store.conftest import nothing_yet
 
 ACME = Owner("acme", "live")
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> State:
+    return nothing_yet(tmp_path)
 
 
 def key_file(state: State) -> Path:
