@@ -200,4 +200,4 @@ class World:
 
 def iso(moment: datetime) -> str:
     """Section 2.1: ISO 8601 in UTC with trailing Z."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

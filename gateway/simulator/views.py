@@ -18,7 +18,7 @@ ROUTE_FEE = {"ach": "1.00", "fps": "1.00", "eft": "1.50", "sepa": "1.00", "wire"
 
 
 def recipient(world: World, shown: Recipient) -> JsonObject:
-    fields, primary = shown.fields, shown.primary
+    fields, primary, address = shown.fields, shown.primary, shown.address
     checked_at = shown.compliance_checked_at
     return {
         "id": shown.id,
@@ -43,7 +43,7 @@ def recipient(world: World, shown: Recipient) -> JsonObject:
         "governmentIds": [
             {**entry, "value": mask(entry["value"])} for entry in fields.get("governmentIds", [])
         ],
-        "address": {name: shown.address.get(name) for name in ADDRESS},
+        "address": {name: address.get(name) for name in ADDRESS},
         "routeType": _route(world, primary),
         "routeMinimum": route_minimum(world, shown),
         "estimatedFees": estimated_fees(world, shown),
