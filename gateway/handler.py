@@ -257,6 +257,7 @@ class Handler:
         read = await self._wording.read(request, visit, data)
         del data  # what follows may take long, and it may be large
         asked = await self._wording.asked(request, visit, matched.ids, read)
+        del read
         if visit.caller:
             await stay.begin(visit.caller.key.who)
         return await self._translated(request, visit, operation, asked)

@@ -34,8 +34,14 @@ class Ids:
         self._legacy: Lately[tuple[Owner, str], str] = Lately(_KEPT, _SECONDS)
         self._current: LRUCache[tuple[Owner, str], str] = LRUCache(_KEPT)
 
-    async def current(self, owner: Owner, those: Iterable[str]) -> dict[str, str]:
-        """What each id that a client sent stands for; one that stands for nothing is left out."""
+    async def current(
+        self, owner: Owner, those: Iterable[str], *, keeps: bool = True
+    ) -> dict[str, str]:
+        """What each id that a client sent stands for; one that stands for nothing is left out.
+
+        ``keeps`` them in memory: not the very many of one request, which take more of it than the
+        request does.
+        """
         wanted = set(those)
         known: dict[str, str] = {}
         missing: set[str] = set()
@@ -47,7 +53,7 @@ class Ids:
                 missing.add(id_)
         if missing:
             found = await current_ids(self._store, owner, missing)
-            for legacy_id, current_id in found.items():
+            for legacy_id, current_id in found.items() if keeps else ():
                 self._current[owner, legacy_id] = current_id
             known |= found
         return known

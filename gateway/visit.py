@@ -11,6 +11,7 @@ from gateway.load import Stay
 from gateway.player import Caller
 from gateway.store.undertakings import Undertaken
 from mappings.grammar import Operation
+from mappings.rows import Keyed
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class Visit:
     notices: tuple[str, ...] = ()
     as_sent: dict[str, str] = field(default_factory=dict)
     """The ids of the request, by what they stand for: an answer spells them as it did."""
+    named: Keyed = field(default_factory=Keyed)
+    """What the ids of a long request stand for, which only the message of a refusal may name."""
     told: dict[str, Any] = field(default_factory=dict)
     stay: Stay | None = None
     over: Undertaken | None = None

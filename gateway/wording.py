@@ -6,7 +6,7 @@ knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -45,7 +45,7 @@ from mappings.ids import (
     with_ids,
     with_ids_in_text,
 )
-from mappings.rows import SLICE, Packed, some_of
+from mappings.rows import SLICE, Keyed, Packed, packed, some_of
 from mappings.spelling import of_legacy
 
 log = structlog.get_logger()
@@ -88,18 +88,23 @@ class Wording:
         query = incoming.path_and_query(request)[1]
         body, problems = read
         names = await self._stood_for(visit, ids, body)
+        body = with_ids(operation.takes, body, names)
+        if names and wire.has_rows(body):  # it is read again and again
+            body = await aside(_made, body)
         return Request(
             now=self._clock(),
             seed=token(),  # not the request id: a client may send one twice
             ids={name: names.get(id_, id_) for name, id_ in ids.items()},
             query=self._spelling.inward(operation.query, incoming.parameters(query)),
-            body=with_ids(operation.takes, body, names),
+            body=body,
             manners=self._manners,
             problems=problems,
             keys=_keys(request, visit),
         )
 
-    async def _stood_for(self, visit: Visit, path: Mapping[str, str], body: JSON) -> dict[str, str]:
+    async def _stood_for(
+        self, visit: Visit, path: Mapping[str, str], body: JSON
+    ) -> Mapping[str, str]:
         """What the ids of a request stand for, where that is something else."""
         if visit.caller is None:
             return {}
@@ -107,11 +112,13 @@ class Wording:
         names: dict[str, str] = {}
         found, is_long = _ids_sent(takes, body, path), visit.caller.is_long
         while sent := await aside(next, found, None) if is_long else next(found, None):
-            those = await self._ids.current(visit.caller.key.owner, sent)
-            # No answer shows whom a long list names, so as they are they need not be remembered.
-            visit.as_sent |= {those.get(id_, id_): id_ for id_ in (those if is_long else sent)}
-            names |= those
-        return names
+            those = await self._ids.current(visit.caller.key.owner, sent, keeps=not is_long)
+            if is_long:
+                await aside(visit.named.update, those.items())
+            else:
+                visit.as_sent |= {those.get(id_, id_): id_ for id_ in sent}
+                names |= those
+        return visit.named if is_long else names
 
     async def answered(self, visit: Visit, answer: Answer) -> Said:
         """An answer with the words and the ids that its client knows."""
@@ -134,16 +141,14 @@ class Wording:
 
     async def _names_in(
         self, visit: Visit, owner: Owner, body: JSON, later: dict[str, str] | None, *, is_long: bool
-    ) -> dict[str, str]:
+    ) -> Mapping[str, str]:
         """What clients call the ids of an answer, where that is something else; see ``Ids.legacy``."""
         gives = cast("Operation", visit.operation).gives
-        changed: dict[str, str] = {}
+        changed: dict[str, str] | Keyed = Keyed() if is_long else {}
         found = named_by_slices(gives, body)
         while some := await aside(next, found, None) if is_long else next(found, None):
             names = await self._ids.legacy_of(owner, *some, later, keeps=not is_long)
-            ids = {id_ for _kind, id_ in some[0]} | some[1]
-            spelled = {id_: visit.as_sent.get(id_, names.get(id_, id_)) for id_ in ids}
-            changed |= {id_: name for id_, name in spelled.items() if name != id_}
+            await aside_if(is_long, changed.update, _spelled(some, names, visit.as_sent))
         return changed
 
     async def refusal(self, visit: Visit, failure: Failure) -> Said:
@@ -171,10 +176,11 @@ class Wording:
         found = {id_ for one in answer.problems for id_ in IN_TEXT.findall(one.message)}
         if not found or visit.caller is None:
             return {}
+        as_sent = {**visit.as_sent, **await aside_if(bool(visit.named), _sent, visit.named, found)}
         try:
-            return await self._ids.known(visit.caller.key.owner, found) | visit.as_sent
+            return await self._ids.known(visit.caller.key.owner, found) | as_sent
         except StoreUnavailable:
-            return visit.as_sent
+            return as_sent
 
     def _named(self, problem: Problem, takes: Any, names: Mapping[str, str]) -> Problem:
         """A problem with its field in the client's own words, in the message too."""
@@ -197,6 +203,27 @@ def _ids_sent(takes: Any, body: JSON, path: Mapping[str, str]) -> Iterator[set[s
     named = (id_ for some, _mentioned in named_by_slices(takes, body) for _kind, id_ in some)
     for sent in some_of(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
         yield set(sent)
+
+
+def _made(body: JSON) -> JSON:
+    """A body with its long lists as they are, in place of what they are made of."""
+    return {name: packed(one) for name, one in body.items()}
+
+
+def _spelled(
+    some: tuple[set[tuple[str, str]], set[str]],
+    names: Mapping[str, str],
+    as_sent: Mapping[str, str],
+) -> Iterator[tuple[str, str]]:
+    """Of some ids, and of those that are only mentioned, what a client is told in their place."""
+    for id_ in {id_ for _kind, id_ in some[0]} | some[1]:
+        if (name := as_sent.get(id_, names.get(id_, id_))) != id_:
+            yield id_, name
+
+
+def _sent(named: Mapping[str, str], those: Container[str]) -> dict[str, str]:
+    """Of some ids that stand in what a long request sent, what it called them."""
+    return {current: id_ for id_, current in named.items() if current in those}
 
 
 def _keys(request: web.BaseRequest, visit: Visit) -> tuple[str, ...]:

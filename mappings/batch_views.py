@@ -48,6 +48,8 @@ class Called(NamedTuple):
 
     id: JSON
     upstream: JSON
+    place: int
+    """Among the payments of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +107,17 @@ class Batch:
         """The service's ids of its payments."""
         return (str(one["upstream"]) for one in self.payments if one.get("upstream"))
 
-    def called(self, names: Container[str]) -> Mapping[str, Called]:
-        """Its payments of these names, which are ids that clients know, or else the service's."""
-        pairs = ((one.get(kind), one) for kind in ("upstream", "id") for one in self.payments)
+    def called(self, names: Container[str] | None) -> Mapping[str, Called]:
+        """Its payments of these names, which are ids that clients know, or else the service's.
+
+        Or all of them: to remember very many names takes more room than to keep all.
+        """
         found = (
-            (str(id_), Called(one["id"], one.get("upstream")))
-            for id_, one in pairs
-            if id_ and str(id_) in names
+            (name, Called(one["id"], one.get("upstream"), place))
+            for place, one in enumerate(self.payments)
+            # Mostly they are one and the same.
+            for name in dict.fromkeys(str(id_) for id_ in (one.get("upstream"), one["id"]) if id_)
+            if names is None or name in names
         )
         return keyed(self.payments, found)
 

@@ -60,7 +60,7 @@ from mappings.matching import Entry
 from mappings.paging import meta, page_of, pages_to_read
 from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
-from mappings.rows import each, joined, kept, keyed, packed
+from mappings.rows import Rows, each, joined, kept, keyed, packed
 
 # Create
 
@@ -272,8 +272,11 @@ class _Changes(NamedTuple):
         updates = sent_in(body.get("update_payments"), "update_payments")
         changed = joined(kept(sent, _is_named), updates)
         removed = sent_in(body.get("remove_payments"), "remove_payments")
+        added = kept(sent, _is_new)
+        if isinstance(changed, Rows) or isinstance(removed, Rows):
+            return cls(added, changed, removed, batch.called(None))
         names = frozenset(str(one.body.get("id")) for one in chain(changed, removed))
-        return cls(kept(sent, _is_new), changed, removed, batch.called(names) if names else {})
+        return cls(added, changed, removed, batch.called(names) if names else {})
 
     def __bool__(self) -> bool:
         """Whether anything is."""
@@ -304,18 +307,18 @@ def _entry(
 
 
 def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
-    seen = set[JSON]()
+    seen = bytearray(len(batch.payments))
     for one in chain(asked.changed, asked.removed):
         if not one.body.get("id"):
             yield empty(f"{one.place}id")
             continue
         there = asked.called.get(str(one.body["id"]))
-        id_ = there and there.id
         if there is None:
             yield invalid(f"{one.place}id", "is not a payment of this batch")
-        elif id_ in seen:
+            continue
+        if seen[there.place]:
             yield invalid(f"{one.place}id", "is named more than once")
-        seen.add(id_)
+        seen[there.place] = True
     for one in asked.changed:
         yield from batch_bodies.amount_problems(one)
     for one in asked.added:

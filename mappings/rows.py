@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise, starmap
 from typing import Any, TypeVar, overload
@@ -125,19 +126,90 @@ class Each(Rows):
 
 
 class Keyed(Mapping[str, Any]):
-    """Very many values by name: each packed by itself, to be read in any order."""
+    """Very many values by name, to be read in any order; of one name the last one.
 
-    def __init__(self, pairs: Iterable[tuple[str, Any]]) -> None:
-        self._packed = {name: pickle.dumps(value) for name, value in pairs}
+    A few of them are packed together, and where each is, is known by its name's hash: a dictionary takes
+    more room than what is in it, and to free its hundred thousand texts holds everybody up.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, Any]] = ()) -> None:
+        self._packed = bytearray()
+        self._ends = array("Q", [0])
+        self._left: list[tuple[str, Any]] = []
+        self._hashes = array("q")
+        self._slots = array("i", [_FREE]) * 8
+        """The pairs' numbers, each in the first free slot from that of its hash on."""
+        self._count = 0
+        self._last: tuple[int, list[tuple[str, Any]]] = (-1, [])
+        self.update(pairs)
+
+    def update(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        for pair in pairs:
+            hashed = hash(pair[0])
+            slot = self._slot(pair[0], hashed)
+            self._count += self._slots[slot] == _FREE
+            self._slots[slot] = len(self._hashes)
+            self._hashes.append(hashed)
+            self._left.append(pair)
+            if len(self._left) == _FEW:
+                self._packed += zlib.compress(pickle.dumps(self._left), _QUICKLY)
+                self._ends.append(len(self._packed))
+                self._left = []
+            if 2 * self._count > len(self._slots):
+                self._make_room()
+
+    def _make_room(self) -> None:
+        numbers = [number for number in self._slots if number != _FREE]
+        self._slots = array("i", [_FREE]) * (2 * len(self._slots))
+        for number in numbers:
+            last = len(self._slots) - 1
+            slot = self._hashes[number] & last
+            while self._slots[slot] != _FREE:
+                slot = (slot + 1) & last
+            self._slots[slot] = number
+
+    def _slot(self, name: str, hashed: int) -> int:
+        """Where its number is, or is to be."""
+        slots, hashes = self._slots, self._hashes
+        last = len(slots) - 1
+        slot = hashed & last
+        while (number := slots[slot]) != _FREE:
+            if hashes[number] == hashed and self._pair(number)[0] == name:
+                break
+            slot = (slot + 1) & last
+        return slot
+
+    def _pair(self, number: int) -> tuple[str, Any]:
+        few, place = divmod(number, _FEW)
+        there, some = self._last
+        if few != there:
+            if few == len(self._ends) - 1:
+                return self._left[place]
+            packed = memoryview(self._packed)[self._ends[few] : self._ends[few + 1]]
+            some = pickle.loads(zlib.decompress(packed))  # noqa: S301 - packed above
+            self._last = few, some
+        return some[place]
 
     def __getitem__(self, name: str) -> Any:
-        return pickle.loads(self._packed[name])  # noqa: S301 - packed above
+        number = self._slots[self._slot(name, hash(name))]
+        if number == _FREE:
+            raise KeyError(name)
+        return self._pair(number)[1]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._packed)
+        for number in range(len(self._hashes)):
+            name = self._pair(number)[0]
+            if self._slots[self._slot(name, self._hashes[number])] == number:
+                yield name
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return self._count
+
+
+_FREE = -1
+
+_FEW = 16
+"""How many named values are packed together: to read one, that many are unpacked."""
 
 
 def _side_by_side(change: Callable[..., Any], sources: Sequence[Sequence[Any]]) -> list[Any]:

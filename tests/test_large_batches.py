@@ -19,13 +19,14 @@ from sqlalchemy import select
 from gateway import aside, wire
 from gateway.settings import State
 from gateway.simulator import Service, Switches
-from gateway.store import open_store
+from gateway.store import Owner, open_store
+from gateway.store.id_rows import keep
 from gateway.store.tables import pieces
 from mappings.rows import Packed
 from tests.bench import big_batch
 from tests.bench.big_service import BigConnection
 from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
-from tests.house import Got, House, open_house
+from tests.house import KEY, Got, House, open_house
 from tests.operating import eventually
 from tests.payday import make_recipient, open_town
 from tests.test_unknown_outcomes import town
@@ -41,10 +42,11 @@ class Service2000(BigConnection):
 
     bodies: list[bytes]
     refuses: dict[str, Any] | None
+    refused: bytes
 
     def answer(self, head: bytes, body: bytes) -> bytes:
         type(self).bodies.append(body)
-        if self.refuses and head.startswith(b"POST /v1/batches "):
+        if self.refuses and head.startswith(self.refused):
             return json.dumps(self.refuses).encode()
         if b"/generate-quote " in head:
             return b'{"ok":true}'
@@ -52,14 +54,16 @@ class Service2000(BigConnection):
 
 
 @asynccontextmanager
-async def service(refuses: dict[str, Any] | None = None) -> AsyncIterator[tuple[str, list[bytes]]]:
+async def service(
+    refuses: dict[str, Any] | None = None, refused: bytes = b"POST /v1/batches "
+) -> AsyncIterator[tuple[str, list[bytes]]]:
     bodies: list[bytes] = []
 
     class Here(Service2000):
         counts = []  # noqa: RUF012 - each service has its own
         barely = (1,)  # so that its summary is read
 
-    Here.bodies, Here.refuses = bodies, refuses
+    Here.bodies, Here.refuses, Here.refused = bodies, refuses, refused
     server = await asyncio.get_running_loop().create_server(Here, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", bodies
@@ -185,6 +189,46 @@ async def test_a_refusal_of_a_large_batch_names_what_its_client_sent(tmp_path: P
             "field": "payments[1500].sourceAmount",
         }
     ]
+
+
+async def test_a_refusal_of_a_large_change_spells_ids_as_its_client_did(tmp_path: Path) -> None:
+    known = "P-BENCHABCDEFGH00000007"
+    odd = {"code": "invalid_field", "message": f"{known} is odd"}
+    refused = service({"ok": False, "errors": [odd]}, b"PATCH ")
+    async with refused as (url, bodies), open_house(tmp_path, url) as house:
+        path, ids = await made_and_read(house)
+        async with open_store(house.settings.state) as store:
+            # By which an answer would call it that is not about what its client called otherwise.
+            owner = Owner(KEY["merchant"], KEY["environment"])
+            await keep(store, owner, {"P-OLD": known}, imported=True)
+        got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
+    assert known.encode() in bodies[-1]
+    assert got.status == 406
+    assert [one["message"] for one in got.body["errors"]] == [f"{ids[7]} is odd"]
+
+
+async def test_a_payment_that_a_large_change_names_twice_is_told_whichever_its_name(
+    tmp_path: Path,
+) -> None:
+    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
+        path, ids = await made_and_read(house)
+        named = [*reversed(ids), "P-BENCHABCDEFGH00000007", ids[9], "P-none"]
+        got = await house.ask("PATCH", path, data=big_batch.updates(named, "alike"))
+    assert got.status == 406
+    told = [(one["field"], one["message"].partition(" ")[2]) for one in got.body["errors"]]
+    assert told == [
+        (f"update_payments[{COUNT}].id", "is named more than once."),
+        (f"update_payments[{COUNT + 1}].id", "is named more than once."),
+        (f"update_payments[{COUNT + 2}].id", "is not a payment of this batch."),
+    ]
+
+
+async def made_and_read(house: House) -> tuple[str, list[str]]:
+    """A large batch's path, and the ids by which clients know its payments."""
+    made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
+    path = f"/v1/batches/{made.body['batch']['id']}"
+    shown = (await house.ask("GET", path)).body["batch"]["payments"]["payments"]
+    return path, [one["id"] for one in shown]
 
 
 class OneForEachAnswer(ThreadPoolExecutor):

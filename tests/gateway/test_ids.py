@@ -65,6 +65,18 @@ async def test_a_stand_in_is_recorded_when_it_is_told_and_stands_for_its_owner_s
             assert await fresh.current(owner, [names[LONG]]) == {}
 
 
+async def test_what_the_very_many_ids_of_a_request_stand_for_is_not_kept_in_memory(
+    tmp_path: Path,
+) -> None:
+    async with open_store(state_in(tmp_path)) as store:
+        names = await Ids(store, "all").legacy(OWNER, {("batch", LONG)})
+        fresh = Ids(store, "all")
+        for keeps in (False, True):
+            assert not fresh._current
+            assert await fresh.current(OWNER, names.values(), keeps=keeps) == {names[LONG]: LONG}
+        assert len(fresh._current) == 1
+
+
 async def test_a_stand_in_that_stands_for_another_object_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

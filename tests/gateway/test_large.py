@@ -89,6 +89,26 @@ async def test_an_answer_tells_how_much_of_it_went() -> None:
     assert await sent(b"small") == []
 
 
+async def test_others_are_served_between_the_parts_of_an_answer_that_is_taken_at_once() -> None:
+    went: list[str] = []
+
+    class Writer:
+        async def write(self, _part: bytes) -> None:
+            went.append("part")
+
+    async def others() -> None:
+        while True:
+            went.append("others")
+            await asyncio.sleep(0)
+
+    writer: Any = Writer()
+    serving = asyncio.ensure_future(others())
+    await asyncio.sleep(0)
+    await Body(b"x" * (3 * PART)).write(writer)
+    serving.cancel()
+    assert went == [*3 * ["others", "part"], "others"]
+
+
 def test_what_is_written_for_others_is_read_by_them_and_nothing_else_is() -> None:
     seen = [Seen(*WHOSE, NOW, "sends", number, 100) for number in range(MOST + 5)]
     read = Seen.read(written(seen))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import sys
+
 import pytest
 
-from mappings.rows import SLICE, Each, Packed, each, kept, packed, some_of
+from mappings.rows import SLICE, Each, Keyed, Packed, each, kept, keyed, packed, some_of
 
 COUNTS = [0, 1, SLICE - 1, SLICE, SLICE + 1, 2 * SLICE + 7]
 
@@ -66,3 +69,35 @@ def test_those_that_are_kept_are_rows_again() -> None:
 def test_some_at_a_time_are_all_of_them() -> None:
     assert [*some_of(range(5), 2)] == [[0, 1], [2, 3], [4]]
     assert [*some_of([], 2)] == []
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_named_values_are_read_in_any_order_as_the_dictionary_that_they_are(count: int) -> None:
+    pairs = [(f"P-{number}", {"number": number}) for number in range(count)]
+    there, like = Keyed(iter(pairs)), dict(pairs)
+    assert (len(there), bool(there), dict(there)) == (count, bool(like), like)
+    for name, value in random.Random(1).sample(pairs, count):
+        assert there[name] == value
+        assert f"{name}-" not in there
+    assert there.get("P-") is None
+    with pytest.raises(KeyError):
+        there["R-1"]
+
+
+def test_of_what_is_named_twice_the_last_is_read() -> None:
+    names = [f"P-{number % 50}" for number in range(SLICE)]
+    there = Keyed()
+    for start in range(0, SLICE, 7):
+        there.update((names[at], at) for at in range(start, min(start + 7, SLICE)))
+    assert dict(there) == {name: at for at, name in enumerate(names)}
+    assert len(there) == len([*there]) == 50
+
+
+def test_named_values_of_rows_are_a_few_large_pieces_and_of_lists_a_dictionary() -> None:
+    pairs = [(f"P-{number:022}", {"id": f"P-{number:022}"}) for number in range(50 * SLICE)]
+    assert keyed([], iter(pairs)) == dict(pairs)
+    there = keyed(Packed([]), iter(pairs))
+    assert isinstance(there, Keyed)
+    held = sum(map(sys.getsizeof, vars(there).values()))
+    names = dict(pairs)
+    assert held < (sys.getsizeof(names) + sum(map(sys.getsizeof, names))) / 2
