@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from typing import cast
+from weakref import ref
 
 import structlog
 from aiohttp import web
@@ -103,7 +104,7 @@ class Handler:
         visit = Visit(incoming.request_id(request), asyncio.get_running_loop().time())
         deserted: Callable[[bool], None] = partial(self._deserted, visit)
         request[incoming.DESERTED] = deserted
-        self._under_way.watch(partial(_whose, visit), visit.began)
+        self._under_way.watch(partial(_whose, ref(visit)), visit.began)
         try:
             said = await self._said(request, visit)
         finally:
@@ -396,9 +397,11 @@ class Handler:
         return address_of(request.remote, forwarded, self._trusted)
 
 
-def _whose(visit: Visit) -> Whose:
-    owner = visit.caller.key.owner if visit.caller else NO_OWNER
-    return Whose(visit.operation.name if visit.operation else "", *owner)
+def _whose(seen: ref[Visit]) -> Whose:
+    """Only as long as it is there: a connection that it opened, and keeps its context, outlives it."""
+    visit = seen()
+    owner = visit.caller.key.owner if visit and visit.caller else NO_OWNER
+    return Whose(visit.operation.name if visit and visit.operation else "", *owner)
 
 
 def _idempotency(request: web.BaseRequest) -> str | None:

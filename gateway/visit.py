@@ -14,7 +14,7 @@ from mappings.grammar import Operation
 from mappings.rows import Keyed
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Visit:
     """One request on its way through: what is known of it so far, for the answer and the log."""
 

@@ -252,9 +252,9 @@ def _with_other_payments(batch: Batch, request: Request) -> Sub:
     recipients = yield from batch_bodies.recipients_of(asked.added, batch.currency)
     added = packed(each(partial(_entry, request, batch), asked.added, recipients, asked.places))
     call = _change(request, batch, asked, added)
-    changes = ((asked.known(one).id, batch_bodies.changes(one.body)) for one in asked.changed)
+    changes = partial(_by_id, asked)
     gone = each(lambda one: asked.known(one).id, asked.removed)
-    yield from edited(batch, request, call, Edit(added, keyed(asked.changed, changes), gone))
+    yield from edited(batch, request, call, Edit(added, changes, gone))
 
 
 class _Changes(NamedTuple):
@@ -289,6 +289,11 @@ class _Changes(NamedTuple):
 
     def known(self, sent: Sent) -> Called:
         return self.called[str(sent.body.get("id"))]
+
+
+def _by_id(asked: _Changes) -> Mapping[str, Mapping[str, JSON]]:
+    changes = ((asked.known(one).id, batch_bodies.changes(one.body)) for one in asked.changed)
+    return keyed(asked.changed, changes)
 
 
 def _is_named(sent: Sent) -> bool:

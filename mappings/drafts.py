@@ -9,7 +9,7 @@ that needs a draft made real waits as well: it may be answered with what another
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -159,10 +159,13 @@ def _given_back(batch: Batch) -> dict[str, JSON]:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What becomes of a batch's entries, by their ids; what is added has an id of ours."""
+    """What becomes of a batch's entries, by their ids; what is added has an id of ours.
+
+    The changes are made when they are needed: then what is sent is no longer in hand.
+    """
 
     added: Sequence[Entry] = ()
-    changes: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+    changes: Callable[[], Mapping[str, Mapping[str, JSON]]] = dict
     gone: Sequence[JSON] = ()
 
     def by_service(self, those: Sequence[Entry]) -> Sequence[Entry]:
@@ -176,12 +179,14 @@ class Edit:
     def _left_of(self, those: Sequence[Entry], now: str | None = None) -> Sequence[Entry]:
         gone = frozenset(self.gone)
         left = kept(those, lambda one: one.get("id") not in gone) if gone else those
-        return each(partial(self._changed, now), left) if self.changes else left
+        changes = self.changes()
+        return each(partial(_changed, changes, now), left) if changes else left
 
-    def _changed(self, now: str | None, entry: Entry) -> Entry:
-        changes = self.changes.get(entry.get("id", ""))
-        changed = entry if changes is None else with_changes(entry, changes)
-        return changed if now is None or changed == entry else {**changed, "updatedAt": now}
+
+def _changed(changes: Mapping[str, Mapping[str, JSON]], now: str | None, entry: Entry) -> Entry:
+    its = changes.get(entry.get("id", ""))
+    changed = entry if its is None else with_changes(entry, its)
+    return changed if now is None or changed == entry else {**changed, "updatedAt": now}
 
 
 def _without_id(entry: Entry) -> Entry:

@@ -304,7 +304,7 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
             changed=lambda: {str(payment["upstream"]): changes},
         ),
     )
-    yield from edited(batch, request, call, Edit(changes={payment["id"]: changes}))
+    yield from edited(batch, request, call, Edit(changes=lambda: {payment["id"]: changes}))
 
 
 def delete_payment(request: Request) -> Flow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import threading
@@ -12,14 +13,16 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 from sqlalchemy import select
 
 from gateway import aside, wire
+from gateway.journal import Course, Journal
 from gateway.settings import State
 from gateway.simulator import Service, Switches
-from gateway.store import Owner, open_store
+from gateway.store import Ledger, Owner, open_store
 from gateway.store.id_rows import keep
 from gateway.store.tables import pieces
 from mappings.rows import Packed
@@ -334,6 +337,56 @@ async def test_where_others_wait_no_slice_is_unpacked(
     assert [one[:3] for one in told] == ["200"] * 3
     assert threads
     assert threading.get_ident() not in threads
+
+
+async def test_no_transaction_waits_until_a_change_is_worked_out(
+    kept: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions, unpacked = list[str](), list[str]()
+    merging, unpack = Ledger.merging, Packed.slice_at
+
+    def noted(self: Packed, number: int) -> list[Any]:
+        unpacked.extend(transactions)
+        return unpack(self, number)
+
+    def merged(self: Ledger, owner: Owner, records: Any) -> Any:
+        transactions.append("a transaction")
+        made = yield from merging(self, owner, records)
+        transactions.pop()
+        return made
+
+    where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
+    async with service() as (url, _bodies), open_house(tmp_path, url, state=where) as house:
+        path, ids = await made_and_read(house)
+        monkeypatch.setattr(Packed, "slice_at", noted)
+        monkeypatch.setattr(Ledger, "merging", merged)
+        got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
+    assert got.status == 200
+    assert unpacked == []
+
+
+async def test_what_a_large_request_was_is_forgotten_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    courses: list[Callable[[], Course | None]] = []
+
+    def kept_in_view(self: Journal, *its: Any) -> Course:
+        made = course(self, *its)
+        courses.append(ref(made))
+        return made
+
+    course = Journal.course
+    monkeypatch.setattr(Journal, "course", kept_in_view)
+    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
+        await made_and_read(house)  # and with it the house's connection to the service was opened
+        del courses[1:]
+
+        async def is_gone() -> bool:
+            await house.ask("GET", RECIPIENT)
+            gc.collect()
+            return courses[0]() is None
+
+        await eventually(is_gone)
 
 
 async def test_how_far_a_large_request_is_stands_in_the_log(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -150,6 +151,7 @@ class Ledger:
         """Several objects' facts, all of them or none."""
         locks = self.locks(owner, records)
         is_long = are_long(records)
+        records = await ready(records)
         brief = not is_long and are_few(records)
         work = Work(lambda: self.merged(owner, records), locks, brief, is_long)
         await self._store.carried_out(work)
@@ -187,9 +189,7 @@ class Ledger:
             facts = found.get((record.kind, record.id), {})
             if any(facts.get(name) != fact for name, fact in record.find.items()):
                 raise Conflict(record.kind)
-            both = {**facts, **record.facts}
-            kept = {name: fact for name, fact in both.items() if fact is not None}
-            found[record.kind, record.id] = kept
+            found[record.kind, record.id] = _both(facts, record)
         if long := [
             _lock(*owner, kind, id_) for kind, id_, facts in there if pieces.is_head(facts)
         ]:
@@ -208,7 +208,8 @@ class Ledger:
         """What stands in the row."""
         if kind not in SEALED:
             return wire.again(facts).decode()
-        text, keys = texts.of(facts), self._store.encryption
+        text = facts.text if isinstance(facts, _Written) else texts.of(facts)
+        keys = self._store.encryption
         return (yield from pieces.put(keys, text, _place(owner, kind), _lock(*owner, kind, id_)))
 
     def _text(self, owner: Owner, kind: str, id_: str, facts: str) -> Steps[Text]:
@@ -273,6 +274,43 @@ def are_long(records: Sequence[Record]) -> bool:
         wire.has_rows(one.facts) or isinstance(one.also, Rows) or are_long(one.also)
         for one in records
     )
+
+
+class _Written(dict[str, Any]):
+    """Facts, and the text that they make."""
+
+    text: Text
+
+
+async def ready(records: Sequence[Record]) -> Sequence[Record]:
+    """The same, those that are long written already: who else needs the state waits for a transaction's
+    end, and is not to wait for that too.
+    """
+    return await aside(_ready, records) if are_long(records) else records
+
+
+def _ready(records: Sequence[Record]) -> Sequence[Record]:
+    return [replace(one, facts=_written(one), also=_also(one)) for one in records]
+
+
+def _also(one: Record) -> Sequence[Record]:
+    return one.also if isinstance(one.also, Rows) else _ready(one.also)
+
+
+def _written(one: Record) -> Mapping[str, Any]:
+    if one.kind not in SEALED or not _is_replaced(one) or not wire.has_rows(one.facts):
+        return one.facts
+    made = _Written(_both({}, one))
+    made.text = texts.of(made)
+    return made
+
+
+def _both(facts: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """What is kept of an object with these facts."""
+    if not facts and isinstance(record.facts, _Written):
+        return record.facts
+    both = {**facts, **record.facts}
+    return {name: fact for name, fact in both.items() if fact is not None}
 
 
 def has_find(record: Record) -> bool:

@@ -51,7 +51,7 @@ from gateway.store.journal_states import (
     UNSETTLED,
     in_words,
 )
-from gateway.store.ledger import Ledger, Owner, are_few, are_long
+from gateway.store.ledger import Ledger, Owner, are_few, are_long, ready
 from gateway.store.statements import FEW, Asked, Rows, Steps, Work, changed, rows_of
 from gateway.store.store import Store
 from gateway.store.tables import (
@@ -216,6 +216,8 @@ class Undertakings:
         size += len(point.changes.get("answer") or "")
         is_long = size > _SHORT or are_long(point.records)
         brief = not is_long and len(point.names) <= FEW and are_few(point.records)
+        if point.records:
+            point = replace(point, records=await ready(point.records))
         await self._store.carried_out(Work(lambda: self._kept(one, point), locks, brief, is_long))
 
     def _kept(self, one: Undertaken, point: Point) -> Steps[None]:
