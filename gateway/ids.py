@@ -7,6 +7,7 @@ object is called may be imported later. A stand-in is recorded before it is hand
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Literal
 
 from cachetools import LRUCache
@@ -61,7 +62,7 @@ class Ids:
     async def legacy(
         self,
         owner: Owner,
-        those: set[tuple[str, str]],
+        those: AbstractSet[tuple[str, str]],
         later: dict[str, str] | None = None,
         *,
         keeps: bool = True,
@@ -107,8 +108,8 @@ class Ids:
     async def legacy_of(
         self,
         owner: Owner,
-        found: set[tuple[str, str]],
-        mentioned: set[str],
+        found: AbstractSet[tuple[str, str]],
+        mentioned: AbstractSet[str],
         later: dict[str, str] | None = None,
         *,
         keeps: bool = True,
@@ -119,6 +120,6 @@ class Ids:
             names |= await self.known(owner, unnamed)
         return names
 
-    async def known(self, owner: Owner, those: set[str]) -> dict[str, str]:
+    async def known(self, owner: Owner, those: AbstractSet[str]) -> dict[str, str]:
         """The names of those that have one already: for free text no stand-in is made."""
         return await legacy_ids(self._store, owner, those) if those else {}

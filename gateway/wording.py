@@ -7,6 +7,7 @@ knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -114,7 +115,8 @@ class Wording:
         while sent := await aside(next, found, None) if is_long else next(found, None):
             those = await self._ids.current(visit.caller.key.owner, sent, keeps=not is_long)
             if is_long:
-                await aside(visit.named.update, those.items())
+                # In the order in which they are looked for: that way they are found soonest.
+                await aside(visit.named.update, [(id_, those[id_]) for id_ in sent if id_ in those])
             else:
                 visit.as_sent |= {those.get(id_, id_): id_ for id_ in sent}
                 names |= those
@@ -198,11 +200,11 @@ def _tell(visit: Visit, step: Literal["read", "answers"], size: int, *, is_long:
         large.told(step, size if step == "read" else 0, size)
 
 
-def _ids_sent(takes: Any, body: JSON, path: Mapping[str, str]) -> Iterator[set[str]]:
+def _ids_sent(takes: Any, body: JSON, path: Mapping[str, str]) -> Iterator[AbstractSet[str]]:
     """The ids of a request, some at a time; of what is no id, a state has no use."""
     named = (id_ for some, _mentioned in named_by_slices(takes, body) for _kind, id_ in some)
     for sent in some_of(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
-        yield set(sent)
+        yield dict.fromkeys(sent).keys()
 
 
 def _made(body: JSON) -> JSON:
@@ -211,12 +213,12 @@ def _made(body: JSON) -> JSON:
 
 
 def _spelled(
-    some: tuple[set[tuple[str, str]], set[str]],
+    some: tuple[AbstractSet[tuple[str, str]], AbstractSet[str]],
     names: Mapping[str, str],
     as_sent: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
     """Of some ids, and of those that are only mentioned, what a client is told in their place."""
-    for id_ in {id_ for _kind, id_ in some[0]} | some[1]:
+    for id_ in dict.fromkeys(chain((id_ for _kind, id_ in some[0]), some[1])):
         if (name := as_sent.get(id_, names.get(id_, id_))) != id_:
             yield id_, name
 

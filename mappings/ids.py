@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 from mappings.grammar import JSON
@@ -64,14 +65,16 @@ TOGETHER = 3000
 may be where a thousand of them are kept at once."""
 
 
-def named_by_slices(shape: Any, value: JSON) -> Iterator[tuple[set[tuple[str, str]], set[str]]]:
-    """As ``named_in``, some at a time; nothing where there is none."""
+def named_by_slices(
+    shape: Any, value: JSON
+) -> Iterator[tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]]:
+    """As ``named_in``, some at a time, in their order; nothing where there is none."""
     for some in some_of(marked_texts(place_of(shape, IDS), value), TOGETHER):
-        found = {(str(mark.kind), text) for mark, text in some if isinstance(mark, Id)}
+        found = dict.fromkeys((str(mark.kind), text) for mark, text in some if isinstance(mark, Id))
         texts = (text for mark, text in some if isinstance(mark, Mentions))
-        mentioned = {id_ for text in texts for id_ in mentioned_in(text)}
+        mentioned = dict.fromkeys(id_ for text in texts for id_ in mentioned_in(text))
         if found or mentioned:
-            yield found, mentioned
+            yield found.keys(), mentioned.keys()
 
 
 def named_in(shape: Any, value: JSON) -> tuple[set[tuple[str, str]], set[str]]:
