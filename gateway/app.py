@@ -21,61 +21,62 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from gateway import admin_door, console, openapi
-from gateway.admin import Check, admin_application
-from gateway.alongside import Alongside
+from gateway import console, openapi
+from gateway.admin.door import door as admin_door
+from gateway.admin.port import Check, admin_application
 from gateway.begun import Begun
-from gateway.breaker import Breakers
 from gateway.brownouts import Brownouts
-from gateway.clock import Clock
 from gateway.deprecation import End
 from gateway.extensions import check_extensions
 from gateway.faces import Faces
-from gateway.forgetting import Forgetting
-from gateway.forwarded import Sender, Writes
-from gateway.forwarding import Forwarding
-from gateway.guard import Guard
+from gateway.forwarding.alongside import Alongside
+from gateway.forwarding.choosing import Forwarding
+from gateway.forwarding.modes import Modes
+from gateway.forwarding.sending import Sender, Writes
 from gateway.handler import Handler
 from gateway.heap import trimming
+from gateway.http.listening import Listening, Queue, bound
+from gateway.http.server import RETIRE_SECONDS, AdminRunner, Server
+from gateway.http.tls import certificate_of
 from gateway.ids import Ids
 from gateway.index import Dropping, Elsewhere, Indexes, nobody
-from gateway.inferred import InferredOperations
-from gateway.instances import GONE_SECONDS, Instances
-from gateway.journal import Journal
-from gateway.kept import Kept
 from gateway.keys import Keyring
 from gateway.large import UnderWay, written
-from gateway.learned import recall_learned
 from gateway.limits import Limits, open_limits
-from gateway.listening import Listening, Queue, bound
-from gateway.listing import Listing
 from gateway.load import Bounds, Load
 from gateway.load.descriptors import room_for
-from gateway.modes import Modes
-from gateway.once import Once
-from gateway.passing import Passing, open_passing
-from gateway.player import Player
-from gateway.reconciling import Reconciler
+from gateway.operating.forgetting import Forgetting
+from gateway.operating.guard import Guard
+from gateway.operating.reconciling import Reconciler
+from gateway.operating.standing import Standing
+from gateway.operating.watch import Watch
+from gateway.passing.requests import Passing, open_passing
+from gateway.playing.instances import GONE_SECONDS, Instances
+from gateway.playing.journal import Journal
+from gateway.playing.kept import Kept
+from gateway.playing.listing import Listing
+from gateway.playing.once import Once
+from gateway.playing.player import Player
+from gateway.playing.settler import Settler
+from gateway.playing.settling import Settling
 from gateway.recorder import Recorder
 from gateway.runnable import check_runnable
-from gateway.senders import Senders
-from gateway.server import RETIRE_SECONDS, AdminRunner, Server
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, url_of
-from gateway.settler import Settler
-from gateway.settling import Settling
-from gateway.signed_face import SignedFace
-from gateway.signers import Signers
-from gateway.standing import Standing
+from gateway.signed.face import SignedFace
+from gateway.signed.senders import Senders
+from gateway.signed.signers import Signers
+from gateway.signed.transitions import Transitions
 from gateway.store import Ledger, Store, StoreUnavailable, open_store
 from gateway.store.key_rows import listed_keys
-from gateway.tls import certificate_of
 from gateway.traces import tracing
-from gateway.transitions import Transitions
-from gateway.upstream import breakers_of, open_upstream
+from gateway.upstream.breaker import Breakers
+from gateway.upstream.client import breakers_of, open_upstream
+from gateway.upstream.clock import Clock
+from gateway.upstream.inferred import InferredOperations
+from gateway.upstream.learned import recall_learned
+from gateway.upstream.way_out import WayOut
 from gateway.usage import Usage
-from gateway.watch import Watch
-from gateway.way_out import WayOut
 from gateway.wording import Wording
 from mappings.grammar import JSON
 
@@ -267,7 +268,7 @@ def _pages(
         Standing(parts.store, parts.limits, parts.clock, parts.indexes, environments).page,
         states,
         # A worker's own is asked by its parent alone, who has asked before.
-        [] if parts.has_parent else [admin_door.door(settings.server)],
+        [] if parts.has_parent else [admin_door(settings.server)],
     )
     console.add_console(application, parts)
     return application

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway import wire
-from gateway.call_targets import Targets
-from gateway.incoming import parameters
+from gateway.http.incoming import parameters
 from gateway.routes import Routes
 from gateway.settings import Settings
+from gateway.upstream.call_targets import Targets
 from mappings import errors, kinds
 from mappings.current import endpoint_of
 from mappings.errors import ErrorAnswer

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from gateway import metrics, traces
-from gateway.credentials import has_scheme
 from gateway.settings import CurrentWords
+from gateway.signed.credentials import has_scheme
 
 Face = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

@@ -18,22 +18,24 @@ from weakref import ref
 import structlog
 from aiohttp import web
 
-from gateway import answers, incoming, logs, metrics, passed_headers, request_line
-from gateway.alongside import Alongside
-from gateway.answers import Carried, Said
+from gateway import logs, metrics, request_line
 from gateway.brownouts import Brownouts
-from gateway.callers import Address, address_of, networks
-from gateway.delivery import has_come
 from gateway.deprecation import End
-from gateway.forwarded import Came
-from gateway.forwarding import Forwarding
-from gateway.incoming import Pace
+from gateway.forwarding.alongside import Alongside
+from gateway.forwarding.choosing import Forwarding
+from gateway.forwarding.sending import Came
+from gateway.http import answers, incoming
+from gateway.http.answers import Carried, Said
+from gateway.http.callers import Address, address_of, networks
+from gateway.http.delivery import has_come
+from gateway.http.incoming import Pace
 from gateway.keys import Key, Keyring
 from gateway.large import UnderWay, Whose
 from gateway.limits import Admission, Limits
 from gateway.load import Load, Overloaded, Stay
-from gateway.once import Once, Wanted, idempotency_key
-from gateway.player import Caller, Player
+from gateway.passing import passed_headers
+from gateway.playing.once import Once, Wanted, idempotency_key
+from gateway.playing.player import Caller, Player
 from gateway.recorder import Heard, Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings

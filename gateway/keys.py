@@ -268,7 +268,7 @@ OLDEST = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
 
 
 class Sends(Protocol):
-    """The part of ``gateway.upstream.Upstream`` that is needed here."""
+    """The part of ``gateway.upstream.client.Upstream`` that is needed here."""
 
     async def send(
         self,

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from urllib.parse import urlsplit
 
-from gateway import admin_door
+from gateway.admin import door
+from gateway.http.tls import certificate_of
 from gateway.limits import problems as limit_problems
 from gateway.settings import Misconfigured, Settings
 from gateway.store import StoreUnavailable
 from gateway.store.engine import parsed
-from gateway.tls import certificate_of
-from gateway.way_out import WayOut
+from gateway.upstream.way_out import WayOut
 from mappings import OPERATIONS, UNLISTED
 
 EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
@@ -61,7 +61,7 @@ def _problems(settings: Settings) -> Iterator[str]:
         )
     yield from limit_problems(settings)
     yield from _tls_problems(settings)
-    yield from admin_door.problems(server)
+    yield from door.problems(server)
     if settings.load.held_bytes < 4 * settings.limits.body_bytes:
         yield (
             "load.held_bytes: is less than four times limits.body_bytes. One merchant may hold "
@@ -94,12 +94,10 @@ def _own_addresses(settings: Settings) -> Iterator[str]:
 def _is_at(listening: str, asked: str) -> bool:
     """Whether a name is that of where something listens, as far as no resolver has to be asked."""
     if listening in EVERYWHERE:
-        return asked in (*EVERYWHERE, socket.gethostname().lower()) or admin_door.is_loopback(asked)
+        return asked in (*EVERYWHERE, socket.gethostname().lower()) or door.is_loopback(asked)
     if asked in ("localhost", *EVERYWHERE):
-        return admin_door.is_loopback(listening)
-    return asked == listening.lower() or (
-        listening == "localhost" and admin_door.is_loopback(asked)
-    )
+        return door.is_loopback(listening)
+    return asked == listening.lower() or (listening == "localhost" and door.is_loopback(asked))
 
 
 def _recording_problems(settings: Settings) -> Iterator[str]:

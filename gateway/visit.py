@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.forwarded import Came
+from gateway.forwarding.sending import Came
 from gateway.limits import Admission
 from gateway.load import Stay
-from gateway.player import Caller
+from gateway.playing.player import Caller
 from gateway.store.undertakings import Undertaken
 from mappings.grammar import Operation
 from mappings.rows import Keyed

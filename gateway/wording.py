@@ -16,9 +16,10 @@ from typing import Any, Literal, cast
 import structlog
 from aiohttp import web
 
-from gateway import answers, incoming, large, wire
-from gateway.answers import Said
+from gateway import large, wire
 from gateway.aside import aside, aside_if
+from gateway.http import answers, incoming
+from gateway.http.answers import Said
 from gateway.ids import Ids
 from gateway.load import Stay
 from gateway.settings import Settings

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from gateway.app import Running, run
-from gateway.instances import GONE_SECONDS
+from gateway.playing.instances import GONE_SECONDS
 from gateway.settings import Settings
 from gateway.store import open_store
 from gateway.store.key_import import import_keys

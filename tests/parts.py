@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from gateway.clock import Clock
-from gateway.inferred import InferredOperations
-from gateway.instances import Instances
-from gateway.journal import Journal
-from gateway.kept import Kept
-from gateway.learned import recall_learned
-from gateway.once import Once
-from gateway.player import Player
+from gateway.playing.instances import Instances
+from gateway.playing.journal import Journal
+from gateway.playing.kept import Kept
+from gateway.playing.once import Once
+from gateway.playing.player import Player
+from gateway.playing.settler import Settler
+from gateway.playing.settling import Settling
 from gateway.settings import Settings
-from gateway.settler import Settler
-from gateway.settling import Settling
 from gateway.store import Ledger, Store, open_store
 from gateway.store.undertakings import Undertakings
-from gateway.upstream import open_upstream
+from gateway.upstream.client import open_upstream
+from gateway.upstream.clock import Clock
+from gateway.upstream.inferred import InferredOperations
+from gateway.upstream.learned import recall_learned
 from tests.states import lay_out
 
 PATIENCE = 1

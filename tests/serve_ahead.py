@@ -28,7 +28,7 @@ import uvloop
 
 from gateway import logs
 from gateway.app import run, told_to_end
-from gateway.instances import GONE_SECONDS
+from gateway.playing.instances import GONE_SECONDS
 from gateway.settings import Settings
 from tests.house import open_house
 

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from gateway.app import run
-from gateway.clock import Clock
+from gateway.upstream.clock import Clock
 from tests.house import KEY, House, import_lines, settings_for
 from tests.sockets import Heard, heard
 

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from gateway.app import run
-from gateway.clock import Clock
 from gateway.simulator import Service
+from gateway.upstream.clock import Clock
 from tests.audit import audit
 from tests.house import KEY, House, import_lines, settings_for
 from tests.judge import Judge, judging

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.legacy_reads import AN_HOUR, Budget
+from gateway.operating.legacy_reads import AN_HOUR, Budget
 from gateway.simulator import Fault
 from tests.house import Got
 from tests.operating import eventually

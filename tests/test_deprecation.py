@@ -10,8 +10,8 @@ import pytest
 from multidict import CIMultiDict
 from pydantic import ValidationError
 
-from gateway.answers import Carried, carried
 from gateway.deprecation import End
+from gateway.http.answers import Carried, carried
 from gateway.settings import Deprecation, Environment, Environments
 from gateway.simulator import Service
 from tests.house import open_house

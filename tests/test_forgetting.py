@@ -13,8 +13,8 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
-from gateway.forgetting import Forgetting, sweep
-from gateway.guard import is_older
+from gateway.operating.forgetting import Forgetting, sweep
+from gateway.operating.guard import is_older
 from gateway.settings import Retention, State
 from gateway.simulator import Service
 from gateway.store import Ledger, Owner, Store, open_store
@@ -266,7 +266,7 @@ async def test_usage_and_acts_go_by_their_own_time_and_stay_for_good_where_that_
 async def test_a_running_gateway_sweeps_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.forgetting.EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.operating.forgetting.EVERY_SECONDS", 0.05)
     async with post(tmp_path) as here, here.store() as store:
         there = Town(here.house, store)
         await make_recipient(here.house)

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway import aside, wire
-from gateway.journal import Course, Journal
+from gateway.playing.journal import Course, Journal
 from gateway.settings import State
 from gateway.simulator import Service, Switches
 from gateway.store import Ledger, Owner, open_store

@@ -482,7 +482,7 @@ async def test_it_is_healthy_and_ready_while_the_service_answers_and_says_so_whe
 async def test_a_service_that_hangs_makes_it_unready_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.admin.CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.admin.port.CHECK_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # nobody ever accepts
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         async with (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.spool import IN_MEMORY
+from gateway.passing.spool import IN_MEMORY
 from tests.house import House
 from tests.signed import (
     CLIENT,

@@ -71,10 +71,10 @@ def schedule(
 
     For several merchants or keys it is a window for each.
     """
+    from gateway.operating.windows import NoWindow, named, of_somebody, users_of, window
     from gateway.store import open_store
     from gateway.store.brownout_rows import add_brownout
     from gateway.store.key_rows import listed_keys
-    from gateway.windows import NoWindow, named, of_somebody, users_of, window
 
     async def done() -> tuple[list[Brownout], list[Used]]:
         async with open_store(settings.state, create=False) as store:
@@ -117,9 +117,9 @@ def _whose(used: Used) -> list[str]:
 @config_option
 def listed(*, as_json: bool, settings: Settings) -> None:
     """List the windows, and whom they hit."""
+    from gateway.operating.windows import about, state_of
     from gateway.store import open_store
     from gateway.store.brownout_rows import all_brownouts, hits_of
-    from gateway.windows import about, state_of
 
     async def read() -> tuple[list[Brownout], dict[str, dict[Hit, int]]]:
         async with open_store(settings.state, create=False) as store:

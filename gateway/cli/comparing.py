@@ -16,7 +16,7 @@ from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.compare.rules import Rule
-    from gateway.readiness import Standing
+    from gateway.operating.readiness import Standing
 
 
 class _Compare(Commands):
@@ -101,7 +101,7 @@ def _rules(files: tuple[Path, ...]) -> list[Rule]:
 async def _read(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[Standing]:
-    from gateway.readiness import standings
+    from gateway.operating.readiness import standings
     from gateway.store import open_store
     from gateway.store.difference_rows import all_tallies, forget_tallies
 

@@ -17,8 +17,8 @@ from gateway.plurals import counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.cutover import Options, Progress, Report
     from gateway.keys import Key
+    from gateway.operating.cutover import Options, Progress, Report
     from gateway.store import Store
 
 VARIABLE = "LEGACY_API_KEY"
@@ -83,7 +83,7 @@ def import_(
 
     Exit 0: all of it was mapped. Exit 1: some of it was not. Exit 2: it could not be done.
     """
-    from gateway.cutover import Options
+    from gateway.operating.cutover import Options
 
     options = Options(dry_run, open_batches, moves_open)
     api_key = _api_key(api_key_file)
@@ -107,8 +107,8 @@ def _api_key(file: IO[str] | None) -> str:
 async def _imported(
     settings: Settings, name: str, api_key: str, options: Options, share: Share
 ) -> Report:
-    from gateway.cutover import open_cutover
-    from gateway.legacy_reads import NotRead
+    from gateway.operating.cutover import open_cutover
+    from gateway.operating.legacy_reads import NotRead
     from gateway.store import open_store
 
     def told(seconds: float) -> None:
@@ -130,7 +130,7 @@ async def _imported(
 
 async def _key(store: Store, name: str, api_key: str) -> Key:
     """The key that is meant; what is read with another's would be remembered as this one's."""
-    from gateway.cutover import key_of
+    from gateway.operating.cutover import key_of
     from gateway.store.key_rows import chosen, listed_keys
 
     found = chosen(await listed_keys(store), name)

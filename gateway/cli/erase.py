@@ -15,7 +15,7 @@ from gateway.plurals import counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.forgetting import Erased
+    from gateway.operating.forgetting import Erased
     from gateway.store import Owner
 
 ELSEWHERE = (
@@ -38,8 +38,8 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     still being made. That it was done is kept, and who did it.
     """
     from gateway.cli.keys import the_one
-    from gateway.forgetting import InUse
-    from gateway.forgetting import erase as forget
+    from gateway.operating.forgetting import InUse
+    from gateway.operating.forgetting import erase as forget
     from gateway.store import open_store
 
     confirmed("Forget this recipient for good?", yes=yes)

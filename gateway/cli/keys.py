@@ -205,7 +205,7 @@ def _asked_pair() -> Pair:
 
 async def _verify_new(settings: Settings, owner: Owner, old: Pair, new: Pair) -> None:
     from gateway.keys import look, why_not_replaced
-    from gateway.upstream import open_upstream
+    from gateway.upstream.client import open_upstream
 
     async with open_upstream(settings) as upstream:
         seen_before, seen_now = await asyncio.gather(
@@ -230,7 +230,7 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
     from gateway.keys import check_pairs, findings_of
     from gateway.store import open_store
     from gateway.store.key_rows import listed_keys
-    from gateway.upstream import open_upstream
+    from gateway.upstream.client import open_upstream
 
     async def done() -> list[Checked]:
         async with open_store(settings.state, create=False) as store:

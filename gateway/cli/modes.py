@@ -21,7 +21,7 @@ from gateway.settings import Settings
 from gateway.store.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
 
 if TYPE_CHECKING:
-    from gateway.switching import Standing
+    from gateway.operating.switching import Standing
 
 
 @click.group(cls=Commands)
@@ -60,8 +60,7 @@ def set_(
     A request that is under way is finished where it is. `batches` are batches, their payments,
     quotes, summaries and starts: each stays where it was begun.
     """
-    from gateway.store import open_store
-    from gateway.switching import (
+    from gateway.operating.switching import (
         NotSwitched,
         Whose,
         begun_at_legacy,
@@ -70,6 +69,7 @@ def set_(
         switched,
         whose,
     )
+    from gateway.store import open_store
 
     if (key is None) == (merchant is None):
         raise click.UsageError("say --key NAME or --merchant NAME")
@@ -116,8 +116,8 @@ def listed(*, as_json: bool, settings: Settings) -> None:
     """
 
     async def read() -> Standing:
+        from gateway.operating.switching import standing
         from gateway.store import open_store
-        from gateway.switching import standing
 
         async with open_store(settings.state, create=False) as store:
             return await standing(store)

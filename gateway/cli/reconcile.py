@@ -15,9 +15,9 @@ from gateway.cli.told import document, environment_option, json_option, merchant
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.reconciling import Finding, Reconciler, Report
+    from gateway.operating.reconciling import Finding, Reconciler, Report
+    from gateway.operating.unsettled import Unsettled
     from gateway.store import Owner, Store
-    from gateway.unsettled import Unsettled
 
 LOST = (
     "what was made after the backup is not known here: compare in the dashboard, before any batch "
@@ -97,11 +97,11 @@ async def _compared(
     settings: Settings, merchant: str | None, environment: str | None, leave_out: frozenset[str]
 ) -> Compared:
     from gateway.extensions import check_extensions
-    from gateway.guard import is_older
-    from gateway.reconciling import open_reconciler
+    from gateway.operating.guard import is_older
+    from gateway.operating.reconciling import open_reconciler
+    from gateway.operating.unsettled import unsettled_writes
     from gateway.runnable import check_runnable
     from gateway.store import open_store
-    from gateway.unsettled import unsettled_writes
 
     check_extensions()
     check_runnable(settings)

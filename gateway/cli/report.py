@@ -14,8 +14,8 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.output import completed, table
 from gateway.cli.told import Commands
+from gateway.operating.uses import by_key, known_becomes
 from gateway.settings import Settings
-from gateway.uses import by_key, known_becomes
 
 if TYPE_CHECKING:
     from gateway.store.usage_rows import Used

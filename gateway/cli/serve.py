@@ -75,7 +75,7 @@ def accepting(url: str, admin_url: str) -> str:
 async def _serve(settings: Settings) -> None:
     from gateway.app import told_to_end
     from gateway.heap import settle_heap
-    from gateway.server import END_SECONDS
+    from gateway.http.server import END_SECONDS
 
     told = told_to_end()
     async with AsyncExitStack() as stack:

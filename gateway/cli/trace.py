@@ -22,10 +22,10 @@ from gateway.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.operating.tracing import Traced
     from gateway.store import Owner
     from gateway.store.acts import Act
     from gateway.store.undertakings import Undertaken, Write
-    from gateway.tracing import Traced
 
 
 @click.command()
@@ -44,9 +44,9 @@ def trace(
     by whom, and each call that was made. No personal data. Under more than one merchant, say which.
     What is shown as a request's id is in the log, too.
     """
+    from gateway.operating.tracing import owners_of
+    from gateway.operating.tracing import trace as traced
     from gateway.store import open_store
-    from gateway.tracing import owners_of
-    from gateway.tracing import trace as traced
 
     async def done() -> Traced:
         async with open_store(settings.state, create=False) as store:

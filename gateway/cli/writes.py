@@ -13,7 +13,7 @@ from gateway.cli.told import Commands, confirmed, document, json_option, moment
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.unsettled import Unsettled, Word
+    from gateway.operating.unsettled import Unsettled, Word
 
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
@@ -34,8 +34,8 @@ def unsettled(*, as_json: bool, settings: Settings) -> None:
     and the same request again is answered with an error. What is being carried out at this moment
     is not listed; to see whether it is, this may watch for a few seconds.
     """
+    from gateway.operating.unsettled import unsettled_writes
     from gateway.store import open_store
-    from gateway.unsettled import unsettled_writes
 
     async def done() -> list[Unsettled]:
         async with open_store(settings.state, create=False) as store:
@@ -116,8 +116,8 @@ def settle(
     again, so look first. A running gateway takes it into account within two seconds; what it can
     see itself to have happened counts all the same.
     """
+    from gateway.operating.unsettled import NotSettled, Word, find, refuse_odd, tell
     from gateway.store import open_store
-    from gateway.unsettled import NotSettled, Word, find, refuse_odd, tell
 
     if [happened, did_not_happen, made is not None].count(True) != 1:
         raise click.UsageError("say one of --happened, --did-not-happen and --made ID")
@@ -163,9 +163,9 @@ def close(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
     again, and the same request again is another one. Every write of it has to be settled, or
     told with `writes settle`.
     """
-    from gateway.closing import close as closed
+    from gateway.operating.closing import close as closed
+    from gateway.operating.unsettled import NotSettled, find
     from gateway.store import open_store
-    from gateway.unsettled import NotSettled, find
 
     async def asked() -> str:
         async with open_store(settings.state, create=False) as store:

@@ -6,16 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from gateway.brakes import NoMerchant, scope_of
 from gateway.console.parts import Parts
-from gateway.store import Owner
-from gateway.store.acts import covers, told_scope
-from gateway.store.brownout_rows import Brownout, add_brownout, all_brownouts, end_brownouts
-from gateway.store.freezing import freeze, unfreeze
-from gateway.store.key_rows import listed_keys
-from gateway.store.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
-from gateway.store.usage_rows import used_since
-from gateway.switching import (
+from gateway.operating.brakes import NoMerchant, scope_of
+from gateway.operating.switching import (
     NotSwitched,
     Whose,
     begun_at_legacy,
@@ -24,8 +17,15 @@ from gateway.switching import (
     switched,
     whose,
 )
-from gateway.uses import by_key
-from gateway.windows import LOOKS_BACK, NoWindow, about, named, state_of, users_of, window
+from gateway.operating.uses import by_key
+from gateway.operating.windows import LOOKS_BACK, NoWindow, about, named, state_of, users_of, window
+from gateway.store import Owner
+from gateway.store.acts import covers, told_scope
+from gateway.store.brownout_rows import Brownout, add_brownout, all_brownouts, end_brownouts
+from gateway.store.freezing import freeze, unfreeze
+from gateway.store.key_rows import listed_keys
+from gateway.store.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
+from gateway.store.usage_rows import used_since
 
 MINUTES = (5, 15, 60, 240)
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from gateway.console.pages import Pages
 from gateway.console.parts import Parts
-from gateway.readiness import Difference, Standing, standings
+from gateway.operating.readiness import Difference, Standing, standings
 
 SHOWN = 200
 """Keys; `compare report` has them all."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from gateway.admin_session import COOKIE, SECONDS, same
+from gateway.admin.session import COOKIE, SECONDS, same
 
 WORD = "csrf"
 

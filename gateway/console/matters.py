@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.console.parts import Parts
-from gateway.guard import DO, HAPPENED
-from gateway.standing import Figures
+from gateway.operating.guard import DO, HAPPENED
+from gateway.operating.standing import Figures
 from gateway.store.brownout_rows import open_brownouts
 from gateway.store.difference_rows import all_tallies
 from gateway.store.traffic_rows import Traffic

@@ -11,9 +11,9 @@ from aiohttp import web
 from gateway.console.pages import Pages
 from gateway.console.parts import Parts
 from gateway.console.plots import Plot, evenly, plot
+from gateway.operating.uses import KeyUse, by_key, known_becomes
 from gateway.store.key_rows import listed_keys
 from gateway.store.usage_rows import Day, Used, used_by_day, used_since
-from gateway.uses import KeyUse, by_key, known_becomes
 
 DAYS = 60
 RECENT = timedelta(days=7)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from gateway.admin import checked
+from gateway.admin.port import checked
 from gateway.console.limits import uses
 from gateway.console.matters import matters
 from gateway.console.migration import Progress, progress
@@ -17,10 +17,10 @@ from gateway.console.pages import Pages
 from gateway.console.parts import Parts
 from gateway.console.traffic import just_now, plots_of
 from gateway.large import Seen
-from gateway.standing import figures
+from gateway.operating.standing import figures
+from gateway.operating.uses import by_key
 from gateway.store.traffic_rows import summed
 from gateway.store.usage_rows import used_since
-from gateway.uses import by_key
 
 CHECKED_SECONDS = 10.0
 """How old a check may be: however many look, service and Redis are asked no oftener."""

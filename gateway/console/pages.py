@@ -11,15 +11,15 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gateway.admin_door import ASKED_FROM
-from gateway.admin_session import COOKIE, Sessions
+from gateway.admin.door import ASKED_FROM
+from gateway.admin.session import COOKIE, Sessions
 from gateway.console import shipped
 from gateway.console.forms import Forms, Refused, new_cookie, set_cookie
 from gateway.console.parts import Parts
 from gateway.store import StoreUnavailable
 from gateway.store.acts import told_scope
 from gateway.store.durations import BOUNDS
-from gateway.upstream import USER_AGENT
+from gateway.upstream.client import USER_AGENT
 
 View = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FormView = Callable[[web.Request, Mapping[str, str]], Awaitable[web.StreamResponse]]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.admin import Check
-from gateway.clock import Clock
+from gateway.admin.port import Check
 from gateway.index import Indexes
-from gateway.instances import Instances
 from gateway.large import UnderWay
 from gateway.limits import Limits
+from gateway.playing.instances import Instances
 from gateway.settings import Settings
 from gateway.store import Store
+from gateway.upstream.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

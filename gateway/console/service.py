@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from gateway.clock import NOTEWORTHY
 from gateway.console.pages import Pages
 from gateway.console.parts import Parts
 from gateway.index import Figures
-from gateway.signed_target import NAME
 from gateway.store import Ledger
+from gateway.upstream.clock import NOTEWORTHY
+from gateway.upstream.signed_target import NAME
 from mappings.current import ENDPOINTS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import structlog
 from aiohttp import web
 
-from gateway.admin_session import COOKIE
+from gateway.admin.session import COOKIE
 from gateway.console.forms import new_cookie, set_cookie
 from gateway.console.pages import Pages, see
 

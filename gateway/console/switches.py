@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import structlog
 from aiohttp import web
 
-from gateway.brakes import standing as frozen_standing
 from gateway.console.changes import CHANGES, ENVIRONMENTS, MINUTES, Change, NotDone
 from gateway.console.pages import Pages, see
 from gateway.console.parts import Parts
+from gateway.operating.brakes import standing as frozen_standing
+from gateway.operating.switching import standing as switched_standing
+from gateway.operating.windows import about, groups, state_of
 from gateway.store.acts import acting, acts_of
 from gateway.store.brownout_rows import all_brownouts, hits_of
 from gateway.store.key_rows import listed_keys
 from gateway.store.mode_rows import GROUPS, MODES
-from gateway.switching import standing as switched_standing
-from gateway.windows import about, groups, state_of
 
 log = structlog.get_logger()
 

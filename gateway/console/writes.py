@@ -6,8 +6,8 @@ from aiohttp import web
 
 from gateway.console.pages import Pages
 from gateway.console.parts import Parts
+from gateway.operating.unsettled import unsettled_writes
 from gateway.store.abandoned import abandoned_batches
-from gateway.unsettled import unsettled_writes
 
 SHOWN = 100
 """Of each, the first; the commands list them all."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gateway.doctor import here, legacy, service
 from gateway.doctor.findings import Finding
-from gateway.learned import recall_learned
 from gateway.settings import Misconfigured, Settings
 from gateway.store import Ledger, Store, StoreUnavailable, open_store
-from gateway.upstream import open_upstream
+from gateway.upstream.client import open_upstream
+from gateway.upstream.learned import recall_learned
 
 __all__ = ["Finding", "examine"]
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from gateway.doctor.findings import Finding, State, unreached
 from gateway.settings import Settings
 from gateway.signing import Pair
-from gateway.upstream import Reply, Upstream
+from gateway.upstream.client import Reply, Upstream
 from mappings.grammar import Unknown, Unreachable
 
 TARGET = "/v1/recipients?page=1&pageSize=1"

@@ -9,8 +9,8 @@ from cryptography import x509
 
 from gateway.doctor.findings import ALL, Finding
 from gateway.extensions import check_extensions
-from gateway.guard import DO, HAPPENED, is_older
 from gateway.limits.eviction import eviction
+from gateway.operating.guard import DO, HAPPENED, is_older
 from gateway.runnable import check_runnable
 from gateway.settings import Misconfigured, Server, Settings
 from gateway.store import Store, StoreUnavailable

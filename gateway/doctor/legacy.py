@@ -5,13 +5,13 @@ from __future__ import annotations
 from multidict import CIMultiDict
 
 from gateway import wire
-from gateway.attempt import Lost
 from gateway.doctor.findings import Finding, unreached
-from gateway.passing import Passage, Passing, open_passing
+from gateway.passing.requests import Passage, Passing, open_passing
 from gateway.settings import Settings
 from gateway.store import Store
 from gateway.store.mode_rows import TRANSLATE, all_switches
-from gateway.upstream import USER_AGENT, breakers_of
+from gateway.upstream.attempt import Lost
+from gateway.upstream.client import USER_AGENT, breakers_of
 from mappings.grammar import Unreachable
 
 LOOKED_AT = "legacy service"

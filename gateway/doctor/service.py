@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.clock import NOTEWORTHY
 from gateway.doctor.asking import Asking, is_service
 from gateway.doctor.findings import Finding
-from gateway.inferred import LACKING
-from gateway.learned import Learned
 from gateway.settings import Settings
-from gateway.signed_target import NAME
 from gateway.store import Store
 from gateway.store.key_rows import ListedKey, listed_keys, pair_of
-from gateway.upstream import Reply, Upstream
+from gateway.upstream.client import Reply, Upstream
+from gateway.upstream.clock import NOTEWORTHY
+from gateway.upstream.inferred import LACKING
+from gateway.upstream.learned import Learned
+from gateway.upstream.signed_target import NAME
 from mappings.current import ENDPOINTS
 
 SIGNED = "signed target"

@@ -10,14 +10,14 @@ from datetime import date, datetime
 
 from gateway.before import Before, example
 from gateway.explain import Explained, explained
-from gateway.learned import recall_learned
 from gateway.settings import Settings
-from gateway.signed_target import NAME
 from gateway.signing import Form
 from gateway.store import Ledger, Store
 from gateway.store.id_rows import count_ids
 from gateway.store.key_rows import ListedKey
 from gateway.store.usage_rows import Used, used_since
+from gateway.upstream.learned import recall_learned
+from gateway.upstream.signed_target import NAME
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
-from gateway import signed_refusals
 from gateway.explain import Made
 from gateway.guide.gathered import Gathered, Left, moment, title
 from gateway.settings import Settings
+from gateway.signed import refusals
 from mappings import errors
 
 CURRENT_STATUS = {
-    **signed_refusals.STATUS,
+    **refusals.STATUS,
     "empty_field": 400,
     "expired_quote": 400,
     "partner_integration_error": 500,

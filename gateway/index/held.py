@@ -24,7 +24,7 @@ from gateway import metrics
 from gateway.aside import aside
 from gateway.index.reading import NoIndex, Reading
 from gateway.index.rows import Entry
-from gateway.scanning import PAGE_SIZE
+from gateway.index.scanning import PAGE_SIZE
 from mappings.grammar import Unreachable
 from mappings.objects import ARCHIVED
 from mappings.paging import FIRST

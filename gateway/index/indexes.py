@@ -15,8 +15,8 @@ from gateway.aside import aside
 from gateway.index.held import Dropped, Elsewhere, Held, nobody
 from gateway.index.reading import NoIndex, Reading
 from gateway.index.rows import Entry
+from gateway.index.scanning import Make, page_of_rows
 from gateway.lately import Lately
-from gateway.scanning import Make, page_of_rows
 from gateway.store.acts import covers
 from mappings.grammar import Find, Found
 

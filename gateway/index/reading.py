@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gateway.aside import aside
 from gateway.index.rows import Entry, stamp_of, text_of
-from gateway.scanning import PAGE_SIZE, SIDE_BY_SIDE, Make, Part, Row, part_of, together
+from gateway.index.scanning import PAGE_SIZE, SIDE_BY_SIDE, Make, Part, Row, part_of, together
 from mappings.grammar import Call, Find, Refused
 from mappings.objects import ARCHIVED, is_gone
 from mappings.paging import FIRST

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from gateway import wire
-from gateway.scanning import Row
+from gateway.index.scanning import Row
 from mappings import recipient_queries, recipient_rows
 from mappings.grammar import JSON
 

@@ -16,7 +16,7 @@ import uvloop
 from gateway import logs
 from gateway.app import Inherited, Running, run, told_to_end
 from gateway.heap import settle_heap
-from gateway.server import END_SECONDS
+from gateway.http.server import END_SECONDS
 from gateway.settings import Misconfigured, load
 from gateway.store import StoreUnavailable
 from gateway.workers.orders import Orders, line

@@ -18,8 +18,8 @@ from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from yarl import URL
 
-from gateway.admin import CHECK_SECONDS, metrics_page, unversioned
-from gateway.admin_door import ASKED_FROM
+from gateway.admin.door import ASKED_FROM
+from gateway.admin.port import CHECK_SECONDS, metrics_page, unversioned
 from gateway.workers.metrics import OPEN_METRICS, Added
 
 ANSWER_SECONDS = 60

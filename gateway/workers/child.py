@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
-from gateway.listening import Queue
+from gateway.http.listening import Queue
 from gateway.workers.orders import Orders, line
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from gateway.admin_door import door as door_of_admin
+from gateway.admin.door import door as door_of_admin
 from gateway.app import shutdown_seconds, told_to_end
-from gateway.listening import Listening, Queue, bound, port_of
+from gateway.http.listening import Listening, Queue, bound, port_of
+from gateway.http.server import AdminRunner
 from gateway.runnable import check_runnable
-from gateway.server import AdminRunner
 from gateway.settings import Misconfigured, Settings, url_of
 from gateway.workers.admin import admin_application, figures
 from gateway.workers.child import Child, NotStarted

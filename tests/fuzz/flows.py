@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway import wire
-from gateway.call_targets import Targets
-from gateway.upstream import TARGET
+from gateway.upstream.call_targets import Targets
+from gateway.upstream.client import TARGET
 from mappings import OPERATIONS, UNLISTED, errors, kinds
 from mappings.current import endpoint_of
 from mappings.examples import Imagined

@@ -14,7 +14,7 @@ from gateway.signing import Pair, in_form, signature, signed_headers, signed_tex
 from gateway.simulator.refusals import Refusal
 from gateway.simulator.signature import caller, signed_part
 from gateway.simulator.switches import Key, Switches, Words
-from gateway.upstream import TARGET
+from gateway.upstream.client import TARGET
 from tests.fuzz.choices import Choices
 
 PAIR = Pair("ACCESS", "secret-\u00fc")

@@ -14,14 +14,15 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import select, update
 
-from gateway import settling, texts
+from gateway import texts
 from gateway.cli import gateway
+from gateway.operating.unsettled import CHANGES, CREATES
+from gateway.playing import settling
 from gateway.simulator import Fault, Service, Switches, start
 from gateway.store import Ledger
 from gateway.store.acts import operator
 from gateway.store.tables import journal_steps
 from gateway.store.undertakings import Undertakings, _place
-from gateway.unsettled import CHANGES, CREATES
 from mappings.current import ENDPOINTS
 from tests.house import KEY, import_lines, settings_for
 from tests.operating import LOST, Post, eventually, lose_a_batch, post

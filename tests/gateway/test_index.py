@@ -26,8 +26,8 @@ from gateway.index import Dropping, Indexes, drop
 from gateway.index.held import OVERLAP_SECONDS
 from gateway.index.indexes import IDLE_SECONDS
 from gateway.index.rows import Entry
-from gateway.listing import Listing
 from gateway.metrics import REGISTRY
+from gateway.playing.listing import Listing
 from gateway.settings import Lists, State
 from gateway.simulator import Service, Switches, views
 from gateway.simulator.listing import recipients as service_list

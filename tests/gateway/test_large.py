@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway import large
-from gateway.bodies import PART, Body
+from gateway.http.bodies import PART, Body
 from gateway.large import MOST, Seen, UnderWay, Whose, written
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from gateway.answers import Said
+from gateway.http.answers import Said
 from tests.simulation.gateway import Asked, Gateway, Line
 
 TRIES = 16

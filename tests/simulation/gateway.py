@@ -12,22 +12,22 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway import answers
-from gateway.answers import Said
-from gateway.clock import Clock
-from gateway.inferred import InferredOperations
-from gateway.instances import Instances
-from gateway.journal import Course, Journal
-from gateway.kept import Kept
+from gateway.http import answers
+from gateway.http.answers import Said
 from gateway.keys import Key
-from gateway.learned import Learned
-from gateway.once import Once, Wanted
-from gateway.player import Caller, Player
-from gateway.settler import Settler
-from gateway.settling import Settling
+from gateway.playing.instances import Instances
+from gateway.playing.journal import Course, Journal
+from gateway.playing.kept import Kept
+from gateway.playing.once import Once, Wanted
+from gateway.playing.player import Caller, Player
+from gateway.playing.settler import Settler
+from gateway.playing.settling import Settling
 from gateway.signing import Pair
 from gateway.store import Ledger, StoreUnavailable
 from gateway.store.undertakings import Undertaken
+from gateway.upstream.clock import Clock
+from gateway.upstream.inferred import InferredOperations
+from gateway.upstream.learned import Learned
 from mappings import OPERATIONS, UNLISTED, errors, kinds
 from mappings.grammar import Answer, Failure, Request, Vocabulary
 from tests.house import KEY

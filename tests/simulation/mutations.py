@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway import once
-from gateway.journal import Course, Journal
-from gateway.once import Once
-from gateway.player import Player
-from gateway.settler import Settler
+from gateway.playing import once
+from gateway.playing.journal import Course, Journal
+from gateway.playing.once import Once
+from gateway.playing.player import Player
+from gateway.playing.settler import Settler
 from gateway.store.undertakings import Undertakings, Write
 from tests.simulation.network import FATES
 from tests.simulation.stories import a_recipient

@@ -1,6 +1,6 @@
 """The service with its books, and the way to it: what is sent may be lost, late, or answered oddly.
 
-``Wire`` stands where ``gateway.upstream`` does, and keeps the same promises: a write is sent once,
+``Wire`` stands where ``gateway.upstream.client`` does, and keeps the same promises: a write is sent once,
 and stamped when it leaves; what left and was not answered is Unknown.
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.attempt import Turn
-from gateway.clock import Clock, sighting
 from gateway.settings import CurrentWords
 from gateway.signing import Pair, in_form, signed_headers
 from gateway.simulator import Service
 from gateway.simulator.face import Face
-from gateway.upstream import Reply
+from gateway.upstream.attempt import Turn
+from gateway.upstream.client import Reply
+from gateway.upstream.clock import Clock, sighting
 from mappings.grammar import Unknown, Unreachable
 from tests.judge import HTML, MADE, Heard, _Asked
 from tests.simulation.machine import EPOCH, Process

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.answers import Said
+from gateway.http.answers import Said
 from gateway.simulator.state import Batch
 from tests.simulation import clients
 from tests.simulation.clients import Town

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from gateway import admin_door
-from gateway.admin_door import ASKED_FROM
-from gateway.admin_session import COOKIE, SECONDS, Sessions
+from gateway.admin.door import ASKED_FROM
+from gateway.admin.door import door as admin_door
+from gateway.admin.session import COOKIE, SECONDS, Sessions
 from gateway.app import Inherited, run
-from gateway.listening import bound
+from gateway.http.listening import bound
 from gateway.simulator import Key, Service, start
 from gateway.store import open_store
 from gateway.store.acts import acts_of
@@ -251,7 +251,7 @@ async def test_a_worker_behind_its_parent_logs_in_and_hears_who_asks(tmp_path: P
     async with run(settings, inherited):
         workers = [tmp_path / "admin"]
         parent = admin_application(
-            lambda: workers, figures(lambda: workers), [admin_door.door(settings.server)]
+            lambda: workers, figures(lambda: workers), [admin_door(settings.server)]
         )
         async with TestServer(parent) as server, visiting(f"http://127.0.0.1:{server.port}") as one:
             assert (await one.get("/")).headers["Location"] == "/login"

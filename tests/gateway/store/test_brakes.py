@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Table, func, select, text, update
 
 import gateway
-from gateway.closing import close
+from gateway.operating.closing import close
 from gateway.settings import State
 from gateway.store import Ledger, Owner, Store, open_store
 from gateway.store.acts import acts_of

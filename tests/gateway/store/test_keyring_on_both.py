@@ -6,7 +6,7 @@ import json
 
 from gateway.keys import Keyring
 from gateway.settings import State
-from gateway.signers import Signers
+from gateway.signed.signers import Signers
 from gateway.signing import Pair
 from gateway.store import Owner, open_store
 from gateway.store.key_import import import_keys

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from gateway.begun import BEGUN, LEGACY, Begun
+from gateway.forwarding.modes import Modes, group_of
 from gateway.ids import Ids
-from gateway.modes import Modes, group_of
 from gateway.settings import State
 from gateway.store import Ledger, Owner, open_store
 from gateway.store.acts import acts_of

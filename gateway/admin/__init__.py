@@ -1,0 +1,1 @@
+"""The admin port: what it answers, and whom."""

@@ -1,0 +1,91 @@
+"""The admin port: whether the process is up, and whether it can do its work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from gateway.http.answers import SERVER
+from mappings.grammar import JSON
+
+Check = Callable[[], Awaitable[str | None]]
+"""None where all is well, else what is not, in words for an operator."""
+
+Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""The page of metrics in a form that is accepted, and the name of that form."""
+
+CHECK_SECONDS = 3
+
+
+def admin_application(
+    checks: Mapping[str, Check],
+    description: Callable[[], Mapping[str, JSON]],
+    metrics: Metrics,
+    service: Callable[[], Mapping[str, str]] = dict,
+    doors: Sequence[Middleware] = (),
+) -> web.Application:
+    """``service`` tells how each environment's does: answering, being tried or failing.
+
+    Every request passes the ``doors`` first.
+    """
+
+    async def up(_request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def ready(_request: web.Request) -> web.Response:
+        found = await asyncio.gather(*(checked(check) for check in checks.values()))
+        faults = {name: fault for name, fault in zip(checks, found, strict=True) if fault}
+        is_ready = _is_ready(checks, faults)
+        return web.json_response(
+            {"ok": is_ready, "faults": faults, "service": _services(service(), faults)},
+            status=200 if is_ready else 503,
+        )
+
+    async def openapi(_request: web.Request) -> web.Response:
+        return web.json_response(description())
+
+    application = web.Application(middlewares=doors)
+    application.on_response_prepare.append(unversioned)
+    application.router.add_get("/metrics", metrics_page(metrics))
+    application.router.add_get("/healthz", up)
+    application.router.add_get("/readyz", ready)
+    application.router.add_get("/openapi.json", openapi)
+    return application
+
+
+async def unversioned(_request: web.Request, response: web.StreamResponse) -> None:
+    """Not what it runs on, and in which version: two of the pages are anybody's."""
+    response.headers["Server"] = SERVER
+
+
+def metrics_page(metrics: Metrics) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def page(request: web.Request) -> web.Response:
+        body, content_type = await metrics(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    return page
+
+
+def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
+    """Everything of our own must be well, and at least one environment."""
+    environments = {name for name in checks if name.startswith("environments.")}
+    return not faults.keys() - environments and not environments <= faults.keys()
+
+
+def _services(states: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, str]:
+    """One that was not asked often enough to be left alone does not answer all the same."""
+    return {
+        name: "failing" if f"environments.{name}" in faults and state == "answering" else state
+        for name, state in states.items()
+    }
+
+
+async def checked(check: Check) -> str | None:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return await check()
+    except TimeoutError:
+        return f"no answer within {CHECK_SECONDS} s"

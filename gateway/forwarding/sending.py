@@ -1,0 +1,350 @@
+"""One legacy request on its way to the legacy service: sent once, and a write entered before.
+
+What became of a write that was not answered cannot be read there: it stays unsettled, is never sent
+again, and a person finds out. A client that did not get an answer gets it when it asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from multidict import CIMultiDict
+
+from gateway import texts, traces, wire
+from gateway.begun import Begun
+from gateway.http.answers import Carried
+from gateway.http.inflating import NotInflated, TooLarge, inflated
+from gateway.passing import passed_headers
+from gateway.passing.requests import Passage, Passing
+from gateway.passing.spool import Spool
+from gateway.playing.journal import Course, Journal
+from gateway.playing.kept import Kept
+from gateway.playing.once import OTHER_BODY
+from gateway.playing.player import Caller
+from gateway.playing.settling import Settling, never_read
+from gateway.store import StoreUnavailable
+from gateway.store.undertakings import (
+    ANSWERED,
+    DONE,
+    PASSED_ON,
+    RUNNING,
+    UNDONE,
+    UNSETTLED,
+    AlreadyBegun,
+    Undertaken,
+)
+from gateway.texts import Text
+from gateway.upstream import outgoing
+from gateway.upstream.attempt import Lost
+from gateway.upstream.client import ANSWER_BYTES, NO_ANSWER
+from mappings.grammar import (
+    JSON,
+    Call,
+    Failure,
+    Invalid,
+    Operation,
+    Refused,
+    Request,
+    Unknown,
+    Unreachable,
+)
+
+A_DAY = timedelta(hours=24)
+_ASKS_AGAIN = 2
+NOT_MODIFIED = 304
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A legacy request as it came: ``target`` from /v1 on, ``named`` the ids of its path.
+
+    ``asked`` is the same as it would be translated, to know a retry of it by, ``told`` what the log
+    says of it.
+    """
+
+    operation: Operation
+    caller: Caller
+    named: tuple[str, ...]
+    asked: Request
+    target: str
+    headers: CIMultiDict[str]
+    body: bytes = field(repr=False)
+    idempotency: str | None
+    told: dict[str, Any]
+
+    @property
+    def writes(self) -> bool:
+        return self.operation.method != "GET"
+
+    @property
+    def batches(self) -> Sequence[str]:
+        """Those that it names, as the client spells them, where it is about batches."""
+        if not self.operation.path.startswith("/batches"):
+            return []
+        if self.named:
+            return self.named[:1]
+        if self.operation.name != "delete_batches":
+            return []
+        ids = (_object(self.body) or self.asked.body or {}).get("ids")
+        return [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An answer, and what is over as soon as the client of a write has it."""
+
+    carried: Carried
+    over: Undertaken | None = None
+
+
+class Sender:
+    def __init__(self, passing: Passing) -> None:
+        self._passing = passing
+
+    def has(self, environment: str) -> bool:
+        """Whether it is known where to."""
+        return self._passing.has(environment)
+
+    async def sent(self, came: Came) -> Carried:
+        """Sends it once; raises Unreachable, and for a write Unknown."""
+        with outgoing.told_legacy(came.caller.key.environment, came.operation) as told:
+            carried = await self._sent(came)
+            told.answered(carried.status)
+            return carried
+
+    async def _sent(self, came: Came) -> Carried:
+        caller, began = came.caller, asyncio.get_running_loop().time()
+        caller.calls += 1
+        spool = Spool()
+        sent_headers = came.headers.copy()
+        sent_headers.update(traces.headers())
+        try:
+            await spool.add(came.body)
+            passage = Passage(
+                caller.key.environment,
+                came.operation.method,
+                came.target,
+                sent_headers,
+                spool if spool.size else None,
+                write=came.writes,
+            )
+            async with self._passing.sent(passage) as passed:
+                headers = passed_headers.of_answer(passed.headers)
+                body = await _plain(await _whole(passed.parts()), headers)
+                status = passed.status
+        except Lost as lost:
+            raise _lost(came, str(lost)) from None
+        finally:
+            spool.close()
+            caller.seconds += asyncio.get_running_loop().time() - began
+        if 300 <= status < 400 and status != NOT_MODIFIED:
+            # To follow it would take the API key elsewhere, and the client would do no better.
+            raise _lost(came, f"status {status}, which leads elsewhere")
+        if came.writes and status in NO_ANSWER:
+            raise Unknown(f"status {status}")
+        return Carried(status, headers, body)
+
+
+class Writes:
+    """Those that go to the legacy service."""
+
+    def __init__(
+        self, sender: Sender, begun: Begun, journal: Journal, settling: Settling, kept: Kept
+    ) -> None:
+        self._sender = sender
+        self._begun = begun
+        self._journal = journal
+        self._settling = settling
+        self._looked_up = kept
+
+    async def answer(self, came: Came) -> Sent | None:
+        """Its answer, or that of its first try; None for the retry of what was translated first."""
+        one = self._journal.undertaking(
+            came.caller.key,
+            came.operation,
+            came.asked,
+            came.caller.request_id,
+            came.idempotency,
+        )
+        first = await self._first(one)
+        if first is None:
+            return await self._written(came, one)
+        if not first.operation.startswith(PASSED_ON):
+            return None
+        if first.answer is not None and first.state in (DONE, ANSWERED):
+            return Sent(_carried(first.answer), first)
+        raise Unknown("its first try went there, and what became of it is not known")
+
+    async def _written(self, came: Came, one: Undertaken) -> Sent:
+        course = self._journal.course(_passed_on(one), came.operation, came.asked)
+        came.caller.course, course.deserted = course, came.caller.is_gone
+        try:
+            call = _call(came, one)
+            # Before it leaves: also where nobody will know what became of it, they stay there.
+            await self._begun.mark(one.owner, came.batches)
+            await course.enter(call)
+            return Sent(await self._outcome(came, course, call), course.one)
+        except AlreadyBegun:
+            raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN) from None
+        finally:
+            if came.operation.path.startswith("/recipients"):
+                self._looked_up.forget(one.owner, came.asked.ids.get("id", ""))
+            self._journal.leave(course)
+
+    async def _outcome(self, came: Came, course: Course, call: Call) -> Carried:
+        try:
+            carried = await self._sender.sent(came)
+        except Unknown as unknown:
+            await _kept(course.leave(f"passed on to the legacy service: {unknown}"))
+            raise
+        except Unreachable as unreachable:
+            course.told(call, unreachable)
+            await _kept(course.close(UNDONE))
+            raise
+        await _kept(self._answered(came, course, call, carried))
+        return carried
+
+    async def _answered(self, came: Came, course: Course, call: Call, carried: Carried) -> None:
+        text = _text(carried)
+        if carried.status >= 400:
+            course.told(call, Refused(carried.status))
+            keeps = came.idempotency is not None and carried.status in (404, 406)
+            await course.close(ANSWERED, text if keeps else None)
+            return
+        made = _made(came, carried.body)
+        course.told(call, {"id": made} if made else {})
+        if came.operation.name == "create_batch":
+            if made is None:
+                log.error("begun_unseen", means="a batch was begun, and its id cannot be read")
+            await self._begun.mark(came.caller.key.owner, [made] if made else [])
+        # Before others can see that it is done: its client has it as good as got.
+        self._journal.delivering[course.one.id] = course
+        try:
+            await course.finish(text)
+        except BaseException:
+            self._journal.delivering.pop(course.one.id, None)
+            raise
+
+    # Retries
+
+    async def _first(self, one: Undertaken) -> Undertaken | None:
+        """Its first try; raises Invalid, and Unknown where another write is in the way."""
+        rows = await self._journal.rows.open_ones(one)
+        await self._settling.know_instances(rows)
+        for row in [*rows, *self._journal.not_begun(one)]:
+            if row.key_id == one.key_id and None not in (row.idempotency, one.idempotency):
+                if row.idempotency == one.idempotency and row.fingerprint != one.fingerprint:
+                    raise Invalid(OTHER_BODY)
+                if row.idempotency == one.idempotency:
+                    return row
+            elif self._is_try_of_the_same(row, one):
+                return row
+            if row.state in (RUNNING, UNSETTLED) and set(row.subjects) & set(one.subjects):
+                await self._settles(row)
+        return None
+
+    def _is_try_of_the_same(self, row: Undertaken, one: Undertaken) -> bool:
+        if (row.key_id, row.fingerprint) != (one.key_id, one.fingerprint):
+            return False
+        if not row.is_open or row.began_at < one.began_at - A_DAY:
+            return False
+        if row.id in self._journal.delivered:
+            return False
+        if not row.operation.startswith(PASSED_ON):
+            return True  # which of the two it is, those say who translate
+        # A twin whose client still waits is another request. Whether that of another process does
+        # is not known here, and to send it twice would be worse than to have it asked again.
+        is_elsewhere = self._settling.is_others(row)
+        waits = row.state == RUNNING and self._settling.is_played(row)
+        is_attended = (waits or row.id in self._journal.delivering) and not is_elsewhere
+        return self._journal.is_away(row) or not is_attended
+
+    async def _settles(self, row: Undertaken) -> None:
+        if not self._settling.is_played(row) and not await self._settling.settle(row):
+            raise Unknown("a write on it is of unknown outcome")
+
+
+def _object(data: bytes) -> dict[str, JSON]:
+    """A body's fields; none of one that is no JSON object."""
+    try:
+        body = wire.read(data)
+    except wire.Unreadable:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _made(came: Came, body: bytes) -> str | None:
+    """The id of what a create made."""
+    for name in ("batch", "payment", "recipient"):
+        if came.operation.name == f"create_{name}":
+            made = (_object(body).get(name) or {}).get("id")
+            return made if isinstance(made, str) else None
+    return None
+
+
+def _passed_on(one: Undertaken) -> Undertaken:
+    """By another name: nobody plays its flow."""
+    return replace(one, operation=f"{PASSED_ON}{one.operation}")
+
+
+def _call(came: Came, one: Undertaken) -> Call:
+    """The write as the journal has it; what it sends is the client's bytes."""
+    path = came.target.partition("?")[0].removeprefix("/v1").rstrip("/")
+    return Call(came.operation.method, path, settle=never_read, known_by=[one.fingerprint])
+
+
+def _text(carried: Carried) -> str:
+    """As ``once`` keeps answers: either may give what the other has kept."""
+    body = carried.body.decode("utf-8", "replace")
+    named = {name: carried.headers[name] for name in ("Content-Type",) if name in carried.headers}
+    return json.dumps([carried.status, body, named])
+
+
+def _carried(text: Text) -> Carried:
+    status, body, headers = json.loads(texts.plain(text))
+    given: CIMultiDict[str] = CIMultiDict(headers)
+    given.setdefault("Content-Type", "application/json; charset=utf-8")
+    return Carried(status, given, body.encode())
+
+
+async def _kept(keeping: Awaitable[None]) -> None:
+    """What cannot be written down now stays unsettled; the client gets its answer all the same."""
+    try:
+        await keeping
+    except StoreUnavailable as unavailable:
+        log.error("state", error=str(unavailable))
+
+
+async def _whole(parts: AsyncGenerator[bytes]) -> bytes:
+    """An answer to its end; raises Lost."""
+    whole = bytearray()
+    async with aclosing(parts):
+        async for part in parts:
+            whole += part
+            if len(whole) > ANSWER_BYTES:
+                raise Lost(f"an answer of more than {ANSWER_BYTES} bytes")
+    return bytes(whole)
+
+
+async def _plain(body: bytes, headers: CIMultiDict[str]) -> bytes:
+    """A body that came compressed though nobody asked for that: its ids are to be read here."""
+    try:
+        plain = await inflated(body, headers.get("Content-Encoding", ""), ANSWER_BYTES)
+    except (NotInflated, TooLarge):
+        return body
+    if plain is not body:  # else it is in an encoding of the client's own
+        headers.popall("Content-Encoding", None)
+    return plain
+
+
+def _lost(came: Came, why: str) -> Failure:
+    return Unknown(why) if came.writes else Unreachable(why)

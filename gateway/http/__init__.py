@@ -1,0 +1,1 @@
+"""HTTP as clients speak it: sockets, TLS, what is read of a request and how an answer is sent."""

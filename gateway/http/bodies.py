@@ -1,0 +1,103 @@
+"""An answer on its way out: what is short at once, and a long body a part at a time, so that it holds
+nobody up, and never copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import cache
+from http import HTTPStatus
+
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.helpers import rfc822_formatted_time
+from aiohttp.payload import Payload
+
+from gateway import large
+from gateway.http.heads import head
+
+PART = 256 * 1024
+
+
+class Whole(web.StreamResponse):
+    """An answer that is there: what aiohttp would write of it, in one go and for half of its price.
+
+    ``headers`` are those of this answer; what HTTP wants besides (length, date, connection) is put to
+    them. A header is never more than one: ValueError.
+    """
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        super().__init__(status=status)
+        self._data = body
+        self._fields = headers
+        self._is_last = False
+        self._is_sent = False
+
+    @property
+    def prepared(self) -> bool:
+        return self._is_sent
+
+    @property
+    def keep_alive(self) -> bool:
+        return not self._is_last
+
+    def force_close(self) -> None:
+        self._is_last = True
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        if self._is_sent:
+            return
+        self._is_last = self._is_last or not request.keep_alive
+        began = self._head(request)
+        writer, transport = request.writer, request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("its client has gone")
+        whole = began if request.method == "HEAD" else began + self._data
+        self._is_sent = True
+        writer.output_size += len(whole)
+        transport.write(whole)
+        await writer.drain()
+
+    async def write_eof(self, _data: bytes = b"") -> None:
+        """All of it has been written."""
+
+    def _head(self, request: web.BaseRequest) -> bytes:
+        version = request.version
+        more = {"Content-Length": str(len(self._data)), "Date": rfc822_formatted_time()}
+        if self._is_last is (version == HttpVersion11):
+            more["Connection"] = "close" if self._is_last else "keep-alive"
+        first = f"HTTP/{version[0]}.{version[1]} {self.status} {_phrase(self.status)}"
+        return head(first, self._fields, more)
+
+
+@cache
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+class Body(Payload):
+    """Bytes that are there already; more than one part waits for the other side to take them."""
+
+    _autoclose = True
+
+    def __init__(self, *parts: bytes) -> None:
+        super().__init__(parts, content_type="application/json")
+        self._size = sum(map(len, parts))
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._value).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        went, size = 0, sum(map(len, self._value))
+        for whole in self._value:
+            part = memoryview(whole)
+            for start in range(0, len(part), PART):
+                await writer.write(part[start : start + PART])
+                await asyncio.sleep(0)  # a client that takes all of it at once is not the only one
+                went += len(part[start : start + PART])
+                if size > PART:
+                    large.told("answers", went, size)

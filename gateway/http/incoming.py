@@ -1,0 +1,157 @@
+"""What is read of a client's HTTP request: its target, its query, its body, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+
+from gateway import large, wire
+from gateway.aside import aside_if
+from gateway.http.inflating import NotInflated, TooLarge, inflated
+from gateway.load import Stay
+from gateway.tokens import token
+from gateway.within import Within
+from mappings.errors import TOO_LARGE, ErrorAnswer
+from mappings.grammar import JSON, Invalid, Problem
+
+TOO_SLOW: web.RequestKey[bool] = web.RequestKey("too_slow", bool)
+"""Set where a body did not come in time: nobody waits for the rest of it."""
+
+DESERTED: web.RequestKey[Callable[[bool], None]] = web.RequestKey("deserted", None)
+"""What of a request is to be called when its connection ends before it is over, with whether the
+client has acknowledged all that was sent to it."""
+
+IS_LAST: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last", None)
+"""Whether an answer that is sent now is its connection's last, and has to say so."""
+
+BENEATH: web.RequestKey[asyncio.Transport] = web.RequestKey("beneath", asyncio.Transport)
+"""The plain connection under one that speaks TLS."""
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class Overlong(Exception):
+    """A body over the limit; the rest of it is not read."""
+
+    answer = ErrorAnswer(413, (TOO_LARGE,))
+
+
+def path_and_query(request: web.BaseRequest) -> tuple[str, str]:
+    """The request target as it was sent, nothing decoded; of an absolute one, what follows the host."""
+    target = request.raw_path
+    if target[:1] != "/":
+        target = re.sub(r"^https?://[^/?#]*", "", target, flags=re.IGNORECASE)
+    path, _, query = target.partition("#")[0].partition("?")
+    return path, query
+
+
+def parameters(query: str) -> dict[str, str]:
+    """The query parameters that say something; of one given twice, the first."""
+    if not query:
+        return {}
+    pairs = parse_qsl(query, keep_blank_values=False, errors="replace")
+    return {name: value for name, value in reversed(pairs) if value.strip()}
+
+
+def request_id(request: web.BaseRequest) -> str:
+    """The client's ``X-Request-Id``, or one made here; it is logged, so never one with its key in it."""
+    given = request.headers.get("X-Request-Id", "")
+    if not given:
+        return token()
+    keys = [key for line in request.headers.getall("X-API-Key", ()) if (key := line.strip())]
+    if any(key in given for key in keys) or not _REQUEST_ID.fullmatch(given):
+        return token()
+    return given
+
+
+def refuse_overlong(request: web.BaseRequest, most: int) -> None:
+    """Raises Overlong by the length that is declared, before any of it is read."""
+    if (request.content_length or 0) > most:
+        raise Overlong
+
+
+async def whole(request: web.BaseRequest, most: int, stay: Stay, pace: Pace) -> bytes:
+    """The body as it came, nothing decoded; Overlong, and Invalid where it is not whole.
+
+    Its bytes are held in ``stay``, which raises where there is no room for them.
+    """
+    body = io.BytesIO()
+    async for part in parts(request, most, stay, pace):
+        body.write(part)
+    return body.getvalue()
+
+
+async def json_of(body: bytes, encoding: str, most: int, stay: Stay) -> JSON:
+    """A body as values; raises Invalid where it is no JSON, Overlong where it is too large."""
+    try:
+        plain = await inflated(body, encoding, most, stay.hold)
+        return await aside_if(len(plain) > wire.LARGE, wire.read, plain, wire.LONG)
+    except wire.Unreadable as unreadable:
+        message = f"The body must be a JSON object: {unreadable}."
+        raise Invalid(Problem("invalid_field", message)) from None
+    except NotInflated:
+        raise Invalid(NOT_WHOLE) from None
+    except TooLarge:
+        raise Overlong from None
+
+
+NOT_WHOLE = Problem("invalid_field", "The body is not what its headers say, or was cut off.")
+NOT_IN_TIME = Problem("invalid_field", "The body did not arrive in time.")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a body has to come: something in every ``seconds``, and after the first of them
+    never less in all than ``bytes_per_second`` makes.
+    """
+
+    seconds: float
+    bytes_per_second: int
+
+    def patience(self, elapsed: float, size: int) -> float:
+        """Seconds that the next part may take; none or less where it is too late already."""
+        if not self.bytes_per_second:
+            return self.seconds
+        due = self.seconds + size / self.bytes_per_second
+        return min(self.seconds, due - elapsed)
+
+
+async def parts(
+    request: web.BaseRequest, most: int, stay: Stay, pace: Pace
+) -> AsyncIterator[bytes]:
+    """The body as it comes, nothing decoded; raises Overlong, and Invalid where it is not whole."""
+    held = request.content_length or 0
+    stay.hold(held)
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        # Only now: whoever has no key, or is over the limit, need not send the body.
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # so that the answer itself still counts as not begun
+    loop = asyncio.get_running_loop()
+    began, size = loop.time(), 0
+    while part := await _part(request, pace.patience(loop.time() - began, size)):
+        size += len(part)
+        if size > most:
+            raise Overlong
+        if size > held:
+            stay.hold(size - held)
+            held = size
+        if held > wire.LARGE:
+            large.told("comes", size, request.content_length or 0)
+        yield part
+
+
+async def _part(request: web.BaseRequest, seconds: float) -> bytes:
+    try:
+        with Within(seconds):
+            return await request.content.readany()
+    except TimeoutError:
+        request[TOO_SLOW] = True
+        raise Invalid(NOT_IN_TIME) from None
+    except (web.RequestPayloadError, ConnectionError):
+        raise Invalid(NOT_WHOLE) from None

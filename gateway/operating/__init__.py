@@ -1,0 +1,1 @@
+"""What operators do and see: stops, switches, writes of unknown outcome, cutovers, what is forgotten."""

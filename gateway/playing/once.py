@@ -1,0 +1,407 @@
+"""Each request that writes is carried out once, however often it is sent and whatever breaks.
+
+A request is held against those of its merchant that are still open (contract of the translation,
+"Writes whose outcome is unknown"):
+
+- the same request of the same key, first sent within a day and unanswered, is its first try: what
+  became of that is found out, and its answer given; only if nothing happened is it sent;
+- a write of unknown outcome on the same object is settled first;
+- an ``Idempotency-Key`` says which requests are one, for answered ones too.
+
+Nothing else is guessed: two identical requests that were both answered are two. Whether the client
+of one that another process carries out still waits is known there first: until it is known here as
+well, an identical one waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from gateway import texts
+from gateway.aside import aside, aside_if
+from gateway.http.answers import Said
+from gateway.playing.journal import Course, Journal
+from gateway.playing.player import Caller, Player
+from gateway.playing.settling import Settling
+from gateway.store import StoreUnavailable
+from gateway.store.undertakings import (
+    ANSWERED,
+    DONE,
+    PASSED_ON,
+    RUNNING,
+    UNDONE,
+    AlreadyBegun,
+    Overtaken,
+    Undertaken,
+)
+from gateway.texts import Text
+from mappings.grammar import (
+    Answer,
+    Failure,
+    Halted,
+    Invalid,
+    Operation,
+    Problem,
+    Request,
+    Unknown,
+)
+from mappings.unchanging import unchanging
+
+A_DAY = timedelta(hours=24)
+LOOKS_AGAIN = 0.2
+"""Seconds after which a request looks again at what it waits for."""
+_ASKS_AGAIN = 2
+_LONGEST_KEY = 255
+
+OTHER_BODY = Problem(
+    "invalid_field", "This Idempotency-Key was used with another request.", "Idempotency-Key"
+)
+ODD_KEY = Problem(
+    "invalid_field",
+    f"An Idempotency-Key is 1 to {_LONGEST_KEY} visible characters, and given once.",
+    "Idempotency-Key",
+)
+
+Say = Callable[[Answer], Awaitable[Said]]
+Refuse = Callable[[Failure], Awaitable[Said]]
+Told = tuple[Said, Undertaken | None]
+"""What a client is told, and what is over as soon as it has that."""
+
+log = structlog.get_logger()
+
+
+@unchanging(frozen=True, slots=True)
+class Wanted:
+    """A request that writes, as its client sent it."""
+
+    operation: Operation
+    asked: Request
+    caller: Caller
+    idempotency: str | None = None
+    problems: Sequence[Problem] = ()
+
+
+def idempotency_key(given: Sequence[str]) -> str | None:
+    """The ``Idempotency-Key`` of a request; raises Invalid for one that cannot be compared."""
+    if not given:
+        return None
+    key = given[0].strip()
+    if (
+        len(given) > 1
+        or not 0 < len(key) <= _LONGEST_KEY
+        or not (key.isascii() and key.isprintable())
+    ):
+        raise Invalid(ODD_KEY)
+    return key
+
+
+@dataclass(slots=True)
+class _Visit:
+    """What one request has found out about the others so far."""
+
+    until: float
+    """When it waits no longer."""
+    first: Undertaken | None = None
+    """The undertaking that it is a retry of."""
+    course: Course | None = None
+    """That, while it was played here."""
+
+
+class Once:
+    def __init__(
+        self, journal: Journal, player: Player, settling: Settling, patience: float
+    ) -> None:
+        self._journal = journal
+        self._player = player
+        self._settling = settling
+        self._patience = patience
+        self._said: WeakKeyDictionary[Course, Said] = WeakKeyDictionary()
+
+    async def answer(self, wanted: Wanted, say: Say, refuse: Refuse) -> Told:
+        """What its client is told, and what is over as soon as the client has it.
+
+        That is being delivered until ``undelivered`` is called.
+        """
+        visit = _Visit(self._journal.monotonic() + self._patience)
+        try:
+            while True:
+                course = await self._course(wanted, visit)
+                if not isinstance(course, Course):
+                    return course
+                try:
+                    said = await self._played(course, wanted, say, refuse)
+                except StoreUnavailable as unavailable:
+                    if not course.writes:
+                        raise
+                    log.error("state", error=str(unavailable))
+                    raise Unknown("the state cannot be used") from None
+                finally:
+                    self._journal.leave(course)
+                if said is not None:
+                    return said, course.one if course.begun else None
+                visit.first = course.one
+        except Overtaken:
+            raise Unknown("another process goes on with it") from None
+
+    async def _played(
+        self, course: Course, wanted: Wanted, say: Say, refuse: Refuse
+    ) -> Said | None:
+        """What its client is told; None where nothing is left of a first try."""
+        name = self._journal.name(wanted.idempotency)
+        wanted.caller.course, is_named = course, (name or course.one.idempotency) is not None
+        course.deserted = course.deserted or wanted.caller.is_gone
+        try:
+            flow = wanted.operation.flow(course.request)
+            answer = await self._player.play(flow, wanted.caller, wanted.problems, course)
+        except Unknown as unknown:
+            await self._leave(course, unknown)
+            raise
+        except Failure as failure:
+            if course.is_unread(failure) and (course.has_happened or course.resumed):
+                unread = Unknown("it happened, and what follows could not be read")
+                await self._leave(course, unread)
+                raise unread from None
+            if course.resumed:
+                await course.close(UNDONE)
+                return None
+            said = await refuse(failure)
+            # What failed here, or was too much, need not be so the next time; nothing of it is left.
+            lasts = said.status in (404, 406) and not isinstance(failure, Halted)
+            kept = await aside_if(said.is_long, _text, said) if is_named and lasts else None
+            await course.close(ANSWERED if lasts else UNDONE, kept)
+            return said
+        said = self._said[course] = await say(answer)
+        # Before others can see that it is done: its client has it as good as got.
+        self._journal.delivering[course.one.id] = course
+        try:
+            is_read = wanted.operation.method == "GET"
+            # A long one is made again of what its steps were given, unless it may be asked for later.
+            is_kept = not is_read and (is_named or not said.is_long)
+            kept = await aside_if(said.is_long, _text, said) if is_kept else None
+            await course.finish(kept, name)
+        except BaseException:
+            self.undelivered(course.one)
+            raise
+        return said
+
+    async def _leave(self, course: Course, unknown: Unknown) -> None:
+        try:
+            await course.leave(str(unknown))
+        except StoreUnavailable as unavailable:
+            # It stays as one that is running, and nobody is at it: that is settled as well.
+            log.error("state", error=str(unavailable))
+
+    def delivered(self, one: Undertaken) -> None:
+        """The client has the answer: the same request again is another one."""
+        self._journal.deliver(one)
+
+    def undelivered(self, one: Undertaken) -> None:
+        """Its answer is on the way no more; the same request again is a retry, unless it came."""
+        self._journal.delivering.pop(one.id, None)
+
+    async def deserted(self, course: Course) -> None:
+        """The client went away before it had the answer."""
+        await self._journal.desert(course)
+
+    # Which course
+
+    async def _course(self, wanted: Wanted, visit: _Visit) -> Course | Told:
+        """The course to play, a new one or that of the first try; or what that one's client got."""
+        caller = wanted.caller
+        undertaking = partial(
+            self._journal.undertaking,
+            caller.key,
+            wanted.operation,
+            wanted.asked,
+            caller.request_id,
+            wanted.idempotency,
+        )
+        one = await aside(undertaking) if caller.is_long else undertaking()
+        while True:
+            rows = await self._rows(one)
+            first = next((row for row in rows if self._is_same(row, one, wanted, visit)), None)
+            if first is None:
+                if twin := next((row for row in rows if self._may_be_same(row, one, wanted)), None):
+                    await self._waits_for(twin, visit)
+                    continue
+                if told := await self._ended(visit):
+                    return told
+                if not await self._settles(one, rows, visit) and (
+                    course := await self._new(one, wanted, visit)
+                ):
+                    return course
+                continue
+            if first.fingerprint != one.fingerprint:
+                raise Invalid(OTHER_BODY)
+            if said := _kept_of(first):
+                return said, first
+            visit.first = first
+            if not self._settling.is_played(first) and (
+                course := await self._settling.take(first, wanted.operation)
+            ):
+                return course
+            if told := await self._waits_for(first, visit):
+                return told
+
+    async def _rows(self, one: Undertaken) -> list[Undertaken]:
+        """What it has to mind, what nobody is at first."""
+        nobodys: set[str] = set()
+        while True:
+            rows = await self._journal.rows.open_ones(one)
+            await self._settling.know_instances(rows)
+            own = filter(self._settling.is_own, rows)
+            left = {row.id for row in own if not self._journal.is_known(row)}
+            if left <= nobodys:
+                break
+            # What was read may have been over by the time that it came: it is looked at once more.
+            nobodys = left
+        return sorted(rows, key=self._settling.is_played) + self._journal.not_begun(one)
+
+    async def _new(self, one: Undertaken, wanted: Wanted, visit: _Visit) -> Course | None:
+        _refuse_deserted(wanted)
+        course = self._journal.course(one, wanted.operation, wanted.asked)
+        # Where a first try came to nothing, this is the second: others join it.
+        course.deserted = visit.first is not None
+        try:
+            # With others on the same state it is written down at once: they are to see it as well.
+            if wanted.idempotency or self._settling.has_others:
+                await self._begin(course, wanted)
+        except BaseException as error:
+            self._journal.leave(course)
+            if isinstance(error, AlreadyBegun):
+                return None
+            raise
+        return course
+
+    async def _begin(self, course: Course, wanted: Wanted) -> None:
+        try:
+            await course.begin()
+        except StoreUnavailable:
+            # It may be written down all the same: then it is not the first try of anything.
+            self._journal.unbegun[course.one.id] = False
+            raise
+        try:
+            # Another instance may have been asked again before it could see this.
+            _refuse_deserted(wanted)
+        except Unknown:
+            await course.close(UNDONE)
+            raise
+
+    async def _waits_for(self, first: Undertaken, visit: _Visit) -> Told | None:
+        """Waits a little for a first try to end; what its client was told, where that is this one's."""
+        if self._journal.monotonic() > visit.until:
+            raise Unknown("its first try is still under way", retry_after=_ASKS_AGAIN)
+        if course := self._journal.under_way.get(first.id):
+            visit.course = course
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOKS_AGAIN):
+                await (course.ended.wait() if course else asyncio.sleep(LOOKS_AGAIN))
+        return self._said_of(course) if course else None
+
+    def _said_of(self, course: Course) -> Told | None:
+        """What another request was told, which was a try of the same."""
+        said = self._said.get(course)
+        return (said, course.one) if said is not None and course.ended.is_set() else None
+
+    async def _ended(self, visit: _Visit) -> Told | None:
+        """What became of the first try that this was seen to be a retry of, and is open no more."""
+        if visit.first is None:
+            return None
+        if visit.course and (told := self._said_of(visit.course)):
+            return told
+        row = await self._journal.rows.read(visit.first.id)
+        if row is not None and row.state in (DONE, ANSWERED):
+            raise Unknown("the same request, sent at the same time, was answered")
+        return None
+
+    async def _settles(self, one: Undertaken, rows: list[Undertaken], visit: _Visit) -> bool:
+        """Settles what is of unknown outcome on its objects; False where there was nothing."""
+        for row in rows:
+            if row.state == DONE or not set(row.subjects) & set(one.subjects):
+                continue
+            if not self._settling.is_played(row):
+                if not await self._settling.settle(row):
+                    wait = self._settling.seconds_until_sure(row)
+                    raise Unknown("a write on it is of unknown outcome", retry_after=wait)
+                return True
+            if row.state != RUNNING or row.turn or self._is_resumed(row):
+                await self._waits_for(row, _Visit(visit.until))
+                return True
+        return False
+
+    def _is_resumed(self, row: Undertaken) -> bool:
+        course = self._journal.under_way.get(row.id)
+        return course is not None and course.resumed
+
+    def _is_same(self, row: Undertaken, one: Undertaken, wanted: Wanted, visit: _Visit) -> bool:
+        """Whether it is known to be a try of the same request."""
+        if self._is_named(row, one):
+            return True
+        if not self._is_alike(row, one, wanted):
+            return False
+        if self._journal.is_away(row) or (visit.first and visit.first.id == row.id):
+            return True
+        # A twin whose first client still waits is another request; one whose client has gone, or
+        # got no answer, is not.
+        if row.id in self._journal.delivering or self._may_be_same(row, one, wanted):
+            return False
+        return row.turn > 0 or self._is_resumed(row) or not self._settling.is_played(row)
+
+    def _may_be_same(self, row: Undertaken, one: Undertaken, wanted: Wanted) -> bool:
+        """Whether another process is about to say if its client has gone, or has the answer.
+
+        Nobody waits for one that was taken over: whoever settles it has no client to say that of.
+        """
+        is_first = row.state in (DONE, RUNNING) and not row.turn
+        is_told = row.deserted or not self._settling.is_others(row)
+        return is_first and not is_told and self._is_alike(row, one, wanted)
+
+    def _is_named(self, row: Undertaken, one: Undertaken) -> bool:
+        """Whether the client says that it is the same."""
+        name = one.idempotency
+        return name is not None and (row.key_id, row.idempotency) == (one.key_id, name)
+
+    def _is_alike(self, row: Undertaken, one: Undertaken, wanted: Wanted) -> bool:
+        """Whether it is the same but for what became of it, as far as its client says."""
+        return (
+            wanted.operation.method != "GET"
+            and (row.key_id, row.fingerprint) == (one.key_id, one.fingerprint)
+            and None in (row.idempotency, one.idempotency)
+            and row.began_at >= one.began_at - A_DAY
+            and row.is_open
+            and row.id not in self._journal.delivered
+            and row.id not in self._journal.unbegun
+        )
+
+
+def _refuse_deserted(wanted: Wanted) -> None:
+    """Nothing is begun for a client that has gone: it may have asked again, and been answered."""
+    if wanted.caller.is_gone:
+        raise Unknown("its client went away before anything of it was begun")
+
+
+def _kept_of(first: Undertaken) -> Said | None:
+    """What its client was told, where that is kept; raises Unknown where it cannot be played here."""
+    if first.answer is not None and first.state in (DONE, ANSWERED):
+        return _said(first.answer)
+    if first.operation.startswith(PASSED_ON):
+        raise Unknown("its first try went to the legacy service")
+    return None
+
+
+def _text(said: Said) -> Text:
+    return texts.kept(json.dumps([said.status, said.data.decode(), dict(said.headers)]))
+
+
+def _said(text: Text) -> Said:
+    status, body, headers = json.loads(texts.plain(text))
+    return Said(status, {}, headers, written=[body.encode()])

@@ -1,0 +1,493 @@
+"""The player: performs what a flow yields, and nothing else does.
+
+It spells the vocabulary's words both ways, turns what the service answers into an answer or one
+of the four errors, and hands each back to the flow at its ``yield``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+import structlog
+
+from gateway import large, wire
+from gateway.aside import aside, aside_if
+from gateway.folded import Folded
+from gateway.keys import Key
+from gateway.playing.journal import Course
+from gateway.playing.kept import Kept
+from gateway.playing.listing import Listing
+from gateway.playing.settler import Settler
+from gateway.store.ledger import Ledger, Owner
+from gateway.store.undertakings import Write
+from gateway.targets import recipient_in
+from gateway.upstream import outgoing
+from gateway.upstream.call_targets import Targets
+from gateway.upstream.client import NO_ANSWER, Reply, Upstream
+from gateway.upstream.inferred import InferredOperations
+from mappings import errors
+from mappings.current import Endpoint, endpoint_of
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Await,
+    Call,
+    CannotTell,
+    Conflict,
+    DidNot,
+    Failure,
+    Find,
+    Flow,
+    Halted,
+    Happened,
+    Invalid,
+    NoSuchOperation,
+    Problem,
+    Recall,
+    Record,
+    Refused,
+    Sending,
+    Settle,
+    Step,
+    Together,
+    Unknown,
+    Unreachable,
+    Unread,
+    Verdict,
+    Vocabulary,
+)
+from mappings.spelling import of_current
+
+SIDE_BY_SIDE = 8
+"""How many reads of one request are under way at a time."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+"""Seconds between two looks at the ledger, for what another request, or process, is doing."""
+
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Caller:
+    """Whose request is being played, and what it has cost so far."""
+
+    key: Key
+    request_id: str
+    calls: int = 0
+    seconds: float = 0.0
+    course: Course | None = None
+    is_gone: bool = False
+    is_long: bool = False
+    """Whether it sends, or was given, more than may be worked on while others wait."""
+    sends: Callable[[Call, Course | None], Awaitable[JSON]] | None = None
+    """What sends its writes, where its client has signed them itself."""
+    stamped: datetime | None = None
+    """When it says that it has."""
+    _places: asyncio.Semaphore | None = None
+
+    @property
+    def places(self) -> asyncio.Semaphore:
+        """What its reads side by side hold, each one; most requests make none."""
+        if self._places is None:
+            self._places = asyncio.Semaphore(SIDE_BY_SIDE)
+        return self._places
+
+
+class Player:
+    def __init__(
+        self,
+        upstream: Upstream,
+        ledger: Ledger,
+        vocabulary: Vocabulary,
+        inferred: InferredOperations,
+        *,
+        kept: Kept,
+        settler: Settler,
+        listing: Listing | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._ledger = ledger
+        self._spelling = of_current(vocabulary)
+        self._targets = Targets(vocabulary)
+        self._inferred = inferred
+        self._settler = settler
+        self._listing = listing or Listing()
+        self._kept = kept
+
+    async def play(
+        self,
+        flow: Flow,
+        caller: Caller | None,
+        problems: Sequence[Problem] = (),
+        course: Course | None = None,
+    ) -> Answer:
+        """Plays a flow to its answer; raises the failure that it did not deal with.
+
+        Nothing is written while there are ``problems`` with what the client sent: a flow that has
+        more to say about it says so before its first write. A flow that may write has a course.
+
+        Of Unknown the flow is not told: what may have happened is found out, not undone. It is
+        played again, up to that write, as soon as its outcome is to be found out.
+        """
+        answer: Answer | None
+        if caller and course and course.is_long:
+            caller.is_long = True
+        is_long = caller is not None and caller.is_long
+        step, answer = await aside(_advance, flow) if is_long else _advance(flow)
+        while step is not None:
+            if problems and isinstance(step, Call) and not step.reads:
+                raise Invalid(*problems)
+            if caller is None:
+                raise TypeError("an operation without a key can ask the service nothing")
+            try:
+                given = await self._played(step, caller, course)
+                if course is not None or not isinstance(step, Call):
+                    # What the ledger or the journal has; of a call its answer's length has said so.
+                    caller.is_long = caller.is_long or wire.has_rows(given)
+            except Unknown:
+                raise
+            except Failure as failure:
+                step, answer = await aside_if(caller.is_long, _thrown, flow, failure)
+            else:
+                is_long = caller.is_long
+                step, answer = (
+                    await aside(_advance, flow, given) if is_long else _advance(flow, given)
+                )
+        if answer is None or problems:
+            raise Invalid(*problems)
+        return answer
+
+    async def _played(self, step: Step, caller: Caller, course: Course | None) -> Any:
+        """Performs a step, or gives what it was given when it was first played."""
+        if course is None:
+            if isinstance(step, Call) and not step.reads:
+                raise TypeError("a write has to be entered in the journal")
+            return await self._perform(step, caller)
+        if course.replays:
+            outcome = await aside_if(caller.is_long, course.replayed, step)
+            if isinstance(outcome, Failure):
+                raise outcome
+            return outcome
+        if isinstance(step, Call) and not step.reads:
+            return await self._write(step, caller, course)
+        if isinstance(step, Record):
+            return await course.record(step)
+        await course.catch_up()
+        return await self._read(step, caller, course)
+
+    async def _read(self, step: Step, caller: Caller, course: Course) -> Any:
+        try:
+            given = await self._perform(step, caller)
+        except Failure as failure:
+            if course.resumed and _may_pass(failure):
+                # No reason to undo what happened before: it is tried again later.
+                raise Unknown("the service cannot be read") from None
+            course.note(step, failure)
+            course.unread += [failure] if _may_pass(failure) else []
+            raise
+        course.note(step, given)
+        if isinstance(step, Together):
+            course.unread += [one for one in given if isinstance(one, Failure) and _may_pass(one)]
+        return given
+
+    # Writes
+
+    async def _write(self, call: Call, caller: Caller, course: Course) -> JSON:
+        """Sends a write once: it is in the journal before it leaves."""
+        if course.entered is not None:
+            return await self._settled(call, course.entered, caller, course)
+        environment = caller.key.environment
+        if not _may_go_on(call, course):
+            failure: Failure = Unreachable("not sent: its client does not wait any more")
+        elif call.witness is not None and (name := self._inferred.lacks(call, environment)):
+            failure = NoSuchOperation(name)
+        else:
+            return await self._sent(call, caller, course)
+        course.note(call, failure)
+        raise failure
+
+    async def _sent(self, call: Call, caller: Caller, course: Course) -> JSON:
+        try:
+            await course.enter(call, caller.stamped)
+        except Halted as halted:
+            # What the flow took for it in the ledger, it gives back.
+            course.note(call, halted)
+            raise
+        try:
+            return await self._outcome(call, caller, course)
+        except Unknown as unknown:
+            self._settler.left(course, unknown.age)
+            raise
+
+    async def _outcome(self, call: Call, caller: Caller, course: Course) -> JSON:
+        try:
+            given = await self._any_call(call, caller)
+        except Unknown:
+            raise
+        except Refused as refused:
+            verdict = await self._seen_all_the_same(call, refused, caller, course)
+            if verdict is None:
+                course.told(call, refused)
+                raise
+            await course.found(call, verdict)
+            return verdict.body
+        except Failure as failure:
+            course.told(call, failure)
+            raise
+        course.told(call, given)
+        return given
+
+    async def _seen_all_the_same(
+        self, call: Call, refused: Refused, caller: Caller, course: Course
+    ) -> Happened | None:
+        """What a service did that told of an error of its own: it may have failed afterwards.
+
+        Raises Unknown where that cannot be seen now. Where it never can be, its word is taken.
+        """
+        if refused.status < 500 or call.settle is None or course.entered is None:
+            return None
+        sending = await self._settler.sending(course, course.entered)
+        verdict = await self._verdict(call.settle(sending), caller)
+        if isinstance(verdict, CannotTell) and not (verdict.lasts and _is_its_word(refused)):
+            raise Unknown(f"it failed with status {refused.status}, and {verdict.why}")
+        return verdict if isinstance(verdict, Happened) else None
+
+    async def _settled(self, call: Call, write: Write, caller: Caller, course: Course) -> JSON:
+        """The outcome of a write that was entered before; Unknown where it cannot be told."""
+
+        async def read(settle: Settle, sending: Sending) -> Verdict:
+            return await self._verdict(settle(sending), caller)
+
+        verdict = await self._settler.find_out(call, write, course, read)
+        if isinstance(verdict, DidNot) and course.has_happened and _may_go_on(call, course):
+            # A part of what the client asked for is done: the rest is, rather than undo that.
+            return await self._sent(call, caller, course)
+        await course.found(call, verdict)
+        if isinstance(verdict, Happened):
+            return verdict.body
+        raise Unreachable("it was sent, and did not happen")
+
+    async def _verdict(self, reading: Generator[Step, Any, Verdict], caller: Caller) -> Verdict:
+        """What reading the service says; a service that cannot be read says nothing."""
+        verdict: Verdict
+        try:
+            step, verdict = await aside_if(caller.is_long, _advance, reading)
+            while step is not None:
+                if isinstance(step, Record) or (isinstance(step, Call) and not step.reads):
+                    raise TypeError("to find out is to read")
+                try:
+                    given = await self._perform(step, caller)
+                except Failure as failure:
+                    step, verdict = await aside_if(caller.is_long, _thrown, reading, failure)
+                else:
+                    step, verdict = await aside_if(caller.is_long, _advance, reading, given)
+        except Failure as failure:
+            why = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
+            return Unread(f"the service could not be read ({why or type(failure).__name__})")
+        return verdict
+
+    async def _perform(self, step: Step, caller: Caller) -> Any:
+        owner = caller.key.owner
+        match step:
+            case Call():
+                return await self._any_call(step, caller)
+            case Together(calls):
+                return await self.together(calls, caller)
+            case Find():
+                return await self._listing.find(step, lambda one: self.call(one, caller), owner)
+            case Recall("legacy id"):
+                return await self._ledger.legacy_ids(owner)
+            case Recall(kind, str() as id_):
+                return await self._ledger.recall(owner, kind, id_)
+            case Recall(kind, None, ids):
+                return await self._ledger.recall_all(owner, kind, ids)
+            case Record():
+                return await self._ledger.record_all(owner, [step])
+            case Await():
+                return await self._awaited(step, owner)
+
+    async def _awaited(self, step: Await, owner: Owner) -> Mapping[str, JSON]:
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
+        over = loop.time() + self._upstream.timeout_seconds
+        while not step.until(facts := await self._ledger.recall(owner, step.kind, step.id)):
+            if loop.time() >= over:
+                raise Conflict(step.kind)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+        return facts
+
+    async def together(self, calls: Sequence[Call], caller: Caller) -> list[Any]:
+        """Reads, side by side; what failed stands in its place."""
+
+        async def one(call: Call) -> Any:
+            if not call.reads:
+                raise TypeError("only reads are made together: of a write the order matters")
+            async with caller.places:
+                try:
+                    return await self._any_call(call, caller)
+                except Failure as failure:
+                    return failure
+
+        return await asyncio.gather(*map(one, calls))
+
+    async def _any_call(self, call: Call, caller: Caller) -> JSON:
+        if call.witness is not None:
+            make = partial(self.call, caller=caller)
+            return await self._inferred.call(call, caller.key.environment, make)
+        owner = caller.key.owner
+        if call.keeps and (kept := self._kept.get(owner, call)) is not None:
+            return kept
+        asked_at = self._kept.count(owner)
+        try:
+            body = await self.call(call, caller)
+        finally:
+            if not call.reads and call.path.startswith("/recipients"):
+                self._kept.forget(owner, recipient_in(call.path))
+        if call.keeps:
+            self._kept.put(owner, call, body, asked_at)
+        return body
+
+    async def call(self, call: Call, caller: Caller) -> JSON:
+        """The body of a 2xx answer; raises Refused, Unreachable or Unknown."""
+        if caller.sends is not None and not call.reads:
+            return await caller.sends(call, caller.course)
+        endpoint = endpoint_of(call.method, call.path)
+        reply = await self._send(call, endpoint, caller)
+        is_long = len(reply.body) > wire.LARGE
+        caller.is_long = caller.is_long or is_long
+        _tell(caller, "answered", call, reply.body)
+        body = await aside(_readable, reply.body) if is_long else _readable(reply.body)
+        if reply.status == 204 and call.method == "DELETE":
+            body = {}  # the legacy document, section 4.3, has deletes answered so as well
+        if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
+            return self._spelling.inward(endpoint.gives, body)
+        if 200 <= reply.status < 300 and not (body and body.get("errors")):
+            raise Unreachable("unreadable") if call.reads else Unknown("unreadable")
+        if not call.reads and reply.status in NO_ANSWER:
+            raise Unknown(f"status {reply.status}")
+        raise await aside_if(caller.is_long, self._refused, call, endpoint, reply, body or {})
+
+    async def _send(self, call: Call, endpoint: Endpoint, caller: Caller) -> Reply:
+        body: bytes | Folded | None = None
+        if call.body is not None:
+            own = self._spelling.outward(endpoint.takes, call.body)
+            if not caller.is_long:
+                body = wire.write(own)
+            elif wire.has_rows(own):
+                body = await aside(wire.fold, own)
+            else:
+                body = await aside(wire.write, own)
+            _tell(caller, "sends", call, body)
+        began = asyncio.get_running_loop().time()
+        caller.calls += 1
+        with outgoing.told(caller.key.environment, call.method, endpoint.path) as told:
+            try:
+                reply = await self._upstream.send(
+                    caller.key.environment,
+                    caller.key.pair,
+                    call.method,
+                    self._targets.of(call, endpoint),
+                    body,
+                    request_id=caller.request_id,
+                    write=not call.reads,
+                    turn=None if call.reads else caller.course,
+                )
+            finally:
+                caller.seconds += asyncio.get_running_loop().time() - began
+            told.answered(reply.status)
+        return reply
+
+    def _refused(
+        self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
+    ) -> Refused:
+        problems = [problem for one in _entries(body) if (problem := _problem(one))]
+        status = reply.status
+        if status < 400:
+            # A 2xx that says no is what its codes say; a 3xx is no answer of the service.
+            status = errors.status_told(problems) if status < 300 else 502
+        return Refused(
+            status,
+            problems,
+            sent_as=self._sent_as(call, endpoint, problems),
+            retry_after=reply.headers.get("Retry-After"),
+        )
+
+    def _sent_as(
+        self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
+    ) -> dict[str, str]:
+        """The names as this service spells them: refusals use its own words for fields."""
+        names = errors.mentioned(call.sent_as, problems)
+        return {
+            self._spelling.field(endpoint.takes, name): field_ for name, field_ in names.items()
+        }
+
+
+def _tell(
+    caller: Caller, step: Literal["sends", "answered"], call: Call, body: bytes | Folded
+) -> None:
+    """Of what takes long, how far it is; the many short reads of a large request are not told."""
+    if caller.is_long and (not call.reads or len(body) > wire.LARGE):
+        called = f"{call.method} {endpoint_of(call.method, call.path).path}"
+        log.info("large", request_id=caller.request_id, step=step, call=called, bytes=len(body))
+        large.told(step, len(body) if step == "answered" else 0, len(body))
+
+
+def _advance(flow: Generator[Step, Any, Any], given: Any = None) -> tuple[Step | None, Any]:
+    try:
+        return flow.send(given), None
+    except StopIteration as stop:
+        return None, stop.value
+
+
+def _thrown(flow: Generator[Step, Any, Any], failure: Failure) -> tuple[Step | None, Any]:
+    try:
+        return flow.throw(failure), None
+    except StopIteration as stop:
+        return None, stop.value
+
+
+def _readable(data: bytes | Folded) -> dict[str, JSON] | None:
+    try:
+        body = wire.read(data, wire.LONG)
+    except wire.Unreadable:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _may_go_on(call: Call, course: Course) -> bool:
+    """Whether a write may be sent: what was cut off is carried on without its client, never begun."""
+    return course.attended or not (call.prompt or not course.writes)
+
+
+def _is_its_word(refused: Refused) -> bool:
+    """Whether the service itself said so, or somebody before it that there is no service."""
+    return bool(refused.problems) or refused.status == 503
+
+
+def _may_pass(failure: Failure) -> bool:
+    """Whether a read that failed so may be answered later."""
+    if isinstance(failure, Refused):
+        return failure.status >= 500 or failure.status == 429
+    return isinstance(failure, Unreachable)
+
+
+def _entries(body: Mapping[str, JSON]) -> list[JSON]:
+    errors = body.get("errors")
+    return errors if isinstance(errors, list) else []
+
+
+def _problem(entry: JSON) -> Problem | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("code"), str):
+        return None
+    message, named = entry.get("message"), entry.get("field")
+    return Problem(
+        entry["code"],
+        message if isinstance(message, str) else "",
+        named if isinstance(named, str) else None,
+    )

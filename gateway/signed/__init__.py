@@ -1,0 +1,1 @@
+"""The signed face: requests of the current interface itself."""

@@ -1,0 +1,167 @@
+"""What the ledger and the journal have to say of a signed write, before it leaves and after.
+
+Signed writes on batches take the same transitions as legacy ones. A batch that was abandoned (its
+legacy clients go on with another in its place) is not changed and not started by anybody. A start
+is an undertaking like any other: entered before it leaves, and settled where no answer came. An
+operator's freeze keeps all of them from leaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Generic, Protocol, TypeVar
+
+from gateway.http.answers import Said
+from gateway.keys import Key
+from gateway.playing.once import Once, Wanted
+from gateway.playing.player import Caller
+from gateway.signing import Pair
+from gateway.store import Ledger, Owner
+from gateway.store.undertakings import Undertakings
+from gateway.targets import names_in
+from gateway.upstream.attempt import Turn
+from gateway.upstream.client import NO_ANSWER
+from mappings import errors
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Call,
+    Failure,
+    Halted,
+    Invalid,
+    Refused,
+    Request,
+    Unknown,
+)
+from mappings.starts import START
+
+_START = "start-processing"
+
+
+class WrongStatus(Exception):
+    """The ledger knows that this batch may not be changed so, now or ever; nothing was sent."""
+
+
+class HasStatus(Protocol):
+    """An answer whose head is there."""
+
+    @property
+    def status(self) -> int: ...
+
+
+Its = TypeVar("Its", bound=HasStatus)
+
+Send = Callable[[Turn | None], Awaitable[Its]]
+"""Sends the write as its client signed it, as long as the turn is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A signed write that is about to leave; ``owner`` and ``pair`` are None where its key is not
+    held here. ``stamp`` is its client's, in seconds since 1970.
+    """
+
+    owner: Owner | None
+    pair: Pair | None
+    environment: str
+    target: str
+    stamp: int
+    request_id: str
+
+
+class Transitions:
+    def __init__(
+        self, ledger: Ledger, rows: Undertakings, once: Once, now: Callable[[], datetime]
+    ) -> None:
+        self._ledger = ledger
+        self._rows = rows
+        self._once = once
+        self._now = now
+
+    async def send(self, written: Written, send: Send[Its]) -> Its:
+        """The service's answer.
+
+        Raises WrongStatus, StoreUnavailable, and the Failure that kept it from leaving or from
+        being answered.
+        """
+        if await self._rows.is_frozen(written.owner or Owner("", written.environment)):
+            raise Halted(errors.FROZEN)
+        batch, action = _on_batch(written.target)
+        if batch is None:
+            return await send(None)
+        if written.owner is None or written.pair is None:
+            if await self._ledger.is_anyones(written.environment, "alias", batch, "abandoned"):
+                raise WrongStatus
+            return await send(None)
+        alias = await self._ledger.recall(written.owner, "alias", batch)
+        if alias.get("abandoned"):
+            raise WrongStatus
+        if action != _START:
+            return await send(None)
+        first = str(alias.get("id") or batch)
+        asked = Request(self._now(), written.request_id, {"id": batch, "batch": first})
+        key = _key(written.owner, written.pair)
+        return await Start(Wanted(START, asked, Caller(key, written.request_id)), send).made(
+            self._once, written.stamp
+        )
+
+
+def _on_batch(target: str) -> tuple[str | None, str]:
+    """The batch that a write is on, and what it is to do with it."""
+    names = names_in(target)
+    if len(names) < 2 or names[0].lower() not in ("batches", "batch"):
+        return None, ""
+    return names[1], "/".join(names[2:]).lower()
+
+
+def _key(owner: Owner, pair: Pair) -> Key:
+    """What stands for an API key in the journal."""
+    return Key(f"signed {owner.merchant}", "signed", "", *owner, pair, None, ())
+
+
+class Start(Generic[Its]):
+    """A start that its client signed, made as any other: entered, sent once, and settled."""
+
+    def __init__(self, wanted: Wanted, send: Send[Its]) -> None:
+        self._wanted = wanted
+        self._send = send
+        self._passed: Its | None = None
+        self._failure: Failure | None = None
+
+    async def made(self, once: Once, stamp: int) -> Its:
+        caller = self._wanted.caller
+        caller.sends, caller.stamped = self._sent, datetime.fromtimestamp(stamp, UTC)
+        try:
+            _, one = await once.answer(self._wanted, self._say, self._refuse)
+        except Failure as failure:
+            # The service's own words go first: what is open is the journal's to find out.
+            if self._passed is None:
+                raise self._of_the_face(failure) from None
+        else:
+            if one is not None:
+                once.delivered(one)
+        if self._passed is None:
+            # Without a failure it is a retry of one that happened.
+            raise self._of_the_face(self._failure)
+        return self._passed
+
+    async def _sent(self, _call: Call, turn: Turn | None) -> JSON:
+        """In the place of the player's own sending."""
+        passed = self._passed = await self._send(turn)
+        if 200 <= passed.status < 300:
+            return {}
+        if passed.status < 400 or passed.status in NO_ANSWER:
+            raise Unknown(f"status {passed.status}")
+        raise Refused(passed.status)
+
+    async def _say(self, answer: Answer) -> Said:
+        return Said(200, answer.body)
+
+    async def _refuse(self, failure: Failure) -> Said:
+        self._failure = failure
+        return Said(500, {})
+
+    def _of_the_face(self, failure: Failure | None) -> Exception:
+        return WrongStatus() if failure is None or isinstance(failure, Invalid) else failure

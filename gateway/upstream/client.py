@@ -1,0 +1,348 @@
+"""The only HTTP client: signed requests of the current interface.
+
+The service sees each request exactly once for each attempt that is meant:
+
+- a write is sent once. Only after a 401, when nothing was executed, is it signed anew;
+- a read is sent once more when its connection failed;
+- a 401 may be due to this machine's clock (``clock``), or to what the document leaves open,
+  whether the signed path includes the query (``signed_target``). Both are tried, once each.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+import aiohttp
+import structlog
+from yarl import URL
+
+from gateway import traces
+from gateway.signing import Form, Pair, in_form
+from gateway.upstream.attempt import Answered, Attempt, Lost, Turn, Unfit
+from gateway.upstream.breaker import Breakers, Trial
+from gateway.upstream.clock import Clock
+from gateway.upstream.connections import session_of
+from gateway.upstream.exchange import Origin
+from gateway.upstream.signed_target import Forgetful, Learned, SignedTarget
+from gateway.upstream.way_out import WayOut
+from gateway.within import Within
+from mappings.grammar import Unknown, Unreachable
+from mappings.unchanging import unchanging
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from multidict import CIMultiDictProxy
+
+    from gateway.folded import Folded
+    from gateway.settings import Settings
+
+
+UNFIT = 5
+"""Connections that one call finds unfit before it gives up: a server may speak first on each."""
+
+NO_ANSWER = frozenset({502, 504, *range(520, 528), 598, 599})
+"""Words of proxies and delivery networks for having no answer of the service: what it did, or still
+does, they do not say."""
+
+ANSWER_BYTES = 64 * 1024 * 1024
+"""An answer of the service may be as large, whatever clients may send."""
+
+TARGET = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
+
+
+def _version() -> str:
+    try:
+        return version("payout-gateway")
+    except PackageNotFoundError:  # run from a checkout
+        return "0"
+
+
+USER_AGENT = f"payout-gateway/{_version()}"
+
+log = structlog.get_logger()
+
+
+@unchanging(frozen=True, slots=True)
+class Reply:
+    """What the service answered, whatever its status; ``headers`` in any case.
+
+    ``body`` is decoded where it came compressed, and folded where it is large. ``seconds`` is how
+    long the call took with all its ``attempts``, the times that it was sent.
+    """
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes | Folded
+    seconds: float
+    attempts: int
+
+
+@unchanging(frozen=True, slots=True)
+class _Way:
+    """How a call is signed, and whether that is because it was refused otherwise."""
+
+    form: Form
+    correction: float
+    other_form: bool = False
+    other_time: bool = False
+
+
+class Deadline:
+    """When a call has taken too long: the later, the more bytes it sends and is answered.
+
+    How fast they come is not asked as long as the first ``seconds`` last.
+    """
+
+    def __init__(self, seconds: float, bytes_per_second: int) -> None:
+        self._seconds = seconds
+        self._bytes_per_second = bytes_per_second
+        self._within: Within | None = None
+
+    def of(self, size: int) -> Within:
+        """To be entered by a call that sends so many bytes."""
+        self._seconds += self._for(size)
+        self._within = Within(self._seconds)
+        return self._within
+
+    def came(self, size: int) -> None:
+        """So many bytes more of the answer."""
+        if self._within is not None:
+            more = self._for(size)
+            self._seconds += more
+            self._within.extend(more)
+
+    def _for(self, size: int) -> float:
+        return size / self._bytes_per_second if self._bytes_per_second else 0.0
+
+    def __str__(self) -> str:
+        return f"no answer within {self._seconds:.3g} s"
+
+
+@dataclass(slots=True)
+class _Call:
+    environment: str
+    pair: Pair
+    method: str
+    target: str
+    body: bytes | Folded
+    request_id: str
+    write: bool
+    may_repeat: bool
+    turn: Turn | None
+    deadline: Deadline
+    attempts: int = 0
+    left: bool = False
+    sent: float = 0.0
+
+    def failure(self, why: str) -> Unreachable | Unknown:
+        if self.write and self.left:
+            return Unknown(why, age=time.monotonic() - self.sent)
+        return Unreachable(why)
+
+
+class Upstream:
+    """Made by ``open_upstream``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        session: aiohttp.ClientSession,
+        clock: Clock,
+        learned: Learned,
+        breakers: Breakers,
+    ) -> None:
+        self.clock = clock
+        self._breakers = breakers
+        self._session = session
+        self._words = settings.vocabulary.current
+        self.timeout_seconds = settings.upstream.timeout_seconds
+        self._bytes_per_second = settings.upstream.bytes_per_second
+        self._most = max(settings.limits.body_bytes, ANSWER_BYTES)
+        way_out = WayOut(settings)
+        self._origins = {
+            name: Origin(session, URL(environment.base_url), way_out.of(name))
+            for name, environment in settings.environments.configured().items()
+        }
+        self.signed_target = SignedTarget(settings.upstream, self._origins, learned)
+
+    async def send(
+        self,
+        environment: str,
+        pair: Pair,
+        method: str,
+        target: str,
+        body: bytes | Folded | None,
+        *,
+        request_id: str,
+        write: bool,
+        turn: Turn | None = None,
+    ) -> Reply:
+        """Sends ``target`` (``/v1/...``, its query percent-encoded) byte for byte.
+
+        What waits for a connection is signed when it has one, and only while it is its ``turn``.
+
+        Raises Unreachable (a write that never left, a read without an answer) and Unknown (a
+        write that left and has no answer that can be read: it may have happened). While the
+        service gives no answers, it is not even tried (``breaker``).
+        """
+        if not TARGET.fullmatch(target):
+            raise ValueError("a target begins with /v1/ and is visible ASCII")
+        began = time.monotonic()
+        call = _Call(
+            environment=environment,
+            pair=pair,
+            method=method,
+            target=target.removesuffix("?"),  # yarl does not keep an empty query
+            body=body or b"",
+            request_id=request_id,
+            write=write,
+            may_repeat=not write,
+            turn=turn,
+            deadline=Deadline(self.timeout_seconds, self._bytes_per_second),
+        )
+        with self._breakers.trial(environment) as trial:
+            way, answered = await self._met(call, trial)
+        await self._note(call, way, answered)
+        seconds = time.monotonic() - began
+        return Reply(answered.status, answered.headers, answered.body, seconds, call.attempts)
+
+    async def _met(self, call: _Call, trial: Trial) -> tuple[_Way, Answered]:
+        try:
+            with call.deadline.of(len(call.body)):
+                met = await self._answer(call)
+        except TimeoutError:
+            failure = call.failure(str(call.deadline))
+            if call.left:  # else it waited for a connection that others have
+                trial.failed()
+        except Lost as lost:
+            failure = call.failure(str(lost))
+            if lost.dropped or not call.attempts:
+                trial.failed()
+            else:
+                trial.answered()
+        else:
+            trial.answered()
+            return met
+        raise failure
+
+    async def _answer(self, call: _Call) -> tuple[_Way, Answered]:
+        environment = call.environment
+        way = _Way(self.signed_target.first(environment), self.clock.offset(environment))
+        answered = await self._attempt(call, way)
+        while answered.status == 401 and (other := self._other_way(call, way, answered)):
+            way = other
+            answered = await self._attempt(call, way)
+        return way, answered
+
+    def _other_way(self, call: _Call, way: _Way, refused: Answered) -> _Way | None:
+        environment = call.environment
+        if not way.other_time:
+            correction = self.clock.after_refusal(environment, refused.seen, way.correction)
+            if correction is not None:
+                return replace(way, correction=correction, other_time=True)
+        if form := self.signed_target.other(environment, call.target, way.form):
+            return replace(way, form=form, other_form=True)
+        return None
+
+    async def _attempt(self, call: _Call, way: _Way) -> Answered:
+        unfit = 0
+        while True:
+            try:
+                return await self._once(call, way)
+            except Unfit:  # whatever the call is, nothing of it was sent
+                if (unfit := unfit + 1) == UNFIT:
+                    raise
+            except Lost as lost:
+                if not (call.may_repeat and lost.dropped):
+                    raise
+                call.may_repeat = False
+
+    async def _once(self, call: _Call, way: _Way) -> Answered:
+        call.left = False
+        origin = self._origins.get(call.environment)
+        if origin is None:
+            raise Lost(f"no environment {call.environment} is configured")
+        # A prefix of base_url is sent and not signed: the signed path starts with /v1.
+        attempt = Attempt(
+            pair=call.pair,
+            words=self._words,
+            method=call.method,
+            path=origin.path + call.target,
+            signed=in_form(way.form, call.target),
+            body=call.body,
+            wall=self.clock.wall,
+            correction=way.correction,
+            came=call.deadline.came,
+            turn=call.turn,
+        )
+        try:
+            return await origin.exchanged(attempt, _headers(call), self._most)
+        except Exception as error:
+            if isinstance(error, Lost) or not attempt.left:
+                raise
+            # Once it has left, whatever goes wrong leaves open what the service did.
+            lost = Lost(type(error).__name__)
+        finally:
+            call.left = attempt.left
+            call.sent = attempt.sent
+            call.attempts += attempt.left
+        raise lost
+
+    async def _note(self, call: _Call, way: _Way, answered: Answered) -> None:
+        """What the last answer tells of the clock, the signed target and the pair."""
+        accepted = 200 <= answered.status < 300
+        if answered.status == 401:
+            log.error(
+                "credentials_refused",
+                environment=call.environment,
+                access_key=call.pair.access_key,
+            )
+        # Any other refusal says that the signature was good only where it stands against a 401
+        # of the same call. By itself it may come from before the check, or from a proxy.
+        passed = accepted or (400 <= answered.status < 500 and answered.status not in (401, 429))
+        if way.other_time and passed:
+            self.clock.prove(call.environment, way.correction)
+        elif accepted and answered.seen:
+            self.clock.accepted(call.environment, answered.seen)
+        if accepted or (way.other_form and passed):
+            await self.signed_target.accepted(call.environment, call.target, way.form)
+
+
+def _headers(call: _Call) -> dict[str, str]:
+    headers = {
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "User-Agent": USER_AGENT,
+        "X-Request-Id": call.request_id,
+        **traces.headers(),
+    }
+    if call.body:
+        headers |= {"Content-Type": "application/json", "Content-Length": str(len(call.body))}
+    elif call.method != "GET":
+        headers["Content-Length"] = "0"
+    return headers
+
+
+@asynccontextmanager
+async def open_upstream(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    learned: Learned | None = None,
+    breakers: Breakers | None = None,
+) -> AsyncIterator[Upstream]:
+    async with session_of(settings, "Content-Type") as session:
+        breakers = breakers or breakers_of(settings)
+        yield Upstream(settings, session, clock or Clock(), learned or Forgetful(), breakers)
+
+
+def breakers_of(settings: Settings) -> Breakers:
+    upstream = settings.upstream
+    environments = settings.environments.configured()
+    return Breakers(environments, upstream.breaker_failures, upstream.breaker_seconds)

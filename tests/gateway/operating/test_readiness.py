@@ -1,0 +1,27 @@
+"""Whether anything speaks against a key's cutover, told from what was counted of it."""
+
+from __future__ import annotations
+
+from gateway.operating.readiness import Standing, _standing
+from gateway.store import Owner
+from gateway.store.difference_rows import Asked, Tally
+
+OWNER = Owner("acme", "live")
+
+
+def standing(compared: set[str], used: set[str]) -> Standing:
+    tallies = {Asked(OWNER, "shop", name): Tally(compared=3) for name in compared}
+    return _standing(OWNER, "shop", tallies, {(*OWNER, "shop", name) for name in used}, [])
+
+
+def test_a_key_is_ready_when_all_reads_that_it_uses_were_compared() -> None:
+    assert standing({"list_batches"}, {"list_batches", "create_batch"}).is_ready
+    assert not standing({"list_batches"}, {"list_batches", "read_batch"}).is_ready
+
+
+def test_reads_that_no_document_lists_have_to_be_compared_where_they_are_used() -> None:
+    wanting = standing({"list_batches"}, {"list_batches", "list_payments"})
+    assert not wanting.is_ready
+    assert wanting.uncompared == ["list_payments"]
+    assert standing({"list_batches", "list_payments"}, {"list_batches", "list_payments"}).is_ready
+    assert "list_payments" not in standing({"list_batches"}, {"list_batches"}).never_seen

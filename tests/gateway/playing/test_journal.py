@@ -1,0 +1,134 @@
+"""What a course knows when the state could not be told of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.playing.journal import Course, Journal
+from gateway.store import Ledger, Store, StoreUnavailable, open_store
+from gateway.store.undertakings import HAPPENED, SENT
+from gateway.upstream.clock import Clock
+from mappings import OPERATIONS
+from mappings.grammar import Call, Conflict, Happened, Record, Request, Unknown
+from tests.house import settings_for
+from tests.simulation.gateway import OWN_KEY
+from tests.states import lay_out
+from tests.test_state_faults import moved
+
+CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
+CALL = Call("POST", "/recipients", {"email": "ada@example.com"}, settle=lambda _sending: iter(()))  # type: ignore[arg-type]
+ADA = Happened({"recipient": {"id": "R-1"}}, made="R-1")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    settings = settings_for(tmp_path, "http://127.0.0.1:1")
+    async with open_store(lay_out(settings.state)) as store:
+        yield store
+
+
+@pytest.fixture
+def ledger(store: Store) -> Ledger:
+    return Ledger(store)
+
+
+@pytest.fixture
+def journal(store: Store, ledger: Ledger) -> Journal:
+    return Journal(store, ledger, Clock())
+
+
+async def sent(journal: Journal) -> Course:
+    """One whose create has left, and was not answered."""
+    asked = Request(now=datetime.now(UTC), seed=str(random.random()), body={"type": "individual"})
+    one = journal.undertaking(OWN_KEY, CREATE, asked, "a-request")
+    course = journal.course(one, CREATE, asked)
+    await course.enter(CALL)
+    return course
+
+
+async def again(journal: Journal, course: Course) -> Course:
+    """It is taken up again, in the same process."""
+    journal.leave(course)
+    row = await journal.rows.read(course.one.id)
+    assert row is not None
+    taken = await journal.take(row, CREATE)
+    assert taken is not None
+    return taken
+
+
+async def test_what_was_only_read_is_read_again_where_the_state_could_not_be_told(
+    journal: Journal, tmp_path: Path
+) -> None:
+    """Two creates of which one happened: meanwhile it may have been found to be the other's."""
+    first, second = await sent(journal), await sent(journal)
+    async with moved(tmp_path / "gateway.db"):
+        with pytest.raises(StoreUnavailable):
+            await first.found(CALL, ADA)
+    first = await again(journal, first)
+    assert first.unanswered is not None
+    second = await again(journal, second)
+    await _claims(second, first, journal)
+    first = await again(journal, first)
+    assert first.entered is not None
+    assert first.entered.state == SENT
+    with pytest.raises(Unknown):
+        await first.found(CALL, ADA)
+    await first.record(Record("recipient", "R-2", {"status": "inactive"}))
+    await first.catch_up()
+
+
+async def _claims(second: Course, first: Course, journal: Journal) -> None:
+    first.is_sending = False
+    await second.found(CALL, ADA)
+    assert [write.state for write in second.writes.values()] == [HAPPENED]
+    journal.leave(second)
+
+
+WORD = Record("recipient", "R-1", {"status": "inactive"})
+
+
+async def test_what_is_to_be_remembered_of_a_write_is_committed_with_what_follows(
+    journal: Journal, ledger: Ledger
+) -> None:
+    course = await sent(journal)
+    course.told(CALL, ADA.body)
+    await course.record(WORD)
+    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == {}
+    course.names["R-1111111111111111"] = "R-1"
+    await course.finish()
+    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts
+    assert await ledger.legacy_ids(OWN_KEY.owner) == {"R-1": "R-1111111111111111"}
+
+
+async def test_what_guards_a_write_is_committed_before_it(journal: Journal, ledger: Ledger) -> None:
+    course = await sent(journal)
+    course.told(CALL, ADA.body)
+    await course.record(Record("recipient", "R-1", {"status": "inactive"}, find={"status": None}))
+    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts
+    await course.record(Record("recipient", "R-1", {"status": "disabled"}))
+    with pytest.raises(Conflict):
+        await course.record(Record("recipient", "R-1", {"deleted": True}, find={"status": None}))
+    await course.catch_up()
+    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == {"status": "disabled"}
+
+
+async def test_what_was_to_be_remembered_is_when_it_is_played_again(
+    journal: Journal, ledger: Ledger, tmp_path: Path
+) -> None:
+    """Its write was answered, and that and its facts could not be written down."""
+    course = await sent(journal)
+    course.told(CALL, ADA.body)
+    await course.record(WORD)
+    async with moved(tmp_path / "gateway.db"):
+        with pytest.raises(StoreUnavailable):
+            await course.finish()
+    course = await again(journal, course)
+    assert course.replayed(CALL) == ADA.body
+    assert course.replayed(WORD) is None
+    await course.finish()
+    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts

@@ -1,0 +1,103 @@
+"""Which of two identical requests are one, at moments that a client cannot choose."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.http.answers import Said
+from gateway.keys import Key
+from gateway.playing.journal import Journal
+from gateway.playing.once import Once, Wanted
+from gateway.playing.player import Caller
+from gateway.signing import Pair
+from gateway.simulator import Service, start
+from gateway.store import Ledger, Store
+from gateway.store.undertakings import ANSWERED, DONE, Undertaken, Undertakings
+from mappings import OPERATIONS
+from mappings.grammar import Answer, Failure, Request
+from tests.house import ENVIRONMENT, KEY, settings_for
+from tests.parts import open_parts
+
+CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
+ADA = {"type": "individual", "firstName": "Ada", "lastName": "King", "email": "ada@example.com"}
+
+
+class Late(Undertakings):
+    """What it reads is handed over when all deliveries have been noted: it was so before that."""
+
+    def __init__(self, store: Store, ledger: Ledger, journal: Journal) -> None:
+        super().__init__(store, ledger)
+        self._journal = journal
+
+    async def open_ones(self, one: Undertaken) -> list[Undertaken]:
+        rows = await super().open_ones(one)
+        await self._journal.note_delivered()
+        return rows
+
+
+@dataclass
+class Counter:
+    once: Once
+    service: Service
+    rows: Undertakings
+
+    async def ask(self, *, comes: bool = True) -> tuple[Said, Undertaken | None]:
+        """A request whose client has its answer, where that ``comes``."""
+        pair = Pair(KEY["access_key"], KEY["secret_key"])
+        key = Key("k", "key", "", KEY["merchant"], ENVIRONMENT, pair, None, ())
+        asked = Request(datetime.now(UTC), "a seed", body=ADA)
+        said, over = await self.once.answer(Wanted(CREATE, asked, Caller(key, "id")), _say, _refuse)
+        if over:
+            if comes:
+                self.once.delivered(over)
+            self.once.undelivered(over)
+        return said, over
+
+
+async def _say(answer: Answer) -> Said:
+    return Said(200, answer.body)
+
+
+async def _refuse(failure: Failure) -> Said:
+    raise failure
+
+
+@pytest.fixture
+async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
+    service = Service(seed=1)
+    simulator = await start(service=service)
+    async with open_parts(settings_for(tmp_path, simulator.url), Late) as parts:
+        yield Counter(parts.once, service, parts.journal.rows)
+    await simulator.stop()
+
+
+async def test_one_that_is_noted_as_delivered_while_it_is_read_is_no_first_try(
+    counter: Counter,
+) -> None:
+    for _ in range(3):
+        said, _ = await counter.ask()
+        assert said.status == 200
+    assert counter.service.created["recipient"] == 3
+
+
+async def test_of_what_is_done_the_answer_is_kept_until_it_has_come_and_nothing_else(
+    counter: Counter,
+) -> None:
+    first, one = await counter.ask(comes=False)
+    assert one is not None
+    done = await counter.rows.read(one.id)
+    assert done is not None
+    assert (done.state, done.asked, await counter.rows.given(one)) == (DONE, None, [])
+    again, same = await counter.ask()
+    assert (again.data, same and same.id) == (first.data, one.id)
+    assert counter.service.created["recipient"] == 1
+    await counter.ask()
+    assert counter.service.created["recipient"] == 2
+    over = await counter.rows.read(one.id)
+    assert over is not None
+    assert (over.state, over.answer) == (ANSWERED, None)

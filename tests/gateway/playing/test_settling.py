@@ -1,0 +1,72 @@
+"""The sweep that settles what is open, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.playing.journal import Journal
+from gateway.playing.settling import Settling
+from gateway.store import Ledger, Store
+from gateway.store.undertakings import Undertaken, Undertakings
+from mappings import OPERATIONS
+from mappings.grammar import Call, Request
+from tests.house import settings_for
+from tests.parts import open_parts
+from tests.processes import free_port
+from tests.simulation.gateway import OWN_KEY
+
+CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
+CALL = Call("POST", "/recipients", {"email": "ada@example.com"}, settle=lambda _sending: iter(()))  # type: ignore[arg-type]
+
+
+class Slow(Undertakings):
+    """Tells what is open when it is allowed to."""
+
+    def __init__(self, store: Store, ledger: Ledger, _journal: Journal) -> None:
+        super().__init__(store, ledger)
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    async def left_open(self) -> list[Undertaken]:
+        rows = await super().left_open()
+        assert rows
+        self.asked.set()
+        await self.may.wait()
+        return rows
+
+
+async def test_a_sweep_that_is_under_way_at_the_end_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would play on in a state that is being closed."""
+    settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
+    async with open_parts(settings, Slow) as parts:
+        asked = Request(datetime.now(UTC), "a seed", body={"type": "individual"})
+        one = parts.journal.undertaking(OWN_KEY, CREATE, asked, "a request")
+        course = parts.journal.course(one, CREATE, asked)
+        await course.enter(CALL)
+        await course.leave("nobody knows")
+        parts.journal.leave(course)
+        rows = parts.journal.rows
+        assert isinstance(rows, Slow)
+        monkeypatch.setattr(parts.settling, "settle", _for_ever)
+        async with parts.settling:
+            async with asyncio.timeout(30):
+                await rows.asked.wait()
+            asyncio.get_running_loop().call_soon(rows.may.set)
+        assert not _tries()
+
+
+async def _for_ever(_one: Undertaken) -> bool:
+    await asyncio.Event().wait()
+    return False
+
+
+def _tries() -> list[asyncio.Task[object]]:
+    name = Settling._try.__qualname__
+    return [
+        task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == name
+    ]

@@ -1,0 +1,308 @@
+"""What the ledger lets a signed write on a batch do, and what it remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.signed.transitions import Transitions, Written, WrongStatus
+from gateway.signing import Pair
+from gateway.store import Ledger, Owner, Store, StoreUnavailable
+from gateway.store.freezing import freeze
+from gateway.upstream.attempt import Turn
+from mappings.grammar import Halted, Unknown, Unreachable
+from tests.house import settings_for
+from tests.parts import open_parts
+from tests.processes import free_port
+
+ACME, BOLT = Owner("acme", "sandbox"), Owner("bolt", "sandbox")
+PAIR = Pair("ACCESS", "a secret")
+START = "/v1/batches/B-1/start-processing"
+NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
+SENT = {"phase": "sent", "version": 3, "upstream": "B-1", "currency": "USD"}
+
+
+@dataclass
+class Passed:
+    status: int
+
+
+@dataclass
+class Service:
+    """What is sent on, and the statuses that it is answered with."""
+
+    ledger: Ledger
+    answers: list[int | Exception] = field(default_factory=list)
+    sent: int = 0
+    seen: dict[str, Any] = field(default_factory=dict)
+    """What the ledger knew of the batch when it left."""
+
+    async def __call__(self, turn: Turn | None) -> Passed:
+        self.sent += 1
+        self.seen = await facts(self.ledger)
+        answer = self.answers.pop(0) if self.answers else 200
+        if isinstance(answer, Exception):
+            raise answer
+        return Passed(answer)
+
+
+@dataclass
+class Gate:
+    """Transitions, over a state of their own."""
+
+    store: Store
+    ledger: Ledger
+    transitions: Transitions
+    service: Service
+
+    async def send(self, written: Written, *answers: int | Exception) -> int:
+        self.service.answers = list(answers)
+        return (await self.transitions.send(written, self.service)).status
+
+
+@pytest.fixture
+async def gate(tmp_path: Path) -> AsyncIterator[Gate]:
+    # Nothing listens there: the journal's own readings find nobody.
+    async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
+        rows = parts.journal.rows
+        transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW)
+        yield Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
+
+
+@pytest.fixture
+def ledger(gate: Gate) -> Ledger:
+    return gate.ledger
+
+
+def write(target: str = START, owner: Owner | None = ACME) -> Written:
+    stamp = int(NOW.timestamp())
+    return Written(owner, PAIR if owner else None, "sandbox", target, stamp, "a request")
+
+
+async def facts(ledger: Ledger, batch: str = "B-1", owner: Owner = ACME) -> dict[str, Any]:
+    return await ledger.recall(owner, "batch", batch)
+
+
+# Abandoned batches.
+
+WRITES = [
+    START,
+    "/v1/batches/B-1",
+    "/v1/batches/B-1/",
+    "/v1/batches/B-1/payments",
+    "/v1/batches/B-1/payments/P-1",
+    "/v1/batches/B-1/generate-quote?x=1",
+    "/v1/batch/B-1/start-processing",
+    "/v1/batch/B-1/summary",
+    "/v1//batches//B-1/start-processing/",
+    "/v1/Batches/%42-1/Start-Processing",
+    "/v1/batches;x/B-1;y/start-processing;z",
+]
+
+
+@pytest.mark.parametrize("target", WRITES)
+async def test_an_abandoned_batch_is_not_written_to_however_it_is_spelled(
+    gate: Gate, ledger: Ledger, target: str
+) -> None:
+    await ledger.record(ACME, "alias", "B-1", {"abandoned": True})
+    with pytest.raises(WrongStatus):
+        await gate.send(write(target))
+    assert not gate.service.sent
+    await ledger.record(ACME, "alias", "B-1", {"abandoned": None})
+    assert await gate.send(write(target)) == 200
+
+
+async def test_a_batch_that_took_another_s_place_and_was_left_itself_is_abandoned(
+    gate: Gate, ledger: Ledger
+) -> None:
+    await ledger.record(ACME, "batch", "B-0", {**SENT, "upstream": "B-2"})
+    await ledger.record(ACME, "alias", "B-1", {"id": "B-0", "abandoned": True})
+    with pytest.raises(WrongStatus):
+        await gate.send(write())
+    assert (await facts(ledger, "B-0"))["phase"] == "sent"
+
+
+async def test_another_merchant_s_ledger_says_nothing(gate: Gate, ledger: Ledger) -> None:
+    await ledger.record(BOLT, "alias", "B-1", {"abandoned": True})
+    await ledger.record(BOLT, "batch", "B-1", {**SENT, "phase": "draft"})
+    assert await gate.send(write()) == 200
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_refused"), [(ACME, True), (BOLT, True), (Owner("acme", "live"), False)]
+)
+async def test_for_a_key_that_is_not_held_here_anybody_s_abandoned_batch_of_its_environment_is(
+    gate: Gate, ledger: Ledger, owner: Owner, *, is_refused: bool
+) -> None:
+    await ledger.record(owner, "alias", "B-1", {"abandoned": True})
+    await ledger.record(owner, "alias", "B-2", {"id": "B-0"})
+    if is_refused:
+        with pytest.raises(WrongStatus):
+            await gate.send(write(owner=None))
+    else:
+        assert await gate.send(write(owner=None)) == 200
+    assert await gate.send(write("/v1/batches/B-2/start-processing", owner=None)) == 200
+
+
+async def test_a_start_with_a_key_that_is_not_held_takes_nothing_in_the_ledger(
+    gate: Gate, ledger: Ledger
+) -> None:
+    await ledger.record(ACME, "batch", "B-1", SENT)
+    assert await gate.send(write(owner=None)) == 200
+    assert gate.service.seen == await facts(ledger) == SENT
+
+
+OTHERS = [
+    "/v1/batches",
+    "/v1/recipients/B-1/start-processing",
+    "/v1/profile/batches/B-1/start-processing",
+    "/v1/batches/B-1/payments",
+    "/v1/batches/B-1/start-processing/now",
+    "/v1/batches/B-1?x=/start-processing",
+]
+
+
+@pytest.mark.parametrize("target", OTHERS)
+async def test_any_other_write_takes_nothing(gate: Gate, ledger: Ledger, target: str) -> None:
+    await ledger.record(ACME, "batch", "B-1", SENT)
+    assert await gate.send(write(target), 500) == 500
+    with pytest.raises(Unreachable):
+        await gate.send(write(target), Unreachable("refused"))
+    assert gate.service.seen == await facts(ledger) == SENT
+
+
+# Freezes.
+
+
+@pytest.mark.parametrize("scope", [Owner("", ""), Owner("acme", ""), Owner("", "sandbox"), ACME])
+@pytest.mark.parametrize("target", [START, *OTHERS])
+async def test_what_an_operator_froze_is_not_sent(gate: Gate, scope: Owner, target: str) -> None:
+    await freeze(gate.store, scope)
+    with pytest.raises(Halted):
+        await gate.send(write(target))
+    assert not gate.service.sent
+    assert await facts(gate.ledger) == {}
+
+
+@pytest.mark.parametrize(("scope", "is_refused"), [(Owner("", "sandbox"), True), (ACME, False)])
+async def test_what_nobody_here_sends_is_frozen_with_its_environment(
+    gate: Gate, scope: Owner, *, is_refused: bool
+) -> None:
+    await freeze(gate.store, scope)
+    if is_refused:
+        with pytest.raises(Halted):
+            await gate.send(write(owner=None))
+    else:
+        assert await gate.send(write(owner=None)) == 200
+
+
+# Starts.
+
+
+async def test_a_start_takes_the_batch_and_is_kept_once_it_is_answered(
+    gate: Gate, ledger: Ledger
+) -> None:
+    await ledger.record(ACME, "batch", "B-1", SENT)
+    assert await gate.send(write()) == 200
+    assert gate.service.seen == {**SENT, "phase": "starting", "since": NOW.isoformat()}
+    assert await facts(ledger) == {**SENT, "version": 4, "started": "2026-11-20T12:30:15.123Z"}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 406, 429])
+async def test_a_refused_start_leaves_the_batch_as_it_was(
+    gate: Gate, ledger: Ledger, status: int
+) -> None:
+    await ledger.record(ACME, "batch", "B-1", SENT)
+    assert await gate.send(write(), status) == status
+    assert await facts(ledger) == SENT
+    with pytest.raises(Unreachable):
+        await gate.send(write(), Unreachable("refused"))
+    assert await facts(ledger) == SENT
+
+
+@pytest.mark.parametrize("status", [302, 500, 502, 504, 524])
+async def test_a_start_of_unknown_outcome_keeps_the_batch_taken(
+    gate: Gate, ledger: Ledger, status: int
+) -> None:
+    await ledger.record(ACME, "batch", "B-1", SENT)
+    assert await gate.send(write(), status) == status
+    with pytest.raises(Unknown):
+        await gate.send(replace(write(), request_id="another"))
+    assert gate.service.sent == 1
+    assert (await facts(ledger))["phase"] == "starting"
+
+
+@pytest.mark.parametrize("phase", ["draft", "deleted", "editing", "starting", "making", "deleting"])
+async def test_a_batch_in_any_other_phase_is_not_started(
+    gate: Gate, ledger: Ledger, phase: str
+) -> None:
+    since = None if phase in ("draft", "deleted") else NOW.isoformat()
+    await ledger.record(ACME, "batch", "B-1", {**SENT, "phase": phase, "since": since})
+    with pytest.raises(WrongStatus):
+        await gate.send(write())
+    assert (await facts(ledger))["phase"] == phase
+    assert not gate.service.sent
+
+
+async def test_a_batch_is_taken_by_the_id_that_it_had_first(gate: Gate, ledger: Ledger) -> None:
+    await ledger.record(ACME, "batch", "B-0", SENT)
+    await ledger.record(ACME, "alias", "B-1", {"id": "B-0"})
+    assert await gate.send(write()) == 200
+    assert (await facts(ledger, "B-0"))["version"] == 4
+    assert await facts(ledger, "B-1") == {}
+
+
+async def test_the_place_of_a_batch_that_another_has_taken_meanwhile_is_not_started(
+    gate: Gate, ledger: Ledger
+) -> None:
+    await ledger.record(ACME, "batch", "B-1", {**SENT, "upstream": "B-2"})
+    with pytest.raises(WrongStatus):
+        await gate.send(write())
+    assert (await facts(ledger))["phase"] == "sent"
+
+
+async def test_a_batch_made_elsewhere_is_known_once_it_is_started_and_forgotten_if_it_is_not(
+    gate: Gate, ledger: Ledger
+) -> None:
+    assert await gate.send(write(), 400) == 400
+    assert gate.service.seen["phase"] == "starting"
+    assert await facts(ledger) == {}
+    assert await gate.send(write()) == 200
+    assert await facts(ledger) == {
+        "phase": "sent",
+        "upstream": "B-1",
+        "version": 1,
+        "elsewhere": True,
+        "started": "2026-11-20T12:30:15.123Z",
+    }
+
+
+# Without a database.
+
+
+async def test_without_the_ledger_no_write_goes_on(gate: Gate, tmp_path: Path) -> None:
+    (tmp_path / "gateway.db").write_bytes(b"no database" * 1000)
+    for target in (START, "/v1/batches/B-1/payments", "/v1/recipients/R-1"):
+        with pytest.raises(StoreUnavailable):
+            await gate.send(write(target))
+    assert not gate.service.sent
+
+
+async def test_an_answer_is_given_though_the_ledger_cannot_be_told_of_it(
+    gate: Gate, ledger: Ledger, tmp_path: Path
+) -> None:
+    await ledger.record(ACME, "batch", "B-1", SENT)
+
+    async def breaks(turn: Turn | None) -> Passed:
+        (tmp_path / "gateway.db").write_bytes(b"no database" * 1000)
+        return Passed(200)
+
+    with capture_logs() as logged:
+        assert (await gate.transitions.send(write(), breaks)).status == 200
+    assert "state" in [line["event"] for line in logged]

@@ -1,0 +1,91 @@
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.upstream.clock import Clock, Sighting, sighting
+
+DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
+STAMP = 1_700_000_000.0
+
+
+def seen(offset: float, uncertainty: float = 0.6) -> Sighting:
+    return Sighting(offset, uncertainty)
+
+
+def test_an_answer_tells_the_time_to_half_the_round_trip_and_half_a_second():
+    assert sighting({"Date": DATE}, STAMP - 300.0, 4.0) == Sighting(302.5, 2.5)
+    assert sighting({"Date": DATE}, STAMP + 0.5, 0.0) == Sighting(0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Date": ""}, {"Date": "now"}, {"Date": "0"}, {"Date": DATE, "Age": "7"}],
+)
+def test_no_time_is_told_by_a_cache_or_by_what_is_not_a_date(headers: dict[str, str]):
+    assert sighting(headers, STAMP, 0.1) is None
+
+
+@pytest.mark.parametrize("date", ["Tue, 14 Nov 2023 22:13:20 -0000", "Tue Nov 14 22:13:20 2023"])
+def test_other_spellings_of_a_date_are_universal_time_too(date: str):
+    assert sighting({"Date": date}, STAMP, 0.0) == Sighting(0.5, 0.5)
+
+
+@pytest.mark.parametrize("small", [seen(1.9), seen(-2.0), seen(9.0, 9.5)])
+def test_a_small_offset_or_an_uncertain_one_is_none(small: Sighting):
+    clock = Clock()
+    clock.accepted("live", small)
+    clock.accepted("live", small)
+    assert clock.offset("live") == 0
+    assert clock.after_refusal("live", small, 0.0) is None
+
+
+def test_one_odd_date_changes_nothing_and_two_that_agree_do():
+    clock = Clock()
+    for offset in (300, 0, 300, 100, 300, 0):
+        clock.accepted("live", seen(offset))
+        assert clock.offset("live") == 0
+    with capture_logs() as logs:
+        clock.accepted("live", seen(300))
+        clock.accepted("live", seen(301))
+        clock.accepted("live", seen(300))
+    assert clock.offset("live") == 301
+    assert clock.offset("sandbox") == 0
+    assert [entry["seconds"] for entry in logs] == [301]
+
+
+def test_a_refusal_is_tried_again_at_once_at_the_time_it_tells():
+    clock = Clock()
+    assert clock.after_refusal("live", seen(300), 0.0) == 300
+    assert clock.offset("live") == 0  # not before it is known to help
+    clock.prove("live", 300)
+    assert clock.offset("live") == 300
+    assert clock.after_refusal("live", seen(300), 300.0) is None
+
+
+def test_a_refusal_of_a_call_that_was_stamped_before_the_correction_is_tried_again_too():
+    clock = Clock()
+    clock.prove("live", 300)
+    assert clock.after_refusal("live", seen(300), 0.0) == 300
+
+
+def test_a_correction_that_only_dates_speak_for_is_given_up_on_a_refusal():
+    clock = Clock()
+    clock.accepted("live", seen(300))
+    clock.accepted("live", seen(300))
+    assert clock.after_refusal("live", seen(300), 300.0) == 0
+    clock.prove("live", 0)
+    for _ in range(3):
+        clock.accepted("live", seen(300))
+    assert clock.offset("live") == 0
+
+
+def test_a_proven_correction_follows_a_clock_that_drifts_or_is_set_right():
+    clock = Clock()
+    clock.prove("live", 300)
+    clock.accepted("live", seen(310))
+    clock.accepted("live", seen(310))
+    assert clock.offset("live") == 310
+    assert clock.after_refusal("live", seen(0), 310.0) == 0
+    with capture_logs() as logs:
+        clock.prove("live", 0)
+    assert clock.offset("live") == 0
+    assert [entry["seconds"] for entry in logs] == [0]

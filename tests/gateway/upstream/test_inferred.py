@@ -1,0 +1,206 @@
+"""Operations that the current document does not list: tried, believed absent with care, avoided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from gateway.simulator import Fault, Service, Switches
+from gateway.upstream.inferred import A_DAY, InferredOperations
+from gateway.upstream.learned import Learned
+from mappings.grammar import Call, NoSuchOperation, Refused, Unknown, Unreachable
+from mappings.settling import edited_batch
+from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+
+BATCH, PAYMENT = "B-1", "P-1"
+EDIT = Call(
+    "PATCH",
+    f"/batches/{BATCH}/payments/{PAYMENT}",
+    {},
+    witness=(BATCH, PAYMENT),
+    settle=edited_batch(BATCH, (), "USD"),
+)
+NAME = "inferred PATCH /batches/{id}/payments/{payment}"
+THERE = {"batchSummary": {"id": BATCH, "payments": [{"id": PAYMENT}]}}
+Mode = Literal["auto", "use", "avoid"]
+
+
+class Facts(Learned):
+    """What was learned, without a database."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Any] = {}
+
+    async def put(self, environment: str, name: str, value: Any) -> None:
+        self._known[environment, name] = value
+
+
+class Asked:
+    """A service that answers edits in turn, and each summary alike."""
+
+    def __init__(self, *edits: Any, summary: Any = THERE, mode: Mode = "auto") -> None:
+        self.edits = list(edits)
+        self.summary = summary
+        self.calls: list[str] = []
+        self.now = 1_000_000.0
+        self.facts = Facts()
+        self.inferred = InferredOperations(mode, self.facts, lambda: self.now)
+
+    async def make(self, call: Call) -> Any:
+        self.calls.append(call.method)
+        said = self.summary if call.reads else self.edits.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def edit(self, environment: str = "live") -> Any:
+        return await self.inferred.call(EDIT, environment, self.make)
+
+    def present(self, environment: str = "live") -> bool | None:
+        known: Mapping[str, Any] | None = self.facts.get(environment, NAME)
+        return known["present"] if known else None
+
+
+async def test_an_operation_that_is_there_is_one_call() -> None:
+    asked = Asked({}, {})
+    await asked.edit()
+    await asked.edit()
+    assert (asked.calls, asked.present()) == (["PATCH", "PATCH"], True)
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_refused_twice_while_its_object_can_be_seen_it_is_absent(status: int) -> None:
+    asked = Asked(Refused(status), Refused(status))
+    with pytest.raises(NoSuchOperation):
+        await asked.edit()
+    assert asked.calls == ["PATCH", "GET", "PATCH"]
+    with pytest.raises(NoSuchOperation):
+        await asked.edit()
+    assert len(asked.calls) == 3, "remembered"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 406, 409, 429, 500, 502, 503])
+async def test_no_other_refusal_says_that_it_is_absent(status: int) -> None:
+    asked = Asked(Refused(status))
+    with pytest.raises(Refused):
+        await asked.edit()
+    assert (asked.calls, asked.present()) == (["PATCH"], None)
+
+
+@pytest.mark.parametrize("failure", [Unknown("lost"), Unreachable("down")])
+async def test_no_answer_says_nothing(failure: Exception) -> None:
+    asked = Asked(failure)
+    with pytest.raises(type(failure)):
+        await asked.edit()
+    assert (asked.calls, asked.present()) == (["PATCH"], None)
+
+
+UNSEEN = {
+    "no batch": Refused(404),
+    "a service in trouble": Refused(500),
+    "no answer": Unreachable("down"),
+    "another payment": {"batchSummary": {"id": BATCH, "payments": [{"id": "P-2"}]}},
+}
+
+
+@pytest.mark.parametrize("summary", UNSEEN.values(), ids=UNSEEN)
+async def test_without_its_object_a_404_is_about_the_object(summary: Any) -> None:
+    asked = Asked(Refused(404), summary=summary)
+    with pytest.raises(Refused):
+        await asked.edit()
+    assert (asked.calls, asked.present()) == (["PATCH", "GET"], None)
+
+
+async def test_a_second_try_that_goes_well_is_the_answer() -> None:
+    asked = Asked(Refused(404), {"object": "updated"})
+    assert await asked.edit() == {"object": "updated"}
+    assert asked.present() is True
+
+
+async def test_a_second_try_refused_in_another_way_is_that_refusal() -> None:
+    asked = Asked(Refused(404), Refused(500))
+    with pytest.raises(Refused) as refused:
+        await asked.edit()
+    assert (refused.value.status, asked.present()) == (500, None)
+
+
+async def test_it_is_remembered_for_a_day_and_then_tried_again() -> None:
+    asked = Asked(Refused(404), Refused(404), {})
+    with pytest.raises(NoSuchOperation):
+        await asked.edit()
+    asked.now += A_DAY - 1
+    with pytest.raises(NoSuchOperation):
+        await asked.edit()
+    asked.now += 1
+    await asked.edit()
+    assert asked.present() is True
+
+
+async def test_of_one_environment_nothing_is_learned_of_another() -> None:
+    asked = Asked(Refused(404), Refused(404), {})
+    with pytest.raises(NoSuchOperation):
+        await asked.edit("sandbox")
+    await asked.edit("live")
+    assert (asked.present("sandbox"), asked.present("live")) == (False, True)
+
+
+async def test_use_never_takes_it_for_absent() -> None:
+    asked = Asked(Refused(404), Refused(404), mode="use")
+    for _ in range(2):
+        with pytest.raises(Refused):
+            await asked.edit()
+    assert (asked.calls, asked.present()) == (["PATCH", "PATCH"], None)
+
+
+async def test_avoid_never_tries_it() -> None:
+    asked = Asked(mode="avoid")
+    with pytest.raises(NoSuchOperation):
+        await asked.edit()
+    assert asked.calls == []
+
+
+# Through the house
+
+TROUBLES = {
+    "a 404": [Fault("PATCH", "/v1/batches/*/payments/*", status=404)],
+    "a 500": [Fault("PATCH", "/v1/batches/*/payments/*", status=500)],
+    "all of it 404": [
+        Fault("PATCH", "/v1/batches/*/payments/*", status=404, times=2),
+        Fault("GET", "/v1/batch/*/summary", status=404, times=9),
+    ],
+}
+
+
+@pytest.mark.parametrize("faults", TROUBLES.values(), ids=TROUBLES)
+async def test_a_service_in_brief_trouble_keeps_its_batch(
+    faults: list[Fault], tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        batch = await make_batch(house, await make_recipient(house), "5.00")
+        (payment,) = await payment_ids(house, batch)
+        path, body = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
+        service.faults += [
+            Fault(one.method, one.path, one.status, times=one.times) for one in faults
+        ]
+        await house.ask("PATCH", f"/v1{path}", body)
+        service.faults.clear()
+        await done(house, "PATCH", path, body)
+        await done(house, "POST", f"/batches/{batch}/start-processing")
+        assert service.created["batch"] == 1, "it was never made a second time"
+
+
+@pytest.mark.parametrize("mode", ["use", "avoid"])
+async def test_the_setting_decides_which_way_is_taken(mode: str, tmp_path: Path) -> None:
+    service = Service(seed=1, switches=Switches(inferred=mode == "use"))
+    upstream = {"inferred_operations": mode}
+    async with open_town(tmp_path, service, upstream=upstream) as (house, _simulator):
+        batch = await make_batch(house, await make_recipient(house), "5.00")
+        (payment,) = await payment_ids(house, batch)
+        await done(house, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"})
+        assert len(service.calls("PATCH", "/v1/batches/*/payments/*")) == (mode == "use")
+        shown = await done(house, "GET", f"/batches/{batch}/payments/{payment}")
+        assert shown["payment"]["memo"] == "changed"
