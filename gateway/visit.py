@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,6 @@ from gateway.load import Stay
 from gateway.playing.player import Caller
 from gateway.store.undertakings import Undertaken
 from mappings.grammar import Operation
-from mappings.rows import Keyed
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -26,7 +26,7 @@ class Visit:
     notices: tuple[str, ...] = ()
     as_sent: dict[str, str] = field(default_factory=dict)
     """The ids of the request, by what they stand for: an answer spells them as it did."""
-    named: Keyed = field(default_factory=Keyed)
+    named: Mapping[str, str] = field(default_factory=dict)
     """What the ids of a long request stand for, which only the message of a refusal may name."""
     told: dict[str, Any] = field(default_factory=dict)
     stay: Stay | None = None

@@ -111,17 +111,19 @@ class Wording:
         if visit.caller is None:
             return {}
         takes = visit.operation.takes if visit.operation else None
-        names: dict[str, str] = {}
         found, is_long = _ids_sent(takes, body, path), visit.caller.is_long
+        names: dict[str, str] | Keyed = Keyed() if is_long else {}
         while sent := await aside(next, found, None) if is_long else next(found, None):
             those = await self._ids.current(visit.caller.key.owner, sent, keeps=not is_long)
             if is_long:
                 # In the order in which they are looked for: that way they are found soonest.
-                await aside(visit.named.update, [(id_, those[id_]) for id_ in sent if id_ in those])
+                await aside(names.update, [(id_, those[id_]) for id_ in sent if id_ in those])
             else:
                 visit.as_sent |= {those.get(id_, id_): id_ for id_ in sent}
-                names |= those
-        return visit.named if is_long else names
+                names.update(those.items())
+        if is_long:
+            visit.named = names
+        return names
 
     async def answered(self, visit: Visit, answer: Answer) -> Said:
         """An answer with the words and the ids that its client knows."""

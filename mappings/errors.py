@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -132,9 +132,8 @@ def _refused(refused: Refused) -> ErrorAnswer:
         return ErrorAnswer(429, (_said(refused, OVER_LIMIT),), refused.retry_after)
     if faults := [one for one in refused.problems if one.code in VALIDATION]:
         words = _words(refused.sent_as)
-        told = (_named(one, refused.sent_as, words) for one in faults)
-        # Several fields of a call may be one of the client's: it has made one mistake.
-        return ErrorAnswer(406, tuple(dict.fromkeys(told)))
+        told = [_named(one, refused.sent_as, words) for one in faults]
+        return ErrorAnswer(406, tuple(_once(told)))
     code = next((one.code for one in refused.problems if one.code in _BY_CODE), None)
     if code == "invalid_api_key":
         return of(INVALID_KEY)
@@ -148,6 +147,15 @@ def _said(refused: Refused, default: Problem) -> Problem:
             words = _words(refused.sent_as)
             return replace(default, message=_reworded(problem.message, refused.sent_as, words))
     return default
+
+
+def _once(told: Sequence[Problem]) -> Iterable[Problem]:
+    """Several fields of a call may be one of the client's: it has made one mistake.
+
+    What names no field is told as often as the service does: each may be of another payment.
+    """
+    apart = {(one, place if one.field is None else None): one for place, one in enumerate(told)}
+    return apart.values()
 
 
 def _named(problem: Problem, sent_as: Mapping[str, str], words: Mapping[str, str]) -> Problem:

@@ -66,7 +66,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger()
     monkeypatch.setattr(engines, "sqlite_connection", made.opened)
     # Whatever goes round by itself looks there too.
-    for where in ("settling.SWEEP_SECONDS", "guard.LOOK_SECONDS"):
+    for where in ("playing.settling.SWEEP_SECONDS", "operating.guard.LOOK_SECONDS"):
         monkeypatch.setattr(f"gateway.{where}", 3600.0)
     return made
 

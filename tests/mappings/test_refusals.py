@@ -28,6 +28,11 @@ def test_several_fields_that_are_one_of_the_client_s_are_one_mistake() -> None:
     assert _told(BATCH, *both) == [("sourceCurrency", "sourceCurrency is not supported")]
 
 
+def test_what_names_no_field_is_told_of_each() -> None:
+    incomplete = Problem("invalid_status", "Recipient is incomplete")
+    assert len(_told(BATCH, incomplete, incomplete)) == 2
+
+
 @pytest.mark.parametrize(
     ("named", "field"),
     [
