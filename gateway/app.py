@@ -53,10 +53,10 @@ from gateway.operating.watch import Watch
 from gateway.passing.requests import Passing, open_passing
 from gateway.playing.instances import GONE_SECONDS, Instances
 from gateway.playing.journal import Journal
-from gateway.playing.kept import Kept
 from gateway.playing.listing import Listing
 from gateway.playing.once import Once
 from gateway.playing.player import Player
+from gateway.playing.recent_reads import Kept
 from gateway.playing.settler import Settler
 from gateway.playing.settling import Settling
 from gateway.recorder import Recorder

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from gateway.playing.instances import Instances
 from gateway.playing.journal import Journal
-from gateway.playing.kept import Kept
 from gateway.playing.once import Once
 from gateway.playing.player import Player
+from gateway.playing.recent_reads import Kept
 from gateway.playing.settler import Settler
 from gateway.playing.settling import Settling
 from gateway.settings import Settings

@@ -55,7 +55,7 @@ def freeze(
     several calls is finished; nothing else begins until `unfreeze` with the same words. Doing it
     twice changes nothing. Clients get 403 not_authorized, with a message that says so.
     """
-    from gateway.operating.brakes import NoMerchant, scope_of, standing
+    from gateway.operating.freezes import NoMerchant, scope_of, standing
     from gateway.store import open_store
     from gateway.store.freezing import freeze as stop
 
@@ -93,7 +93,7 @@ def unfreeze(
     Just that freeze ends: a merchant that was also frozen by itself, or by its environment, stays
     so, and what is still frozen is shown.
     """
-    from gateway.operating.brakes import NoMerchant, scope_of, standing
+    from gateway.operating.freezes import NoMerchant, scope_of, standing
     from gateway.store import open_store
     from gateway.store.freezing import unfreeze as let
 

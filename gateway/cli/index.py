@@ -29,7 +29,7 @@ def drop(
     The next question that needs one reads the whole list anew. With `lists.index = false` there is none.
     """
     from gateway.index import drop as drop_index
-    from gateway.operating.brakes import NoMerchant, scope_of
+    from gateway.operating.freezes import NoMerchant, scope_of
     from gateway.store import Owner, open_store
     from gateway.store.acts import told_scope
 

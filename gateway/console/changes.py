@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gateway.console.parts import Parts
-from gateway.operating.brakes import NoMerchant, scope_of
+from gateway.operating.freezes import NoMerchant, scope_of
 from gateway.operating.switching import (
     NotSwitched,
     Whose,

@@ -10,7 +10,7 @@ from aiohttp import web
 from gateway.console.changes import CHANGES, ENVIRONMENTS, MINUTES, Change, NotDone
 from gateway.console.pages import Pages, see
 from gateway.console.parts import Parts
-from gateway.operating.brakes import standing as frozen_standing
+from gateway.operating.freezes import standing as frozen_standing
 from gateway.operating.switching import standing as switched_standing
 from gateway.operating.windows import about, groups, state_of
 from gateway.store.acts import acting, acts_of

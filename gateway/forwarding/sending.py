@@ -25,9 +25,9 @@ from gateway.passing import passed_headers
 from gateway.passing.requests import Passage, Passing
 from gateway.passing.spool import Spool
 from gateway.playing.journal import Course, Journal
-from gateway.playing.kept import Kept
 from gateway.playing.once import OTHER_BODY
 from gateway.playing.player import Caller
+from gateway.playing.recent_reads import Kept
 from gateway.playing.settling import Settling, never_read
 from gateway.store import StoreUnavailable
 from gateway.store.undertakings import (

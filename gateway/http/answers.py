@@ -85,7 +85,7 @@ def response(
     admission: Admission | None = None,
     told: Mapping[str, str] = NOTHING,
 ) -> web.StreamResponse:
-    """``told`` are headers that every answer has."""
+    """``told`` are headers that every answer of the legacy face has, of its end."""
     headers = {
         **told,
         "Content-Type": "application/json; charset=utf-8",

@@ -24,8 +24,8 @@ from gateway.operating.legacy_reads import (
 )
 from gateway.passing.requests import open_passing
 from gateway.playing.journal import Journal
-from gateway.playing.kept import Kept
 from gateway.playing.player import Caller, Player
+from gateway.playing.recent_reads import Kept
 from gateway.playing.settler import Settler
 from gateway.settings import Settings
 from gateway.store import Ledger, Store

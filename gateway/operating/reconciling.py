@@ -11,8 +11,8 @@ from typing import Any
 
 from gateway.keys import Key
 from gateway.playing.journal import Journal
-from gateway.playing.kept import Kept
 from gateway.playing.player import Caller, Player
+from gateway.playing.recent_reads import Kept
 from gateway.playing.settler import Settler
 from gateway.settings import Settings
 from gateway.store import Ledger, Owner, Store, StoreUnavailable

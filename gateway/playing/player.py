@@ -20,8 +20,8 @@ from gateway.aside import aside, aside_if
 from gateway.folded import Folded
 from gateway.keys import Key
 from gateway.playing.journal import Course
-from gateway.playing.kept import Kept
 from gateway.playing.listing import Listing
+from gateway.playing.recent_reads import Kept
 from gateway.playing.settler import Settler
 from gateway.store.ledger import Ledger, Owner
 from gateway.store.undertakings import Write

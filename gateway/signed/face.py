@@ -28,7 +28,7 @@ from gateway.passing import passed_headers
 from gateway.passing.replies import Client, Streamed, give_back
 from gateway.passing.requests import Passage, Passed, Passing
 from gateway.passing.spool import Spool
-from gateway.playing.kept import Kept
+from gateway.playing.recent_reads import Kept
 from gateway.settings import Settings
 from gateway.signed import refusals
 from gateway.signed.credentials import Credentials, Malformed, Proof, credentials_of

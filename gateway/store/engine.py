@@ -78,7 +78,7 @@ def make_sqlite_file(path: Path, *, create: bool) -> None:
         raise StoreUnavailable(
             f"there is no database {path.absolute()}",
             means="no key was ever imported there",
-            do="run this where the gateway runs, or give its --config",
+            do="import keys; if that was done, run this where the gateway runs, or give its --config",
         )
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))

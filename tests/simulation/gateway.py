@@ -17,9 +17,9 @@ from gateway.http.answers import Said
 from gateway.keys import Key
 from gateway.playing.instances import Instances
 from gateway.playing.journal import Course, Journal
-from gateway.playing.kept import Kept
 from gateway.playing.once import Once, Wanted
 from gateway.playing.player import Caller, Player
+from gateway.playing.recent_reads import Kept
 from gateway.playing.settler import Settler
 from gateway.playing.settling import Settling
 from gateway.signing import Pair

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cachetools import TTLCache
 
-from gateway.playing.kept import SECONDS, Kept
+from gateway.playing.recent_reads import SECONDS, Kept
 from gateway.simulator import Service
 from gateway.store.ledger import Owner
 from mappings.grammar import Call
