@@ -167,6 +167,7 @@ def _of_a_payee(shown: Shown, payments: Sequence[Shown], names: Mapping[str, str
         return []
     payee = _payee(payments[0], names)
     found: dict[str, None] = {}
+    seen = set[JSON]()
     number, pages = 1, 1
     while number <= pages:
         query = {"page": str(number), "pageSize": "100"}
@@ -176,12 +177,13 @@ def _of_a_payee(shown: Shown, payments: Sequence[Shown], names: Mapping[str, str
             if refused.status != 404:
                 raise
             return []
-        payments_given = body.get("payments") or []
-        for one in payments_given:
+        before = len(seen)
+        for one in body.get("payments") or []:
+            seen.add(one.get("id"))
             batch = one.get("batch") or {}
             if batch.get("id") and batch.get("createdAt") == shown.get("createdAt"):
                 found[str(batch["id"])] = None
-        pages = pages_to_read(body, number, is_new=bool(payments_given))
+        pages = pages_to_read(body, number, is_new=len(seen) > before)
         number += 1
     return list(found)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mappings.batches import list_batches
-from mappings.grammar import JSON, Answer, Call, Flow, Recall, Request
+from mappings.cutover import batch_found
+from mappings.grammar import JSON, Answer, Call, Flow, Recall, Refused, Request
 from mappings.paging import pages_to_read
 
 FULL = {"status": "open", "amount": "1.00", "totalPayments": 1, "currency": "USD"}
@@ -56,11 +57,33 @@ def test_batches_are_read_past_a_page_of_those_that_are_known_and_no_further_tha
     assert asked == len(pages) + 1
 
 
+def test_payments_of_a_service_that_does_not_page_are_read_until_they_come_again() -> None:
+    asked = 0
+
+    def answered(step: Any) -> JSON:
+        nonlocal asked
+        if step.path.endswith("/summary"):
+            raise Refused(404, [])
+        asked += 1
+        assert asked <= 2, "the same page again and again"
+        return {"payments": [{"id": "P-1", "batch": {"id": "B-9", "createdAt": "then"}}]}
+
+    shown, payments = {"id": "B-1", "createdAt": "then"}, [{"recipient": {"id": "R-1"}}]
+    _played(batch_found(shown, payments, {}, None), answered)
+    assert asked == 2
+
+
 def _played(flow: Flow, answered: Callable[[Any], JSON]) -> Answer:
     given: JSON = None
+    failure: Refused | None = None
     while True:
         try:
-            given = answered(flow.send(given))
+            step = flow.send(given) if failure is None else flow.throw(failure)
+            given, failure = None, None
+            try:
+                given = answered(step)
+            except Refused as refused:
+                failure = refused
         except StopIteration as ended:
             answer: Answer = ended.value
             return answer
