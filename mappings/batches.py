@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -57,7 +56,7 @@ from mappings.grammar import (
 )
 from mappings.ids import made
 from mappings.matching import Entry
-from mappings.paging import meta, page_of, pages_to_read
+from mappings.paging import page_of, pages_to_read
 from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
 from mappings.rows import Rows, each, joined, kept, keyed, packed
@@ -155,10 +154,8 @@ def list_batches(request: Request) -> Flow:
     rows = [row for row in listed if wanted in names.get(row["id"], row["id"]).casefold()]
     rows.sort(key=lambda row: str(row["id"]))
     rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
-    page = page_of(request.query)
-    start = (page.number - 1) * page.size
-    shown = yield from _rows(rows[start : start + page.size], known)
-    counts = meta(page.number, math.ceil(len(rows) / page.size), len(rows))
+    those, counts = page_of(request.query).of(rows)
+    shown = yield from _rows(those, known)
     return Answer({"batches": shown, "meta": counts})
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mappings.grammar import JSON
+
+T = TypeVar("T")
 
 FIRST = 1
 SIZE = 10
@@ -19,6 +23,12 @@ class Page:
 
     def query(self) -> dict[str, str]:
         return {"page": str(self.number), "pageSize": str(self.size)}
+
+    def of(self, rows: Sequence[T]) -> tuple[Sequence[T], dict[str, int]]:
+        """Its rows of a list that is all here, and the ``meta``."""
+        start = (self.number - 1) * self.size
+        counts = meta(self.number, math.ceil(len(rows) / self.size), len(rows))
+        return rows[start : start + self.size], counts
 
 
 def page_of(query: Mapping[str, str]) -> Page:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from mappings import batch_bodies, legacy, settling
@@ -27,7 +26,7 @@ from mappings.grammar import (
 from mappings.ids import made
 from mappings.matching import Entry, Payment
 from mappings.objects import payment_answer, recipient_answer
-from mappings.paging import meta, page_of
+from mappings.paging import page_of
 from mappings.payment_lists import payment_in
 from mappings.payouts import Sub
 from mappings.rows import joined
@@ -199,12 +198,9 @@ def _page(payments: Sequence[Payment], request: Request) -> Sub:
     found = [
         one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))
     ]
-    page = page_of(request.query)
-    start = (page.number - 1) * page.size
-    shown = found[start : start + page.size]
+    shown, counts = page_of(request.query).of(found)
     words = yield batch_bodies.facts_of(payees(shown))
     rows = [listed_answer(one, words) for one in shown]
-    counts = meta(page.number, math.ceil(len(found) / page.size), len(found))
     return {"payments": rows, "meta": counts}
 
 

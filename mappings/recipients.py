@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -223,19 +222,12 @@ def read_recipient_payments(request: Request) -> Flow:
     payments, counts = given.get("payments") or [], given.get("meta")
     if any(one.get("abandoned") for one in aliases.values()):
         left = yield _payments_left(path, aliases)
-        payments, counts = _page([*left.rows, *(yield from _drafted(id_))], request)
+        payments = [*left.rows, *(yield from _drafted(id_))]
+        payments.sort(key=lambda one: str(one.get("createdAt") or ""), reverse=True)
+        payments, counts = page_of(request.query).of(payments)
     shown = recipient_answer(recipient, facts, request.manners)
     rows = [payment_answer(as_clients_know(one, aliases), shown) for one in payments]
     return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
-
-
-def _page(payments: list[Payment], request: Request) -> tuple[list[Payment], dict[str, int]]:
-    """The page asked for, the newest first, and its ``meta``."""
-    payments.sort(key=lambda one: str(one.get("createdAt") or ""), reverse=True)
-    page = page_of(request.query)
-    start = (page.number - 1) * page.size
-    counts = meta(page.number, math.ceil(len(payments) / page.size), len(payments))
-    return payments[start : start + page.size], counts
 
 
 def _drafted(recipient_id: str) -> Sub:

@@ -8,14 +8,13 @@ again.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
 
 from mappings.grammar import JSON, Call, Find, Found, Refused, Unreachable
-from mappings.paging import FIRST, whole
+from mappings.paging import FIRST, Page, whole
 
 PAGE_SIZE = 250
 """Rows asked for at a time; the document shows no maximum, the service's ``meta`` tells."""
@@ -46,9 +45,8 @@ def page_of_rows(question: Find, rows: Iterable[Any]) -> Found:
     kept = [row for row in rows if not question.hidden(row) and question.where(row)]
     kept.sort(key=lambda row: str(row["id"]))
     kept.sort(key=question.order, reverse=question.descending)
-    start = (question.page - 1) * question.page_size
-    pages = math.ceil(len(kept) / question.page_size)
-    return Found(kept[start : start + question.page_size], pages, len(kept))
+    rows, counts = Page(question.page, question.page_size).of(kept)
+    return Found(rows, counts["pages"], counts["records"])
 
 
 async def on_one_page(question: Find, make: Make) -> list[Row] | None:
