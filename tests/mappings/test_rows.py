@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
+from decimal import Decimal
 
 import pytest
 
+from gateway.wire import Number
+from mappings.grammar import Problem
 from mappings.rows import SLICE, Each, Keyed, Packed, each, kept, keyed, packed, some_of
 
 COUNTS = [0, 1, SLICE - 1, SLICE, SLICE + 1, 2 * SLICE + 7]
@@ -30,6 +33,27 @@ def test_packed_rows_are_read_as_the_list_that_they_were_made_of(count: int) -> 
     assert there[5:-3] == those[5:-3]
     with pytest.raises(IndexError):
         there[count]
+
+
+def test_whatever_is_in_a_row_is_the_same_when_it_is_read_again() -> None:
+    plain = {
+        "text": "ä\ud800",
+        "number": 10**30,
+        "none": None,
+        "true": True,
+        "nested": [1, (2, "b")],
+    }
+    number = Number("1.10")
+    others = [Decimal("1E+5"), number, Problem("invalid_field", "No.", "memo"), {"in": [number]}]
+    for row in (plain, *others):
+        for mixed in ([row], [plain, row, plain]):
+            (*read,) = Packed(mixed)
+            assert [(repr(one), type(one)) for one in read] == [
+                (repr(one), type(one)) for one in mixed
+            ]
+            assert read == mixed
+    (read,) = Packed([number])
+    assert str(read) == "1.10"
 
 
 @pytest.mark.parametrize("count", COUNTS)
