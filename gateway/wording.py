@@ -43,7 +43,9 @@ from mappings.ids import (
     IN_TEXT,
     SHAPE,
     TOGETHER,
+    Named,
     named_by_slices,
+    named_in,
     with_ids,
     with_ids_in_text,
 )
@@ -111,18 +113,22 @@ class Wording:
         if visit.caller is None:
             return {}
         takes = visit.operation.takes if visit.operation else None
-        found, is_long = _ids_sent(takes, body, path), visit.caller.is_long
-        names: dict[str, str] | Keyed = Keyed() if is_long else {}
-        while sent := await aside(next, found, None) if is_long else next(found, None):
-            those = await self._ids.current(visit.caller.key.owner, sent, keeps=not is_long)
-            if is_long:
-                # In the order in which they are looked for: that way they are found soonest.
-                await aside(names.update, [(id_, those[id_]) for id_ in sent if id_ in those])
-            else:
-                visit.as_sent |= {those.get(id_, id_): id_ for id_ in sent}
-                names.update(those.items())
-        if is_long:
-            visit.named = names
+        if visit.caller.is_long:
+            visit.named = await self._many_stood_for(visit.caller.key.owner, path, takes, body)
+            return visit.named
+        sent = _sent(path, named_in(takes, body))
+        names = await self._ids.current(visit.caller.key.owner, sent) if sent else {}
+        visit.as_sent = {names.get(id_, id_): id_ for id_ in sent}
+        return names
+
+    async def _many_stood_for(
+        self, owner: Owner, path: Mapping[str, str], takes: Any, body: JSON
+    ) -> Mapping[str, str]:
+        found, names = _many_sent(path, takes, body), Keyed()
+        while sent := await aside(next, found, None):
+            those = await self._ids.current(owner, sent, keeps=False)
+            # In the order in which they are looked for: that way they are found soonest.
+            await aside(names.update, [(id_, those[id_]) for id_ in sent if id_ in those])
         return names
 
     async def answered(self, visit: Visit, answer: Answer) -> Said:
@@ -149,11 +155,14 @@ class Wording:
     ) -> Mapping[str, str]:
         """What clients call the ids of an answer, where that is something else; see ``Ids.legacy``."""
         gives = cast("Operation", visit.operation).gives
-        changed: dict[str, str] | Keyed = Keyed() if is_long else {}
-        found = named_by_slices(gives, body)
-        while some := await aside(next, found, None) if is_long else next(found, None):
-            names = await self._ids.legacy_of(owner, *some, later, keeps=not is_long)
-            await aside_if(is_long, changed.update, _spelled(some, names, visit.as_sent))
+        if not is_long:
+            named = named_in(gives, body)
+            names = await self._ids.legacy_of(owner, *named, later)
+            return dict(_spelled(named, names, visit.as_sent))
+        found, changed = named_by_slices(gives, body), Keyed()
+        while some := await aside(next, found, None):
+            names = await self._ids.legacy_of(owner, *some, later, keeps=False)
+            await aside(changed.update, _spelled(some, names, visit.as_sent))
         return changed
 
     async def refusal(self, visit: Visit, failure: Failure) -> Said:
@@ -181,7 +190,10 @@ class Wording:
         found = {id_ for one in answer.problems for id_ in IN_TEXT.findall(one.message)}
         if not found or visit.caller is None:
             return {}
-        as_sent = {**visit.as_sent, **await aside_if(bool(visit.named), _sent, visit.named, found)}
+        as_sent = {
+            **visit.as_sent,
+            **await aside_if(bool(visit.named), _sent_as, visit.named, found),
+        }
         try:
             return await self._ids.known(visit.caller.key.owner, found) | as_sent
         except StoreUnavailable:
@@ -203,8 +215,14 @@ def _tell(visit: Visit, step: Literal["read", "answers"], size: int, *, is_long:
         large.told(step, size if step == "read" else 0, size)
 
 
-def _ids_sent(takes: Any, body: JSON, path: Mapping[str, str]) -> Iterator[AbstractSet[str]]:
-    """The ids of a request, some at a time; of what is no id, a state has no use."""
+def _sent(path: Mapping[str, str], named: Named) -> AbstractSet[str]:
+    """The ids of a request; of what is no id, a state has no use."""
+    those = [*path.values(), *(id_ for _kind, id_ in named[0])]
+    return dict.fromkeys(filter(SHAPE.fullmatch, those)).keys()
+
+
+def _many_sent(path: Mapping[str, str], takes: Any, body: JSON) -> Iterator[AbstractSet[str]]:
+    """The same, some at a time."""
     named = (id_ for some, _mentioned in named_by_slices(takes, body) for _kind, id_ in some)
     for sent in some_of(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
         yield dict.fromkeys(sent).keys()
@@ -216,7 +234,7 @@ def _made(body: JSON) -> JSON:
 
 
 def _spelled(
-    some: tuple[AbstractSet[tuple[str, str]], AbstractSet[str]],
+    some: Named,
     names: Mapping[str, str],
     as_sent: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
@@ -226,7 +244,7 @@ def _spelled(
             yield id_, name
 
 
-def _sent(named: Mapping[str, str], those: Container[str]) -> dict[str, str]:
+def _sent_as(named: Mapping[str, str], those: Container[str]) -> dict[str, str]:
     """Of some ids that stand in what a long request sent, what it called them."""
     return {current: id_ for id_, current in named.items() if current in those}
 

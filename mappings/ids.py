@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
@@ -65,28 +65,32 @@ TOGETHER = 3000
 may be where a thousand of them are kept at once."""
 
 
-def named_by_slices(
-    shape: Any, value: JSON
-) -> Iterator[tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]]:
-    """As ``named_in``, some at a time, in their order; nothing where there is none."""
+Named = tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]
+"""Ids with their kinds, and what looks like one in free texts; both in their order."""
+
+
+def named_in(shape: Any, value: JSON) -> Named:
+    """Every id in a value of a shape, and all that looks like one."""
+    return _named(marked_texts(place_of(shape, IDS), value))
+
+
+def named_by_slices(shape: Any, value: JSON) -> Iterator[Named]:
+    """The same, some at a time; nothing where there is none."""
     for some in some_of(marked_texts(place_of(shape, IDS), value), TOGETHER):
-        found = dict.fromkeys((str(mark.kind), text) for mark, text in some if isinstance(mark, Id))
-        texts = (text for mark, text in some if isinstance(mark, Mentions))
-        mentioned = dict.fromkeys(id_ for text in texts for id_ in mentioned_in(text))
+        found, mentioned = _named(some)
         if found or mentioned:
-            yield found.keys(), mentioned.keys()
+            yield found, mentioned
 
 
-def named_in(shape: Any, value: JSON) -> tuple[set[tuple[str, str]], set[str]]:
-    """Every id in a value of a shape, with its kind; and what looks like one in its free texts."""
-    found: set[tuple[str, str]] = set()
-    mentioned: set[str] = set()
-    for mark, text in marked_texts(place_of(shape, IDS), value):
+def _named(those: Iterable[tuple[Mark, str]]) -> Named:
+    found: dict[tuple[str, str], None] = {}
+    mentioned: dict[str, None] = {}
+    for mark, text in those:
         if isinstance(mark, Id):
-            found.add((mark.kind, text))
+            found[mark.kind, text] = None
         elif isinstance(mark, Mentions):
-            mentioned.update(mentioned_in(text))
-    return found, mentioned
+            mentioned.update(dict.fromkeys(mentioned_in(text)))
+    return found.keys(), mentioned.keys()
 
 
 def with_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
