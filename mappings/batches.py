@@ -54,7 +54,7 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
-from mappings.ids import made
+from mappings.ids import known_as, made
 from mappings.matching import Entry
 from mappings.paging import page_of, pages_to_read
 from mappings.payment_lists import batch_in, payments_told
@@ -150,7 +150,7 @@ def list_batches(request: Request) -> Flow:
     known = yield Recall("batch")
     listed = yield from _listed(known)
     wanted = request.query.get("search", "").casefold()
-    names = (yield Recall("legacy id")) if wanted else {}
+    names = (yield known_as(listed)) if wanted else {}
     rows = [row for row in listed if wanted in names.get(row["id"], row["id"]).casefold()]
     rows.sort(key=lambda row: str(row["id"]))
     rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
-from mappings.grammar import JSON
+from mappings.grammar import JSON, Recall
 from mappings.kinds import Id, Mentions
 from mappings.places import IDS, Mark, marked_texts, place_of, rewritten
 from mappings.rows import some_of
@@ -91,6 +91,11 @@ def _named(those: Iterable[tuple[Mark, str]]) -> Named:
         elif isinstance(mark, Mentions):
             mentioned.update(dict.fromkeys(mentioned_in(text)))
     return found.keys(), mentioned.keys()
+
+
+def known_as(rows: Iterable[Mapping[str, JSON]]) -> Recall:
+    """What clients call some objects, where that is known and is something else."""
+    return Recall("legacy id", ids=tuple(str(row["id"]) for row in rows))
 
 
 def with_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:

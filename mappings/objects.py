@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from babel.numbers import get_currency_name
 
 from mappings import current, legacy, money
 from mappings.fields import Fields, by_hand, nested, read_only, renamed, same
-from mappings.grammar import JSON, Manners
+from mappings.grammar import JSON, Manners, Recall
 from mappings.kinds import is_mask
 
 Facts = Mapping[str, JSON]
@@ -283,10 +284,17 @@ def is_abandoned(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> b
     return bool(aliases.get(str(batch.get("id")), {}).get("abandoned"))
 
 
+def aliases_of(payments: Sequence[Mapping[str, JSON]]) -> Recall:
+    """The ids that payments and their batches had first, where a draft made real gave them others."""
+    batches = ((one.get("batch") or {}).get("id") for one in payments)
+    those = chain((one.get("id") for one in payments), batches)
+    return Recall("alias", ids=tuple(dict.fromkeys(str(id_) for id_ in those if id_)))
+
+
 def as_clients_know(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
     """A payment by the ids that it and its batch had first.
 
-    ``aliases`` are the ledger's facts (kind ``alias``) of the ids that a draft made real got.
+    ``aliases`` are what is remembered of ``aliases_of`` it.
     """
     known = {**payment, "id": _first_id(payment.get("id"), aliases)}
     if batch := payment.get("batch"):

@@ -23,7 +23,7 @@ from mappings.grammar import (
     Refused,
     Request,
 )
-from mappings.ids import made
+from mappings.ids import known_as, made
 from mappings.matching import Entry, Payment
 from mappings.objects import payment_answer, recipient_answer
 from mappings.paging import page_of
@@ -194,7 +194,7 @@ def list_batch_payments(request: Request) -> Flow:
 
 def _page(payments: Sequence[Payment], request: Request) -> Sub:
     wanted = request.query.get("search", "").casefold()
-    names = (yield Recall("legacy id")) if wanted else {}
+    names = (yield known_as(payments)) if wanted else {}
     found = [
         one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))
     ]

@@ -41,6 +41,7 @@ from mappings.matching import Payment
 from mappings.objects import (
     RECIPIENT,
     Facts,
+    aliases_of,
     as_clients_know,
     is_abandoned,
     is_gone,
@@ -216,16 +217,17 @@ def read_recipient_payments(request: Request) -> Flow:
                                   those of drafts are to be
     """
     id_ = request.ids["id"]
-    path, aliases = f"/recipients/{id_}/payments", (yield Recall("alias"))
+    path, abandoned = f"/recipients/{id_}/payments", (yield Recall("alias", having="abandoned"))
     call = Call("GET", path, query=asked(request.query))
     (recipient, facts), given = yield from found.recipient_with(id_, call)
     payments, counts = given.get("payments") or [], given.get("meta")
-    if any(one.get("abandoned") for one in aliases.values()):
-        left = yield _payments_left(path, aliases)
+    if abandoned:
+        left = yield _payments_left(path, abandoned)
         payments = [*left.rows, *(yield from _drafted(id_))]
         payments.sort(key=lambda one: str(one.get("createdAt") or ""), reverse=True)
         payments, counts = page_of(request.query).of(payments)
     shown = recipient_answer(recipient, facts, request.manners)
+    aliases = yield aliases_of(payments)
     rows = [payment_answer(as_clients_know(one, aliases), shown) for one in payments]
     return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
 

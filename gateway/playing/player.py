@@ -149,7 +149,7 @@ class Player:
                 given = await self._played(step, caller, course)
                 if course is not None or not isinstance(step, Call):
                     # What the ledger or the journal has; of a call its answer's length has said so.
-                    caller.is_long = caller.is_long or wire.has_rows(given)
+                    caller.is_long = caller.is_long or wire.has_rows(given) or _is_of_many(given)
             except Unknown:
                 raise
             except Failure as failure:
@@ -301,10 +301,12 @@ class Player:
                 return await self.together(calls, caller)
             case Find():
                 return await self._listing.find(step, lambda one: self.call(one, caller), owner)
-            case Recall("legacy id"):
-                return await self._ledger.legacy_ids(owner)
+            case Recall("legacy id", None, ids):
+                return await self._ledger.legacy_ids(owner, ids or ())
             case Recall(kind, str() as id_):
                 return await self._ledger.recall(owner, kind, id_)
+            case Recall(kind, None, None, str() as having):
+                return await self._ledger.recall_having(owner, kind, having)
             case Recall(kind, None, ids):
                 return await self._ledger.recall_all(owner, kind, ids)
             case Record():
@@ -436,6 +438,14 @@ def _tell(
         called = f"{call.method} {endpoint_of(call.method, call.path).path}"
         log.info("large", request_id=caller.request_id, step=step, call=called, bytes=len(body))
         large.told(step, len(body) if step == "answered" else 0, len(body))
+
+
+MANY = 1000
+"""Objects of which something is remembered: to go through more holds others up."""
+
+
+def _is_of_many(given: Any) -> bool:
+    return isinstance(given, dict) and len(given) > MANY
 
 
 def _advance(flow: Generator[Step, Any, Any], given: Any = None) -> tuple[Step | None, Any]:

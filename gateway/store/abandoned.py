@@ -47,8 +47,8 @@ async def abandoned_batches(store: Store) -> list[AbandonedBatch]:
     found: list[AbandonedBatch] = []
     marks = await _marks(store)
     for owner in sorted({owner for owner, _upstream in marks}):
-        names = await ledger.legacy_ids(owner)
         batches = await ledger.recall_all(owner, "batch")
+        names = await ledger.legacy_ids(owner, batches)
         left = {one: id_ for id_, facts in batches.items() for one in facts.get("abandoned", [])}
         for (its, upstream), since in marks.items():
             if its == owner:

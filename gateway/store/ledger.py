@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from decimal import Decimal
 from functools import partial
 from itertools import chain
 from json.encoder import encode_basestring_ascii
@@ -21,6 +20,7 @@ from gateway import texts, wire
 from gateway.aside import aside, aside_if
 from gateway.store import pieces
 from gateway.store.crypto import Place
+from gateway.store.id_rows import legacy_ids
 from gateway.store.statements import (
     FEW,
     Asked,
@@ -33,7 +33,7 @@ from gateway.store.statements import (
     put,
     rows_of,
 )
-from gateway.store.tables import ids, learned, remembered
+from gateway.store.tables import learned, remembered
 from gateway.texts import Text
 from mappings.grammar import Conflict, Record
 from mappings.rows import SLICE, Rows, some_of
@@ -64,6 +64,11 @@ _FACTS_OF = Statement(
     lambda _kind: select(remembered.c.kind, remembered.c.id, remembered.c.facts).where(_THIS)
 )
 _ALL_FACTS = Statement(lambda _kind: select(remembered.c.id, remembered.c.facts).where(_KIND))
+_FACTS_LIKE = Statement(
+    lambda _kind: select(remembered.c.id, remembered.c.facts).where(
+        _KIND, remembered.c.facts.like(bindparam("like"))
+    )
+)
 _SOME_FACTS = Listed(
     remembered.c.id,
     lambda among: select(remembered.c.id, remembered.c.facts).where(_KIND, among),
@@ -95,7 +100,7 @@ class Ledger:
         """An object's facts; empty where there are none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
         rows = await self._store.looked_up(Work(lambda: rows_of(_FACTS, row), is_brief=True))
-        return await self._read(owner, kind, id, rows[0][0]) if rows else {}
+        return (await self._read_all(owner, kind, [(id, *rows[0])]))[id] if rows else {}
 
     async def is_anyones(self, environment: str, kind: str, id: str, fact: str) -> bool:  # noqa: A002
         """Whether any merchant of an environment has an object of this id with this fact.
@@ -107,7 +112,7 @@ class Ledger:
             table.environment == environment, table.kind == kind, table.id == id
         )
         async with self._store.read() as connection:
-            return any(_loads(facts).get(fact) for facts in await connection.scalars(those))
+            return any(wire.own(facts).get(fact) for facts in await connection.scalars(those))
 
     async def recall_all(
         self, owner: Owner, kind: str, among: Sequence[str] | None = None
@@ -120,17 +125,21 @@ class Ledger:
             work = Work(lambda: _SOME_FACTS.rows(wanted, those), is_brief=len(wanted) <= FEW)
         else:
             return {}
-        rows = await self._store.looked_up(work)
-        return {id_: await self._read(owner, kind, id_, facts) for id_, facts in rows}
+        return await self._read_all(owner, kind, await self._store.looked_up(work))
 
-    async def legacy_ids(self, owner: Owner) -> dict[str, str]:
-        """Every id that clients know by another name: current id to legacy id."""
-        those = select(ids).where(
-            ids.c.merchant == owner.merchant, ids.c.environment == owner.environment
-        )
-        async with self._store.read() as connection:
-            rows = await connection.execute(those.order_by(ids.c.imported))
-            return {row.current_id: row.legacy_id for row in rows}
+    async def recall_having(self, owner: Owner, kind: str, fact: str) -> dict[str, dict[str, Any]]:
+        """The facts of every object of a kind that has this one, by id; not of a kind that is sealed.
+
+        There may be very many that have not: to read those takes ten times as long as to find the others.
+        """
+        named = f'%"{fact}"%'  # a fact's text may say so too
+        work = Work(lambda: rows_of(_FACTS_LIKE, {**owner._asdict(), "kind": kind, "like": named}))
+        found = await self._read_all(owner, kind, await self._store.looked_up(work))
+        return {id_: facts for id_, facts in found.items() if fact in facts}
+
+    async def legacy_ids(self, owner: Owner, among: Iterable[str]) -> dict[str, str]:
+        """What clients call some objects where that is known: current id to legacy id."""
+        return await legacy_ids(self._store, owner, among)
 
     async def record(
         self,
@@ -219,13 +228,26 @@ class Ledger:
         keys, holder = self._store.encryption, _lock(*owner, kind, id_)
         return (yield from pieces.whole(keys, facts, _place(owner, kind), holder))
 
-    async def _read(self, owner: Owner, kind: str, id_: str, facts: str) -> dict[str, Any]:
-        if pieces.is_head(facts):
+    async def _read_all(
+        self, owner: Owner, kind: str, rows: Sequence[tuple[Any, ...]]
+    ) -> dict[str, dict[str, Any]]:
+        """What was remembered of several objects, of their ids and texts."""
+        in_pieces = [id_ for id_, facts in rows if pieces.is_head(facts)]
+        is_long = len(rows) > FEW or any(len(facts) > _LONG for _id, facts in rows)
+        read = await aside_if(is_long, self._opened, owner, kind, rows)
+        for id_ in in_pieces:
             work = Work(partial(self._whole, owner, kind, id_), is_long=True)
-            return await aside(_facts_in, await self._store.looked_up(work))
-        if kind not in SEALED:
-            return _facts_in(facts)
-        return await aside_if(len(facts) > _LONG, self._unsealed, owner, kind, facts)
+            read[id_] = await aside(_facts_in, await self._store.looked_up(work))
+        return read
+
+    def _opened(
+        self, owner: Owner, kind: str, rows: Sequence[tuple[Any, ...]]
+    ) -> dict[str, dict[str, Any]]:
+        """Of those that are not in pieces."""
+        whole = ((id_, facts) for id_, facts in rows if not pieces.is_head(facts))
+        if kind in SEALED:
+            return {id_: self._unsealed(owner, kind, facts) for id_, facts in whole}
+        return {id_: _facts_in(facts) for id_, facts in whole}
 
     def _unsealed(self, owner: Owner, kind: str, facts: str) -> dict[str, Any]:
         return _facts_in(self._store.encryption.unseal(facts, _place(owner, kind)))
@@ -247,7 +269,7 @@ class Ledger:
         those = select(learned).where(learned.c.environment == environment)
         async with self._store.read() as connection:
             rows = await connection.execute(those)
-            return {row.name: (_loads(row.value), row.learned_at) for row in rows}
+            return {row.name: (wire.own(row.value), row.learned_at) for row in rows}
 
     async def learn(self, environment: str, name: str, value: Any) -> None:
         """Keeps what was found out, in place of what was known by that name."""
@@ -346,7 +368,9 @@ def _is_replaced(one: Record) -> bool:
 
 def _facts_in(text: Text) -> dict[str, Any]:
     facts: dict[str, Any]
-    facts = texts.value(text) if not isinstance(text, str) or texts.is_long(text) else _loads(text)
+    facts = (
+        texts.value(text) if not isinstance(text, str) or texts.is_long(text) else wire.own(text)
+    )
     return facts
 
 
@@ -372,13 +396,5 @@ def _lock(*named: str) -> str:
     return f'["remembered",{",".join(map(encode_basestring_ascii, named))}]'
 
 
-_DECODER = simplejson.JSONDecoder(parse_float=Decimal)
-"""Made once: the library's own function makes one each time."""
-
-
 def _dumps(value: Any) -> str:
     return simplejson.dumps(value, use_decimal=True, allow_nan=False, separators=(",", ":"))
-
-
-def _loads(text: str) -> Any:
-    return _DECODER.decode(text)

@@ -195,6 +195,8 @@ class Memory:
         if step.id is not None:
             return dict(self._facts.get((step.kind, step.id), {}))
         those = {id_: known for (kind, id_), known in self._facts.items() if kind == step.kind}
+        if step.having is not None:
+            return {id_: known for id_, known in those.items() if step.having in known}
         return {id_: known for id_, known in those.items() if step.ids is None or id_ in step.ids}
 
     def record(self, step: Record) -> None:

@@ -11,7 +11,7 @@ import simplejson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.wire import DEPTH, DIGITS, Number, Unreadable, again, ordered, read, write
+from gateway.wire import DEPTH, DIGITS, Number, Unreadable, again, ordered, own, read, write
 
 
 def nested(levels: int) -> bytes:
@@ -239,3 +239,12 @@ def test_what_is_ordered_is_the_same_for_every_order_of_fields_and_otherwise_as_
     turned = read('{"B":true,"a":"ü","b":[1.10,{"a":1E5,"é":null}]}'.encode())
     assert b"".join(ordered(value)) == b"".join(ordered(turned)) == write(turned)
     assert again(value) == write(value)
+
+
+def test_what_was_written_here_is_read_as_it_was():
+    value = read(
+        '{"a":[1.10,1E5,-3,12345678901234567890123],"ä":"\\ud83d\\ude00","b":null}'.encode()
+    )
+    (number, large, *_) = own(again(value).decode())["a"]
+    assert own(again(value).decode()) == value
+    assert (str(number), str(large)) == ("1.10", "1E5")

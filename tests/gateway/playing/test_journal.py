@@ -102,7 +102,7 @@ async def test_what_is_to_be_remembered_of_a_write_is_committed_with_what_follow
     course.names["R-1111111111111111"] = "R-1"
     await course.finish()
     assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts
-    assert await ledger.legacy_ids(OWN_KEY.owner) == {"R-1": "R-1111111111111111"}
+    assert await ledger.legacy_ids(OWN_KEY.owner, ["R-1"]) == {"R-1": "R-1111111111111111"}
 
 
 async def test_what_guards_a_write_is_committed_before_it(journal: Journal, ledger: Ledger) -> None:

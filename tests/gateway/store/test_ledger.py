@@ -86,6 +86,22 @@ async def test_all_objects_of_a_kind_are_recalled_by_id(ledger: Ledger) -> None:
     assert await ledger.recall_all(ACME, "recipient") == {"R-1": {"n": 1}, "R-2": {"n": 2}}
 
 
+async def test_those_that_have_a_fact_are_recalled_and_none_that_only_tells_of_it(
+    ledger: Ledger,
+) -> None:
+    other = Owner("acme", "sandbox")
+    await ledger.record(ACME, "alias", "B-1", {"abandoned": True})
+    await ledger.record(ACME, "alias", "B-2", {"id": "B-1", "abandoned": True})
+    await ledger.record(ACME, "alias", "P-1", {"id": '"abandoned"', "batch": "B-2"})
+    await ledger.record(ACME, "batch", "B-3", {"abandoned": True})
+    await ledger.record(other, "alias", "B-4", {"abandoned": True})
+    assert await ledger.recall_having(ACME, "alias", "abandoned") == {
+        "B-1": {"abandoned": True},
+        "B-2": {"id": "B-1", "abandoned": True},
+    }
+    assert await ledger.recall_having(ACME, "alias", "gone") == {}
+
+
 async def test_records_at_the_same_time_lose_nothing(ledger: Ledger, state: State) -> None:
     async with open_store(state) as second:
         ledgers = [ledger, Ledger(second)]

@@ -1,0 +1,115 @@
+"""A merchant who has been here for long: what a request costs does not grow with what was, or keeps
+nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.playing.player import MANY
+from gateway.simulator import Service
+from gateway.store import Ledger, Owner, Store, open_store
+from gateway.store.id_rows import keep
+from mappings import recipient_queries
+from mappings.grammar import Record
+from tests.house import KEY, House
+from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+
+OWNER = Owner(KEY["merchant"], KEY["environment"])
+LONG_AGO = MANY + 500
+"""How many there are of everything."""
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
+        async with open_store(house.settings.state) as store:
+            ledger, numbers = Ledger(store), range(LONG_AGO)
+            of_payments = [
+                Record("alias", f"P-OLD{number:013}", {"id": f"P-{number:016}", "batch": "B-OLD"})
+                for number in numbers
+            ]
+            gone = [Record("recipient", f"R-OLD{number}", {"deleted": True}) for number in numbers]
+            batches = [
+                Record("batch", f"B-OLD{number}", {"phase": "deleted"}) for number in numbers
+            ]
+            await ledger.record_all(OWNER, [*of_payments, *gone, *batches])
+            await keep(store, OWNER, {f"P-NAME{number}": f"P-LONG{number}" for number in numbers})
+        yield house
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much each look into the state found."""
+    found: list[int] = []
+    plain, plain_names = Store.looked_up, Ledger.legacy_ids
+
+    async def looked_up(store: Store, work: Any) -> Any:
+        came = await plain(store, work)
+        found.append(len(came) if isinstance(came, list | tuple) else 1)
+        return came
+
+    async def legacy_ids(ledger: Ledger, *those: Any) -> dict[str, str]:
+        names = await plain_names(ledger, *those)
+        found.append(len(names))
+        return names
+
+    monkeypatch.setattr(Store, "looked_up", looked_up)
+    monkeypatch.setattr(Ledger, "legacy_ids", legacy_ids)
+    return found
+
+
+async def test_a_recipients_payments_are_named_without_all_that_was_ever_renamed(
+    house: House, rows_read: list[int]
+) -> None:
+    recipient = await make_recipient(house)
+    await make_batch(house, recipient, "1.00")
+    rows_read.clear()
+    shown = await done(house, "GET", f"/recipients/{recipient}/payments")
+    assert len(shown["payments"]) == 1
+    assert rows_read
+    assert sum(rows_read) < 10, rows_read
+
+
+async def test_to_search_for_a_payment_asks_for_the_names_of_those_that_there_are(
+    house: House, rows_read: list[int]
+) -> None:
+    recipient = await make_recipient(house)
+    batch = await make_batch(house, recipient, "1.00")
+    (payment,) = await payment_ids(house, batch)
+    rows_read.clear()
+    path = f"/batches/{batch}/payments?search={payment[-6:].lower()}"
+    (found,) = (await done(house, "GET", path))["payments"]
+    assert found["id"] == payment
+    assert rows_read
+    assert sum(rows_read) < 20, rows_read
+
+
+async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    plain_opened, plain_find = Ledger._opened, recipient_queries.find
+
+    def opened(ledger: Ledger, owner: Owner, kind: str, rows: Any) -> Any:
+        if len(rows) >= LONG_AGO:
+            threads.append(threading.current_thread().name)
+        return plain_opened(ledger, owner, kind, rows)
+
+    def find(query: Any, remembered: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return plain_find(query, remembered)
+
+    monkeypatch.setattr(Ledger, "_opened", opened)
+    monkeypatch.setattr(recipient_queries, "find", find)
+    recipient = await make_recipient(house)
+    listed = await done(house, "GET", "/recipients")
+    assert [one["id"] for one in listed["recipients"]] == [recipient]
+    await done(house, "GET", "/batches")
+    assert len(threads) == 3
+    assert all(name.startswith("aside") for name in threads), threads
