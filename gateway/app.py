@@ -111,6 +111,11 @@ class Running:
         await self.server.retire(seconds)
 
     @property
+    def requests(self) -> int:
+        """How many are carried out at this moment, or wait for their turn."""
+        return self.load.shares.going + self.load.shares.waiting
+
+    @property
     def url(self) -> str:
         return url_of(self.at.host, self.port, "https" if self.server.certificate else "http")
 

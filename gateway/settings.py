@@ -19,7 +19,7 @@ from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -426,6 +426,11 @@ def url_of(host: str, port: int, scheme: str = "http") -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password or dict(parse_qsl(parts.query)).get("password"))
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """The file that settings are of, which is no part of what they say."""
@@ -439,8 +444,24 @@ class Written:
         set_by = next((name for named, name in variables.items() if _within(named, key)), None)
         if set_by:
             return f"environment variable {set_by}: {what}"
+        return self.in_file(key, what)
+
+    def in_file(self, key: str, what: str) -> str:
         line = _line_of(self.text, key.split("."))
         return f"{self.path}:{line}: {key}: {what}" if self.path and line else f"{key}: {what}"
+
+    def passwords(self) -> Iterator[str]:
+        """Addresses that the file itself has, with a password in them, whatever a variable says."""
+        written = tomllib.loads(self.text)
+        for section in ("state", "limits"):
+            url = written.get(section, {}).get("url")
+            if isinstance(url, str) and has_password(url):
+                variable = f"{ENVIRONMENT_PREFIX}{section}__url".upper()
+                what = (
+                    "has a password, which this file need not hold; put the url into a file of its "
+                    f"own that url_file names, or set {variable}"
+                )
+                yield self.in_file(f"{section}.url", what)
 
 
 class Settings(BaseSettings):
@@ -471,6 +492,10 @@ class Settings(BaseSettings):
     def read_from(self, written: Written) -> Self:
         self._written = written
         return self
+
+    def passwords(self) -> list[str]:
+        """What of the file is better kept elsewhere, each with where it stands."""
+        return list(self._written.passwords())
 
     def placed(self, problem: str) -> str:
         """What begins with a key, with where that was set; anything else as it is."""

@@ -29,6 +29,7 @@ from mappings.grammar import (
 from mappings.kinds import is_mask
 from mappings.objects import (
     ACCOUNT_TYPES,
+    ADDRESS,
     BANK,
     WALLET,
     Facts,
@@ -241,7 +242,12 @@ def names(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
         told["currency"] = f"{payout.place}primary.currency"
     if bank.get("iban") and not bank.get("accountNum"):
         told["accountNum"] = f"{place}iban"
-    return told
+    # What a bank transfer wants of the recipient; an address came where the recipient did.
+    told["governmentIds"] = f"{place}governmentId"
+    return {**told, **_OF_THE_ADDRESS} if payout.place else told
+
+
+_OF_THE_ADDRESS = {f"address.{name}": field for name, field in ADDRESS.sent_as("address.").items()}
 
 
 def sent_government_ids(payout: Payout) -> list[Sent]:

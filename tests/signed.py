@@ -220,6 +220,10 @@ def http(status: int = 200, body: bytes = b'{"ok":true}', *headers: str) -> byte
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
+NOTHING_HELD = http(body=b'{"ok":true,"balances":{}}')
+"""To who asks for balances."""
+
+
 @asynccontextmanager
 async def recording(play: Play | None = None) -> AsyncIterator[Recorder]:
     recorder = Recorder(play or says(OK))

@@ -345,3 +345,14 @@ async def test_an_object_that_cannot_be_read_is_reported_and_the_others_are_not_
         told = await imported(here, code=1)
         assert [one["id"] for one in told["unmapped"]] == [broken]
         assert told["batches"]["new"] == 2
+
+
+async def test_a_list_that_cannot_be_read_is_not_taken_for_one_without_rows(tmp_path: Path) -> None:
+    async with open_valley(tmp_path) as here:
+        await recipient(here, "plain")
+        (tmp_path / "own").write_text(API_KEY)
+        unreadable = b'{"ok":true,"data":[]}'
+        here.breaks_legacy("GET", "/v1/recipients", status=200, body=unreadable, times=99)
+        words = ["cutover", "import", "--key", NAME, "--api-key-file", str(tmp_path / "own")]
+        said = await here.says(*words, code=2)
+        assert "/recipients cannot be read: it answers without a list of recipients" in said

@@ -11,7 +11,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from tests.house import KEY, House
-from tests.signed import CLIENT, INTERNAL, OK, Recorder, Written, open_signed, recording, refused
+from tests.signed import (
+    CLIENT,
+    INTERNAL,
+    NOTHING_HELD,
+    Recorder,
+    Written,
+    open_signed,
+    recording,
+    refused,
+    says,
+)
 from tests.sockets import Heard, Wire, assert_legacy, wire
 
 MEGABYTE = 1024 * 1024
@@ -42,7 +52,7 @@ class Gate:
     ) -> None:
         if self.slow in written.headers["authorization"]:
             await self.open.wait()
-        writer.write(OK)
+        writer.write(NOTHING_HELD)
 
 
 @asynccontextmanager
@@ -308,7 +318,7 @@ async def test_a_body_that_drips_slower_than_it_may_is_refused(tmp_path: Path) -
 
 async def test_idle_and_slow_connections_make_place_for_those_that_ask(tmp_path: Path) -> None:
     load = {"connections": 16}
-    async with recording() as recorder, AsyncExitStack() as stack:
+    async with recording(says(NOTHING_HELD)) as recorder, AsyncExitStack() as stack:
         house = await stack.enter_async_context(open_signed(tmp_path, recorder.url, load=load))
         guests = house.running.server.guests
         for number in range(60):

@@ -12,7 +12,7 @@ from tests.processes import free_port
 from tests.signed import (
     CLIENT,
     INTERNAL,
-    OK,
+    NOTHING_HELD,
     Written,
     http,
     open_signed,
@@ -113,7 +113,7 @@ async def test_one_request_tries_it_and_its_answer_opens_the_way_for_all(tmp_pat
             _written: Written, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         ) -> None:
             await answers.wait()
-            writer.write(OK)
+            writer.write(NOTHING_HELD)
 
         recorder.play = play
         recorder.requests.clear()

@@ -19,7 +19,17 @@ from tests.audit import states_of
 from tests.certificates import DAY, Authority, Pair
 from tests.house import KEY, House, settings_for
 from tests.processes import configuration, serving
-from tests.signed import CLIENT, INTERNAL, Recorder, asked, open_signed, recording, refused
+from tests.signed import (
+    CLIENT,
+    INTERNAL,
+    NOTHING_HELD,
+    Recorder,
+    asked,
+    open_signed,
+    recording,
+    refused,
+    says,
+)
 from tests.sockets import Wire, assert_legacy, until, wire
 
 BODY = b'{"type":"individual","firstName":"Ada","lastName":"Byron","email":"ada@example.com"}'
@@ -59,7 +69,7 @@ def shown(connection: Wire) -> str:
 async def test_both_faces_are_served_over_tls(tmp_path: Path, authority: Authority) -> None:
     pair = authority.pair("gateway")
     async with (
-        recording() as recorder,
+        recording(says(NOTHING_HELD)) as recorder,
         open_signed(tmp_path, recorder.url, server=server_of(pair)) as house,
         await securely(house.running.port, authority) as connection,
     ):
@@ -94,7 +104,7 @@ async def test_a_request_that_comes_with_the_end_of_the_handshake_is_heard(
         return heard
 
     async with (
-        recording() as recorder,
+        recording(says(NOTHING_HELD)) as recorder,
         open_signed(tmp_path, recorder.url, server=server_of(pair)) as house,
     ):
         said = await asyncio.to_thread(at_once, house.running.port)
@@ -105,7 +115,7 @@ async def test_connections_that_never_end_their_handshake_make_place(
     tmp_path: Path, authority: Authority
 ) -> None:
     server, load = server_of(authority.pair("gateway")), {"connections": 16, "head_seconds": 5}
-    async with recording() as recorder, AsyncExitStack() as stack:
+    async with recording(says(NOTHING_HELD)) as recorder, AsyncExitStack() as stack:
         house = await stack.enter_async_context(
             open_signed(tmp_path, recorder.url, server=server, load=load)
         )
@@ -134,7 +144,7 @@ async def test_a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on(
     ):
         shutil.copy(theirs, ours)
     async with (
-        recording() as recorder,
+        recording(says(NOTHING_HELD)) as recorder,
         open_signed(tmp_path, recorder.url, server=server_of(live)) as house,
         await securely(house.running.port, authority) as old,
     ):
@@ -235,7 +245,10 @@ async def before(
 async def test_a_service_that_the_named_authority_vouches_for_is_believed(
     tmp_path: Path, authority: Authority
 ) -> None:
-    async with recording() as recorder, secured(authority.pair("service"), recorder) as port:
+    async with (
+        recording(says(NOTHING_HELD)) as recorder,
+        secured(authority.pair("service"), recorder) as port,
+    ):
         async with before(tmp_path, port, authority) as house:
             assert (await asked(house, READ)).status == 200
             assert (await asked(house, CLIENT.request())).status == 200
@@ -249,7 +262,7 @@ async def test_to_a_service_that_is_not_believed_nothing_is_ever_sent(
 ) -> None:
     pair = authority.pair("service", lasts=-DAY if why == "expired" else DAY)
     named = None if why == "unknown authority" else authority
-    async with recording() as recorder, secured(pair, recorder) as port:
+    async with recording(says(NOTHING_HELD)) as recorder, secured(pair, recorder) as port:
         environments = service_of(port, named)
         if why == "another name":
             environments["sandbox"]["base_url"] = f"https://127.0.0.2:{port}"  # type: ignore[index]
@@ -327,7 +340,7 @@ async def test_both_faces_go_through_the_proxy_with_its_credentials_and_no_other
     credentials.write_text("gate:hush-hush\n")
     proxy = Proxy()
     async with (
-        recording() as recorder,
+        recording(says(NOTHING_HELD)) as recorder,
         secured(authority.pair("service"), recorder) as port,
         proxy.open() as url,
     ):

@@ -188,6 +188,28 @@ async def test_a_lost_batch_is_found_in_the_service_s_list(tmp_path: Path) -> No
         assert here.service.created["batch"] == 2
 
 
+@pytest.mark.parametrize("unreadable", [b'{"ok":true,"data":[]}', b'{"ok":true,"batches":{}}'])
+async def test_a_list_that_cannot_be_read_does_not_show_that_a_lost_batch_is_not_there(
+    unreadable: bytes, tmp_path: Path
+) -> None:
+    async with town(tmp_path) as here:
+        recipient = await make_recipient(here.house)
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
+        }
+        here.breaks("GET", "/v1/batches", status=200, body=unreadable, times=10_000)
+        here.breaks("POST", "/v1/batches", close="after")
+        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
+        here.waits()
+        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
+        assert here.service.created["batch"] == 1
+        here.service.faults.clear()
+        again = await here.house.ask("POST", "/v1/batches", body)
+        assert again.status == 200, again.text
+        assert here.service.created["batch"] == 1
+
+
 async def test_a_payout_whose_answer_was_lost_is_carried_on_without_its_client(
     tmp_path: Path,
 ) -> None:

@@ -23,7 +23,7 @@ from gateway.settings import Misconfigured, any_variable, load
 def check(*, config: Path | None, as_json: bool) -> None:
     """Validate a configuration; exit 1 when something is wrong with it, 2 when there is none.
 
-    An address that is still the example file's is warned of.
+    An address that is still the example file's is warned of, and a password in the file.
     """
     from gateway.runnable import check_runnable, placeholders
 
@@ -32,7 +32,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
     try:
         settings = load(file)
         check_runnable(settings)
-        warnings = placeholders(settings)
+        warnings = [*placeholders(settings), *settings.passwords()]
     except Misconfigured as error:
         problems = error.problems
     if as_json:

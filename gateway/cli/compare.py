@@ -222,7 +222,8 @@ def _play(run: Run) -> None:
 def _kept(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]]:
     """Takes a text for a file that is known to be writable before anything is asked of anybody.
 
-    What was there stays until the whole of the new text has been written.
+    What was there stays until the whole of the new text has been written, and a run that is killed
+    meanwhile leaves nothing: the draft is there for as long as it takes to write it.
     """
     if path is None:
         yield lambda _text: None
@@ -233,16 +234,17 @@ def _kept(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]
     else:
         # Not named by this process's number, which in a container is that of a run that was killed.
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        mode = 0o600 if private else 0o666
         try:
-            os.close(
-                os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666)
-            )
+            _made(draft, mode).unlink()
         except OSError as error:
             raise Mistake(f"{path} cannot be written: {error.strerror}") from None
-        try:
-            yield partial(_write_over, path, draft)
-        finally:
-            draft.unlink(missing_ok=True)
+        yield partial(_write_over, path, draft, mode)
+
+
+def _made(draft: Path, mode: int) -> Path:
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    return draft
 
 
 def _write(path: Path, text: str) -> None:
@@ -254,9 +256,12 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def _write_over(path: Path, draft: Path, text: str) -> None:
-    _write(draft, text)
-    draft.replace(path)
+def _write_over(path: Path, draft: Path, mode: int, text: str) -> None:
+    try:
+        _write(_made(draft, mode), text)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _tell(report: Report) -> None:

@@ -11,7 +11,10 @@ from gateway.cli.configured import config_option
 from gateway.cli.output import completed, table
 from gateway.settings import Settings
 
-COLOURS = {"well": "green", "unknown": "yellow", "wrong": "bold red"}
+COLOURS = {"well": "green", "look": "bold yellow", "unknown": "yellow", "wrong": "bold red"}
+
+WIDEST = 160
+"""Characters of a line where it is piped: what is found and what to do about it are sentences."""
 
 
 @click.command()
@@ -29,6 +32,6 @@ def doctor(*, as_json: bool, settings: Settings) -> None:
         )
     else:
         rows = [[one.environment, one.looked_at, one.state, one.said, one.do] for one in found]
-        table(["environment", "looked at", "state", "found", "what to do"], rows, COLOURS)
+        table(["environment", "looked at", "state", "found", "what to do"], rows, COLOURS, WIDEST)
     if not is_well:
         click.get_current_context().exit(1)

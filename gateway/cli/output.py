@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import textwrap
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import zip_longest
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -54,16 +56,21 @@ def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
 
 
 def table(
-    heads: list[str], rows: list[list[str]], colours: Mapping[str, str] | None = None
+    heads: list[str],
+    rows: list[list[str]],
+    colours: Mapping[str, str] | None = None,
+    widest: int | None = None,
 ) -> None:
     """A ruled table on a terminal, aligned text elsewhere; ``colours`` are by what a cell says.
 
-    On a terminal that is too narrow for it a row is a few lines: nothing is cut off.
+    On a terminal that is too narrow for it a row is a few lines: nothing is cut off. Elsewhere each
+    row is one line, or where that is wider than ``widest`` a few, its cells going on below themselves.
     """
     if not sys.stdout.isatty():
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        widths = _widths([heads, *rows], widest)
         for row in [heads, *rows]:
-            click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+            for line in _folded(row, widths):
+                click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
         return
     from rich.console import Console
     from rich.table import Table
@@ -86,6 +93,25 @@ def table(
                 lines.add_row(Text(head, "bold"), text(cell))
         console.print(lines)
         console.print()
+
+
+def _widths(rows: list[list[str]], widest: int | None) -> list[int]:
+    """Of the columns; the widest of them give way."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while widest is not None and sum(widths) + 2 * (len(widths) - 1) > widest:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _folded(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
+    """Its lines; a word that is too long for its column sticks out, and can be copied."""
+    cells = [
+        textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+        if len(cell) > width
+        else [cell]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    yield from zip_longest(*cells, fillvalue="")
 
 
 def _narrowest(heads: list[str], rows: list[list[str]]) -> int:

@@ -24,6 +24,10 @@ LOST = (
     "is started that may have been edited or started since"
 )
 
+FREEZE_FIRST = (
+    "from now on batches are started again, and something was found: `payout-gateway freeze --all` "
+    "now, and `unfreeze --all` when that was looked at"
+)
 
 COUNTED = {
     "batches": "batches",
@@ -237,8 +241,16 @@ def _tell(compared: Compared) -> None:
     )
     click.echo(f"Compared. {counts[:1].upper()}{counts[1:]}." if counts else "Compared nothing.")
     if compared.was_restored:
-        told = "batches are started again" if compared.cleared else "no batch is started yet"
-        click.echo(f"The state was restored: {told}.")
+        click.echo(f"The state was restored: {_of_starts(compared)}.")
+
+
+def _of_starts(compared: Compared) -> str:
+    """Whether batches are started on a state that was restored, and what is to come before that."""
+    if compared.cleared:
+        return "batches are started again" if compared.code == 0 else FREEZE_FIRST
+    if compared.report.unreadable:
+        return "no batch is started yet, since not all of it could be read"
+    return "no batch is started yet; compare every merchant and environment at once"
 
 
 def _line(one: Finding) -> str:

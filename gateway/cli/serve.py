@@ -74,29 +74,35 @@ def accepting(url: str, admin_url: str) -> str:
 
 async def _serve(settings: Settings) -> None:
     from gateway.app import told_to_end
+    from gateway.ending import Lifetime
     from gateway.heap import settle_heap
     from gateway.http.server import END_SECONDS
 
-    told = told_to_end()
+    told, life = told_to_end(), Lifetime()
     async with AsyncExitStack() as stack:
         running = await _running(stack, settings)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload)
         settle_heap()
         print(accepting(running.url, running.admin_url), flush=True)
         await told.wait()
+        life.ends(requests=running.requests)
         await running.retire(END_SECONDS)
+    life.ended()
 
 
 async def _demo(settings: Settings) -> None:
     from gateway.app import told_to_end
     from gateway.demo import demo_settings, instructions
+    from gateway.ending import Lifetime
 
-    told = told_to_end()
+    told, life = told_to_end(), Lifetime()
     async with AsyncExitStack() as stack:
         ready = await stack.enter_async_context(demo_settings(settings))
         running = await _running(stack, ready)
         print(instructions(running), flush=True)
         await told.wait()
+        life.ends(requests=running.requests)
+    life.ended()
 
 
 async def _running(stack: AsyncExitStack, settings: Settings) -> Running:

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from gateway.store.acts import Act
     from gateway.store.undertakings import Undertaken, Write
 
+EDITS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
+DELETES = frozenset({"delete_batch", "delete_batches"})
+NOTHING_THERE = "nothing was changed at the service"
+DRAFTED = "it is kept in a draft here, unless its client was refused"
+ABANDONED_HERE = "its batch is abandoned, and never started through the gateway"
+
 
 @click.command()
 @click.argument("id_", metavar="ID")
@@ -165,7 +171,19 @@ def _request(one: Undertaken, found: Traced) -> list[str]:
     its = found.writes[one.id]
     said = _state(one, its)
     state = f"{said}: {one.why}" if one.why else said
-    return [f"{head}, {state}", *(f"    {_call(write, one, found.acts)}" for write in its)]
+    calls = [_call(write, one, found.acts) for write in its]
+    return [f"{head}, {state}", *(f"    {line}" for line in [*calls, *_kept_here(one, its)])]
+
+
+def _kept_here(one: Undertaken, its: Sequence[Write]) -> list[str]:
+    """Of what is over, and had no call that changed anything: where it is."""
+    from gateway.store.undertakings import ANSWERED, DONE, NO_PATH
+
+    if one.state not in (DONE, ANSWERED) or any(write.state != NO_PATH for write in its):
+        return []
+    if one.operation in DELETES:
+        return [f"{NOTHING_THERE}: {ABANDONED_HERE}"] if its else [NOTHING_THERE]
+    return [f"{NOTHING_THERE}: {DRAFTED}" if one.operation in EDITS else NOTHING_THERE]
 
 
 def _state(one: Undertaken, its: Sequence[Write]) -> str:
@@ -189,7 +207,8 @@ def _outcome(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
 
     seconds = _seconds(write)
     if write.state not in (HAPPENED, DID_NOT):
-        outcome = f"{write.state} {write.status}" if write.status else write.state
+        said = in_words(write.state)
+        outcome = f"{said} {write.status}" if write.status else said
         took = f" in {seconds} s" if seconds is not None else ""
         return f"{outcome}{took}{_word(write, one, acts)}"
     outcome = in_words(write.state)

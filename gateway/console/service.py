@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STATES = ("wrong", "unknown", "well")
+STATES = ("wrong", "look", "unknown", "well")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ async def examine(settings: Settings) -> list[Finding]:
     try:
         async with open_store(settings.state, create=False) as store:
             found += await here.state(settings, store)
+            found += await here.in_force(store)
             found += await _services(settings, store)
     except StoreUnavailable as unavailable:
         found.append(here.no_state(unavailable))

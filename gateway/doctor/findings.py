@@ -7,7 +7,8 @@ from typing import Literal
 
 from gateway.runnable import is_placeholder
 
-State = Literal["well", "unknown", "wrong"]
+State = Literal["well", "look", "unknown", "wrong"]
+"""``look`` is what is as somebody wanted it, and keeps clients from something."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,13 @@ from gateway.doctor.findings import ALL, Finding
 from gateway.extensions import check_extensions
 from gateway.limits.eviction import eviction
 from gateway.operating.guard import DO, HAPPENED, is_older
+from gateway.operating.windows import about
 from gateway.runnable import check_runnable
 from gateway.settings import Misconfigured, Server, Settings
 from gateway.store import Store, StoreUnavailable
+from gateway.store.acts import told_scope
+from gateway.store.brownout_rows import Brownout, open_brownouts
+from gateway.store.freezing import Freeze, frozen
 from gateway.store.writable import refuse_read_only
 
 SOON = timedelta(days=14)
@@ -72,6 +76,28 @@ async def state(settings: Settings, store: Store) -> list[Finding]:
         return [Finding(ALL, "state", "wrong", f"{HAPPENED}: no batch is started on it", DO)]
     told = "can be written; it is the one that was used last, as far as is known"
     return [Finding(ALL, "state", "well", told)]
+
+
+async def in_force(store: Store) -> list[Finding]:
+    """What operators switched on and may have forgotten; StoreUnavailable."""
+    now = store.clock()
+    under_way = [one for one in await open_brownouts(store, now) if one.begins_at <= now]
+    return [*map(_freeze, await frozen(store)), *map(_brownout, under_way)]
+
+
+def _freeze(one: Freeze) -> Finding:
+    words = [f"--merchant {one.scope.merchant}"] if one.scope.merchant else []
+    words += [f"--environment {one.scope.environment}"] if one.scope.environment else []
+    said = f"writes are stopped since {one.since:%Y-%m-%d %H:%M} UTC: {told_scope(one.scope)}"
+    do = f"`payout-gateway unfreeze {' '.join(words) or '--all'}` when they are to go on"
+    return Finding(one.scope.environment or ALL, "freeze", "look", said, do)
+
+
+def _brownout(one: Brownout) -> Finding:
+    does = "refused" if one.refuses else "counted, and not refused,"
+    said = f"requests are {does} until {one.ends_at:%Y-%m-%d %H:%M} UTC: {about(one)}"
+    do = f"nothing, if that is meant; `payout-gateway brownout off {one.id}` ends it"
+    return Finding(ALL, "brownout", "look", said, do)
 
 
 def no_state(unavailable: StoreUnavailable) -> Finding:

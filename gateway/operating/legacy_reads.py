@@ -143,14 +143,26 @@ class LegacyReads:
         number, pages = 1, 1
         while number <= pages:
             paged = {**query, "page": str(number), "pageSize": str(PAGE)}
-            body = await self.get(path, paged) or {}
+            body = await self.get(path, paged)
+            if body is None:
+                return
             meta = body.get("meta") or {}
-            new = [one for one in body.get(name) or [] if str(one.get("id")) not in seen]
+            new = [one for one in _rows(body, path, name) if str(one.get("id")) not in seen]
             seen |= {str(one.get("id")) for one in new}
             for one in new:
                 yield one, whole(meta.get("records"), len(seen))
             pages = pages_to_read(body, number, is_new=bool(new))
             number += 1
+
+
+def _rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mapping[str, JSON]]:
+    """Raises NotRead where there is no list, which is not to have none; null stands for none."""
+    rows = body.get(name, ...)
+    if rows is None:
+        return []
+    if not isinstance(rows, list) or not all(isinstance(one, dict) for one in rows):
+        raise NotRead(f"{path} cannot be read: it answers without a list of {name}")
+    return rows
 
 
 def _object(data: bytes) -> JSON:

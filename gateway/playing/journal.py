@@ -31,6 +31,7 @@ from gateway.store.undertakings import (
     DID_NOT,
     DONE,
     HAPPENED,
+    NO_PATH,
     REFUSED,
     SENT,
     UNDONE,
@@ -57,6 +58,7 @@ from mappings.grammar import (
     Halted,
     Happened,
     Manners,
+    NoSuchOperation,
     Operation,
     Recall,
     Record,
@@ -429,6 +431,8 @@ class Course:
         """Takes note of what became of the write that was entered last."""
         if isinstance(outcome, Refused):
             self._settle(REFUSED, outcome.status)
+        elif isinstance(outcome, NoSuchOperation):
+            self._settle(NO_PATH)
         elif isinstance(outcome, Failure):
             self._settle(UNSENT)
         else:

@@ -61,6 +61,7 @@ from mappings.grammar import (
     Verdict,
     Vocabulary,
 )
+from mappings.readable import is_readable
 from mappings.spelling import of_current
 
 SIDE_BY_SIDE = 8
@@ -368,7 +369,10 @@ class Player:
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # the legacy document, section 4.3, has deletes answered so as well
         if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
-            return self._spelling.inward(endpoint.gives, body)
+            told = self._spelling.inward(endpoint.gives, body)
+            if not is_readable(endpoint, told):
+                raise Unreachable("unreadable")
+            return told
         if 200 <= reply.status < 300 and not (body and body.get("errors")):
             raise Unreachable("unreadable") if call.reads else Unknown("unreadable")
         if not call.reads and reply.status in NO_ANSWER:

@@ -103,11 +103,11 @@ async def _restore_file(
     state: State, target: Path, saved: Path, key: Path, *, force: bool
 ) -> list[Path]:
     taken = [one for one in _files(target) if one.exists()]
+    if taken:
+        await _refuse_running(state, force=force)
     if (taken or _differs(state.encryption_key_file, key)) and not force:
         there = ", ".join(map(str, taken or [state.encryption_key_file]))
         raise _refused(f"{there} is there already", do="--force puts it aside")
-    if taken:
-        await _refuse_running(state)
     # Made ready before it takes the place: that it fits its key, and that it is an older one.
     ready = State(url=f"sqlite:///{saved}", encryption_key_file=key)
     async with open_store(ready) as store:
@@ -131,9 +131,6 @@ async def _restore_database(
 ) -> list[Path]:
     address = engine.parsed(state.url)
     revision = await postgresql_tools.revision(address)
-    if (revision or _differs(state.encryption_key_file, key)) and not force:
-        there = engine.shown(address) if revision else state.encryption_key_file
-        raise _refused(f"{there} is there already", do="--force puts the backup in its place")
     if revision and revision != manifest.revision:
         raise _refused(
             f"{engine.shown(address)} has tables of revision {revision}, the backup of "
@@ -141,7 +138,10 @@ async def _restore_database(
             do="restore it into an empty database",
         )
     if revision:
-        await _refuse_running(state)
+        await _refuse_running(state, force=force)
+    if (revision or _differs(state.encryption_key_file, key)) and not force:
+        there = engine.shown(address) if revision else state.encryption_key_file
+        raise _refused(f"{there} is there already", do="--force puts the backup in its place")
     aside = _key_in_place(state, key)
     await asyncio.to_thread(postgresql_tools.load, address, saved)
     async with open_store(state) as store:
@@ -214,15 +214,16 @@ def _mark_of(state: State) -> Mark:
         return NONE
 
 
-async def _refuse_running(state: State) -> None:
+async def _refuse_running(state: State, *, force: bool) -> None:
     """Under a gateway that runs, it would go on writing to what is not there any more."""
     try:
-        async with open_store(state, create=False) as store:
+        async with open_store(state, create=False, as_it_is=True) as store:
             if not await is_used(store):
                 return
     except StoreUnavailable:
-        return  # what cannot be opened nobody runs on
-    raise _refused("a gateway runs on the state", do="end it first")
+        return  # what cannot be read nobody runs on
+    then = "" if force else "; --force then puts the backup in the place of what is there"
+    raise _refused("a gateway runs on the state", do=f"end it first{then}")
 
 
 def _refused(happened: str, *, do: str) -> StoreUnavailable:

@@ -4,9 +4,16 @@ RUNNING, UNSETTLED, DONE, ANSWERED, UNDONE = "running", "unsettled", "done", "an
 OPEN = (RUNNING, UNSETTLED, DONE)
 
 SENT, REFUSED, UNSENT, HAPPENED, DID_NOT = "sent", "refused", "unsent", "happened", "did not"
+NO_PATH = "no path"
 """States of a write besides ``answered``."""
+
+IN_WORDS = {
+    DID_NOT: "did not happen",
+    UNSENT: "not sent",
+    NO_PATH: "not done: the service has no such path",
+}
 
 
 def in_words(state: str) -> str:
     """A write's state, or what somebody said of it, as operators read it."""
-    return "did not happen" if state == DID_NOT else state
+    return IN_WORDS.get(state, state)

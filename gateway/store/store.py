@@ -116,12 +116,18 @@ class Store:
 
 @asynccontextmanager
 async def open_store(
-    state: State, *, create: bool = True, serves: bool = False, clock: Clock = utc_now
+    state: State,
+    *,
+    create: bool = True,
+    serves: bool = False,
+    as_it_is: bool = False,
+    clock: Clock = utc_now,
 ) -> AsyncIterator[Store]:
     """Opens the state, brings its tables up to date and sees that the key file fits.
 
     ``create=False`` is for commands that have nothing to say about a state that is not there,
-    ``serves`` for a gateway, of which there is one at a time on SQLite.
+    ``serves`` for a gateway, of which there is one at a time on SQLite. ``as_it_is`` leaves out the
+    tables and the key: of what is about to be replaced nothing is changed.
     Raises StoreUnavailable.
     """
     address = engines.parsed(state.url)
@@ -135,7 +141,8 @@ async def open_store(
     store = Store(engine, engines.shown(address), clock, drivers_of(address))
     try:
         with alone_with(file) if serves and file else nullcontext():
-            await _make_ready(store, state.encryption_key_file, makes_key=file is not None)
+            if not as_it_is:
+                await _make_ready(store, state.encryption_key_file, makes_key=file is not None)
             yield store
     finally:
         await store.close()

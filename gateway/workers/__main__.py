@@ -15,6 +15,7 @@ import uvloop
 
 from gateway import logs
 from gateway.app import Inherited, Running, run, told_to_end
+from gateway.ending import Lifetime
 from gateway.heap import settle_heap
 from gateway.http.server import END_SECONDS
 from gateway.settings import Misconfigured, load
@@ -28,7 +29,7 @@ FAILED = 2
 
 async def work(orders: Orders) -> int:
     """Serves until it is told to end; the exit code."""
-    told = told_to_end()
+    told, life = told_to_end(), Lifetime()
     parent = socket.socket(fileno=orders.parent)
     hears, says = await asyncio.open_connection(sock=parent)
     door = [[socket.socket(fileno=one) for one in queue] for queue in orders.door]
@@ -37,16 +38,19 @@ async def work(orders: Orders) -> int:
         async with run(settings, Inherited(door, orders.queues, Path(orders.admin))) as running:
             settle_heap()
             says.write(line(accepts=True))
-            await _until_told(told, hears, running)
+            await _until_told(told, hears, running, life)
     except (Misconfigured, StoreUnavailable) as error:
         says.write(line(failed=str(error)))
         return FAILED
     finally:
         says.close()
+    life.ended()
     return 0
 
 
-async def _until_told(told: asyncio.Event, hears: asyncio.StreamReader, running: Running) -> None:
+async def _until_told(
+    told: asyncio.Event, hears: asyncio.StreamReader, running: Running, life: Lifetime
+) -> None:
     """Until a signal, or the parent's end, or until it has retired at the parent's word."""
     ended = asyncio.ensure_future(told.wait())
     heard = asyncio.ensure_future(_hear(hears, running))
@@ -55,6 +59,7 @@ async def _until_told(told: asyncio.Event, hears: asyncio.StreamReader, running:
     finally:
         ended.cancel()
         heard.cancel()
+    life.ends(requests=running.requests)
     await running.retire(END_SECONDS)
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from gateway.admin.door import door as door_of_admin
 from gateway.app import shutdown_seconds, told_to_end
+from gateway.ending import Lifetime
 from gateway.http.listening import Listening, Queue, bound, port_of
 from gateway.http.server import AdminRunner
 from gateway.runnable import check_runnable
@@ -129,7 +130,7 @@ async def keep_workers(
     ``say`` is called with the addresses for clients and for operators when all accept connections.
     Raises Misconfigured, and NotStarted.
     """
-    told, again = told_to_end(), _told_to_restart()
+    told, again, life = told_to_end(), _told_to_restart(), Lifetime()
     check_runnable(settings)
     server = settings.server
     door = bound(server.host, server.port, "SERVER__PORT", queues=server.workers)
@@ -151,7 +152,10 @@ async def keep_workers(
                     again.clear()
                     await _unless(told, parent.restart())
             finally:
+                life.ends(workers=len(parent.workers()))
                 code = await parent.end()
+    if code == 0:
+        life.ended()
     return code
 
 

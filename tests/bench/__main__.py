@@ -140,6 +140,16 @@ async def bench(options: argparse.Namespace) -> None:
     print(f"\n{options.output}/bench.json and bench.svg have it too")
 
 
+def made_folder(name: str) -> Path:
+    """Made before anything is measured: what cannot be written is not found out at the end."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{name} cannot be made ({error.strerror})") from None
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
@@ -165,7 +175,7 @@ def main() -> None:
         "--lists", action="store_true", help="instead: lists over ever more recipients"
     )
     parser.add_argument("--recipients", type=int, nargs="+", default=lists.SIZES, help="of --lists")
-    parser.add_argument("--output", type=Path, default=starting.INSTALLED)
+    parser.add_argument("--output", type=made_folder, default=starting.INSTALLED)
     options = parser.parse_args()
     starting.INSTALLED.mkdir(exist_ok=True)
     if options.big:

@@ -161,6 +161,41 @@ async def test_every_spelling_of_a_batch_leads_to_the_same(tmp_path: Path) -> No
         assert f"a payment of batch {first}" in {name["what"] for name in shown["names"]}
 
 
+async def test_what_is_kept_in_a_draft_says_that_the_service_was_not_changed(
+    tmp_path: Path,
+) -> None:
+    async with post(tmp_path, inferred=False) as here:
+        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
+        (payment,) = await payment_ids(here.house, batch)
+        path = f"/batches/{batch}/payments/{payment}"
+        await done(here.house, "PATCH", path, {"sourceAmount": "6.00"})
+        await done(here.house, "PATCH", path, {"sourceAmount": "7.00"})
+        first, second = (await here.told("trace", batch))["requests"][1:]
+        assert [write["state"] for write in first["writes"]] == ["no path"]
+        assert second["writes"] == []
+        said = (await here.says("trace", batch)).stdout
+        assert "not done: the service has no such path" in said
+        assert said.count("nothing was changed at the service: it is kept in a draft here") == 2
+        assert "unsent" not in said
+
+
+async def test_a_batch_that_is_deleted_here_alone_says_that_it_is_abandoned(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as here:
+        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
+        await done(here.house, "DELETE", f"/batches/{batch}")
+        said = (await here.says("trace", batch)).stdout
+        assert "nothing was changed at the service: its batch is abandoned" in said
+
+
+async def test_what_changed_something_says_nothing_of_a_draft(tmp_path: Path) -> None:
+    async with post(tmp_path) as here:
+        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
+        (payment,) = await payment_ids(here.house, batch)
+        change = {"sourceAmount": "6.00"}
+        await done(here.house, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+        assert "nothing was changed" not in (await here.says("trace", batch)).stdout
+
+
 async def test_a_write_of_unknown_outcome_says_why(tmp_path: Path) -> None:
     async with post(tmp_path) as here:
         batch = await make_batch(here.house, await make_recipient(here.house), "10.00")

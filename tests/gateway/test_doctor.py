@@ -563,3 +563,40 @@ async def test_the_command_says_all_of_it_and_exits_1(tmp_path: Path) -> None:
         ]
         shown = (await says(tmp_path, "doctor", code=1)).stdout
     assert "set this machine's clock" in shown
+
+
+# What is in force on purpose
+
+
+async def test_freezes_and_brownouts_that_are_in_force_are_told_and_are_not_wrong(
+    tmp_path: Path,
+) -> None:
+    async with service() as here:
+        configure(tmp_path, here.url)
+        settings = settings_for(tmp_path, here.url)
+        await import_lines(settings, [KEY])
+        await says(tmp_path, "freeze", "--merchant", "demo", "--environment", "sandbox")
+        await says(tmp_path, "freeze", "--all")
+        for words in (("--key", "demo-sandbox"), ("--from", "2090-01-01T00:00:00Z")):
+            await says(tmp_path, "brownout", "schedule", "--until", "2099-01-01T00:00:00Z", *words)
+        told = await doctored(tmp_path)
+        assert told["ok"] is True
+        frozen = [one for one in told["findings"] if one["looked_at"] == "freeze"]
+        all_, one = sorted(frozen, key=lambda each: each["environment"])
+        assert (all_["state"], all_["environment"]) == ("look", "all")
+        assert "every merchant, live and sandbox" in all_["said"]
+        assert "`payout-gateway unfreeze --all`" in all_["do"]
+        assert "unfreeze --merchant demo --environment sandbox`" in one["do"]
+        (brownout,) = [one for one in told["findings"] if one["looked_at"] == "brownout"]
+        assert "requests are refused until 2099-01-01 00:00 UTC: demo-sandbox" in brownout["said"]
+        said = (await says(tmp_path, "doctor")).stdout
+        assert "writes are stopped since" in said
+        assert max(map(len, said.splitlines())) <= 160
+        await says(tmp_path, "unfreeze", "--merchant", "demo", "--environment", "sandbox")
+        await says(tmp_path, "unfreeze", "--all")
+        await says(tmp_path, "brownout", "off")
+        assert "look" not in {one["state"] for one in (await doctored(tmp_path))["findings"]}
+
+
+async def doctored(folder: Path) -> Any:
+    return json.loads((await says(folder, "doctor", "--json")).stdout)

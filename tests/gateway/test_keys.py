@@ -27,12 +27,10 @@ from gateway.keys import (
 from gateway.settings import State
 from gateway.signing import Pair
 from gateway.store import Owner, Store, StoreUnavailable, open_store
-from gateway.store.key_import import import_keys
-from gateway.store.key_lines import read_lines
 from gateway.store.key_rows import listed_keys, replace_pair, revoke
 from gateway.store.keyfile import add_key
 from mappings.grammar import Unreachable
-from tests.states import lay_out
+from tests.key_lines import put
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 OTHER = "key-of-bolt-0123456789abcdefghij"
@@ -43,16 +41,6 @@ SOON = 0.02
 def line(merchant: str = "acme", api_key: str = API_KEY, **more: Any) -> dict[str, Any]:
     pair = {"access_key": f"access-{merchant}", "secret_key": f"secret-of-{merchant}"}
     return {"merchant": merchant, "environment": "live", "api_key": api_key, **pair, **more}
-
-
-async def put(store: Store, *keys: dict[str, Any]) -> None:
-    await import_keys(store, read_lines("\n".join(map(json.dumps, keys)).encode()))
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> State:
-    state = State(url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "key")
-    return lay_out(state)
 
 
 @pytest.fixture

@@ -520,6 +520,37 @@ def test_an_address_of_the_example_is_a_placeholder() -> None:
     assert second.startswith("gateway.toml:3: environments.live.legacy_base_url: ")
 
 
+@pytest.mark.parametrize(
+    ("section", "url"),
+    [
+        ("state", "postgresql://gateway:hush@database.example/gateway"),
+        ("state", "postgresql://gateway@database.example/gateway?password=hush"),
+        ("limits", "redis://:hush@redis.example:6379/0"),
+    ],
+)
+def test_a_password_in_the_file_is_warned_of_and_not_shown(
+    section: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{BASE}[{section}]\nurl = '{url}'"
+    (said,) = load(written(text)).passwords()
+    variable = f"PAYOUT_GATEWAY_{section.upper()}__URL"
+    assert said.startswith(f"gateway.toml:4: {section}.url: has a password")
+    assert "url_file" in said
+    assert variable in said
+    assert "hush" not in said
+    monkeypatch.setenv(variable, url)
+    assert load(written(text)).passwords() == [said], "it is in the file all the same"
+    assert load(written(BASE)).passwords() == []
+
+
+def test_a_password_that_is_elsewhere_is_not_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("postgresql://gateway:hush@database.example/gateway")
+    text = f"{BASE}[state]\nurl_file = '{tmp_path}/url'"
+    assert load(written(text)).passwords() == []
+    without = f"{BASE}[state]\nurl = 'postgresql://gateway@database.example/gateway'"
+    assert load(written(without)).passwords() == []
+
+
 def test_several_processes_can_share_neither_a_file_nor_what_is_in_memory() -> None:
     state, limit = runnable(BASE + "[server]\nworkers = 2")
     assert state.startswith("gateway.toml:4: server.workers: ")

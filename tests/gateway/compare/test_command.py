@@ -209,6 +209,34 @@ def test_what_a_killed_run_left_is_in_nobodys_way(tmp_path: Path) -> None:
     assert (tmp_path / "out.json").read_text() == "the report"
 
 
+async def test_a_run_that_is_killed_leaves_no_draft_of_its_report(tmp_path: Path) -> None:
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def asks(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(asks, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    (tmp_path / "reads.txt").write_text("GET /v1/recipients\n")
+    (tmp_path / "out.json").write_text("earlier")
+    sides = ("--control", url, "--candidate", url)
+    running = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "compare", *sides, "reads.txt", "--json", "out.json", "--html", "out.html"),
+        cwd=tmp_path,
+        env={**environment(), **KEYS},
+    )
+    async with asyncio.timeout(PATIENCE):
+        await asked.wait()
+        running.terminate()
+        assert await running.wait() != 0
+    over.set()
+    server.close()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["out.json", "reads.txt"]
+    assert (tmp_path / "out.json").read_text() == "earlier"
+
+
 async def test_on_a_terminal_there_are_ruled_tables_and_nothing_of_the_bar_stays(
     tmp_path: Path,
 ) -> None:

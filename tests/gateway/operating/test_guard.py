@@ -202,6 +202,29 @@ async def test_batches_that_a_restored_state_may_have_lost_are_findings(tmp_path
         assert (told["findings"], told["unknown"][0]["id"]) == ([], lost)
 
 
+async def test_the_last_words_say_whether_batches_are_started_and_what_comes_first(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, inferred=False) as here:
+        await put_back_after_more(here)
+        part = await says(tmp_path, "reconcile", "--merchant", "demo", code=1)
+        assert last_line(part.stdout) == (
+            "The state was restored: no batch is started yet; compare every merchant and environment "
+            "at once."
+        )
+        here.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
+        unread = await says(tmp_path, "reconcile", code=2)
+        assert "no batch is started yet, since not all of it could be read" in unread.stdout
+        found = await says(tmp_path, "reconcile", code=1)
+        assert "batches are started again, and something was found" in last_line(found.stdout)
+        assert "`payout-gateway freeze --all` now" in last_line(found.stdout)
+        assert "restored" not in (await says(tmp_path, "reconcile")).stdout
+
+
+def last_line(said: str) -> str:
+    return said.splitlines()[-1]
+
+
 async def test_where_the_service_lists_no_batches_that_is_a_finding(tmp_path: Path) -> None:
     async with town(tmp_path, inferred=False) as here:
         await put_back_after_more(here)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ from gateway.settings import State
 from gateway.signed.signers import Signer, Signers
 from gateway.signing import Pair
 from gateway.store import Owner, Store, StoreUnavailable, open_store
-from gateway.store.key_import import import_keys
-from gateway.store.key_lines import read_lines
 from gateway.store.key_rows import listed_keys, replace_pair, revoke
-from tests.states import lay_out
+from tests.key_lines import put
 
 ACME = Owner("acme", "live")
 
@@ -31,18 +28,8 @@ def line(api_key: str = "one", merchant: str = "acme", **more: Any) -> dict[str,
     return {**first, **pair, **more}
 
 
-async def put(store: Store, *lines: dict[str, Any]) -> None:
-    await import_keys(store, read_lines("\n".join(map(json.dumps, lines)).encode()))
-
-
 async def end(store: Store, name: str) -> None:
     await revoke(store, next(one.id for one in await listed_keys(store) if one.name == name))
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> State:
-    state = State(url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "key")
-    return lay_out(state)
 
 
 @pytest.fixture

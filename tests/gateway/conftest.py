@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import State
+from tests.states import lay_out
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    """An SQLite state with its tables."""
+    state = State(url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "key")
+    return lay_out(state)
