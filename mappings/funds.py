@@ -17,13 +17,20 @@ Payments = Sequence[Mapping[str, JSON]]
 Balances = Sequence[Mapping[str, JSON]]
 
 
-def balances_in(body: JSON) -> list[dict[str, JSON]]:
-    """The entries of a balance answer: an object of them by currency, or a list."""
-    given = body.get("balances", body.get("balance", {}))
+def balances_in(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
+    """The entries of a balance answer: an object of them by currency, a list, or the only one."""
+    given = told_in(body)
+    if isinstance(given, dict) and money.amount_of(given.get("amount")) is not None:
+        return [given]
     if isinstance(given, dict):
         named = {name: one for name, one in given.items() if isinstance(one, dict)}
         return [{**_named(name), **one} for name, one in named.items()]
     return [one for one in given or [] if isinstance(one, dict)]
+
+
+def told_in(body: Mapping[str, JSON]) -> JSON:
+    """What a balance answer tells, whatever that is."""
+    return body.get("balances", body.get("balance"))
 
 
 def _named(name: str) -> dict[str, JSON]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mappings import funds
 from mappings.current import BALANCE, Endpoint
 from mappings.grammar import JSON
 from mappings.rows import Rows, are_all
@@ -22,7 +23,8 @@ def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     if endpoint.method != "GET":
         return True
     if endpoint.path == BALANCE:
-        return _are_balances(body.get("balances", body.get("balance")))
+        told = funds.told_in(body)
+        return isinstance(told, dict | list) and (not told or bool(funds.balances_in(body)))
     name = LISTS.get(endpoint.path)
     return name is None or (name in body and _are_rows(body[name]))
 
@@ -30,11 +32,3 @@ def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
 def _are_rows(given: JSON) -> bool:
     """Some services write null for a list without rows."""
     return given is None or (isinstance(given, list | Rows) and are_all(given, dict))
-
-
-def _are_balances(given: JSON) -> bool:
-    """An object of entries or a list of them, of which at least one can be read if there are any."""
-    if not isinstance(given, dict | list):
-        return False
-    entries = given.values() if isinstance(given, dict) else given
-    return not given or any(isinstance(one, dict) for one in entries)
