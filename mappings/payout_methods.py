@@ -62,7 +62,7 @@ def update_payout_method(request: Request) -> Flow:
     """
     recipient, facts = yield from found.recipient(request.ids["id"])
     payout = payouts.without_shown(payouts.read(request.body, "", request.problems), recipient)
-    changes = payout_changes.Changes(payout, recipient)
+    changes = payout_changes.of(payout, recipient)
     ids = changes.government_ids
     request.refuse(
         *changes.problems(),

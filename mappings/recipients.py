@@ -278,7 +278,7 @@ def update_recipient(request: Request) -> Flow:
     payout = payouts.without_shown(
         payouts.read(body.get("payout"), "payout.", request.problems), recipient
     )
-    changes = payout_changes.Changes(payout, recipient_bodies.named(body, recipient))
+    changes = payout_changes.of(payout, recipient_bodies.named(body, recipient))
     ids = [*recipient_bodies.sent_ssn(body), *changes.government_ids]
     request.refuse(
         *recipient_bodies.update_problems(body, recipient, facts),
