@@ -31,7 +31,7 @@ def create_payout_method(request: Request) -> Flow:
     primary = payouts.primary_method(payout)
     plan = payouts.plan(payout, recipient, payout.methods, primary)
     if ids:
-        recipient = (yield _with_ids(recipient["id"], ids))["recipient"]
+        recipient = {**recipient, **(yield _with_ids(recipient["id"], ids))["recipient"]}
     recipient = yield from payouts.add_planned(recipient, plan, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)

@@ -115,7 +115,7 @@ def _complete(
         names = RECIPIENT.sent_as() | {"primaryCurrency": recipient_bodies.currency_field(body)}
         settle = settling.changed_recipient(created["id"], later)
         call = Call("PATCH", path, later, sent_as=names, settle=settle)
-        recipient = (yield call)["recipient"]
+        recipient = {**created, **(yield call)["recipient"]}
     if not payout.methods:
         return recipient
     recipient = yield from payouts.add_planned(recipient, _plan(payout, body), manners, whole=True)
