@@ -15,7 +15,8 @@ def create_payout_method(request: Request) -> Flow:
     PATCH  /recipients/:id                    governmentIds, when one was given: the account needs it
     POST   /recipients/:id/accounts           for each account sent, the primary one first
     PATCH  /recipients/:id/accounts/:account  a wallet that is to have another currency
-    DELETE /recipients/:id/accounts/:account  the account of that type that clients saw before
+    DELETE /recipients/:id/accounts/:account  the account of that type that clients saw before; read again
+                                              where it has got another id meanwhile
 
     If an account is refused these stay; sending them again is harmless.
     """
