@@ -144,7 +144,7 @@ class Changes:
         held = self.account(method) or {}
         sent = self._bank_fields(held) if method == legacy.BANK else self._wallet_fields(held)
         changed = {name: value for name, value in sent.items() if value != held.get(name)}
-        if method == self.target and (changed or not held.get("primary")):
+        if method == self.target and (changed or primary_account(self.recipient) is not held):
             changed["primary"] = True
         return changed
 
