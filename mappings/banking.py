@@ -8,6 +8,7 @@ decides.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -229,7 +230,7 @@ def _number_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
         yield empty(f"{place}iban")
     if iban and not is_mask(iban) and not is_iban(iban):
         yield invalid(f"{place}iban", "is not a valid IBAN")
-    if number and re.match("[A-Za-z]{2}[0-9]{2}", number) and is_iban(number):
+    if number and holds_iban(number):
         yield invalid(f"{place}accountNum", "must not hold an IBAN; send it as iban")
 
 
@@ -253,6 +254,12 @@ def is_iban(text: str) -> bool:
     except SchwiftyException:
         return False
     return text.isascii()
+
+
+def holds_iban(text: str) -> bool:
+    """Whether it is one in any way that people write it: with blanks or hyphens, or named as one."""
+    bare = re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper().removeprefix("IBAN")
+    return bool(re.match("[A-Z]{2}[0-9]{2}", bare)) and is_iban(bare)
 
 
 def _is_bic(text: str) -> bool:

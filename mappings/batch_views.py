@@ -262,6 +262,8 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
     filled["asked_side"] = _asked_side(asked)
     filled["recipient"] = {**(asked.get("recipient") or {}), **(payment.get("recipient") or {})}
     _fill_side(filled, asked, batch)
+    if asked.get("memo") and not filled.get("memo"):  # not sent, or not kept: a service has no memo
+        filled["memo"] = asked["memo"]
     for name in (
         "memo",
         "sourceAmount",

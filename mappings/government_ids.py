@@ -52,8 +52,10 @@ def problems(
 
 
 def sent_as(sent: list[Sent]) -> dict[str, str]:
-    """The names of errors on ``governmentIds``, whole or by entry."""
+    """The names of errors on ``governmentIds``, whole or by entry; on ``ssn``, of the US one."""
     if not sent:
         return {}
     places = {f"governmentIds[{place}]": one.field for place, one in enumerate(sent)}
-    return {"governmentIds": sent[0].field, **places}
+    names = {"governmentIds": sent[0].field, **places}
+    of_us = next((one.field for one in sent if one.country == "US"), None)
+    return {**names, "ssn": of_us} if of_us else names

@@ -76,6 +76,8 @@ def _object(value: Any) -> Any:
 
 
 def _list(value: Any) -> Any:
+    if value is None:
+        raise missing()
     if isinstance(value, list):
         return value
     raise wrong("must be a list")

@@ -136,6 +136,7 @@ class Changes:
         if self.payout.currency and self.target == legacy.BANK:
             sent.setdefault("currency", self.payout.currency)
         shown = self.shown_bank
+        shown["bankRegion"] = shown["bankProvince"]
         return {name: value for name, value in sent.items() if value != shown.get(name)}
 
     def fields(self, method: str) -> dict[str, JSON]:
@@ -143,7 +144,7 @@ class Changes:
         held = self.account(method) or {}
         sent = self._bank_fields(held) if method == legacy.BANK else self._wallet_fields(held)
         changed = {name: value for name, value in sent.items() if value != held.get(name)}
-        if method == self.target and (changed or not held.get("primary")):
+        if method == self.target and (changed or primary_account(self.recipient) is not held):
             changed["primary"] = True
         return changed
 
@@ -171,6 +172,18 @@ class Changes:
         value = self.differing.get("governmentId")
         bank = {"country": self.shown_bank["country"], "governmentId": value}
         return sent_government_ids(replace(self.payout, bank=bank))
+
+
+def of(payout: Payout, recipient: Recipient) -> Changes:
+    """Of the two places of a currency, the one that is not what was shown is what was changed."""
+    changes = Changes(payout, recipient)
+    held = changes.account(legacy.BANK)
+    if not (payout.bank and held and payout.currency and changes.target == legacy.BANK):
+        return changes
+    if payout.bank.get("currency") != held.get("currency"):
+        return changes
+    bank = {name: value for name, value in payout.bank.items() if name != "currency"}
+    return replace(changes, payout=replace(payout, bank=bank))
 
 
 def carry_out(changes: Changes, manners: Manners) -> Sub:

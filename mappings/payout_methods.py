@@ -15,7 +15,8 @@ def create_payout_method(request: Request) -> Flow:
     PATCH  /recipients/:id                    governmentIds, when one was given: the account needs it
     POST   /recipients/:id/accounts           for each account sent, the primary one first
     PATCH  /recipients/:id/accounts/:account  a wallet that is to have another currency
-    DELETE /recipients/:id/accounts/:account  the account of that type that clients saw before
+    DELETE /recipients/:id/accounts/:account  the account of that type that clients saw before; read again
+                                              where it has got another id meanwhile
 
     If an account is refused these stay; sending them again is harmless.
     """
@@ -31,7 +32,7 @@ def create_payout_method(request: Request) -> Flow:
     primary = payouts.primary_method(payout)
     plan = payouts.plan(payout, recipient, payout.methods, primary)
     if ids:
-        recipient = (yield _with_ids(recipient["id"], ids))["recipient"]
+        recipient = {**recipient, **(yield _with_ids(recipient["id"], ids))["recipient"]}
     recipient = yield from payouts.add_planned(recipient, plan, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)
@@ -62,7 +63,7 @@ def update_payout_method(request: Request) -> Flow:
     """
     recipient, facts = yield from found.recipient(request.ids["id"])
     payout = payouts.without_shown(payouts.read(request.body, "", request.problems), recipient)
-    changes = payout_changes.Changes(payout, recipient)
+    changes = payout_changes.of(payout, recipient)
     ids = changes.government_ids
     request.refuse(
         *changes.problems(),

@@ -6,7 +6,7 @@ payout methods' own. Each checks everything first and raises ``Invalid``; then c
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -320,7 +320,7 @@ def add_planned(
     replaced = [shown[account["type"]] for account in added if account["type"] in shown]
     for account in replaced:
         with suppress(Failure):
-            yield _deletion(recipient["id"], account)
+            yield from _where_it_is(before, added, account, _deletion)
     return with_accounts(recipient, added, replaced)
 
 
@@ -347,9 +347,46 @@ def _take_back(recipient: Recipient, added: list[dict[str, JSON]]) -> Sub:
             yield _deletion(recipient["id"], account)
         was = primary_account(recipient)
         if was and any(account["primary"] for account in added):
-            fields = {"primary": True}
-            settle = settling.changed_account(recipient["id"], was, fields)
-            yield Call("PATCH", account_path(recipient["id"], was), fields, settle=settle)
+            yield from _where_it_is(recipient, added, was, _promotion)
+
+
+def _where_it_is(
+    before: Recipient,
+    added: list[dict[str, JSON]],
+    account: Mapping[str, JSON],
+    call: Callable[[str, Mapping[str, JSON]], Call],
+) -> Sub:
+    """Makes a call of an account that was there before; once more where it has just got another id.
+
+    Every change gives it one, and to be the primary one no longer may be such a change.
+    """
+    try:
+        yield call(before["id"], account)
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        fresh = (yield Call("GET", f"/recipients/{before['id']}"))["recipient"]
+        its, known = _but_its_id(account), account_ids([*(before.get("accounts") or []), *added])
+        renamed = [
+            one
+            for one in fresh.get("accounts") or []
+            if one.get("recipientAccountId") not in known
+            and not one.get("primary")
+            and _but_its_id(one) == its
+        ]
+        if len(renamed) == 1:
+            yield call(before["id"], renamed[0])
+
+
+def _but_its_id(account: Mapping[str, JSON]) -> dict[str, JSON]:
+    changing = ("recipientAccountId", "primary")
+    return {name: value for name, value in account.items() if name not in changing}
+
+
+def _promotion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
+    fields = {"primary": True}
+    settle = settling.changed_account(recipient_id, account, fields)
+    return Call("PATCH", account_path(recipient_id, account), fields, settle=settle)
 
 
 def _deletion(recipient_id: str, account: Mapping[str, JSON]) -> Call:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 from mappings import current
@@ -222,13 +222,21 @@ def instant(text: JSON) -> datetime:
 
 def _span(text: str) -> tuple[datetime, datetime] | None:
     """The first and the last instant that a date means; one without a time means its whole day."""
+    text = text.strip().upper()
+    day = _day(text.removesuffix("Z"))
     # A plus sign in a query is read as a space; before an offset it was a plus.
-    start = instant(re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text))
+    start = instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
     if start == _BEGINNING:
         return None
-    if re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
-        return start, datetime.combine(start, time.max, UTC)
-    return start, start
+    return start, datetime.combine(day, time.max, UTC) if day else start
+
+
+def _day(text: str) -> date | None:
+    """A date without a time, in any of ISO 8601's ways to write it."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def _address(row: Row) -> Mapping[str, JSON]:

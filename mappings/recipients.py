@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mappings import (
@@ -17,6 +17,7 @@ from mappings import (
     settling,
 )
 from mappings.banking import empty
+from mappings.batch_reads import loaded_together
 from mappings.batch_views import batch_of, is_draft
 from mappings.errors import NOT_FOUND
 from mappings.grammar import (
@@ -90,8 +91,10 @@ def create_recipient(request: Request) -> Flow:
     created = (yield call)["recipient"]
     try:
         recipient = yield from _complete(created, body, payout, request.manners)
-    except (Refused, Unreachable):
+    except (Refused, Unreachable) as failure:
         yield from _undo(created["id"])
+        if isinstance(failure, Refused) and failure.status == 404:
+            raise Refused(500) from None  # what is not found is nothing that the client named
         raise
     if holds:
         yield Record("recipient", created["id"], holds)
@@ -113,7 +116,7 @@ def _complete(
         names = RECIPIENT.sent_as() | {"primaryCurrency": recipient_bodies.currency_field(body)}
         settle = settling.changed_recipient(created["id"], later)
         call = Call("PATCH", path, later, sent_as=names, settle=settle)
-        recipient = (yield call)["recipient"]
+        recipient = {**created, **(yield call)["recipient"]}
     if not payout.methods:
         return recipient
     recipient = yield from payouts.add_planned(recipient, _plan(payout, body), manners, whole=True)
@@ -178,12 +181,26 @@ def read_recipient_logs(request: Request) -> Flow:
     """
     id_ = request.ids["id"]
     call = Call("GET", f"/recipients/{id_}/logs", query=asked(request.query))
-    _recipient, given = yield from found.recipient_with(id_, call)
+    _recipient, given = yield from _with_page(id_, call)
     entries_given = given.get("activities") or []
     counts = meta_of(given.get("meta"), page_of(request.query), len(entries_given))
     return Answer(
         {"activities": [_without_keys(one, request.keys) for one in entries_given], "meta": counts}
     )
+
+
+def _with_page(id_: str, call: Call) -> Sub:
+    """The recipient, and a page: one of the service's own size where it gives none of that asked for.
+
+    These lists have no 406.
+    """
+    try:
+        return (yield from found.recipient_with(id_, call))
+    except Refused as refused:
+        if refused.status not in (400, 406) or "pageSize" not in call.query:
+            raise
+    query = {name: value for name, value in call.query.items() if name != "pageSize"}
+    return (yield from found.recipient_with(id_, replace(call, query=query)))
 
 
 _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature")
@@ -215,11 +232,12 @@ def read_recipient_payments(request: Request) -> Flow:
     GET /recipients/:id
     GET /recipients/:id/payments  paged by the service; read whole where some must not be shown, and
                                   those of drafts are to be
+    GET /batch/:id/summary        of each batch of which the ledger has memos that the service does not tell
     """
     id_ = request.ids["id"]
     path, abandoned = f"/recipients/{id_}/payments", (yield Recall("alias", having="abandoned"))
     call = Call("GET", path, query=asked(request.query))
-    (recipient, facts), given = yield from found.recipient_with(id_, call)
+    (recipient, facts), given = yield from _with_page(id_, call)
     payments, counts = given.get("payments") or [], given.get("meta")
     if abandoned:
         left = yield _payments_left(path, abandoned)
@@ -228,7 +246,9 @@ def read_recipient_payments(request: Request) -> Flow:
         payments, counts = page_of(request.query).of(payments)
     shown = recipient_answer(recipient, facts, request.manners)
     aliases = yield aliases_of(payments)
-    rows = [payment_answer(as_clients_know(one, aliases), shown) for one in payments]
+    known = [as_clients_know(one, aliases) for one in payments]
+    memos = yield from _memos(known, id_)
+    rows = [payment_answer({**one, **memos.get(one["id"], {})}, shown) for one in known]
     return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
 
 
@@ -242,6 +262,26 @@ def _drafted(recipient_id: str) -> Sub:
         its = kept(entries, lambda one: one["recipient"]["id"] == recipient_id)
         found += batch_of(batch_id, facts, its, {}, None).payments
     return found
+
+
+def _memos(payments: Sequence[Payment], recipient_id: str) -> Sub:
+    """By the payment's id, the memo where the ledger alone has it: the current document lists none."""
+    untold = [one for one in payments if one.get("batch") and not one.get("memo")]
+    named: list[str] = []
+    for batch_id in dict.fromkeys(str(one["batch"].get("id")) for one in untold):
+        entries = (yield Recall("payments", batch_id)).get("entries", [])
+        if any(one.get("memo") and one["recipient"]["id"] == recipient_id for one in entries):
+            named.append(batch_id)
+    ids = {one["id"] for one in untold}
+    memos: dict[JSON, dict[str, JSON]] = {}
+    for batch in (yield from loaded_together(named)):
+        if not isinstance(batch, Exception):
+            memos |= {
+                one["id"]: {"memo": one["memo"]}
+                for one in batch.payments
+                if one["id"] in ids and one.get("memo")
+            }
+    return memos
 
 
 def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
@@ -280,7 +320,7 @@ def update_recipient(request: Request) -> Flow:
     payout = payouts.without_shown(
         payouts.read(body.get("payout"), "payout.", request.problems), recipient
     )
-    changes = payout_changes.Changes(payout, recipient_bodies.named(body, recipient))
+    changes = payout_changes.of(payout, recipient_bodies.named(body, recipient))
     ids = [*recipient_bodies.sent_ssn(body), *changes.government_ids]
     request.refuse(
         *recipient_bodies.update_problems(body, recipient, facts),

@@ -446,6 +446,28 @@ async def test_a_date_with_a_plus_sign_that_was_not_encoded_is_still_a_date(busy
     assert encoded.body["meta"]["records"] < 400
 
 
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        ("%Y%m%d", "%Y-%m-%d"),
+        ("%G-W%V-%u", "%Y-%m-%d"),
+        ("%Y-%m-%dZ", "%Y-%m-%d"),
+        ("%Y-%m-%d ", "%Y-%m-%d"),
+        ("%Y-%m-%dt%H:%M:%Sz", "%Y-%m-%dT%H:%M:%SZ"),
+    ],
+)
+async def test_a_date_is_taken_in_any_of_the_ways_of_iso_8601(
+    busy: Town, written: str, means: str
+) -> None:
+    """What was taken for none was ignored, and what has no time covers its whole day."""
+    created = sorted(each.created_at for each in busy.there())
+    moment = created[len(created) // 2]
+    for name in ("startDate", "endDate"):
+        got = await busy.list(**{name: moment.strftime(written)})
+        assert got.text == (await busy.list(**{name: moment.strftime(means)})).text
+        assert 0 < got.body["meta"]["records"] < len(created)
+
+
 # What no query may be refused for: the legacy list has no 406
 
 

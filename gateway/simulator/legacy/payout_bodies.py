@@ -151,6 +151,8 @@ class Reading:
         written = bank(sent, before.fields if before else {}) if word == "bank" else wallet(sent)
         changes = self.mode == "patch" and before is not None and _same_country(before, written)
         if self.currency is not None and (chosen == word or not changes):
+            if word == chosen == "bank" and before and self.mode == "patch":
+                _leave_out_currency_shown(before, written)
             written.body.setdefault("currency", self.currency)
         if self.world.switches.account_number_with_iban == "required":
             add_account_number(written)
@@ -235,6 +237,13 @@ def _has_no_number(body: JsonObject) -> bool:
     """Neither of the two, where a country has IBANs."""
     is_missing = blank(body.get("iban")) and blank(body.get("accountNum"))
     return is_missing and body.get("country") in IBAN_LENGTH
+
+
+def _leave_out_currency_shown(before: Account, written: Written) -> None:
+    """Sent back as it was shown it is no change: what was changed stands in `primary.currency`."""
+    if written.body.get("currency") == before.fields.get("currency"):
+        written.body.pop("currency", None)
+        written.names.pop("currency", None)
 
 
 def _same_country(before: Account, written: Written) -> bool:
