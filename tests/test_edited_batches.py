@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gateway.simulator import Service, Switches
+from gateway.simulator import Fault, Service, Switches
 from tests.house import House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
@@ -43,3 +43,26 @@ async def test_dates_of_creation_stay_when_an_edited_batch_is_made_anew(tmp_path
         assert summary["createdAt"] == before["batch"]
         shown = await done(house, "GET", f"/batches/{batch}/payments/{second}")
         assert shown["payment"]["createdAt"] == before[second]
+
+
+async def test_a_batch_whose_payments_the_service_does_not_tell_is_edited_too(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, switches=Switches(inferred=False, processing_seconds=60))
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00", "7.00")
+        told = b'{"ok":true,"batchSummary":{"status":"open"}}'
+        summary = Fault("GET", "/v1/batch/*/summary", status=200, body=told, times=100)
+        service.faults.append(summary)
+        more = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "6.00"}]}
+        await done(house, "PATCH", f"/batches/{batch}", more)
+        first, second, added = await payment_ids(house, batch)
+        assert len({first, second, added}) == 3
+        await done(house, "DELETE", f"/batches/{batch}/payments/{second}")
+        assert await payment_ids(house, batch) == [first, added]
+        await done(house, "POST", f"/batches/{batch}/start-processing")
+        service.faults.clear()
+        left, made = service.world().batches.values()
+        assert (left.sent_at, made.sent_at is None) == (None, False)
+        assert [str(one.terms.source) for one in made.payments.values()] == ["5.00", "6.00"]
