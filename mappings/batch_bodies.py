@@ -245,10 +245,10 @@ def is_as_asked(batch: Batch) -> bool:
 
 
 def _asked(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
+    payee = entry["recipient"].get("id")  # a service may have told of no payee
     if entry.get("sourceAmount"):
-        return entry["recipient"]["id"], money.amount_of(entry["sourceAmount"]), currency
-    amount = money.amount_of(entry.get("targetAmount"))
-    return entry["recipient"]["id"], amount, entry.get("targetCurrency")
+        return payee, money.amount_of(entry["sourceAmount"]), currency
+    return payee, money.amount_of(entry.get("targetAmount")), entry.get("targetCurrency")
 
 
 KEPT_OF_A_RECIPIENT = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")

@@ -41,6 +41,9 @@ from mappings.rows import each, joined, kept
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
 )
+PAYEE_UNKNOWN = Problem(
+    "invalid_status", "The batch cannot be changed: nothing tells whom all of its payments pay."
+)
 
 # Changing
 
@@ -216,7 +219,11 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
         if batch.currency is None:  # nothing could ever be made of such a draft
             yield from _released(batch)
             raise Invalid(CURRENCY_UNKNOWN) from None
-        entries = edit.in_draft(_named_entries_of(batch, request), now)
+        there = _named_entries_of(batch, request)
+        if not all(one["recipient"].get("id") for one in there):
+            yield from _released(batch)
+            raise Invalid(PAYEE_UNKNOWN) from None
+        entries = edit.in_draft(there, now)
         aliases = _aliases(batch, entries, edit.gone)
         yield from _drafted(batch, request, entries, aliases, (batch.upstream,))
     else:

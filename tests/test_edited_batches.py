@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,24 @@ async def test_a_batch_whose_payments_the_service_does_not_tell_is_edited_too(
         left, made = service.world().batches.values()
         assert (left.sent_at, made.sent_at is None) == (None, False)
         assert [str(one.terms.source) for one in made.payments.values()] == ["5.00", "6.00"]
+
+
+async def test_a_batch_of_which_nobody_tells_whom_it_pays_becomes_no_draft_and_can_be_started(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, switches=Switches(inferred=False, processing_seconds=60))
+    async with open_town(tmp_path, service) as (house, _simulator):
+        batch = await make_batch(house, await make_recipient(house), "5.00")
+        (payment,) = await payment_ids(house, batch)
+        (current,) = next(iter(service.world().batches.values())).payments
+        told = {"status": "open", "payments": [{"id": current, "sourceAmount": "5.00"}]}
+        body = json.dumps({"ok": True, "batchSummary": told}).encode()
+        summary = Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100)
+        service.faults.append(summary)
+        change = {"sourceAmount": "6.00"}
+        refused = await house.ask("PATCH", f"/v1/batches/{batch}/payments/{payment}", change)
+        assert (refused.status, refused.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert [one["id"] for one in (await done(house, "GET", "/batches"))["batches"]] == [batch]
+        await done(house, "POST", f"/batches/{batch}/start-processing")
+        (made,) = service.world().batches.values()
+        assert [str(one.terms.source) for one in made.payments.values()] == ["5.00"]
