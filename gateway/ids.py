@@ -16,7 +16,7 @@ from gateway.aside import aside_if
 from gateway.lately import Lately
 from gateway.store import Store
 from gateway.store.id_rows import Collision, current_ids, keep, legacy_ids
-from gateway.store.ledger import Owner
+from gateway.store.ledger import Ledger, Owner
 from mappings.ids import needs_stand_in, stand_in
 
 FEW = 100
@@ -121,5 +121,16 @@ class Ids:
         return names
 
     async def known(self, owner: Owner, those: AbstractSet[str]) -> dict[str, str]:
-        """The names of those that have one already: for free text no stand-in is made."""
-        return await legacy_ids(self._store, owner, those) if those else {}
+        """The names of those that have one already: for free text no stand-in is made.
+
+        What the service made anew, of a draft, has that of what clients know.
+        """
+        if not those:
+            return {}
+        names = await legacy_ids(self._store, owner, those)
+        if unnamed := those - names.keys():
+            aliases = await Ledger(self._store).recall_all(owner, "alias", tuple(unnamed))
+            first = {id_: str(facts["id"]) for id_, facts in aliases.items() if facts.get("id")}
+            own = await legacy_ids(self._store, owner, first.values()) if first else {}
+            names |= {id_: own.get(one, one) for id_, one in first.items()}
+        return names

@@ -245,10 +245,10 @@ def is_as_asked(batch: Batch) -> bool:
 
 
 def _asked(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
+    payee = entry["recipient"].get("id")  # a service may have told of no payee
     if entry.get("sourceAmount"):
-        return entry["recipient"]["id"], money.amount_of(entry["sourceAmount"]), currency
-    amount = money.amount_of(entry.get("targetAmount"))
-    return entry["recipient"]["id"], amount, entry.get("targetCurrency")
+        return payee, money.amount_of(entry["sourceAmount"]), currency
+    return payee, money.amount_of(entry.get("targetAmount")), entry.get("targetCurrency")
 
 
 KEPT_OF_A_RECIPIENT = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
@@ -350,7 +350,8 @@ def names_of(sent: Sent, ours: str) -> dict[str, str]:
     """The names of errors on a payment of a call."""
     side = sent.amount_side
     field = "id" if sent.recipient.get("id") else "email"
-    return {
+    whole = {ours.removesuffix("."): sent.place.removesuffix(".")} if ours else {}
+    return whole | {
         f"{ours}recipient": f"{sent.place}recipient.{field}",
         f"{ours}recipient.id": f"{sent.place}recipient.{field}",
         f"{ours}amount": f"{sent.place}{side}Amount",
@@ -379,11 +380,11 @@ class Names(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         if name in self._own:
             return self._own[name]
-        found = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\]\.", name)
+        found = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\](?:\.|$)", name)
         those = self._lists.get(found[1], ()) if found else ()
         if found is None or int(found[2]) >= len(those):
             raise KeyError(name)
-        return self._named(those[int(found[2])], found[0])[name]
+        return self._named(those[int(found[2])], f"{found[1]}[{found[2]}].")[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._own
@@ -392,5 +393,5 @@ class Names(Mapping[str, str]):
                 yield from self._named(sent, f"{name}[{number}].")
 
     def __len__(self) -> int:
-        each_has = len(self._named(Sent({}, ""), ""))
+        each_has = len(self._named(Sent({}, ""), "[0]."))
         return len(self._own) + each_has * sum(map(len, self._lists.values()))

@@ -121,7 +121,11 @@ def _draft(known: Known) -> Sub:
 
 def _as_told(known: Known, body: JSON) -> Sub:
     payments, entries = payments_told(body), known.entries
-    if known.facts.get("is_new") and payments is not None:
+    if (
+        known.facts.get("is_new")
+        and payments is not None
+        and all(one.get("id") for one in payments)
+    ):
         entries = yield from _named_anew(known, payments)
     return batch_of(known.id, known.facts, entries, batch_in(body), payments)
 

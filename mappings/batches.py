@@ -82,9 +82,7 @@ def create_batch(request: Request) -> Flow:
     entries = each(batch_bodies.entry_of, payments, recipients)
     memo, description = request.manners.send_memo, body.get("description")
     sent = batch_bodies.batch_to_send(currency, description, entries, memo=memo)
-    names = batch_bodies.Names(
-        {"currency": "sourceCurrency"}, {"payments": payments}, batch_bodies.names_of
-    )
+    names = batch_bodies.Names(_OF_A_CREATE, {"payments": payments}, batch_bodies.names_of)
     call = Call(
         "POST",
         "/batches",
@@ -124,6 +122,13 @@ def create_batch(request: Request) -> Flow:
             there = payments_told(read)
             batch = batch_of(id_, facts, entries, told, found if there is None else there)
     return Answer({"batch": batch_answer((yield from with_status(batch)))})
+
+
+_OF_A_CREATE = {
+    "currency": "sourceCurrency",
+    "description": "description",
+    "payments": "payments",
+}
 
 
 # Read
@@ -347,7 +352,9 @@ def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Ent
             "update_payments": each(update, asked.changed),
             "remove_payments": each(lambda sent: {"id": asked.known(sent).upstream}, asked.removed),
         },
-        sent_as=batch_bodies.Names({}, lists, batch_bodies.names_of_change),
+        sent_as=batch_bodies.Names(
+            {name: name for name in lists}, lists, batch_bodies.names_of_change
+        ),
         witness=(batch.upstream,),
         settle=settling.edited_batch(
             batch.upstream,

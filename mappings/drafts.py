@@ -32,6 +32,7 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
+from mappings.ids import made
 from mappings.matching import Entry, Payment
 from mappings.payment_lists import batch_in
 from mappings.payouts import Sub
@@ -39,6 +40,9 @@ from mappings.rows import each, joined, kept
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
+)
+PAYEE_UNKNOWN = Problem(
+    "invalid_status", "The batch cannot be changed: nothing tells whom all of its payments pay."
 )
 
 # Changing
@@ -215,7 +219,11 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
         if batch.currency is None:  # nothing could ever be made of such a draft
             yield from _released(batch)
             raise Invalid(CURRENCY_UNKNOWN) from None
-        entries = edit.in_draft(entries_of(batch), now)
+        there = _named_entries_of(batch, request)
+        if not all(one["recipient"].get("id") for one in there):
+            yield from _released(batch)
+            raise Invalid(PAYEE_UNKNOWN) from None
+        entries = edit.in_draft(there, now)
         aliases = _aliases(batch, entries, edit.gone)
         yield from _drafted(batch, request, entries, aliases, (batch.upstream,))
     else:
@@ -267,6 +275,18 @@ def free(batch: Batch, phase: str) -> dict[str, JSON]:
 def entries_of(batch: Batch) -> Sequence[Entry]:
     """Every payment of a batch as an entry, also those that were made elsewhere."""
     return each(_entry_of, batch.payments)
+
+
+def _named_entries_of(batch: Batch, request: Request) -> Sequence[Entry]:
+    """The same for a draft, which tells the id of each: one of ours where the service told none."""
+
+    def named(entry: Entry, place: int) -> Entry:
+        if entry.get("id"):
+            return entry
+        return {**entry, "id": made("P", request.seed, batch.id, f"kept {place}")}
+
+    entries = entries_of(batch)
+    return each(named, entries, range(len(entries)))
 
 
 _KEPT = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")

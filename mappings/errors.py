@@ -175,7 +175,7 @@ def _client_field(field: str, sent_as: Mapping[str, str]) -> str | None:
     The service may name a part of what was sent (``governmentIds[0].value``): the longest
     beginning that was sent counts.
     """
-    parts = re.split(r"\.", field)
+    parts = _placed(field).split(".")
     for length in range(len(parts), 0, -1):
         head = ".".join(parts[:length])
         if head in sent_as:
@@ -184,6 +184,11 @@ def _client_field(field: str, sent_as: Mapping[str, str]) -> str | None:
         if bare in sent_as:
             return sent_as[bare]
     return None
+
+
+def _placed(name: str) -> str:
+    """A field of an item as calls name it, where a service writes ``payments.3.amount``."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", name)
 
 
 MANY, FEW = 5000, 100
@@ -197,7 +202,7 @@ def mentioned(sent_as: Mapping[str, str], problems: Sequence[Problem]) -> Mappin
     names = dict(islice(sent_as.items(), FEW))
     for problem in problems:
         for name in _NAMES.findall(f"{problem.field or ''} {problem.message}"):
-            parts = name.split(".")
+            parts = _placed(name).split(".")
             for length in range(1, len(parts) + 1):
                 head = ".".join(parts[:length])
                 names |= {
@@ -238,6 +243,6 @@ def _reworded(message: str, sent_as: Mapping[str, str], words: Mapping[str, str]
         if not _HAS_A_PLACE.search(name):
             return name
         place, dot, last = name.rpartition(".")
-        return sent_as.get(name, f"{place}{dot}{words.get(last, last)}")
+        return sent_as.get(_placed(name), f"{place}{dot}{words.get(last, last)}")
 
     return _NAMES.sub(spelled, message)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-from gateway.simulator import Service, Switches
+from gateway.simulator import Fault, Service, Switches
 from tests.house import House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
@@ -43,3 +44,47 @@ async def test_dates_of_creation_stay_when_an_edited_batch_is_made_anew(tmp_path
         assert summary["createdAt"] == before["batch"]
         shown = await done(house, "GET", f"/batches/{batch}/payments/{second}")
         assert shown["payment"]["createdAt"] == before[second]
+
+
+async def test_a_batch_whose_payments_the_service_does_not_tell_is_edited_too(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, switches=Switches(inferred=False, processing_seconds=60))
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00", "7.00")
+        told = b'{"ok":true,"batchSummary":{"status":"open"}}'
+        summary = Fault("GET", "/v1/batch/*/summary", status=200, body=told, times=100)
+        service.faults.append(summary)
+        more = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "6.00"}]}
+        await done(house, "PATCH", f"/batches/{batch}", more)
+        first, second, added = await payment_ids(house, batch)
+        assert len({first, second, added}) == 3
+        await done(house, "DELETE", f"/batches/{batch}/payments/{second}")
+        assert await payment_ids(house, batch) == [first, added]
+        await done(house, "POST", f"/batches/{batch}/start-processing")
+        service.faults.clear()
+        left, made = service.world().batches.values()
+        assert (left.sent_at, made.sent_at is None) == (None, False)
+        assert [str(one.terms.source) for one in made.payments.values()] == ["5.00", "6.00"]
+
+
+async def test_a_batch_of_which_nobody_tells_whom_it_pays_becomes_no_draft_and_can_be_started(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, switches=Switches(inferred=False, processing_seconds=60))
+    async with open_town(tmp_path, service) as (house, _simulator):
+        batch = await make_batch(house, await make_recipient(house), "5.00")
+        (payment,) = await payment_ids(house, batch)
+        (current,) = next(iter(service.world().batches.values())).payments
+        told = {"status": "open", "payments": [{"id": current, "sourceAmount": "5.00"}]}
+        body = json.dumps({"ok": True, "batchSummary": told}).encode()
+        summary = Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100)
+        service.faults.append(summary)
+        change = {"sourceAmount": "6.00"}
+        refused = await house.ask("PATCH", f"/v1/batches/{batch}/payments/{payment}", change)
+        assert (refused.status, refused.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert [one["id"] for one in (await done(house, "GET", "/batches"))["batches"]] == [batch]
+        await done(house, "POST", f"/batches/{batch}/start-processing")
+        (made,) = service.world().batches.values()
+        assert [str(one.terms.source) for one in made.payments.values()] == ["5.00"]

@@ -225,6 +225,24 @@ async def test_ids_in_error_messages_are_those_that_the_client_knows(tmp_path: P
             assert message == f"Batch {shown} is B-unknown0123456789ab"
 
 
+async def test_a_message_about_what_was_made_of_a_draft_has_the_ids_that_the_client_knows(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, switches=Switches(inferred=False))
+    async with open_town(tmp_path, service) as (house, simulator):
+        batch = await make_batch(house, await make_recipient(house), "5.00")
+        (payment,) = await payment_ids(house, batch)
+        await done(house, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"})
+        await done(house, "GET", f"/batches/{batch}/summary")
+        (anew,) = list(service.world().batches)[1:]
+        (made,) = service.world().batches[anew].payments
+        problem = {"code": "invalid_status", "message": f"{made} of {anew} is not ready"}
+        body = json.dumps({"ok": False, "errors": [problem]}).encode()
+        simulator.next(Fault("POST", "/v1/batches/*/start-processing", status=400, body=body))
+        got = await house.ask("POST", f"/v1/batches/{batch}/start-processing")
+        assert got.body["errors"][0]["message"] == f"{payment} of {batch} is not ready"
+
+
 async def test_urls_in_activity_logs_have_the_ids_that_the_client_knows(tmp_path: Path) -> None:
     service = Service(seed=1, switches=Switches(recipient_id_length=22))
     async with open_town(tmp_path, service) as (house, _simulator):
