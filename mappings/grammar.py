@@ -198,14 +198,13 @@ class Recall:
     """What the ledger remembers of an object of the caller's merchant and environment.
 
     Yields its facts, an empty mapping where there are none; without ``id``, the facts of every
-    object of that kind that has any, by id, or of those among ``ids``, or of those that are ``having``
-    a fact. Of a kind "legacy id" it yields no facts, but what clients call those among ``ids``.
+    object of that kind that has any, by id, or of those among ``ids``. Of "abandoned" it yields the
+    aliases of abandoned batches alone, and of "legacy id" what clients call those among ``ids``.
     """
 
     kind: str
     id: str | None = None
     ids: tuple[str, ...] | None = None
-    having: str | None = None
 
 
 @unchanging(frozen=True, slots=True)

@@ -235,7 +235,7 @@ def read_recipient_payments(request: Request) -> Flow:
     GET /batch/:id/summary        of each batch of which the ledger has memos that the service does not tell
     """
     id_ = request.ids["id"]
-    path, abandoned = f"/recipients/{id_}/payments", (yield Recall("alias", having="abandoned"))
+    path, abandoned = f"/recipients/{id_}/payments", (yield Recall("abandoned"))
     call = Call("GET", path, query=asked(request.query))
     (recipient, facts), given = yield from _with_page(id_, call)
     payments, counts = given.get("payments") or [], given.get("meta")

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
+from gateway.operating.standing import figures
 from gateway.playing.player import MANY
 from gateway.simulator import Service
-from gateway.store import Ledger, Owner, Store, open_store
+from gateway.store import Ledger, Owner, Store, ledger, open_store
+from gateway.store.abandoned import abandoned_batches
 from gateway.store.id_rows import keep
 from mappings import recipient_queries
 from mappings.grammar import Record
-from tests.house import KEY, House
+from tests.house import KEY, House, settings_for
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
 OWNER = Owner(KEY["merchant"], KEY["environment"])
@@ -29,7 +32,7 @@ LONG_AGO = MANY + 500
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
         async with open_store(house.settings.state) as store:
-            ledger, numbers = Ledger(store), range(LONG_AGO)
+            numbers = range(LONG_AGO)
             of_payments = [
                 Record("alias", f"P-OLD{number:013}", {"id": f"P-{number:016}", "batch": "B-OLD"})
                 for number in numbers
@@ -38,7 +41,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
             batches = [
                 Record("batch", f"B-OLD{number}", {"phase": "deleted"}) for number in numbers
             ]
-            await ledger.record_all(OWNER, [*of_payments, *gone, *batches])
+            await Ledger(store).record_all(OWNER, [*of_payments, *gone, *batches])
             await keep(store, OWNER, {f"P-NAME{number}": f"P-LONG{number}" for number in numbers})
         yield house
 
@@ -54,8 +57,8 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(came) if isinstance(came, list | tuple) else 1)
         return came
 
-    async def legacy_ids(ledger: Ledger, *those: Any) -> dict[str, str]:
-        names = await plain_names(ledger, *those)
+    async def legacy_ids(its: Ledger, *those: Any) -> dict[str, str]:
+        names = await plain_names(its, *those)
         found.append(len(names))
         return names
 
@@ -96,10 +99,10 @@ async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
     threads: list[str] = []
     plain_opened, plain_find = Ledger._opened, recipient_queries.find
 
-    def opened(ledger: Ledger, owner: Owner, kind: str, rows: Any) -> Any:
+    def opened(its: Ledger, owner: Owner, kind: str, rows: Any) -> Any:
         if len(rows) >= LONG_AGO:
             threads.append(threading.current_thread().name)
-        return plain_opened(ledger, owner, kind, rows)
+        return plain_opened(its, owner, kind, rows)
 
     def find(query: Any, remembered: Any) -> Any:
         threads.append(threading.current_thread().name)
@@ -113,3 +116,28 @@ async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
     await done(house, "GET", "/batches")
     assert len(threads) == 3
     assert all(name.startswith("aside") for name in threads), threads
+
+
+async def test_abandoned_batches_are_found_by_an_index(tmp_path: Path) -> None:
+    asked: list[str] = []
+    settings = settings_for(tmp_path, "http://127.0.0.1:1")
+    async with open_store(settings.state) as store:
+        await Ledger(store).record(OWNER, "alias", "B-1", {"abandoned": True})
+
+        def noted(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            asked.append(statement)
+
+        event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
+        assert (await figures(store)).abandoned == 1
+        assert [one.upstream for one in await abandoned_batches(store)] == ["B-1"]
+        looks = [
+            *(one for one in asked if "abandoned" in one),
+            str(ledger._ABANDONED.on_sqlite.text),
+        ]
+        assert len(looks) == 3
+        async with store.read() as connection:
+            for look in looks:
+                its = f"EXPLAIN QUERY PLAN {look}"
+                count = look.count("?")
+                plan = [*await connection.exec_driver_sql(its, ("",) * count)]
+                assert "ix_remembered_abandoned" in str(plan), (look, plan)

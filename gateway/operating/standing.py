@@ -16,6 +16,7 @@ from gateway.limits import Limits
 from gateway.store import Store, StoreUnavailable
 from gateway.store.marks import RESTORED
 from gateway.store.tables import (
+    IS_ABANDONED,
     IS_OPEN,
     IS_SENT,
     counters,
@@ -36,10 +37,7 @@ PATIENCE_SECONDS = 3.0
 IN_FLIGHT = timedelta(seconds=60)
 """A write that was sent so long ago is not under way any more."""
 
-ABANDONED = '%"abandoned":true%'
-"""As the ledger writes it; see store/abandoned.py."""
-
-SENT, OPEN = text(f"writes.{IS_SENT}"), text(f"journal.{IS_OPEN}")
+SENT, OPEN, ABANDONED = text(f"writes.{IS_SENT}"), text(f"journal.{IS_OPEN}"), text(IS_ABANDONED)
 """In the words of the indexes: with others a database reads the whole table."""
 
 NOTHING_KNOWN = math.nan
@@ -82,9 +80,7 @@ async def figures(store: Store) -> Figures:
         stuck.c.at < now - IN_FLIGHT
     )
     opened = select(func.count()).select_from(journal).where(OPEN)
-    left = select(func.count()).where(
-        remembered.c.kind == "alias", remembered.c.facts.like(ABANDONED)
-    )
+    left = select(func.count()).select_from(remembered).where(ABANDONED)
     stopped = select(func.count()).select_from(freezes)
     held = select(keys.c.environment, func.count()).where(keys.c.revoked_at.is_(None))
     restored = select(counters.c.value).where(counters.c.name == RESTORED)

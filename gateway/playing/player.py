@@ -306,8 +306,8 @@ class Player:
                 return await self._ledger.legacy_ids(owner, ids or ())
             case Recall(kind, str() as id_):
                 return await self._ledger.recall(owner, kind, id_)
-            case Recall(kind, None, None, str() as having):
-                return await self._ledger.recall_having(owner, kind, having)
+            case Recall("abandoned"):
+                return await self._ledger.abandoned(owner)
             case Recall(kind, None, ids):
                 return await self._ledger.recall_all(owner, kind, ids)
             case Record():

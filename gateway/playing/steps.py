@@ -54,8 +54,6 @@ def _told(step: Step) -> JSON:
             return [_told(call) for call in calls]
         case Find():
             return ["find", step.path, step.page, step.page_size, dict(step.narrow)]
-        case Recall(kind, None, None, str() as having):
-            return ["recall having", kind, having]
         case Recall(kind, id_, ids):
             return ["recall", kind, id_, ids]
         case Await(kind, id_):

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import simplejson
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from gateway.store.ledger import Ledger, Owner
-from gateway.store.tables import remembered
+from gateway.store.tables import IS_ABANDONED, remembered
 
 if TYPE_CHECKING:
     from gateway.store.store import Store
@@ -62,11 +61,7 @@ async def abandoned_batches(store: Store) -> list[AbandonedBatch]:
 async def _marks(store: Store) -> dict[tuple[Owner, str], datetime]:
     """Every batch that is marked as abandoned, and when it was."""
     table = remembered.c
-    marked = select(table.merchant, table.environment, table.id, table.facts, table.updated_at)
+    marked = select(table.merchant, table.environment, table.id, table.updated_at)
     async with store.read() as connection:
-        rows = await connection.execute(marked.where(table.kind == "alias"))
-        return {
-            (Owner(row.merchant, row.environment), row.id): row.updated_at
-            for row in rows
-            if simplejson.loads(row.facts).get("abandoned")
-        }
+        rows = await connection.execute(marked.where(text(IS_ABANDONED)))
+        return {(Owner(row.merchant, row.environment), row.id): row.updated_at for row in rows}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import simplejson
-from sqlalchemy import and_, bindparam, delete, select
+from sqlalchemy import and_, bindparam, delete, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -33,7 +33,7 @@ from gateway.store.statements import (
     put,
     rows_of,
 )
-from gateway.store.tables import learned, remembered
+from gateway.store.tables import IS_ABANDONED, learned, remembered
 from gateway.texts import Text
 from mappings.grammar import Conflict, Record
 from mappings.rows import SLICE, Rows, some_of
@@ -54,9 +54,8 @@ SEALED = frozenset({"batch", "payments"})
 _ONLY = {"payments": "entries"}
 """Kinds of a single fact: it is replaced without a look at what it was, which may be long."""
 
-_KIND = and_(
-    *(remembered.c[name] == bindparam(name) for name in ("merchant", "environment", "kind"))
-)
+_OWN = and_(*(remembered.c[name] == bindparam(name) for name in ("merchant", "environment")))
+_KIND = and_(_OWN, remembered.c.kind == bindparam("kind"))
 _THIS = and_(_KIND, remembered.c.id == bindparam("id"))
 
 _FACTS = Statement(lambda _kind: select(remembered.c.facts).where(_THIS))
@@ -64,10 +63,8 @@ _FACTS_OF = Statement(
     lambda _kind: select(remembered.c.kind, remembered.c.id, remembered.c.facts).where(_THIS)
 )
 _ALL_FACTS = Statement(lambda _kind: select(remembered.c.id, remembered.c.facts).where(_KIND))
-_FACTS_LIKE = Statement(
-    lambda _kind: select(remembered.c.id, remembered.c.facts).where(
-        _KIND, remembered.c.facts.like(bindparam("like"))
-    )
+_ABANDONED = Statement(
+    lambda _kind: select(remembered.c.id, remembered.c.facts).where(_OWN, text(IS_ABANDONED))
 )
 _SOME_FACTS = Listed(
     remembered.c.id,
@@ -127,15 +124,10 @@ class Ledger:
             return {}
         return await self._read_all(owner, kind, await self._store.looked_up(work))
 
-    async def recall_having(self, owner: Owner, kind: str, fact: str) -> dict[str, dict[str, Any]]:
-        """The facts of every object of a kind that has this one, by id; not of a kind that is sealed.
-
-        There may be very many that have not: to read those takes ten times as long as to find the others.
-        """
-        named = f'%"{fact}"%'  # a fact's text may say so too
-        work = Work(lambda: rows_of(_FACTS_LIKE, {**owner._asdict(), "kind": kind, "like": named}))
-        found = await self._read_all(owner, kind, await self._store.looked_up(work))
-        return {id_: facts for id_, facts in found.items() if fact in facts}
+    async def abandoned(self, owner: Owner) -> dict[str, dict[str, Any]]:
+        """The aliases of batches that were abandoned: few among those of payments."""
+        work = Work(lambda: rows_of(_ABANDONED, owner._asdict()))
+        return await self._read_all(owner, "alias", await self._store.looked_up(work))
 
     async def legacy_ids(self, owner: Owner, among: Iterable[str]) -> dict[str, str]:
         """What clients call some objects where that is known: current id to legacy id."""

@@ -162,6 +162,16 @@ remembered = Table(
     PrimaryKeyConstraint("merchant", "environment", "kind", "id"),
     Index(None, "kind", "updated_at"),
 )
+IS_ABANDONED = """kind = 'alias' AND facts LIKE '%"abandoned"_true%'"""
+"""Of a batch: its id is an alias, of which the ledger writes so. The colon would be a parameter."""
+Index(
+    "ix_remembered_abandoned",
+    remembered.c.kind,  # by it SQLite knows this for a better one than the table's own
+    remembered.c.merchant,
+    remembered.c.environment,
+    sqlite_where=text(IS_ABANDONED),
+    postgresql_where=text(IS_ABANDONED),
+)
 
 learned = Table(
     "learned",

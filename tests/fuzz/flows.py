@@ -194,9 +194,10 @@ class Memory:
     def recall(self, step: Recall) -> dict[str, Any]:
         if step.id is not None:
             return dict(self._facts.get((step.kind, step.id), {}))
+        if step.kind == "abandoned":
+            aliases = self.recall(Recall("alias"))
+            return {id_: known for id_, known in aliases.items() if known.get("abandoned")}
         those = {id_: known for (kind, id_), known in self._facts.items() if kind == step.kind}
-        if step.having is not None:
-            return {id_: known for id_, known in those.items() if step.having in known}
         return {id_: known for id_, known in those.items() if step.ids is None or id_ in step.ids}
 
     def record(self, step: Record) -> None:

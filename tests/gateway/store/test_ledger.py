@@ -86,20 +86,21 @@ async def test_all_objects_of_a_kind_are_recalled_by_id(ledger: Ledger) -> None:
     assert await ledger.recall_all(ACME, "recipient") == {"R-1": {"n": 1}, "R-2": {"n": 2}}
 
 
-async def test_those_that_have_a_fact_are_recalled_and_none_that_only_tells_of_it(
+async def test_aliases_of_abandoned_batches_are_recalled_apart_from_the_others(
     ledger: Ledger,
 ) -> None:
     other = Owner("acme", "sandbox")
     await ledger.record(ACME, "alias", "B-1", {"abandoned": True})
     await ledger.record(ACME, "alias", "B-2", {"id": "B-1", "abandoned": True})
-    await ledger.record(ACME, "alias", "P-1", {"id": '"abandoned"', "batch": "B-2"})
-    await ledger.record(ACME, "batch", "B-3", {"abandoned": True})
+    await ledger.record(ACME, "alias", "P-1", {"id": '"abandoned":true', "batch": "B-2"})
+    await ledger.record(ACME, "batch", "B-3", {"abandoned": ["B-2"]})
     await ledger.record(other, "alias", "B-4", {"abandoned": True})
-    assert await ledger.recall_having(ACME, "alias", "abandoned") == {
+    assert await ledger.abandoned(ACME) == {
         "B-1": {"abandoned": True},
         "B-2": {"id": "B-1", "abandoned": True},
     }
-    assert await ledger.recall_having(ACME, "alias", "gone") == {}
+    await ledger.record(ACME, "alias", "B-1", {"abandoned": None})
+    assert [*await ledger.abandoned(ACME)] == ["B-2"]
 
 
 async def test_records_at_the_same_time_lose_nothing(ledger: Ledger, state: State) -> None:
