@@ -19,8 +19,11 @@ LISTS = {
 
 
 def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
-    """Of reads alone, and of those whose answer would be shown as empty else."""
-    if endpoint.method != "GET":
+    """Of reads alone, and of those whose answer would be shown as empty else.
+
+    A bare ``{"ok": true}`` is shown so; what became of a write is not concluded from it (``settling``).
+    """
+    if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
         return True
     if endpoint.path == BALANCE:
         told = funds.told_in(body)

@@ -26,6 +26,7 @@ from mappings.grammar import (
     Settle,
     Step,
     Together,
+    Unreachable,
     Verdict,
 )
 from mappings.matching import recipient_id
@@ -453,12 +454,14 @@ def started(upstream: str) -> Settle:
 def _pages(
     path: str, rows: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
 ) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
-    """Every row of a list; None where it is too long."""
+    """Every row of a list; None where it is too long. Raises Unreachable where it is no list."""
     found: list[dict[str, JSON]] = []
     for number in range(1, MOST_PAGES + 1):
         asked = {**query, "page": str(number), "pageSize": "100"}
         body = yield Call("GET", path, query=asked, witness=witness)
-        given = [row for row in body.get(rows) or [] if isinstance(row, dict)]
+        if rows not in body:
+            raise Unreachable(f"its answer has no {rows}")
+        given = [row for row in body[rows] or [] if isinstance(row, dict)]
         found += given
         pages = paging.whole((body.get("meta") or {}).get("pages"), 1)
         if number >= pages or not given:

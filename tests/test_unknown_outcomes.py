@@ -188,7 +188,9 @@ async def test_a_lost_batch_is_found_in_the_service_s_list(tmp_path: Path) -> No
         assert here.service.created["batch"] == 2
 
 
-@pytest.mark.parametrize("unreadable", [b'{"ok":true,"data":[]}', b'{"ok":true,"batches":{}}'])
+@pytest.mark.parametrize(
+    "unreadable", [b'{"ok":true}', b'{"ok":true,"data":[]}', b'{"ok":true,"batches":{}}']
+)
 async def test_a_list_that_cannot_be_read_does_not_show_that_a_lost_batch_is_not_there(
     unreadable: bytes, tmp_path: Path
 ) -> None:
