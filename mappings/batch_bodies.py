@@ -13,7 +13,7 @@ from mappings.banking import empty, invalid
 from mappings.batch_views import Batch
 from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together
 from mappings.ids import SHAPE
-from mappings.matching import Entry, matched
+from mappings.matching import Entry, matched, recipient_id
 from mappings.objects import Facts, is_gone, shown_status
 from mappings.payouts import Sub
 from mappings.rows import each, some_of
@@ -245,7 +245,7 @@ def is_as_asked(batch: Batch) -> bool:
 
 
 def _asked(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
-    payee = entry["recipient"].get("id")  # a service may have told of no payee
+    payee = recipient_id(entry)
     if entry.get("sourceAmount"):
         return payee, money.amount_of(entry["sourceAmount"]), currency
     return payee, money.amount_of(entry.get("targetAmount")), entry.get("targetCurrency")

@@ -21,7 +21,7 @@ from mappings.grammar import (
     Record,
     Together,
 )
-from mappings.matching import Entry, Payment, matched
+from mappings.matching import Entry, Payment, matched, recipient_id
 from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
 from mappings.rows import each, kept, packed, some_of
@@ -164,8 +164,8 @@ def _with_ids(payment: Payment, entry: Entry) -> Entry:
 
 def _with_recipients(entries: Sequence[Entry]) -> Sub:
     """GET /recipients/:id for each recipient of whom no more than the id is known."""
-    unknown = [one["recipient"]["id"] for one in entries if "name" not in one["recipient"]]
-    ids = list(dict.fromkeys(unknown))
+    unknown = [recipient_id(one) for one in entries if "name" not in one["recipient"]]
+    ids = list(dict.fromkeys(filter(None, unknown)))
     if not ids:
         return entries
     found: dict[JSON, JSON] = {}
@@ -177,7 +177,7 @@ def _with_recipients(entries: Sequence[Entry]) -> Sub:
 
     def known(entry: Entry) -> Entry:
         recipient = entry["recipient"]
-        return {**entry, "recipient": {**found.get(recipient["id"], {}), **recipient}}
+        return {**entry, "recipient": {**found.get(recipient_id(entry), {}), **recipient}}
 
     return packed(each(known, entries))
 

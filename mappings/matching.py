@@ -55,7 +55,7 @@ def _ids_of(entry: Entry) -> tuple[JSON, ...]:
 def _is_first(payment: Payment, entry: Entry, currency: JSON) -> bool:
     asked = entry.get("sourceAmount")
     if asked and asked == payment.get("sourceAmount") and money.amount_of(asked) is not None:
-        return bool(recipient_id(payment) == entry["recipient"]["id"])  # as most are shown
+        return bool(recipient_id(payment) == recipient_id(entry))  # as most are shown
     side, amount, of = next(_told(payment, currency), (None, None, None))
     is_its_currency = side == "source" or of in (None, entry.get("targetCurrency"))
     return is_its_currency and (side, recipient_id(payment), amount) == _pay_of(entry)
@@ -92,7 +92,7 @@ def _by_what_they_pay(
 
 def _pay_of(entry: Entry) -> tuple[JSON, ...]:
     side = "source" if entry.get("sourceAmount") else "target"
-    return side, entry["recipient"]["id"], money.amount_of(entry.get(f"{side}Amount"))
+    return side, recipient_id(entry), money.amount_of(entry.get(f"{side}Amount"))
 
 
 def _taken(
@@ -124,7 +124,7 @@ def _by_whom_they_pay(
     """Only where that is certain: a recipient's one entry, or several that are the same."""
     entries: dict[JSON, list[Entry]] = {}
     for entry in left:
-        entries.setdefault(entry["recipient"]["id"], []).append(entry)
+        entries.setdefault(recipient_id(entry), []).append(entry)
     places: dict[JSON, list[int]] = {}
     for place, payment in enumerate(payments):
         if found[place] is None:
@@ -141,4 +141,5 @@ def _asked(entry: Entry) -> tuple[JSON, ...]:
 
 
 def recipient_id(payment: Mapping[str, JSON]) -> JSON:
+    """Whom a payment pays, or an entry; None where nobody has told."""
     return (payment.get("recipient") or {}).get("id")

@@ -199,6 +199,12 @@ def primary_account(recipient: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     return next(marked, accounts[-1] if accounts else None)
 
 
+def shown_currency(recipient: Mapping[str, JSON]) -> JSON:
+    """The code that a payout's ``primary.currency`` shows."""
+    primary = primary_account(recipient) or {}
+    return primary.get("currency") or recipient.get("primaryCurrency")
+
+
 def payout_answer(
     recipient: Mapping[str, JSON], facts: Facts, manners: Manners
 ) -> dict[str, JSON] | None:
@@ -207,7 +213,7 @@ def payout_answer(
     if primary is None:
         return None
     method = method_of(primary)
-    code = primary.get("currency") or recipient.get("primaryCurrency")
+    code = shown_currency(recipient)
     return {
         "autoswitch": hold_answer(facts, "autoswitch"),
         "holdup": hold_answer(facts, "holdup"),

@@ -20,6 +20,7 @@ from mappings.objects import (
     method_of,
     primary_account,
     shown_accounts,
+    shown_currency,
 )
 from mappings.payouts import (
     Payout,
@@ -175,12 +176,17 @@ class Changes:
 
 
 def of(payout: Payout, recipient: Recipient) -> Changes:
-    """Of the two places of a currency, the one that is not what was shown is what was changed."""
+    """Of the two places of a currency, the one that is not what was shown is what was changed.
+
+    Where both are as they were shown, only the method is another, and the bank account keeps its own.
+    """
     changes = Changes(payout, recipient)
     held = changes.account(legacy.BANK)
     if not (payout.bank and held and payout.currency and changes.target == legacy.BANK):
         return changes
     if payout.bank.get("currency") != held.get("currency"):
+        return changes
+    if payout.currency == shown_currency(recipient):
         return changes
     bank = {name: value for name, value in payout.bank.items() if name != "currency"}
     return replace(changes, payout=replace(payout, bank=bank))

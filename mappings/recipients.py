@@ -38,7 +38,7 @@ from mappings.grammar import (
     Together,
     Unreachable,
 )
-from mappings.matching import Payment
+from mappings.matching import Payment, recipient_id
 from mappings.objects import (
     RECIPIENT,
     Facts,
@@ -252,25 +252,25 @@ def read_recipient_payments(request: Request) -> Flow:
     return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
 
 
-def _drafted(recipient_id: str) -> Sub:
+def _drafted(id_: str) -> Sub:
     """The payments of a recipient in drafts, which are the ledger's alone."""
     found: list[Payment] = []
     for batch_id, facts in (yield Recall("batch")).items():
         if not is_draft(facts) or facts.get("phase") == "deleted":
             continue
         entries = (yield Recall("payments", batch_id)).get("entries", [])
-        its = kept(entries, lambda one: one["recipient"]["id"] == recipient_id)
+        its = kept(entries, lambda one: recipient_id(one) == id_)
         found += batch_of(batch_id, facts, its, {}, None).payments
     return found
 
 
-def _memos(payments: Sequence[Payment], recipient_id: str) -> Sub:
+def _memos(payments: Sequence[Payment], id_: str) -> Sub:
     """By the payment's id, the memo where the ledger alone has it: the current document lists none."""
     untold = [one for one in payments if one.get("batch") and not one.get("memo")]
     named: list[str] = []
     for batch_id in dict.fromkeys(str(one["batch"].get("id")) for one in untold):
         entries = (yield Recall("payments", batch_id)).get("entries", [])
-        if any(one.get("memo") and one["recipient"]["id"] == recipient_id for one in entries):
+        if any(one.get("memo") and recipient_id(one) == id_ for one in entries):
             named.append(batch_id)
     ids = {one["id"] for one in untold}
     memos: dict[JSON, dict[str, JSON]] = {}

@@ -88,3 +88,22 @@ async def test_a_batch_of_which_nobody_tells_whom_it_pays_becomes_no_draft_and_c
         await done(house, "POST", f"/batches/{batch}/start-processing")
         (made,) = service.world().batches.values()
         assert [str(one.terms.source) for one in made.payments.values()] == ["5.00"]
+
+
+async def test_payments_of_which_nobody_tells_whom_they_pay_keep_no_recipient_s_from_being_shown(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, switches=Switches(inferred=False, processing_seconds=60))
+    async with open_town(tmp_path, service) as (house, _simulator):
+        ada = await make_recipient(house)
+        batch = await make_batch(house, ada, "5.00")
+        elsewhere = {"id": "P-ELSEWHERE", "sourceAmount": "7.00", "memo": "made elsewhere"}
+        told = {"status": "open", "payments": [elsewhere]}
+        body = json.dumps({"ok": True, "batchSummary": told}).encode()
+        summary = Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100)
+        service.faults.append(summary)
+        more = {"recipient": {"id": ada}, "sourceAmount": "6.00"}
+        await done(house, "POST", f"/batches/{batch}/payments", more)
+        service.faults.clear()
+        shown = await done(house, "GET", f"/recipients/{ada}/payments")
+        assert {one["sourceAmount"] for one in shown["payments"]} == {"5.00", "6.00"}

@@ -240,6 +240,19 @@ async def test_names_and_memos_of_old_batches_go_and_the_payments_stay(
         assert whole["batch"]["amount"] == "10.00"
 
 
+async def test_a_payment_of_which_nobody_told_whom_it_pays_keeps_nothing_else_from_being_forgotten(
+    tmp_path: Path,
+    state: State,  # noqa: F811
+) -> None:
+    async with town(tmp_path, state) as here:
+        entry = {"id": "P-1", "recipient": {}, "sourceAmount": "1.00", "memo": MEMO}
+        ledger = Ledger(here.store)
+        await ledger.record(OWNER, "payments", "B-1", {"entries": [entry]}, {})
+        await here.age(remembered, "updated_at")
+        assert (await sweep(here.store, DAYS))["texts"] == 1
+        assert await here.entries("B-1") == [{"id": "P-1", "recipient": {}, "sourceAmount": "1.00"}]
+
+
 async def test_usage_and_acts_go_by_their_own_time_and_stay_for_good_where_that_is_said(
     tmp_path: Path,
     state: State,  # noqa: F811

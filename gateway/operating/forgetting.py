@@ -162,7 +162,8 @@ async def _rests(ledger: Ledger, owner: Owner, batch: str) -> bool:
 def bare(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A payment as it was asked for, without what is said of anybody."""
     kept = {name: value for name, value in entry.items() if name != "memo"}
-    return {**kept, "recipient": {"id": entry["recipient"]["id"]}}
+    payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
+    return {**kept, "recipient": payee}
 
 
 async def _usage(store: Store, before: datetime) -> int:

@@ -129,6 +129,12 @@ class Reading:
     def _shown_method(self) -> str | None:
         return method_word(self.world, self.recipient.primary) if self.recipient else None
 
+    def _is_another_currency(self) -> bool:
+        """Than answers show for the payout: the method may be changed alone, in what was sent back."""
+        primary = self.recipient.primary if self.recipient else None
+        shown = primary.fields["currency"] if primary else None
+        return self.mode == "patch" and self.currency != shown
+
     def _kind(self, word: str) -> str:
         return BANK if word == "bank" else self.world.words.wallet
 
@@ -151,7 +157,7 @@ class Reading:
         written = bank(sent, before.fields if before else {}) if word == "bank" else wallet(sent)
         changes = self.mode == "patch" and before is not None and _same_country(before, written)
         if self.currency is not None and (chosen == word or not changes):
-            if word == chosen == "bank" and before and self.mode == "patch":
+            if word == chosen == "bank" and before and self._is_another_currency():
                 _leave_out_currency_shown(before, written)
             written.body.setdefault("currency", self.currency)
         if self.world.switches.account_number_with_iban == "required":
