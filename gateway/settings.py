@@ -427,7 +427,10 @@ def url_of(host: str, port: int, scheme: str = "http") -> str:
 
 
 def has_password(url: str) -> bool:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # what is no address is told elsewhere, where it is used
+        return False
     return bool(parts.password or dict(parse_qsl(parts.query)).get("password"))
 
 

@@ -543,6 +543,12 @@ def test_a_password_in_the_file_is_warned_of_and_not_shown(
     assert load(written(BASE)).passwords() == []
 
 
+def test_what_is_no_address_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"{BASE}[state]\nurl = 'postgresql://[::1/gateway'"
+    monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL", "sqlite:///gateway.db")
+    assert load(written(text)).passwords() == []
+
+
 def test_a_password_that_is_elsewhere_is_not_warned_of(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://gateway:hush@database.example/gateway")
     text = f"{BASE}[state]\nurl_file = '{tmp_path}/url'"
