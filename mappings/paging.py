@@ -24,10 +24,12 @@ class Page:
     def query(self) -> dict[str, str]:
         return {"page": str(self.number), "pageSize": str(self.size)}
 
-    def of(self, rows: Sequence[T]) -> tuple[Sequence[T], dict[str, int]]:
-        """Its rows of a list that is all here, and the ``meta``."""
-        start = (self.number - 1) * self.size
-        counts = meta(self.number, math.ceil(len(rows) / self.size), len(rows))
+    def of(
+        self, rows: Sequence[T], records: int | None = None
+    ) -> tuple[Sequence[T], dict[str, int]]:
+        """Its rows of a list that is all here, and the ``meta``; or of the first of so many ``records``."""
+        start, records = (self.number - 1) * self.size, len(rows) if records is None else records
+        counts = meta(self.number, math.ceil(records / self.size), records)
         return rows[start : start + self.size], counts
 
 

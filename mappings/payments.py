@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from mappings import batch_bodies, legacy, settling
 from mappings.banking import invalid
 from mappings.batch_bodies import Sent
-from mappings.batch_reads import WRONG_STATUS, loaded, loaded_together
+from mappings.batch_reads import WRONG_STATUS, loaded
 from mappings.batch_views import Batch, as_asked, listed_answer, payees, present
 from mappings.drafts import Edit, changed, edited, entries_of, free, taken, tried
 from mappings.errors import NOT_FOUND, in_body
@@ -25,6 +26,7 @@ from mappings.grammar import (
 )
 from mappings.ids import known_as, made
 from mappings.matching import Entry, Payment
+from mappings.newest import newest
 from mappings.objects import payment_answer, recipient_answer
 from mappings.paging import page_of
 from mappings.payment_lists import payment_in
@@ -189,19 +191,22 @@ def list_batch_payments(request: Request) -> Flow:
     GET /batch/:id/summary  paged and searched here
     """
     batch = yield from loaded(request.ids["id"])
-    return Answer((yield from _page(batch.payments, request)))
+    search = request.query.get("search")
+    found = (yield from _mentioning(search, batch.payments)) if search else batch.payments
+    return Answer((yield from _page(request, found, len(found))))
 
 
-def _page(payments: Sequence[Payment], request: Request) -> Sub:
-    wanted = request.query.get("search", "").casefold()
-    names = (yield known_as(payments)) if wanted else {}
-    found = [
-        one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))
-    ]
-    shown, counts = page_of(request.query).of(found)
+def _page(request: Request, payments: Sequence[Payment], records: int) -> Sub:
+    """The page asked for, of the first of so many payments."""
+    shown, counts = page_of(request.query).of(payments, records)
     words = yield batch_bodies.facts_of(payees(shown))
     rows = [listed_answer(one, words) for one in shown]
     return {"payments": rows, "meta": counts}
+
+
+def _mentioning(search: str, payments: Sequence[Payment]) -> Sub:
+    wanted, names = search.casefold(), (yield known_as(payments))
+    return [one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))]
 
 
 def _mentions(payment: Payment, wanted: str, known_as: str) -> bool:
@@ -239,29 +244,13 @@ def read_any_payment(request: Request) -> Flow:
 def list_payments(request: Request) -> Flow:
     """GET /payments
 
-    GET /batch/:id/summary  each batch that the ledger knows, side by side; the newest payment first
+    GET /batch/:id/summary  of the batches that the ledger knows, side by side, each that may have a payment
+                            of the page, and to search all of them; the newest payment first
     """
-    known = yield Recall("batch")
-    newest = sorted(known, key=lambda id_: str(known[id_].get("createdAt") or ""), reverse=True)
-    there = [id_ for id_ in newest if known[id_].get("phase") != "deleted"]
-    payments: list[tuple[str, Payment]] = []
-    for batch in reversed((yield from loaded_together(there))):
-        if isinstance(batch, Batch):
-            payments += ((_made_at(one, batch), one) for one in batch.payments)
-        elif not _is_gone(batch):
-            raise batch
-    # Of those made in the same moment the last one comes first.
-    payments.sort(key=lambda one: one[0])
-    return Answer((yield from _page([one for _, one in reversed(payments)], request)))
-
-
-def _made_at(payment: Payment, batch: Batch) -> str:
-    return str(payment.get("createdAt") or batch.facts.get("createdAt") or "")
-
-
-def _is_gone(failure: Exception) -> bool:
-    """Whether a batch was deleted: meanwhile, through the gateway, or elsewhere."""
-    return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
+    page, search = page_of(request.query), request.query.get("search")
+    wanted = partial(_mentioning, search) if search else None
+    found = yield from newest(page.number * page.size, wanted)
+    return Answer((yield from _page(request, found.payments, found.records)))
 
 
 # Change

@@ -14,7 +14,7 @@ from sqlalchemy import event
 
 from gateway.operating.standing import figures
 from gateway.playing.player import MANY
-from gateway.simulator import Service
+from gateway.simulator import Service, Switches
 from gateway.store import Ledger, Owner, Store, ledger, open_store
 from gateway.store.abandoned import abandoned_batches
 from gateway.store.id_rows import keep
@@ -91,6 +91,28 @@ async def test_to_search_for_a_payment_asks_for_the_names_of_those_that_there_ar
     assert found["id"] == payment
     assert rows_read
     assert sum(rows_read) < 20, rows_read
+
+
+async def test_payments_of_batches_that_are_complete_are_counted_once(tmp_path: Path) -> None:
+    service = Service(seed=1, switches=Switches(processing_seconds=0))
+    async with open_town(tmp_path, service) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batches = [await make_batch(house, recipient, "1.00", "2.00") for _ in range(6)]
+        for batch in batches[:5]:
+            await done(house, "POST", f"/batches/{batch}/start-processing")
+        first = await done(house, "GET", "/payments?pageSize=3")
+        service.requests.clear()
+        again = await done(house, "GET", "/payments?pageSize=3")
+        assert again == first
+        assert first["meta"] == {"page": 1, "pages": 4, "records": 12}
+        # The one that is open, and the newest of the others.
+        assert len([one for one in service.requests if one.target.endswith("/summary")]) == 2
+        pages = [
+            (await done(house, "GET", f"/payments?pageSize=3&page={page}"))["payments"]
+            for page in (1, 2, 3, 4)
+        ]
+        shown = [one["id"] for page in pages for one in page]
+        assert len(set(shown)) == len(shown) == 12
 
 
 async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(

@@ -51,7 +51,7 @@ FIRST = {
     "money": ("batches", "amounts"), "payment_lists": ("batches",), "geography": ("geography",),
     "batch_bodies": ("batches", "amounts"), "batch_reads": ("batches",),
     "batch_views": ("batches", "pages"), "batches": ("batches", "pages"),
-    "payments": ("batches", "pages"), "matching": ("batches",), "drafts": ("batches",),
+    "payments": ("batches", "pages"), "newest": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
     "errors": ("errors", "recipients", "batches"), "kinds": ("recipients", "amounts"),
 }  # fmt: skip
 """What is likely to notice a mutant of a module is asked first; in the end all is."""

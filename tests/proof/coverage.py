@@ -1403,6 +1403,41 @@ def _batch_lists() -> Iterator[Sequence]:
         get("/payments"),
     ]  # fmt: skip
 
+    def batches(count: int) -> Iterator[Asking]:
+        for number in range(count):
+            yield post(
+                B, {"sourceCurrency": "USD", "payments": [pay(f"1{number}.00"), pay("9.00")]}
+            )
+            yield post(f"{ONE_B}/start-processing")
+
+    # What is complete is counted when it is first read, and read again only for what a page shows of it.
+    those = [get(f"/payments?pageSize={size}&page={page}") for size, page in _PAGES_OF_NEWEST]
+    yield (
+        "newest",
+        [
+            *payees(),
+            *batches(3),
+            post(
+                B, {"sourceCurrency": "USD", "payments": [pay("21.00"), pay("22.00"), pay("23.00")]}
+            ),
+            *batches(11),
+            *those[:2],
+            happens("finish"),
+            *those,
+            *those,
+            *batches(1),
+            *those,
+            get("/payments?search=ada&pageSize=3"),
+            get("/payments?search=ada&pageSize=3&page=11"),
+            *those[:2],
+        ],
+    )
+
+
+_PAGES_OF_NEWEST = (
+    (1, 1), (1, 2), (1, 20), (1, 33), (1, 34), (2, 1), (2, 12), (3, 1), (3, 9), (16, 1), (16, 2), (40, 1),
+)  # fmt: skip
+
 
 # All that there is to be shown
 

@@ -1,0 +1,120 @@
+"""The newest payments of a merchant, whichever batch each is in: no list of the service's tells them.
+
+Nothing is added to a batch that is complete, or taken from it. How many payments it has and when the last
+of them was made is remembered (kind ``complete``), so that its summary is read only where it may have some of
+those that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import nlargest
+from itertools import chain
+from typing import NamedTuple
+
+from mappings.batch_reads import SLICE, loaded_together
+from mappings.batch_views import Batch
+from mappings.grammar import JSON, Invalid, Recall, Record, Refused
+from mappings.matching import Payment
+from mappings.payouts import Sub
+
+AT_ONCE = 8
+"""How many are read before it is seen whether more have to be: so many reads are under way at a time."""
+
+
+class Newest(NamedTuple):
+    payments: Sequence[Payment]
+    records: int
+    """How many there are in all."""
+
+
+def newest(most: int, wanted: Callable[[Sequence[Payment]], Sub] | None = None) -> Sub:
+    """GET /batch/:id/summary of each batch that may have one of so many payments, the newest first.
+
+    Of all payments, or of those of a batch that are ``wanted``: then every batch is read.
+    """
+    known, counted = (yield Recall("batch")), (yield Recall("complete"))
+    made = {
+        id_: str(facts.get("createdAt") or "")
+        for id_, facts in known.items()
+        if facts.get("phase") != "deleted"
+    }
+    complete = [] if wanted else [id_ for id_ in made if id_ in counted]
+    complete.sort(key=lambda id_: str(counted[id_]["newest"]), reverse=True)
+    others = sorted(made.keys() - complete, key=lambda id_: (made[id_], id_), reverse=True)
+    found, left = _Found(most, wanted, counted), deque(complete)
+    yield from found.read(others)
+    while some := found.may_be_in(left):
+        yield from found.read(some)
+    unread = sum(counted[id_]["payments"] for id_ in left)
+    return Newest([one.payment for one in found.newest], found.records + unread)
+
+
+class _Made(NamedTuple):
+    """A payment by when it was made: of those of one moment the last of the newest batch is the newest."""
+
+    at: str
+    batch_at: str
+    batch: str
+    place: int
+    payment: Payment
+
+
+def _made(batch: Batch, payments: Sequence[Payment]) -> Iterator[_Made]:
+    batch_at = str(batch.facts.get("createdAt") or "")
+    for place, one in enumerate(payments):
+        yield _Made(str(one.get("createdAt") or batch_at), batch_at, batch.id, place, one)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the batches have that were read: no more of it is kept than is asked for."""
+
+    most: int
+    wanted: Callable[[Sequence[Payment]], Sub] | None
+    counted: Mapping[str, Mapping[str, JSON]]
+    newest: list[_Made] = field(default_factory=list)
+    records: int = 0
+
+    def read(self, names: Sequence[str]) -> Sub:
+        for start in range(0, len(names), SLICE):
+            complete: list[Record] = []
+            for batch in (yield from loaded_together(names[start : start + SLICE])):
+                if isinstance(batch, Batch):
+                    yield from self._add(batch)
+                    complete += _counted(batch) if batch.id not in self.counted else ()
+                elif not _is_gone(batch):
+                    raise batch
+            if complete:
+                yield replace(complete[0], also=tuple(complete[1:]))
+
+    def _add(self, batch: Batch) -> Sub:
+        its = (yield from self.wanted(batch.payments)) if self.wanted else batch.payments
+        self.records += len(its)
+        there = chain(self.newest, _made(batch, its))
+        self.newest = nlargest(self.most, there, key=lambda one: one[:4])
+
+    def may_be_in(self, left: deque[str]) -> Sequence[str]:
+        """The next batches to read, taken from those that are left; the newest of these come first."""
+        missing, some = self.most - len(self.newest), list[str]()
+        since = None if missing > 0 else self.newest[-1].at
+        while left and len(some) < AT_ONCE:
+            its = self.counted[left[0]]
+            if missing <= 0 and (since is None or its["newest"] < since):
+                break
+            some.append(left.popleft())
+            missing -= its["payments"]
+        return some
+
+
+def _counted(batch: Batch) -> Iterator[Record]:
+    if batch.status == "complete" and batch.tells_payments:
+        last = max((one.at for one in _made(batch, batch.payments)), default="")
+        yield Record("complete", batch.id, {"payments": len(batch.payments), "newest": last})
+
+
+def _is_gone(failure: Exception) -> bool:
+    """Whether a batch was deleted: meanwhile, through the gateway, or elsewhere."""
+    return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
