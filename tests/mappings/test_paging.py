@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mappings.batches import list_batches
+from mappings.batches import AT_ONCE, list_batches
 from mappings.cutover import batch_found
-from mappings.grammar import JSON, Answer, Call, Flow, Recall, Refused, Request
+from mappings.grammar import JSON, Answer, Call, Flow, Recall, Refused, Request, Together
 from mappings.paging import pages_to_read
 
 FULL = {"status": "open", "amount": "1.00", "totalPayments": 1, "currency": "USD"}
@@ -35,9 +35,9 @@ def test_a_list_is_read_as_far_as_the_service_says_and_there_is_something_new(
     assert pages_to_read(body, 2, is_new=is_new) == pages
 
 
-@pytest.mark.parametrize("meta", [{"pages": 1_000_000}, {}])
+@pytest.mark.parametrize(("meta", "calls"), [({"pages": 1_000_000}, 1 + AT_ONCE), ({}, 4)])
 def test_batches_are_read_past_a_page_of_those_that_are_known_and_no_further_than_there_are(
-    meta: dict[str, JSON],
+    meta: dict[str, JSON], calls: int
 ) -> None:
     known = {f"B-{number}": {"phase": "sent", "upstream": f"B-{number}"} for number in range(4)}
     pages = [["B-0", "B-1"], ["B-2", "B-3"], ["B-4"]]
@@ -45,6 +45,8 @@ def test_batches_are_read_past_a_page_of_those_that_are_known_and_no_further_tha
 
     def answered(step: Any) -> JSON:
         nonlocal asked
+        if isinstance(step, Together):
+            return [answered(one) for one in step.calls]
         if not isinstance(step, Call):
             return known if step == Recall("batch") else {}
         asked += 1
@@ -54,7 +56,38 @@ def test_batches_are_read_past_a_page_of_those_that_are_known_and_no_further_tha
 
     answer = _played(list_batches(Request(now=datetime.now(UTC))), answered)
     assert answer.body["meta"]["records"] == 5
-    assert asked == len(pages) + 1
+    assert asked == calls
+
+
+def test_pages_of_batches_are_read_side_by_side_once_it_is_known_how_many_there_are() -> None:
+    steps: list[list[str]] = []
+
+    def answered(step: Any) -> JSON:
+        calls = step.calls if isinstance(step, Together) else [step]
+        if not isinstance(calls[0], Call):
+            return {}
+        numbers = [call.query["page"] for call in calls]
+        steps.append(numbers)
+        told = [{"batches": [{"id": f"B-{one}", **FULL}], "meta": {"pages": 11}} for one in numbers]
+        return told if isinstance(step, Together) else told[0]
+
+    answer = _played(list_batches(Request(now=datetime.now(UTC))), answered)
+    assert answer.body["meta"]["records"] == 11
+    assert steps == [["1"], [*map(str, range(2, 10))], ["10", "11"]]
+
+
+def test_a_page_of_batches_that_cannot_be_read_is_no_shorter_list() -> None:
+    def answered(step: Any) -> JSON:
+        if isinstance(step, Together):
+            return [{"batches": [{"id": "B-2", **FULL}]}, Refused(500, [])]
+        return (
+            {"batches": [{"id": "B-1", **FULL}], "meta": {"pages": 3}}
+            if isinstance(step, Call)
+            else {}
+        )
+
+    with pytest.raises(Refused):
+        _played(list_batches(Request(now=datetime.now(UTC))), answered)
 
 
 def test_payments_of_a_service_that_does_not_page_are_read_until_they_come_again() -> None:
