@@ -74,13 +74,22 @@ def read(body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem
     """``place`` is empty for a body of its own, ``payout.`` inside a recipient."""
     body = body or {}
     primary, accounts = body.get("primary") or {}, body.get("accounts") or {}
+    method = primary.get("method")
+
+    def account(name: str) -> Mapping[str, JSON] | None:
+        sent = accounts.get(name)
+        its = given(sent)
+        # Typed clients send the account that they do not use, too, with null in every field.
+        is_unused = bool(sent) and not its and method not in (None, name)
+        return None if is_unused else its
+
     holds = {name: given(body[name]) for name in ("autoswitch", "holdup") if body.get(name)}
     return Payout(
         place,
-        primary.get("method"),
+        method,
         primary.get("currency"),
-        given(accounts.get("bank")),
-        given(accounts.get("wallet")),
+        account(legacy.BANK),
+        account(legacy.WALLET),
         {name: hold for name, hold in holds.items() if hold},
         frozenset(problem.field for problem in problems),
     )
