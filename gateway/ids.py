@@ -16,7 +16,8 @@ from gateway.aside import aside_if
 from gateway.lately import Lately
 from gateway.store import Store
 from gateway.store.id_rows import Collision, current_ids, keep, legacy_ids
-from gateway.store.ledger import Ledger, Owner
+from gateway.store.ledger import Ledger
+from gateway.store.owners import Owner
 from mappings.ids import needs_stand_in, stand_in
 
 FEW = 100
@@ -29,6 +30,7 @@ _SECONDS = 60
 class Ids:
     def __init__(self, store: Store, mode: Literal["all", "batches", "none"]) -> None:
         self._store = store
+        self._ledger = Ledger(store)
         self._mode = mode
         # The oldest key: a key added later must not give every object another stand-in.
         self._key = next(iter(store.encryption.derived("stand-in ids").values()))
@@ -129,7 +131,7 @@ class Ids:
             return {}
         names = await legacy_ids(self._store, owner, those)
         if unnamed := those - names.keys():
-            aliases = await Ledger(self._store).recall_all(owner, "alias", tuple(unnamed))
+            aliases = await self._ledger.recall_all(owner, "alias", tuple(unnamed))
             first = {id_: str(facts["id"]) for id_, facts in aliases.items() if facts.get("id")}
             own = await legacy_ids(self._store, owner, first.values()) if first else {}
             names |= {id_: own.get(one, one) for id_, one in first.items()}

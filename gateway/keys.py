@@ -36,7 +36,7 @@ from gateway.store.key_rows import (
     opened,
     pair_of,
 )
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from mappings.grammar import Unknown, Unreachable
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ def value(text: Text) -> JSON:
         return wire.read(text, wire.LONG)
     if is_long(text):
         return wire.read(zlib.decompress(base64.b64decode(text[1:])), wire.LONG)
-    return wire.read(text.encode())
+    return wire.own(text)
 
 
 def is_long(text: Text) -> bool:

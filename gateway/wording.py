@@ -24,7 +24,7 @@ from gateway.ids import Ids
 from gateway.load import Stay
 from gateway.settings import Settings
 from gateway.store import StoreUnavailable
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.tokens import token
 from gateway.visit import Visit
 from mappings import errors, kinds

@@ -11,7 +11,7 @@ from typing import Self
 from gateway.index.indexes import Indexes
 from gateway.rounds import Rounds
 from gateway.store.acts import ERASED, acts_since, note
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.store import Store
 
 EVERY_SECONDS = 2.0

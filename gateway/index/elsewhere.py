@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.store import Store
 from gateway.store.tables import writes
 from gateway.store.undertakings import SENT

@@ -30,7 +30,7 @@ from mappings.objects import ARCHIVED
 from mappings.paging import FIRST
 
 if TYPE_CHECKING:
-    from gateway.store.ledger import Owner
+    from gateway.store.owners import Owner
 
 OVERLAP_SECONDS = 10.0
 """How much later than its update date a change may be seen in the service's list."""

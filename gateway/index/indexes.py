@@ -22,7 +22,7 @@ from mappings.grammar import Find, Found
 
 if TYPE_CHECKING:
     from gateway.settings import Lists
-    from gateway.store.ledger import Owner
+    from gateway.store.owners import Owner
 
 IDLE_SECONDS = 300.0
 """An index that nobody has asked for so long makes room for another."""

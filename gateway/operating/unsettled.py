@@ -14,7 +14,7 @@ from gateway.store import Ledger, Store
 from gateway.store.beats import WATCHED_SECONDS, beats
 from gateway.store.id_rows import current_ids, legacy_ids
 from gateway.store.journal_states import in_words
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.undertakings import (
     DID_NOT,
     HAPPENED,

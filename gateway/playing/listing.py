@@ -12,7 +12,7 @@ from cachetools import TTLCache
 
 from gateway.index import Indexes, NoIndex
 from gateway.index.scanning import Make, Row, on_one_page, page_of_rows, part_of, scan
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from mappings.grammar import Call, Find, Found, Refused
 
 A_DAY = 86_400

@@ -23,7 +23,8 @@ from gateway.playing.journal import Course
 from gateway.playing.listing import Listing
 from gateway.playing.recent_reads import Kept
 from gateway.playing.settler import Settler
-from gateway.store.ledger import Ledger, Owner
+from gateway.store.ledger import Ledger
+from gateway.store.owners import Owner
 from gateway.store.undertakings import Write
 from gateway.targets import recipient_in
 from gateway.upstream import outgoing

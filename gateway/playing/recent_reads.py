@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from cachetools import TTLCache
 
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from mappings.grammar import JSON, Call
 
 SECONDS = 60

@@ -2,7 +2,8 @@
 
 from gateway.store.crypto import EncryptionKeys, Place
 from gateway.store.errors import StoreUnavailable
-from gateway.store.ledger import Ledger, Owner
+from gateway.store.ledger import Ledger
+from gateway.store.owners import Owner
 from gateway.store.store import Store, open_store
 
 __all__ = [

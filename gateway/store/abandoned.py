@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select, text
 
-from gateway.store.ledger import Ledger, Owner
+from gateway.store.ledger import Ledger
+from gateway.store.owners import Owner
 from gateway.store.tables import IS_ABANDONED, remembered
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from sqlalchemy import insert, select
 
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.tables import acts
 
 if TYPE_CHECKING:

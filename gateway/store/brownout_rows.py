@@ -12,7 +12,7 @@ from sqlalchemy import and_, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.store.acts import note
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.statements import Statement, Work, rows_of
 from gateway.store.store import Store
 from gateway.store.tables import brownout_hits, brownouts

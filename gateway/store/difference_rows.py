@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.store.acts import note
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.store import Store
 from gateway.store.tables import comparisons, found_differences
 

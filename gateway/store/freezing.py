@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import ColumnElement, and_, delete, select, text
 
 from gateway.store.acts import note
-from gateway.store.ledger import Owner, put_row
+from gateway.store.ledger import put_row
+from gateway.store.owners import Owner
 from gateway.store.tables import freezes
 
 if TYPE_CHECKING:

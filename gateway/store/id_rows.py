@@ -12,7 +12,7 @@ from gateway.store.statements import AT_ONCE, FEW, Listed, Rows, Steps, Work, pu
 from gateway.store.tables import ids
 
 if TYPE_CHECKING:
-    from gateway.store.ledger import Owner
+    from gateway.store.owners import Owner
     from gateway.store.store import Store
 
 

@@ -17,7 +17,7 @@ from gateway.store.acts import note
 from gateway.store.crypto import EncryptionKeys
 from gateway.store.key_lines import ImportRefused, Numbered
 from gateway.store.key_rows import AnyRow, new_id, next_change, opened, place_of_secret, prefix_of
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.store import Store
 from gateway.store.tables import keys, pairs
 

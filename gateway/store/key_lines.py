@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.signing import Pair
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 
 
 class ImportRefused(Exception):

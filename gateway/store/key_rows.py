@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.signing import Pair
 from gateway.store.acts import note
 from gateway.store.crypto import Digest, EncryptionKeys, Place
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.statements import Statement, Work, rows_of
 from gateway.store.store import Store
 from gateway.store.tables import counters, keys, pairs

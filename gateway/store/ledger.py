@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import simplejson
@@ -21,6 +21,7 @@ from gateway.aside import aside, aside_if
 from gateway.store import pieces
 from gateway.store.crypto import Place
 from gateway.store.id_rows import legacy_ids
+from gateway.store.owners import Owner
 from gateway.store.statements import (
     FEW,
     Asked,
@@ -72,16 +73,6 @@ _SOME_FACTS = Listed(
 )
 _FORGET = Statement(lambda _kind: delete(remembered).where(_THIS))
 _PUT = put(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
-
-
-class Owner(NamedTuple):
-    """Whose an object is: facts of one owner are never seen by another."""
-
-    merchant: str
-    environment: str
-
-    def __str__(self) -> str:
-        return f"{self.merchant} {self.environment}"
 
 
 class Ledger:
@@ -185,7 +176,7 @@ class Ledger:
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for kind, id_, facts in there:
             if (kind, id_) in of_concern:
-                found[kind, id_] = _facts_in((yield from self._text(owner, kind, id_, facts)))
+                found[kind, id_] = texts.value((yield from self._text(owner, kind, id_, facts)))
         for record in records:
             facts = found.get((record.kind, record.id), {})
             if any(facts.get(name) != fact for name, fact in record.find.items()):
@@ -229,7 +220,7 @@ class Ledger:
         read = await aside_if(is_long, self._opened, owner, kind, rows)
         for id_ in in_pieces:
             work = Work(partial(self._whole, owner, kind, id_), is_long=True)
-            read[id_] = await aside(_facts_in, await self._store.looked_up(work))
+            read[id_] = await aside(texts.value, await self._store.looked_up(work))
         return read
 
     def _opened(
@@ -239,10 +230,12 @@ class Ledger:
         whole = ((id_, facts) for id_, facts in rows if not pieces.is_head(facts))
         if kind in SEALED:
             return {id_: self._unsealed(owner, kind, facts) for id_, facts in whole}
-        return {id_: _facts_in(facts) for id_, facts in whole}
+        return {id_: texts.value(facts) for id_, facts in whole}
 
     def _unsealed(self, owner: Owner, kind: str, facts: str) -> dict[str, Any]:
-        return _facts_in(self._store.encryption.unseal(facts, _place(owner, kind)))
+        opened = self._store.encryption.unseal(facts, _place(owner, kind))
+        its: dict[str, Any] = texts.value(opened)
+        return its
 
     def _whole(self, owner: Owner, kind: str, id_: str) -> Steps[Text]:
         """As it is now: what it was when it was seen to be long may have been replaced."""
@@ -356,14 +349,6 @@ def _room(one: Record) -> str:
 def _is_replaced(one: Record) -> bool:
     """Whether nothing stays of what there was."""
     return not one.find and _ONLY.get(one.kind) in one.facts
-
-
-def _facts_in(text: Text) -> dict[str, Any]:
-    facts: dict[str, Any]
-    facts = (
-        texts.value(text) if not isinstance(text, str) or texts.is_long(text) else wire.own(text)
-    )
-    return facts
 
 
 def _place(owner: Owner, kind: str) -> Place:

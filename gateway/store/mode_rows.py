@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from sqlalchemy import and_, delete, func, select
 
 from gateway.store.acts import note
-from gateway.store.ledger import Owner, put_row
+from gateway.store.ledger import put_row
+from gateway.store.owners import Owner
 from gateway.store.statements import Statement, Work, rows_of
 from gateway.store.tables import counters, modes
 

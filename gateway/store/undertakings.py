@@ -52,7 +52,8 @@ from gateway.store.journal_states import (
     UNSETTLED,
     in_words,
 )
-from gateway.store.ledger import Ledger, Owner, are_few, are_long, ready
+from gateway.store.ledger import Ledger, are_few, are_long, ready
+from gateway.store.owners import Owner
 from gateway.store.statements import FEW, Asked, Rows, Steps, Work, changed, rows_of
 from gateway.store.store import Store
 from gateway.store.tables import (

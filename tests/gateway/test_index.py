@@ -34,7 +34,7 @@ from gateway.simulator.listing import recipients as service_list
 from gateway.simulator.state import Recipient
 from gateway.store import open_store
 from gateway.store.acts import ERASED, note
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from mappings.grammar import Call, Find, Found, Manners, Problem, Refused, Unreachable
 from mappings.objects import recipient_answer
 from mappings.recipient_queries import find

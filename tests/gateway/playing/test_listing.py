@@ -12,7 +12,7 @@ import pytest
 
 from gateway.index.scanning import PAGE_SIZE, SIDE_BY_SIDE, TRIES
 from gateway.playing.listing import Listing
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from mappings.grammar import Call, Find, Found, Problem, Refused, Unreachable
 
 OWNER = Owner("demo", "sandbox")

@@ -10,7 +10,7 @@ from cachetools import TTLCache
 
 from gateway.playing.recent_reads import SECONDS, Kept
 from gateway.simulator import Service
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from mappings.grammar import Call
 from tests.house import House
 from tests.payday import done, make_recipient, open_town

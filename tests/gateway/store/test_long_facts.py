@@ -13,7 +13,7 @@ from gateway import wire
 from gateway.folded import PART
 from gateway.settings import State
 from gateway.store import Ledger, Place, Store, StoreUnavailable, open_store
-from gateway.store.ledger import Owner
+from gateway.store.owners import Owner
 from gateway.store.tables import pieces, remembered
 from mappings.grammar import Conflict
 from mappings.rows import Packed, each
