@@ -16,7 +16,7 @@ from functools import partial
 from mappings import money, settling
 from mappings.batch_bodies import batch_to_send, with_changes
 from mappings.batch_reads import WRONG_STATUS, loaded
-from mappings.batch_views import Batch
+from mappings.batch_views import Batch, with_entries
 from mappings.errors import NOT_FOUND, in_body, where_named
 from mappings.grammar import (
     JSON,
@@ -227,8 +227,7 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
         aliases = _aliases(batch, entries, edit.gone)
         yield from _drafted(batch, request, entries, aliases, (batch.upstream,))
     else:
-        also = (Record("payments", batch.id, {"entries": edit.by_service(entries_of(batch))}),)
-        yield Record("batch", batch.id, free(batch, "sent"), also=also)
+        yield with_entries(batch.id, free(batch, "sent"), edit.by_service(entries_of(batch)))
 
 
 def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequence[Record]:
@@ -262,9 +261,9 @@ def _drafted(
         "createdAt": batch.given.get("createdAt") or batch.facts.get("createdAt"),
         "updatedAt": stamp(request.now),
     }
-    kept = Record("payments", batch.id, {"entries": entries}, also=aliases)
     left = [Record("alias", upstream, {"abandoned": True}) for upstream in abandoned]
-    yield Record("batch", batch.id, facts, also=(kept, *left))
+    whole = with_entries(batch.id, facts, entries, aliases)
+    yield replace(whole, also=(*whole.also, *left))
 
 
 def free(batch: Batch, phase: str) -> dict[str, JSON]:

@@ -267,8 +267,12 @@ def _drafted(id_: str) -> Sub:
 def _memos(payments: Sequence[Payment], id_: str) -> Sub:
     """By the payment's id, the memo where the ledger alone has it: the current document lists none."""
     untold = [one for one in payments if one.get("batch") and not one.get("memo")]
+    batches = tuple(dict.fromkeys(str(one["batch"].get("id")) for one in untold))
+    facts = yield Recall("batch", ids=batches)
     named: list[str] = []
-    for batch_id in dict.fromkeys(str(one["batch"].get("id")) for one in untold):
+    for batch_id in batches:
+        if not facts.get(batch_id, {}).get("has_memos", batch_id in facts):
+            continue
         entries = (yield Recall("payments", batch_id)).get("entries", [])
         if any(one.get("memo") and recipient_id(one) == id_ for one in entries):
             named.append(batch_id)
