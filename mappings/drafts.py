@@ -328,9 +328,14 @@ def given_up(
         left |= {"started": happened}
     elif phase == "making" and made:
         left = {"phase": "sent", "upstream": made, "is_new": True}
-        also = (Record("alias", made, {"id": batch_id}),)
+        also = (_renamed(batch_id, facts, made),)
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
     return Record("batch", batch_id, freed, find=_as_found(facts), also=also)
+
+
+def _renamed(batch_id: str, facts: Mapping[str, JSON], made: str) -> Record:
+    """By which the batch that a draft was made into is shown as the one that it was first."""
+    return Record("alias", made, {"id": batch_id, "createdAt": facts.get("createdAt")})
 
 
 def stamp(now: datetime) -> str:
@@ -379,6 +384,6 @@ def _made(batch: Batch, request: Request) -> Sub:
     made = batch_in((yield from tried(batch, call, in_body)))
     upstream = made["id"]
     facts = {**free(batch, "sent"), "upstream": upstream, "is_new": True}
-    renamed = Record("alias", upstream, {"id": batch.id})
+    renamed = _renamed(batch.id, batch.facts, upstream)
     yield Record("batch", batch.id, facts, also=(renamed,))
     return (yield from loaded(batch.id))

@@ -238,18 +238,23 @@ def read_recipient_payments(request: Request) -> Flow:
     path, abandoned = f"/recipients/{id_}/payments", (yield Recall("abandoned"))
     call = Call("GET", path, query=asked(request.query))
     (recipient, facts), given = yield from _with_page(id_, call)
-    payments, counts = given.get("payments") or [], given.get("meta")
     if abandoned:
-        left = yield _payments_left(path, abandoned)
-        payments = [*left.rows, *(yield from _drafted(id_))]
-        payments.sort(key=lambda one: str(one.get("createdAt") or ""), reverse=True)
-        payments, counts = page_of(request.query).of(payments)
+        left = (yield _payments_left(path, abandoned)).rows
+        all_ = [*(yield from _as_clients_know(left)), *(yield from _drafted(id_))]
+        all_.sort(key=recipient_queries.created, reverse=True)
+        known, counts = page_of(request.query).of(all_)
+    else:
+        known = yield from _as_clients_know(given.get("payments") or [])
+        counts = given.get("meta")
     shown = recipient_answer(recipient, facts, request.manners)
-    aliases = yield aliases_of(payments)
-    known = [as_clients_know(one, aliases) for one in payments]
     memos = yield from _memos(known, id_)
     rows = [payment_answer({**one, **memos.get(one["id"], {})}, shown) for one in known]
     return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
+
+
+def _as_clients_know(payments: Sequence[Payment]) -> Sub:
+    aliases = yield aliases_of(payments)
+    return [as_clients_know(one, aliases) for one in payments]
 
 
 def _drafted(id_: str) -> Sub:
