@@ -135,7 +135,8 @@ def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
     found = _found_again(known, payments)
 
     def alias(entry: Entry) -> Record:
-        return Record("alias", entry["upstream"], {"id": entry["id"], "batch": known.id})
+        facts = {"id": entry["id"], "batch": known.id, "createdAt": entry.get("createdAt")}
+        return Record("alias", entry["upstream"], facts)
 
     entries = Record("payments", known.id, {"entries": found}, also=each(alias, found))
     as_read = {name: known.facts.get(name) for name in ("is_new", "version", "upstream")}

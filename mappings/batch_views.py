@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from mappings import current, legacy, money, objects, paging
 from mappings.fields import Fields, by_hand, read_only
-from mappings.grammar import JSON
+from mappings.grammar import JSON, Record
 from mappings.matching import Entry, Payment, matched
 from mappings.objects import method_display, payment_answer
 from mappings.rows import each, keyed, packed
@@ -316,6 +316,21 @@ def _fill_same_currency(filled: Payment) -> None:
     for side, other in (("sourceAmount", "targetAmount"), ("targetAmount", "sourceAmount")):
         if filled.get(side) is None:
             filled[side] = filled.get(other)
+
+
+# As the ledger keeps them
+
+
+def with_entries(
+    batch_id: str, facts: Facts, entries: Sequence[Entry], aliases: Sequence[Record] = ()
+) -> Record:
+    """A batch's facts, its entries and the aliases of these, remembered together.
+
+    ``has_memos`` spares whoever looks for memos the entries of batches that have none.
+    """
+    has_memos = any(one.get("memo") for one in entries)
+    kept = Record("payments", batch_id, {"entries": entries}, also=aliases)
+    return Record("batch", batch_id, {**facts, "has_memos": has_memos}, also=(kept,))
 
 
 # As answers show them

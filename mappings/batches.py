@@ -33,6 +33,7 @@ from mappings.batch_views import (
     present,
     told_status,
     whole_answer,
+    with_entries,
 )
 from mappings.current import BALANCE, SUMMARY
 from mappings.drafts import Edit, changed, edited, free, made_real, moved, stamp, tried
@@ -106,8 +107,7 @@ def create_batch(request: Request) -> Flow:
         "createdAt": given.get("createdAt") or stamp(request.now),
         "updatedAt": given.get("updatedAt") or stamp(request.now),
     }
-    also = (Record("payments", given["id"], {"entries": entries}),)
-    yield Record("batch", given["id"], facts, also=also)
+    yield with_entries(given["id"], facts, entries)
     id_, found = str(given["id"]), payments_told(answered)
     batch = batch_of(id_, facts, entries, given, found)
     if not (given.get("status") and given.get("createdAt") and (found or not entries)):

@@ -16,7 +16,7 @@ from functools import partial
 from mappings import money, settling
 from mappings.batch_bodies import batch_to_send, with_changes
 from mappings.batch_reads import WRONG_STATUS, loaded
-from mappings.batch_views import Batch
+from mappings.batch_views import Batch, with_entries
 from mappings.errors import NOT_FOUND, in_body, where_named
 from mappings.grammar import (
     JSON,
@@ -227,8 +227,7 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
         aliases = _aliases(batch, entries, edit.gone)
         yield from _drafted(batch, request, entries, aliases, (batch.upstream,))
     else:
-        also = (Record("payments", batch.id, {"entries": edit.by_service(entries_of(batch))}),)
-        yield Record("batch", batch.id, free(batch, "sent"), also=also)
+        yield with_entries(batch.id, free(batch, "sent"), edit.by_service(entries_of(batch)))
 
 
 def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequence[Record]:
@@ -262,9 +261,9 @@ def _drafted(
         "createdAt": batch.given.get("createdAt") or batch.facts.get("createdAt"),
         "updatedAt": stamp(request.now),
     }
-    kept = Record("payments", batch.id, {"entries": entries}, also=aliases)
     left = [Record("alias", upstream, {"abandoned": True}) for upstream in abandoned]
-    yield Record("batch", batch.id, facts, also=(kept, *left))
+    whole = with_entries(batch.id, facts, entries, aliases)
+    yield replace(whole, also=(*whole.also, *left))
 
 
 def free(batch: Batch, phase: str) -> dict[str, JSON]:
@@ -329,9 +328,14 @@ def given_up(
         left |= {"started": happened}
     elif phase == "making" and made:
         left = {"phase": "sent", "upstream": made, "is_new": True}
-        also = (Record("alias", made, {"id": batch_id}),)
+        also = (_renamed(batch_id, facts, made),)
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
     return Record("batch", batch_id, freed, find=_as_found(facts), also=also)
+
+
+def _renamed(batch_id: str, facts: Mapping[str, JSON], made: str) -> Record:
+    """By which the batch that a draft was made into is shown as the one that it was first."""
+    return Record("alias", made, {"id": batch_id, "createdAt": facts.get("createdAt")})
 
 
 def stamp(now: datetime) -> str:
@@ -380,6 +384,6 @@ def _made(batch: Batch, request: Request) -> Sub:
     made = batch_in((yield from tried(batch, call, in_body)))
     upstream = made["id"]
     facts = {**free(batch, "sent"), "upstream": upstream, "is_new": True}
-    renamed = Record("alias", upstream, {"id": batch.id})
+    renamed = _renamed(batch.id, batch.facts, upstream)
     yield Record("batch", batch.id, facts, also=(renamed,))
     return (yield from loaded(batch.id))

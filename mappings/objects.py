@@ -291,25 +291,26 @@ def is_abandoned(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> b
 
 
 def aliases_of(payments: Sequence[Mapping[str, JSON]]) -> Recall:
-    """The ids that payments and their batches had first, where a draft made real gave them others."""
+    """What payments and their batches were first, where a draft made real gave them others."""
     batches = ((one.get("batch") or {}).get("id") for one in payments)
     those = chain((one.get("id") for one in payments), batches)
     return Recall("alias", ids=tuple(dict.fromkeys(str(id_) for id_ in those if id_)))
 
 
 def as_clients_know(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
-    """A payment by the ids that it and its batch had first.
+    """A payment by the ids and the dates of creation that it and its batch had first.
 
     ``aliases`` are what is remembered of ``aliases_of`` it.
     """
-    known = {**payment, "id": _first_id(payment.get("id"), aliases)}
+    known = {**payment, **_as_first(payment, aliases)}
     if batch := payment.get("batch"):
-        known["batch"] = {**batch, "id": _first_id(batch.get("id"), aliases)}
+        known["batch"] = {**batch, **_as_first(batch, aliases)}
     return known
 
 
-def _first_id(id_: JSON, aliases: Mapping[str, Facts]) -> JSON:
-    return aliases.get(str(id_), {}).get("id", id_)
+def _as_first(one: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
+    alias = aliases.get(str(one.get("id")), {})
+    return {name: alias[name] for name in ("id", "createdAt") if alias.get(name)}
 
 
 PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})

@@ -9,7 +9,7 @@ from mappings import batch_bodies, legacy, settling
 from mappings.banking import invalid
 from mappings.batch_bodies import Sent
 from mappings.batch_reads import WRONG_STATUS, loaded
-from mappings.batch_views import Batch, as_asked, listed_answer, payees, present
+from mappings.batch_views import Batch, as_asked, listed_answer, payees, present, with_entries
 from mappings.drafts import Edit, changed, edited, entries_of, free, taken, tried
 from mappings.errors import NOT_FOUND, in_body
 from mappings.grammar import (
@@ -20,7 +20,6 @@ from mappings.grammar import (
     Invalid,
     Operation,
     Recall,
-    Record,
     Refused,
     Request,
 )
@@ -95,8 +94,7 @@ def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
     given = payment_in(answered)
     id_ = given.get("id")
     new = {**entry, **({"id": id_, "upstream": id_} if id_ else {})}
-    also = (Record("payments", batch.id, {"entries": joined(entries_of(batch), [new])}),)
-    yield Record("batch", batch.id, free(batch, "sent"), also=also)
+    yield with_entries(batch.id, free(batch, "sent"), joined(entries_of(batch), [new]))
     return given
 
 

@@ -238,18 +238,23 @@ def read_recipient_payments(request: Request) -> Flow:
     path, abandoned = f"/recipients/{id_}/payments", (yield Recall("abandoned"))
     call = Call("GET", path, query=asked(request.query))
     (recipient, facts), given = yield from _with_page(id_, call)
-    payments, counts = given.get("payments") or [], given.get("meta")
     if abandoned:
-        left = yield _payments_left(path, abandoned)
-        payments = [*left.rows, *(yield from _drafted(id_))]
-        payments.sort(key=lambda one: str(one.get("createdAt") or ""), reverse=True)
-        payments, counts = page_of(request.query).of(payments)
+        left = (yield _payments_left(path, abandoned)).rows
+        all_ = [*(yield from _as_clients_know(left)), *(yield from _drafted(id_))]
+        all_.sort(key=recipient_queries.created, reverse=True)
+        known, counts = page_of(request.query).of(all_)
+    else:
+        known = yield from _as_clients_know(given.get("payments") or [])
+        counts = given.get("meta")
     shown = recipient_answer(recipient, facts, request.manners)
-    aliases = yield aliases_of(payments)
-    known = [as_clients_know(one, aliases) for one in payments]
     memos = yield from _memos(known, id_)
     rows = [payment_answer({**one, **memos.get(one["id"], {})}, shown) for one in known]
     return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
+
+
+def _as_clients_know(payments: Sequence[Payment]) -> Sub:
+    aliases = yield aliases_of(payments)
+    return [as_clients_know(one, aliases) for one in payments]
 
 
 def _drafted(id_: str) -> Sub:
@@ -267,8 +272,12 @@ def _drafted(id_: str) -> Sub:
 def _memos(payments: Sequence[Payment], id_: str) -> Sub:
     """By the payment's id, the memo where the ledger alone has it: the current document lists none."""
     untold = [one for one in payments if one.get("batch") and not one.get("memo")]
+    batches = tuple(dict.fromkeys(str(one["batch"].get("id")) for one in untold))
+    facts = yield Recall("batch", ids=batches)
     named: list[str] = []
-    for batch_id in dict.fromkeys(str(one["batch"].get("id")) for one in untold):
+    for batch_id in batches:
+        if not facts.get(batch_id, {}).get("has_memos", batch_id in facts):
+            continue
         entries = (yield Recall("payments", batch_id)).get("entries", [])
         if any(one.get("memo") and recipient_id(one) == id_ for one in entries):
             named.append(batch_id)

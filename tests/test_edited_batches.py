@@ -12,14 +12,21 @@ from tests.payday import done, make_batch, make_recipient, open_town, payment_id
 
 
 async def dates(house: House, batch: str) -> dict[str, Any]:
-    """When the batch was created, and each of its payments, wherever that is shown."""
+    """When the batch was created, and each of its payments, wherever that is shown: of one recipient."""
     read = (await done(house, "GET", f"/batches/{batch}"))["batch"]
     (listed,) = (await done(house, "GET", "/batches"))["batches"]
     payments = read["payments"]["payments"]
     of_batch = {read["createdAt"], listed["createdAt"]}
     of_batch |= {payment["batch"]["createdAt"] for payment in payments}
+    payee = payments[0]["recipient"]["id"]
+    received = (await done(house, "GET", f"/recipients/{payee}/payments"))["payments"]
+    of_batch |= {payment["batch"]["createdAt"] for payment in received}
     (created,) = of_batch
-    return {"batch": created, **{one["id"]: one["createdAt"] for one in payments}}
+    of_payments = {one["id"]: one["createdAt"] for one in payments}
+    assert {one["id"]: one["createdAt"] for one in received} == of_payments
+    newest_first = sorted(of_payments.values(), reverse=True)
+    assert [one["createdAt"] for one in received] == newest_first
+    return {"batch": created, **of_payments}
 
 
 async def test_dates_of_creation_stay_when_an_edited_batch_is_made_anew(tmp_path: Path) -> None:

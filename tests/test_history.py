@@ -115,6 +115,40 @@ async def test_payments_of_batches_that_are_complete_are_counted_once(tmp_path: 
         assert len(set(shown)) == len(shown) == 12
 
 
+async def test_of_a_recipients_payments_no_batch_without_memos_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_into: list[str] = []
+    plain = Ledger.recall
+
+    async def recall(its: Ledger, owner: Owner, kind: str, id_: str) -> dict[str, Any]:
+        if kind == "payments":
+            looked_into.append(id_)
+        return await plain(its, owner, kind, id_)
+
+    service, legacy = Service(seed=1), {"send_memo": False}
+    async with open_town(tmp_path, service, legacy=legacy) as (house, _simulator):
+        recipient = await make_recipient(house)
+        batches = [await make_batch(house, recipient, "1.00", "2.00") for _ in range(3)]
+        path = f"/recipients/{recipient}/payments"
+        monkeypatch.setattr(Ledger, "recall", recall)
+        shown = (await done(house, "GET", path))["payments"]
+        assert len(shown) == 6
+        assert not any(one["memo"] for one in shown)
+        assert looked_into == []
+
+        # It has one once a payment gets one, by a change or with a payment that is added.
+        (first, _second) = await payment_ids(house, batches[0])
+        change = {"sourceAmount": "3.00", "memo": "March"}
+        await done(house, "PATCH", f"/batches/{batches[0]}/payments/{first}", change)
+        more = {"recipient": {"id": recipient}, "sourceAmount": "4.00", "memo": "April"}
+        await done(house, "POST", f"/batches/{batches[1]}/payments", more)
+        looked_into.clear()
+        shown = (await done(house, "GET", path))["payments"]
+        assert sorted(one["memo"] for one in shown if one["memo"]) == ["April", "March"]
+        assert len(set(looked_into)) == 2
+
+
 async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

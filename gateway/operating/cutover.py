@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.begun import BEGUN, is_as_imported
@@ -34,7 +34,7 @@ from gateway.upstream.client import breakers_of, open_upstream
 from gateway.upstream.inferred import InferredOperations
 from gateway.upstream.learned import recall_learned
 from mappings import cutover
-from mappings.batch_views import EDITABLE
+from mappings.batch_views import EDITABLE, with_entries
 from mappings.grammar import JSON, Conflict, Failure, Flow, Record
 
 SIDE_BY_SIDE = 4
@@ -229,13 +229,12 @@ class Cutover:
             self._count("batches", EQUAL)
             return
         version = (known.get("version") or 0) + 1
-        kept = Record("payments", id_, {"entries": entries})
         # Who edits it at this moment wins: what is imported is older.
         found_so = {name: known.get(name) for name in ("phase", "version", "since")}
         whole = {**facts, "version": version, "imported": version}
         try:
             if not self._options.dry_run:
-                await self._record(Record("batch", id_, whole, find=found_so, also=(kept,)))
+                await self._record(replace(with_entries(id_, whole, entries), find=found_so))
         except Conflict:
             self._count("batches", STAYS)
         else:
