@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
-from mappings import batch_bodies, legacy, money, settling, summaries
-from mappings.banking import empty, invalid
-from mappings.batch_bodies import Sent, sent_in
+from mappings import batch_bodies, batch_lists, legacy, money, settling, summaries
+from mappings.banking import empty
+from mappings.batch_bodies import sent_in
+from mappings.batch_changes import with_other_payments
 from mappings.batch_reads import (
     WRONG_STATUS,
     by_balance,
@@ -19,24 +18,19 @@ from mappings.batch_reads import (
     loaded_together,
     not_abandoned,
     with_status,
-    with_statuses,
 )
 from mappings.batch_views import (
     Batch,
-    Called,
     as_first_made,
     batch_answer,
     batch_of,
-    is_draft,
-    listed_batch,
     payees,
     present,
-    told_status,
     whole_answer,
     with_entries,
 )
 from mappings.current import BALANCE, SUMMARY
-from mappings.drafts import Edit, changed, edited, free, made_real, moved, stamp, tried
+from mappings.drafts import changed, free, made_real, moved, stamp, tried
 from mappings.errors import NOT_FOUND, in_body
 from mappings.funds import balances_in
 from mappings.grammar import (
@@ -48,20 +42,17 @@ from mappings.grammar import (
     Invalid,
     NoSuchOperation,
     Operation,
-    Problem,
     Recall,
     Record,
     Refused,
     Request,
-    Together,
     Unreachable,
 )
 from mappings.ids import known_as, made
-from mappings.matching import Entry
-from mappings.paging import page_of, pages_to_read
+from mappings.paging import page_of
 from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
-from mappings.rows import Rows, each, joined, kept, keyed, packed
+from mappings.rows import each
 
 # Create
 
@@ -155,84 +146,15 @@ def list_batches(request: Request) -> Flow:
     GET /balance            where no status is told, as for drafts
     """
     known = yield Recall("batch")
-    listed = yield from _listed(known)
+    listed = yield from batch_lists.listed(known)
     wanted = request.query.get("search", "").casefold()
     names = (yield known_as(listed)) if wanted else {}
     rows = [row for row in listed if wanted in names.get(row["id"], row["id"]).casefold()]
     rows.sort(key=lambda row: str(row["id"]))
     rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
     those, counts = page_of(request.query).of(rows)
-    shown = yield from _rows(those, known)
+    shown = yield from batch_lists.rows_of(those, known)
     return Answer({"batches": shown, "meta": counts})
-
-
-def _listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
-    """Every batch that there is, by the id that clients know, with what is known of it."""
-    rows = {
-        id_: {**facts, "id": id_} for id_, facts in known.items() if facts.get("phase") != "deleted"
-    }
-    ours = {facts.get("upstream"): id_ for id_, facts in known.items()}
-    abandoned = {one for facts in known.values() for one in facts.get("abandoned", [])}
-    seen = set[JSON]()
-    number, pages = 1, 1
-    while number <= pages:
-        try:
-            bodies = yield from _read(range(number, min(pages, number + AT_ONCE - 1) + 1))
-        except NoSuchOperation:
-            return list(rows.values())
-        for body in bodies:
-            before = len(seen)
-            for given in body.get("batches") or []:
-                seen.add(given["id"])
-                id_ = ours.get(given["id"], given["id"])
-                if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
-                    told = as_first_made(known.get(id_, {}), given)
-                    rows[id_] = {**rows.get(id_, {}), **told, "id": id_}
-            pages = pages_to_read(body, number, is_new=len(seen) > before)
-            number += 1
-    return list(rows.values())
-
-
-AT_ONCE = 8
-"""Pages of a list that are read side by side, once it is known that there are so many."""
-
-
-def _read(numbers: Sequence[int]) -> Sub:
-    queries = [{"page": str(number), "pageSize": "100"} for number in numbers]
-    first, *others = (Call("GET", "/batches", query=query, witness=()) for query in queries)
-    if not others:
-        return [(yield first)]
-    given = yield Together([first, *others])
-    for one in given:
-        if isinstance(one, Exception):
-            raise one
-    return given
-
-
-def _rows(rows: Sequence[Mapping[str, JSON]], known: Mapping[str, Mapping[str, JSON]]) -> Sub:
-    """The batches of a page; those that the list does not tell all of are read, side by side."""
-    unread = [
-        row["id"] for row in rows if not _tells_all(row) or is_draft(known.get(row["id"], {}))
-    ]
-    read = dict(zip(unread, (yield from loaded_together(unread)), strict=True))
-    batches: list[Batch] = []
-    for row in rows:
-        facts, batch = known.get(row["id"], {}), read.get(row["id"])
-        if not isinstance(batch, Batch):
-            entries = [] if _tells_all(row) else (yield from _entries(row["id"]))
-            batch = batch_of(row["id"], facts, entries, {}, None)
-        if not batch.is_draft:
-            batch = replace(batch, given={**row, **present(batch.given)})
-        batches.append(batch)
-    return [listed_batch(batch) for batch in (yield from with_statuses(batches))]
-
-
-def _entries(batch_id: str) -> Sub:
-    return (yield Recall("payments", batch_id)).get("entries", [])
-
-
-def _tells_all(row: Mapping[str, JSON]) -> bool:
-    return None not in (told_status(row), row.get("amount"), row.get("totalPayments"))
 
 
 def read_batch_summary(request: Request) -> Flow:
@@ -258,136 +180,8 @@ def update_batch(request: Request) -> Flow:
     GET   /recipients?email=  for payments to add, once for each distinct address
     PATCH /batches/:id        where the service has it, else the batch becomes a draft
     """
-    yield from changed(request, lambda batch: _with_other_payments(batch, request))
+    yield from changed(request, lambda batch: with_other_payments(batch, request))
     return Answer({"object": "updated"})
-
-
-def _with_other_payments(batch: Batch, request: Request) -> Sub:
-    asked = _Changes.of(request, batch)
-    if not batch.is_editable:
-        raise Invalid(WRONG_STATUS)
-    request.refuse(*_change_problems(batch, asked))
-    if not asked:
-        return
-    recipients = yield from batch_bodies.recipients_of(asked.added, batch.currency)
-    added = packed(each(partial(_entry, request, batch), asked.added, recipients, asked.places))
-    call = _change(request, batch, asked, added)
-    changes = partial(_by_id, asked)
-    gone = each(lambda one: asked.known(one).id, asked.removed)
-    yield from edited(batch, request, call, Edit(added, changes, gone))
-
-
-class _Changes(NamedTuple):
-    """What is to become of a batch's payments. ``called`` are those that are named."""
-
-    added: Sequence[Sent]
-    changed: Sequence[Sent]
-    removed: Sequence[Sent]
-    called: Mapping[str, Called]
-
-    @classmethod
-    def of(cls, request: Request, batch: Batch) -> _Changes:
-        body = request.body
-        sent = sent_in(body.get("payments"), problems=request.problems)
-        updates = sent_in(body.get("update_payments"), "update_payments")
-        changed = joined(kept(sent, _is_named), updates)
-        removed = sent_in(body.get("remove_payments"), "remove_payments")
-        added = kept(sent, _is_new)
-        if isinstance(changed, Rows) or isinstance(removed, Rows):
-            return cls(added, changed, removed, batch.called(None))
-        names = frozenset(str(one.body.get("id")) for one in chain(changed, removed))
-        return cls(added, changed, removed, batch.called(names) if names else {})
-
-    def __bool__(self) -> bool:
-        """Whether anything is."""
-        changes = any(batch_bodies.changes(one.body) for one in self.changed)
-        return bool(self.added or self.removed) or changes
-
-    @property
-    def places(self) -> Sequence[int]:
-        return range(len(self.added))
-
-    def known(self, sent: Sent) -> Called:
-        return self.called[str(sent.body.get("id"))]
-
-
-def _by_id(asked: _Changes) -> Mapping[str, Mapping[str, JSON]]:
-    changes = ((asked.known(one).id, batch_bodies.changes(one.body)) for one in asked.changed)
-    return keyed(asked.changed, changes)
-
-
-def _is_named(sent: Sent) -> bool:
-    return bool(sent.body.get("id"))
-
-
-def _is_new(sent: Sent) -> bool:
-    return not _is_named(sent)
-
-
-def _entry(
-    request: Request, batch: Batch, sent: Sent, recipient: Mapping[str, JSON], number: int
-) -> Entry:
-    id_ = made("P", request.seed, batch.id, str(number))
-    return batch_bodies.entry_of(sent, recipient, id_=id_)
-
-
-def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
-    seen = bytearray(len(batch.payments))
-    for one in chain(asked.changed, asked.removed):
-        if not one.body.get("id"):
-            yield empty(f"{one.place}id")
-            continue
-        there = asked.called.get(str(one.body["id"]))
-        if there is None:
-            yield invalid(f"{one.place}id", "is not a payment of this batch")
-            continue
-        if seen[there.place]:
-            yield invalid(f"{one.place}id", "is named more than once")
-        seen[there.place] = True
-    for one in asked.changed:
-        yield from batch_bodies.amount_problems(one)
-    for one in asked.added:
-        yield from batch_bodies.added_problems(one, batch.currency)
-
-
-def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Entry]) -> Call:
-    memo = request.manners.send_memo
-
-    def update(sent: Sent) -> dict[str, JSON]:
-        changed = batch_bodies.changes(sent.body, memo=memo)
-        return {"id": asked.known(sent).upstream, **changed}
-
-    lists = {
-        "payments": asked.added,
-        "update_payments": asked.changed,
-        "remove_payments": asked.removed,
-    }
-    return Call(
-        "PATCH",
-        f"/batches/{batch.upstream}",
-        {
-            "payments": each(partial(_as_legacy, memo=memo), added),
-            "update_payments": each(update, asked.changed),
-            "remove_payments": each(lambda sent: {"id": asked.known(sent).upstream}, asked.removed),
-        },
-        sent_as=batch_bodies.Names(
-            {name: name for name in lists}, lists, batch_bodies.names_of_change
-        ),
-        witness=(batch.upstream,),
-        settle=settling.edited_batch(
-            batch.upstream,
-            batch.payments,
-            batch.currency,
-            added=added,
-            changed=lambda: {asked.known(one).upstream: one.body for one in asked.changed},
-            removed=lambda: [asked.known(one).upstream for one in asked.removed],
-        ),
-    )
-
-
-def _as_legacy(entry: Entry, *, memo: bool) -> dict[str, JSON]:
-    """A payment to add, as the legacy document shows it: the payload that is presumed."""
-    return {"recipient": {"id": entry["recipient"]["id"]}, **batch_bodies.changes(entry, memo=memo)}
 
 
 def generate_quote(request: Request) -> Flow:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mappings.batches import AT_ONCE, list_batches
+from mappings.batch_lists import AT_ONCE
+from mappings.batches import list_batches
 from mappings.cutover import batch_found
 from mappings.grammar import JSON, Answer, Call, Flow, Recall, Refused, Request, Together
 from mappings.paging import pages_to_read

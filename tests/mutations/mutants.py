@@ -15,7 +15,7 @@ MAPPINGS = Path(__file__).parents[2] / "mappings"
 TABLES = (
     "objects", "batch_views", "errors", "banking", "recipient_queries", "recipient_bodies",
     "payouts", "payout_changes", "payout_methods", "government_ids", "balances", "funds",
-    "summaries", "paging", "money", "payment_lists", "batch_bodies", "batch_reads", "batches",
+    "summaries", "paging", "money", "payment_lists", "batch_bodies", "batch_reads", "batch_lists", "batch_changes", "batches",
     "payments", "newest", "recipients", "geography", "kinds", "ids", "found", "matching", "drafts",
     "legacy", "current",
 )  # fmt: skip
@@ -24,7 +24,7 @@ TABLES = (
 FLOWS = (
     "objects", "batch_views", "recipient_queries", "recipient_bodies", "payouts",
     "payout_changes", "payout_methods", "government_ids", "balances", "funds", "summaries",
-    "paging", "money", "payment_lists", "batch_bodies", "batch_reads", "batches", "payments", "newest",
+    "paging", "money", "payment_lists", "batch_bodies", "batch_reads", "batch_lists", "batch_changes", "batches", "payments", "newest",
     "recipients", "matching", "fields", "found",
 )  # fmt: skip
 """Modules whose flows are broken as well: their numbers, comparisons, sums, and what is true."""

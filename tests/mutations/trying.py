@@ -51,6 +51,7 @@ FIRST = {
     "money": ("batches", "amounts"), "payment_lists": ("batches",), "geography": ("geography",),
     "batch_bodies": ("batches", "amounts"), "batch_reads": ("batches",),
     "batch_views": ("batches", "pages"), "batches": ("batches", "pages"),
+    "batch_lists": ("batches", "pages"), "batch_changes": ("batches", "pages"),
     "payments": ("batches", "pages"), "newest": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
     "errors": ("errors", "recipients", "batches"), "kinds": ("recipients", "amounts"),
 }  # fmt: skip
@@ -116,8 +117,8 @@ BARE: dict[str, Any] = {
 
 
 TOLD_BARELY = {
-    "balances", "batch_bodies", "batch_reads", "batch_views", "batches", "drafts", "funds",
-    "matching", "money", "paging", "payment_lists", "payments", "recipients", "summaries",
+    "balances", "batch_bodies", "batch_changes", "batch_lists", "batch_reads", "batch_views", "batches", "drafts", "funds",
+    "matching", "money", "newest", "paging", "payment_lists", "payments", "recipients", "summaries",
 }  # fmt: skip
 """Modules that have to do with what such a service does not tell."""
 
