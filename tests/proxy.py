@@ -14,6 +14,7 @@ class Proxy:
         self._behind = (host, port)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self._passing: set[asyncio.Task[None]] = set()
         self._flows = asyncio.Event()
         self._flows.set()
@@ -41,9 +42,17 @@ class Proxy:
         """Takes connections and passes nothing on, as when what is behind it is stopped."""
         self._flows.clear()
 
+    async def say(self, words: bytes) -> None:
+        """Says something to every client, as if what is behind it had."""
+        for one in self._clients & self._open:
+            with suppress(OSError):  # it has gone
+                one.write(words)
+                await one.drain()
+
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.taken += 1
         self._open.add(writer)
+        self._clients.add(writer)
         with suppress(OSError):
             there, back = await asyncio.open_connection(*self._behind)
             self._open.add(back)

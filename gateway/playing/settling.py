@@ -330,4 +330,9 @@ class Settling:
                 await self._journal.note_delivered()
             except StoreUnavailable as unavailable:
                 log.error("state", error=str(unavailable))
-                await self._rest(SWEEP_SECONDS)
+            except Exception as error:  # noqa: BLE001 - without it the next alike would be a retry
+                log.error("state", **logs.told(error))
+            else:
+                continue
+            await self._rest(SWEEP_SECONDS)
+            self._journal.delivery.set()  # also where no other answer comes

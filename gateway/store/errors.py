@@ -67,6 +67,7 @@ def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[N
         sqlite3.DatabaseError,
         asyncpg.PostgresError,
         asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
     ) as error:
         metrics.state_errors.inc()
         why = reason(error)

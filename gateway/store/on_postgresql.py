@@ -70,8 +70,18 @@ class _Joined:
 
 _joined = cache(_Joined)
 
-GONE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError)
-"""What is raised where a connection can be used no more."""
+GONE = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+)
+"""What is raised where a connection can be used no more; InternalClientError where the server has
+said so, as it does when it ends, and has not closed it yet.
+"""
+
+FAILED = (*GONE, asyncpg.PostgresError)
+"""And whatever else the server may have against a statement."""
 
 STALE = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 """What is raised where tables have changed since a statement was prepared."""
@@ -186,7 +196,7 @@ class OnPostgresql:
             line = self._idle.pop()
             try:
                 await self._begin(line.connection)
-            except GONE:
+            except FAILED:
                 line.connection.terminate()
             else:
                 return line
@@ -204,7 +214,7 @@ class OnPostgresql:
         try:
             if not self._is_reading:
                 await line.connection.execute("ROLLBACK")
-        except (*GONE, asyncpg.PostgresError):
+        except FAILED:
             line.connection.terminate()
         else:
             self._idle.append(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from gateway.playing.journal import Journal
 from gateway.playing.settling import Settling
-from gateway.store import Ledger, Store
+from gateway.store import Ledger, Store, StoreUnavailable
 from gateway.store.undertakings import Undertaken, Undertakings
 from mappings import OPERATIONS
 from mappings.grammar import Call, Request
@@ -18,6 +19,7 @@ from tests.house import settings_for
 from tests.parts import open_parts
 from tests.processes import free_port
 from tests.simulation.gateway import OWN_KEY
+from tests.sockets import until
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
 CALL = Call("POST", "/recipients", {"email": "ada@example.com"}, settle=lambda _sending: iter(()))  # type: ignore[arg-type]
@@ -58,6 +60,47 @@ async def test_a_sweep_that_is_under_way_at_the_end_begins_nothing(
                 await rows.asked.wait()
             asyncio.get_running_loop().call_soon(rows.may.set)
         assert not _tries()
+
+
+class Failing(Undertakings):
+    """Fails to note an answered one, once and in some way, and then does."""
+
+    def __init__(self, store: Store, ledger: Ledger, _journal: Journal) -> None:
+        super().__init__(store, ledger)
+        self.fails: Exception | None = None
+
+    async def answered(self, ids: Sequence[str]) -> None:
+        if ids and (error := self.fails) is not None:
+            self.fails = None
+            raise error
+        await super().answered(ids)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StoreUnavailable("it is gone", means="nothing", do="wait"), RuntimeError("a driver's own")],
+    ids=["unavailable", "odd"],
+)
+async def test_an_answer_that_could_not_be_noted_is_noted_although_no_other_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Until then the next request alike, which reaches another process, is taken for a retry."""
+    monkeypatch.setattr("gateway.playing.settling.SWEEP_SECONDS", 0.01)
+    settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
+    async with open_parts(settings, Failing) as parts:
+        asked = Request(datetime.now(UTC), "a seed", body={"type": "individual"})
+        one = parts.journal.undertaking(OWN_KEY, CREATE, asked, "a request")
+        course = parts.journal.course(one, CREATE, asked)
+        await course.begin()
+        await course.finish(None)
+        parts.journal.leave(course)
+        rows = parts.journal.rows
+        assert isinstance(rows, Failing)
+        async with parts.settling:
+            rows.fails = error
+            parts.journal.deliver(course.one)
+            await until(lambda: not parts.journal.delivered)
+        assert rows.fails is None
 
 
 async def _for_ever(_one: Undertaken) -> bool:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, delete, insert, select, text, update
+from sqlalchemy import Connection, delete, insert, make_url, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from gateway.settings import State
@@ -27,6 +28,7 @@ from gateway.store.migrations import newest
 from gateway.store.tables import counters, encryption_keys, keys, learned, metadata
 from gateway.store.upgrade import configuration
 from tests.gateway.store.conftest import nothing_yet
+from tests.proxy import proxy
 
 ACME = Owner("acme", "live")
 
@@ -363,6 +365,51 @@ async def test_a_database_that_goes_away_is_unavailable_and_comes_back(
             async with store.write() as connection:
                 await connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
         assert await ledger.recall(ACME, "batch", "B-1") == {"n": 1}
+
+
+FATAL = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+ENDS = b"E" + (len(FATAL) + 4).to_bytes(4, "big") + FATAL
+"""What PostgreSQL says on every connection when it ends, before it closes it."""
+
+
+async def test_a_server_that_has_said_that_it_ends_is_unavailable_and_comes_back(
+    postgres: State,
+) -> None:
+    """The driver has a kind of error of its own for who asks on such a connection."""
+    where = make_url(postgres.url)
+    async with proxy(where.host or "127.0.0.1", where.port or 5432) as between:
+        url = where.set(host="127.0.0.1", port=between.port).render_as_string(hide_password=False)
+        async with open_store(postgres.model_copy(update={"url": url})) as store:
+            ledger = Ledger(store)
+
+            async def reads() -> None:
+                assert await ledger.recall(ACME, "batch", "B-1") == {"n": 1}
+
+            async def writes() -> None:
+                await ledger.record(ACME, "batch", "B-1", {"n": 1})
+
+            async def asks() -> None:
+                async with store.read() as connection:
+                    assert (await connection.execute(text("SELECT 1"))).scalar() == 1
+
+            for one in (writes, reads, asks):
+                await one()
+            for one, costs in ((writes, 0), (reads, 1), (asks, 1)):
+                await between.say(ENDS)
+                await asyncio.sleep(0.1)  # mostly heard before it is asked; either goes well
+                assert await _unavailable(one) <= costs
+
+
+async def _unavailable(asks: Callable[[], Awaitable[None]]) -> int:
+    """How often it cannot be used until it can; what is raised otherwise is nobody's to expect."""
+    times = 0
+    while True:
+        try:
+            await asks()
+        except StoreUnavailable:
+            times += 1
+        else:
+            return times
 
 
 async def test_a_file_that_another_process_keeps_locked_is_unavailable(sqlite: State) -> None:
