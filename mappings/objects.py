@@ -170,8 +170,22 @@ METHODS = {current.BANK_TRANSFER: legacy.BANK, current.WALLET: legacy.WALLET}
 ACCOUNT_TYPES = {method: type_ for type_, method in METHODS.items()}
 
 
+_TYPE_BY_FIELD = {
+    "emailAddress": current.WALLET,
+    "phoneNumber": "mobile-wallet",
+    "mailing": "check",
+}
+"""Fields that accounts of one type alone have (current interface, section 2.6)."""
+
+
+def type_of(account: Mapping[str, JSON]) -> str:
+    """An account's type; where the service does not tell it, the one whose fields it has."""
+    of_fields = (type_ for name, type_ in _TYPE_BY_FIELD.items() if account.get(name))
+    return str(account.get("type") or next(of_fields, current.BANK_TRANSFER))
+
+
 def method_of(account: Mapping[str, JSON]) -> str:
-    return METHODS.get(account["type"], str(account["type"]))
+    return METHODS.get(type_of(account), type_of(account))
 
 
 def method_display(type_: JSON) -> JSON:
@@ -187,9 +201,9 @@ def shown_accounts(recipient: Mapping[str, JSON]) -> dict[str, dict[str, JSON]]:
     """By account type, the one that legacy clients see: the primary, else the service's last."""
     shown: dict[str, dict[str, JSON]] = {}
     for account in recipient.get("accounts") or []:
-        seen = shown.get(account.get("type"))
+        seen = shown.get(type_of(account))
         if seen is None or not seen.get("primary"):
-            shown[account.get("type")] = account
+            shown[type_of(account)] = account
     return shown
 
 
@@ -219,7 +233,7 @@ def payout_answer(
         "holdup": hold_answer(facts, "holdup"),
         "primary": {"method": method, "currency": currency_answer(code, manners)},
         "method": method,
-        "methodDisplay": method_display(primary["type"]),
+        "methodDisplay": method_display(type_of(primary)),
         "accounts": accounts_answer(recipient),
     }
 

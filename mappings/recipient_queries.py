@@ -22,6 +22,7 @@ from mappings.objects import (
     primary_account,
     shown_compliance,
     shown_status,
+    type_of,
 )
 from mappings.paging import page_of
 
@@ -193,7 +194,7 @@ _PARAMETERS: dict[str, Callable[[_Question, str, Mapping[str, str], Remembered],
 
 def method_of(row: Row) -> JSON:
     primary = primary_account(row)
-    return primary["type"] if primary else row.get("payoutMethod")
+    return type_of(primary) if primary else row.get("payoutMethod")
 
 
 def currency_of(row: Row) -> JSON:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mappings.grammar import JSON
-from mappings.objects import RECIPIENT, primary_account
+from mappings.objects import RECIPIENT, primary_account, type_of
 from mappings.recipient_queries import Row
 
 TOLD = (
@@ -40,7 +40,8 @@ def told(row: Row) -> dict[str, JSON]:
     address, primary = row.get("address") or {}, primary_account(row)
     its: JSON = None if row.get("accounts") is None else []
     if primary:
-        its = [{name: primary.get(name) for name in ("type", "currency", "primary")}]
+        its = [{name: primary.get(name) for name in ("currency", "primary")}]
+        its[0]["type"] = type_of(primary)
     return {
         **{name: row.get(name) for name in TOLD},
         "address": {name: address.get(name) for name in TOLD_OF_ADDRESS},

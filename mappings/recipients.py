@@ -10,6 +10,7 @@ from mappings import (
     found,
     government_ids,
     legacy,
+    money,
     payout_changes,
     payouts,
     recipient_bodies,
@@ -38,7 +39,7 @@ from mappings.grammar import (
     Together,
     Unreachable,
 )
-from mappings.matching import Payment, recipient_id
+from mappings.matching import Entry, Payment, recipient_id
 from mappings.objects import (
     RECIPIENT,
     Facts,
@@ -232,7 +233,8 @@ def read_recipient_payments(request: Request) -> Flow:
     GET /recipients/:id
     GET /recipients/:id/payments  paged by the service; read whole where some must not be shown, and
                                   those of drafts are to be
-    GET /batch/:id/summary        of each batch of which the ledger has memos that the service does not tell
+    GET /batch/:id/summary        of each batch of which the ledger has memos that the service does not tell,
+                                  where it pays the recipient more than once
     """
     id_ = request.ids["id"]
     path, abandoned = f"/recipients/{id_}/payments", (yield Recall("abandoned"))
@@ -271,26 +273,44 @@ def _drafted(id_: str) -> Sub:
 
 def _memos(payments: Sequence[Payment], id_: str) -> Sub:
     """By the payment's id, the memo where the ledger alone has it: the current document lists none."""
-    untold = [one for one in payments if one.get("batch") and not one.get("memo")]
-    batches = tuple(dict.fromkeys(str(one["batch"].get("id")) for one in untold))
-    facts = yield Recall("batch", ids=batches)
-    named: list[str] = []
-    for batch_id in batches:
-        if not facts.get(batch_id, {}).get("has_memos", batch_id in facts):
-            continue
+    untold: dict[str, list[Payment]] = {}
+    for one in payments:
+        if one.get("batch") and not one.get("memo"):
+            untold.setdefault(str(one["batch"].get("id")), []).append(one)
+    facts = yield Recall("batch", ids=tuple(untold))
+    memos: dict[JSON, JSON] = {}
+    unread: list[str] = []
+    for batch_id in (one for one in untold if facts.get(one, {}).get("has_memos", one in facts)):
         entries = (yield Recall("payments", batch_id)).get("entries", [])
-        if any(one.get("memo") and recipient_id(one) == id_ for one in entries):
-            named.append(batch_id)
-    ids = {one["id"] for one in untold}
-    memos: dict[JSON, dict[str, JSON]] = {}
-    for batch in (yield from loaded_together(named)):
+        its = kept(entries, lambda one: recipient_id(one) == id_)
+        if not any(one.get("memo") for one in its):
+            continue
+        if (of_those := _entries_of(untold[batch_id], its)) is None:
+            unread.append(batch_id)
+        else:
+            both = zip(untold[batch_id], of_those, strict=True)
+            memos |= {one["id"]: entry.get("memo") for one, entry in both}
+    ids = {one["id"] for those in untold.values() for one in those}
+    for batch in (yield from loaded_together(unread)):
         if not isinstance(batch, Exception):
-            memos |= {
-                one["id"]: {"memo": one["memo"]}
-                for one in batch.payments
-                if one["id"] in ids and one.get("memo")
-            }
-    return memos
+            memos |= {one["id"]: one.get("memo") for one in batch.payments if one["id"] in ids}
+    return {id_: {"memo": memo} for id_, memo in memos.items() if memo}
+
+
+def _entries_of(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequence[Entry] | None:
+    """The entry of each payment of a recipient in a batch; None where only the batch's summary tells.
+
+    It is told by its id, or where there is but one payment of but one entry, by the amount of both.
+    """
+    by_id = {one["id"]: one for one in entries if one.get("id")}
+    if all(one["id"] in by_id for one in payments):
+        return [by_id[one["id"]] for one in payments]
+    if by_id or len(payments) > 1 or len(entries) > 1:
+        return None
+    (payment,), (entry,) = payments, entries
+    paid = money.amount_of(payment.get("sourceAmount"))
+    is_its = paid is not None and paid == money.amount_of(entry.get("sourceAmount"))
+    return entries if is_its else None
 
 
 def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:

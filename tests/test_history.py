@@ -149,6 +149,35 @@ async def test_of_a_recipients_payments_no_batch_without_memos_is_looked_into(
         assert len(set(looked_into)) == 2
 
 
+async def test_the_memo_of_a_recipients_only_payment_in_a_batch_is_shown_without_reading_the_batch(
+    tmp_path: Path,
+) -> None:
+    service, legacy = Service(seed=1), {"send_memo": False}
+    async with open_town(tmp_path, service, legacy=legacy) as (house, _simulator):
+        ada, bob = await make_recipient(house), await make_recipient(house, "bob")
+        for month in ("March", "April"):
+            payments = [
+                {"recipient": {"id": one}, "sourceAmount": "7.00", "memo": f"{month} {one}"}
+                for one in (ada, bob)
+            ]
+            await done(house, "POST", "/batches", {"sourceCurrency": "USD", "payments": payments})
+        # Of two in a batch it is only seen there which is which.
+        twice = [
+            {"recipient": {"id": bob}, "sourceAmount": "7.00", "memo": memo} for memo in ("a", "b")
+        ]
+        await done(house, "POST", "/batches", {"sourceCurrency": "USD", "payments": twice})
+        service.requests.clear()
+        shown = (await done(house, "GET", f"/recipients/{ada}/payments"))["payments"]
+        assert sorted(one["memo"] for one in shown) == [f"April {ada}", f"March {ada}"]
+        assert not [one for one in service.requests if one.target.endswith("/summary")]
+        shown = (await done(house, "GET", f"/recipients/{bob}/payments"))["payments"]
+        memos = [f"April {bob}", f"March {bob}", "a", "b"]
+        assert sorted(one["memo"] for one in shown) == memos
+        assert len([one for one in service.requests if one.target.endswith("/summary")]) == 1
+        (newest,) = (await done(house, "GET", f"/recipients/{bob}/payments?pageSize=1"))["payments"]
+        assert newest["memo"] == shown[0]["memo"]
+
+
 async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
