@@ -43,7 +43,13 @@ class Begun:
             facts = await self._ledger.recall(owner, "batch", str(alias.get("id") or current))
             if alias.get("abandoned"):
                 return "current"
-        return "current" if facts and not is_as_imported(facts) else None
+        if facts and not is_as_imported(facts):
+            return "current"
+        # Begun there by the name that was imported since, and named otherwise now.
+        names = await self._ids.known(owner, {current})
+        name = names.get(current, batch)
+        is_marked = name != batch and await self._ledger.recall(owner, BEGUN, name)
+        return "legacy" if is_marked else None
 
 
 def is_as_imported(facts: Mapping[str, Any]) -> bool:

@@ -267,6 +267,61 @@ async def test_an_imported_batch_goes_where_its_key_goes_until_it_is_changed_her
         assert here.asked_legacy("GET", path) == before
 
 
+async def test_a_write_that_was_lost_is_not_sent_again_once_its_ids_are_imported(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path) as here:
+        await here.switch("forward")
+        payee = await make_recipient(here.house)
+        to = await make_batch(here.house, payee, "1.00")
+        started = await make_batch(here.house, payee, "2.00")
+        writes: list[tuple[str, Any]] = [
+            (f"/v1/batches/{to}/payments", pay(payee, "8.00")),
+            (f"/v1/batches/{started}/start-processing", None),
+        ]
+        for path, body in writes:
+            here.breaks_legacy("POST", path, close="after" if body else "before")
+            assert (await here.house.ask("POST", path, body)).status == 500
+        await imported(here, "--move-open-batches")
+        current = len(here.current.calls("POST", "*", face="current"))
+        for mode in ("forward", "translate"):
+            await here.switch(mode)
+            for path, body in writes:
+                got = await here.house.ask("POST", path, body)
+                assert (got.status, "unknown" in got.text) == (500, True)
+            assert (await here.house.ask("DELETE", f"/v1/batches/{to}")).status == 500
+        for path, _ in writes:
+            assert here.asked_legacy("POST", path) == 1
+        assert len(here.current.calls("POST", "*", face="current")) == current
+        assert here.current.starts == []
+
+
+async def test_an_idempotency_key_holds_once_ids_are_imported(tmp_path: Path) -> None:
+    async with open_valley(tmp_path) as here:
+        await here.switch("forward")
+        payee = await make_recipient(here.house)
+        path = f"/v1/batches/{await make_batch(here.house, payee, '1.00')}/payments"
+        named, body = {"Idempotency-Key": "payday"}, pay(payee, "8.00")
+        first = await here.house.ask("POST", path, body, headers=named)
+        await imported(here)
+        again = await here.house.ask("POST", path, body, headers=named)
+        assert (first.status, again.status, again.body) == (200, 200, first.body)
+        assert here.asked_legacy("POST", path) == 1
+
+
+async def test_a_batch_that_was_begun_there_stays_there_by_its_other_name(tmp_path: Path) -> None:
+    async with open_valley(tmp_path) as here:
+        await here.switch("forward")
+        batch = await make_batch(here.house, await make_recipient(here.house), "1.00")
+        assert (await imported(here))["batches_at_legacy"] == 1
+        (other,) = (one.id for one in here.current.world().batches.values())
+        assert other != batch
+        await here.switch("translate")
+        await here.house.ask("POST", f"/v1/batches/{other}/start-processing")
+        assert here.asked_legacy("POST", f"/v1/batches/{other}/start-processing") == 1
+        assert len(here.current.calls("POST", "*/start-processing", face="current")) == 0
+
+
 # Reading it
 
 

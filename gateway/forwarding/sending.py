@@ -18,6 +18,7 @@ import structlog
 from multidict import CIMultiDict
 
 from gateway import texts, traces, wire
+from gateway.aside import aside_if
 from gateway.begun import Begun
 from gateway.http.answers import Carried
 from gateway.http.inflating import NotInflated, TooLarge, inflated
@@ -149,9 +150,14 @@ class Sender:
         if 300 <= status < 400 and status != NOT_MODIFIED:
             # To follow it would take the API key elsewhere, and the client would do no better.
             raise _lost(came, f"status {status}, which leads elsewhere")
-        if came.writes and status in NO_ANSWER:
-            raise Unknown(f"status {status}")
-        return Carried(status, headers, body)
+        carried = Carried(status, headers, body)
+        if came.writes:
+            if status in NO_ANSWER:
+                raise Unknown(f"status {status}")
+            if status < 300 and not await aside_if(len(body) > wire.LARGE, _tells, came, carried):
+                # Its client could make nothing of it either, and would send the same again.
+                raise Unknown(f"status {status}, unreadable")
+        return carried
 
 
 class Writes:
@@ -280,6 +286,19 @@ def _object(data: bytes) -> dict[str, JSON]:
     except wire.Unreadable:
         return {}
     return body if isinstance(body, dict) else {}
+
+
+def _tells(came: Came, carried: Carried) -> bool:
+    """Whether the good answer to a write says anything; a delete's may have no content."""
+    if "Content-Encoding" in carried.headers:
+        return True  # one that is not known here, and may be to the client
+    if came.operation.method == "DELETE" and not carried.body:
+        return True
+    try:
+        # Not as strictly as bodies are read that go on: it is the client's to read.
+        return isinstance(json.loads(carried.body), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _made(came: Came, body: bytes) -> str | None:
