@@ -17,6 +17,8 @@ from mappings.grammar import Record
 BEGUN = "begun"
 LEGACY: Mapping[str, Any] = {"at": "legacy"}
 """The facts of a mark."""
+NOWHERE: Mapping[str, Any] = {"at": None}
+"""What takes one away."""
 
 Side = Literal["legacy", "current"]
 
@@ -31,6 +33,12 @@ class Begun:
         new = [one for one in batches if not await self._ledger.recall(owner, BEGUN, one)]
         if new:
             await self._ledger.record_all(owner, [Record(BEGUN, one, LEGACY) for one in new])
+
+    async def unmark(self, owner: Owner, batches: Iterable[str]) -> None:
+        """They are not there, or no more."""
+        old = [one for one in batches if await self._ledger.recall(owner, BEGUN, one)]
+        if old:
+            await self._ledger.record_all(owner, [Record(BEGUN, one, NOWHERE) for one in old])
 
     async def side(self, owner: Owner, batch: str) -> Side | None:
         """Of a batch by any id that clients name it by; None of one that neither side touched."""

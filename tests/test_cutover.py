@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.house import Got
 from tests.operating import eventually
 from tests.payday import WALLET, done, make_batch, make_recipient
 from tests.processes import command
+from tests.signed import Client, asked
 from tests.valley import API_KEY, NAME, Valley, open_valley
 
 ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
@@ -320,6 +322,45 @@ async def test_a_batch_that_was_begun_there_stays_there_by_its_other_name(tmp_pa
         await here.house.ask("POST", f"/v1/batches/{other}/start-processing")
         assert here.asked_legacy("POST", f"/v1/batches/{other}/start-processing") == 1
         assert len(here.current.calls("POST", "*/start-processing", face="current")) == 0
+
+
+async def test_what_is_not_at_the_legacy_service_any_more_does_not_stay_there(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        payee = await make_recipient(here.house)
+        one, two, three, four = [await make_batch(here.house, payee, "1.00") for _ in range(4)]
+        assert (await here.house.ask("DELETE", f"/v1/batches/{one}")).status == 200
+        both = {"ids": [two, three]}
+        assert (await here.house.ask("DELETE", "/v1/batches", both)).status == 200
+        (told,) = (await here.told("modes", "list"))["begun_at_legacy"]
+        assert told["batches"] == 1
+        assert (await here.directly("DELETE", f"/v1/batches/{four}")).status == 200
+        assert (await imported(here, "--dry-run", code=1))["batches_at_legacy"] == 0
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == [told]
+        assert (await imported(here, code=1))["batches_at_legacy"] == 0
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == []
+
+
+async def test_a_batch_that_the_legacy_service_does_not_know_is_not_kept_there(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await make_recipient(here.house)
+        (payee,) = here.current.world().recipients
+        payment = {"recipient": {"id": payee}, "amount": "1.00", "currency": "USD"}
+        data = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+        headers, stamp = "Content-Type: application/json", int(time.time())
+        sent = Client().request("POST", "/v1/batches", data, headers, stamp=stamp)
+        batch = (await asked(here.house, sent)).json["batch"]["id"]
+        await here.switch("forward")
+        for path in (f"/v1/batches/{batch}/start-processing", f"/v1/batches/{batch}"):
+            method = "POST" if path.endswith("processing") else "DELETE"
+            assert (await here.house.ask(method, path)).status == 404
+        await here.switch("translate")
+        await done(here.house, "POST", f"/batches/{batch}/start-processing")
+        assert len(here.current.starts) == 1
 
 
 # Reading it

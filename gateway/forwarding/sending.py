@@ -60,6 +60,8 @@ from mappings.grammar import (
 A_DAY = timedelta(hours=24)
 _ASKS_AGAIN = 2
 NOT_MODIFIED = 304
+_OF_THE_BATCH_ALONE = frozenset({"delete_batch", "generate_quote", "start_batch"})
+"""They name nothing else that may be not found."""
 
 log = structlog.get_logger()
 
@@ -225,6 +227,8 @@ class Writes:
             course.told(call, Refused(carried.status))
             keeps = came.idempotency is not None and carried.status in (404, 406)
             await course.close(ANSWERED, text if keeps else None)
+            if carried.status == 404 and came.operation.name in _OF_THE_BATCH_ALONE:
+                await self._begun.unmark(came.caller.key.owner, came.batches)
             return
         made = _made(came, carried.body)
         course.told(call, {"id": made} if made else {})
@@ -239,6 +243,8 @@ class Writes:
         except BaseException:
             self._journal.delivering.pop(course.one.id, None)
             raise
+        if came.operation.name in ("delete_batch", "delete_batches"):
+            await self._begun.unmark(came.caller.key.owner, came.batches)
 
     # Retries
 
