@@ -452,3 +452,13 @@ async def test_a_list_that_cannot_be_read_is_not_taken_for_one_without_rows(tmp_
         words = ["cutover", "import", "--key", NAME, "--api-key-file", str(tmp_path / "own")]
         said = await here.says(*words, code=2)
         assert "/recipients cannot be read: it answers without a list of recipients" in said
+
+
+@pytest.mark.parametrize("row", [b"{}", b'{"id":5}', b'{"id":"../batches","payout":{}}'])
+async def test_a_row_without_an_id_is_one_line_and_no_fault(row: bytes, tmp_path: Path) -> None:
+    async with open_valley(tmp_path) as here:
+        (tmp_path / "own").write_text(API_KEY)
+        body = b'{"ok":true,"recipients":[%s]}' % row
+        here.breaks_legacy("GET", "/v1/recipients", status=200, body=body)
+        words = ["cutover", "import", "--key", NAME, "--api-key-file", str(tmp_path / "own")]
+        assert "one of its recipients has no id" in await here.says(*words, code=2)
