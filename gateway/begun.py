@@ -17,6 +17,8 @@ from mappings.grammar import Record
 BEGUN = "begun"
 LEGACY: Mapping[str, Any] = {"at": "legacy"}
 """The facts of a mark."""
+NOWHERE: Mapping[str, Any] = {"at": None}
+"""What takes one away."""
 
 Side = Literal["legacy", "current"]
 
@@ -32,6 +34,12 @@ class Begun:
         if new:
             await self._ledger.record_all(owner, [Record(BEGUN, one, LEGACY) for one in new])
 
+    async def unmark(self, owner: Owner, batches: Iterable[str]) -> None:
+        """They are not there, or no more."""
+        old = [one for one in batches if await self._ledger.recall(owner, BEGUN, one)]
+        if old:
+            await self._ledger.record_all(owner, [Record(BEGUN, one, NOWHERE) for one in old])
+
     async def side(self, owner: Owner, batch: str) -> Side | None:
         """Of a batch by any id that clients name it by; None of one that neither side touched."""
         if await self._ledger.recall(owner, BEGUN, batch):
@@ -43,7 +51,13 @@ class Begun:
             facts = await self._ledger.recall(owner, "batch", str(alias.get("id") or current))
             if alias.get("abandoned"):
                 return "current"
-        return "current" if facts and not is_as_imported(facts) else None
+        if facts and not is_as_imported(facts):
+            return "current"
+        # Begun there by the name that was imported since, and named otherwise now.
+        names = await self._ids.known(owner, {current})
+        name = names.get(current, batch)
+        is_marked = name != batch and await self._ledger.recall(owner, BEGUN, name)
+        return "legacy" if is_marked else None
 
 
 def is_as_imported(facts: Mapping[str, Any]) -> bool:

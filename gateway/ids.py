@@ -61,6 +61,17 @@ class Ids:
             known |= found
         return known
 
+    def imported(self, owner: Owner, names: Mapping[str, str]) -> dict[str, str]:
+        """Of some that ``current`` gave those that are no stand-ins: current id to legacy id.
+
+        They were imported at some time; what a stand-in stands for is known before any client has it.
+        """
+        return {
+            current: name
+            for name, current in sorted(names.items())
+            if stand_in(self._key, owner.merchant, current) != name
+        }
+
     async def legacy(
         self,
         owner: Owner,

@@ -104,7 +104,18 @@ class Wording:
             manners=self._manners,
             problems=problems,
             keys=_keys(request, visit),
+            imported=self._imported(visit, ids, names),
         )
+
+    def _imported(
+        self, visit: Visit, path: Mapping[str, str], names: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Of very many names only those of the path: they say what it is about."""
+        if visit.caller is None or not names:
+            return {}
+        if visit.caller.is_long:
+            names = {id_: names[id_] for id_ in path.values() if id_ in names}
+        return self._ids.imported(visit.caller.key.owner, names)
 
     async def _stood_for(
         self, visit: Visit, path: Mapping[str, str], body: JSON

@@ -62,7 +62,9 @@ class Request:
     Ids and words are in the current interface's spelling; ``body`` has passed the operation's
     ``takes`` shape, and ``problems`` are what had to be taken out of it: nothing is written
     while there are any. ``query`` holds no empty parameter. ``seed`` is the request's alone, for
-    ids that are made here; ``keys`` are the caller's own, so that no answer shows them.
+    ids that are made here; ``keys`` are the caller's own, so that no answer shows them. ``imported``
+    are the ids that its client knows by another name, current id to that name, where that was
+    imported: before it was, the same request named the same objects otherwise.
     """
 
     now: datetime
@@ -73,6 +75,7 @@ class Request:
     manners: Manners = Manners()
     problems: tuple[Problem, ...] = ()
     keys: tuple[str, ...] = field(default=(), repr=False)
+    imported: Mapping[str, str] = field(default_factory=dict)
 
     def refuse(self, *found: Problem) -> None:
         """Raises Invalid with all that is wrong, of the shape and of what a flow found.

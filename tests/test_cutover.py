@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.house import Got
 from tests.operating import eventually
 from tests.payday import WALLET, done, make_batch, make_recipient
 from tests.processes import command
+from tests.signed import Client, asked
 from tests.valley import API_KEY, NAME, Valley, open_valley
 
 ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
@@ -267,6 +269,100 @@ async def test_an_imported_batch_goes_where_its_key_goes_until_it_is_changed_her
         assert here.asked_legacy("GET", path) == before
 
 
+async def test_a_write_that_was_lost_is_not_sent_again_once_its_ids_are_imported(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path) as here:
+        await here.switch("forward")
+        payee = await make_recipient(here.house)
+        to = await make_batch(here.house, payee, "1.00")
+        started = await make_batch(here.house, payee, "2.00")
+        writes: list[tuple[str, Any]] = [
+            (f"/v1/batches/{to}/payments", pay(payee, "8.00")),
+            (f"/v1/batches/{started}/start-processing", None),
+        ]
+        for path, body in writes:
+            here.breaks_legacy("POST", path, close="after" if body else "before")
+            assert (await here.house.ask("POST", path, body)).status == 500
+        await imported(here, "--move-open-batches")
+        current = len(here.current.calls("POST", "*", face="current"))
+        for mode in ("forward", "translate"):
+            await here.switch(mode)
+            for path, body in writes:
+                got = await here.house.ask("POST", path, body)
+                assert (got.status, "unknown" in got.text) == (500, True)
+            assert (await here.house.ask("DELETE", f"/v1/batches/{to}")).status == 500
+        for path, _ in writes:
+            assert here.asked_legacy("POST", path) == 1
+        assert len(here.current.calls("POST", "*", face="current")) == current
+        assert here.current.starts == []
+
+
+async def test_an_idempotency_key_holds_once_ids_are_imported(tmp_path: Path) -> None:
+    async with open_valley(tmp_path) as here:
+        await here.switch("forward")
+        payee = await make_recipient(here.house)
+        path = f"/v1/batches/{await make_batch(here.house, payee, '1.00')}/payments"
+        named, body = {"Idempotency-Key": "payday"}, pay(payee, "8.00")
+        first = await here.house.ask("POST", path, body, headers=named)
+        await imported(here)
+        again = await here.house.ask("POST", path, body, headers=named)
+        assert (first.status, again.status, again.body) == (200, 200, first.body)
+        assert here.asked_legacy("POST", path) == 1
+
+
+async def test_a_batch_that_was_begun_there_stays_there_by_its_other_name(tmp_path: Path) -> None:
+    async with open_valley(tmp_path) as here:
+        await here.switch("forward")
+        batch = await make_batch(here.house, await make_recipient(here.house), "1.00")
+        assert (await imported(here))["batches_at_legacy"] == 1
+        (other,) = (one.id for one in here.current.world().batches.values())
+        assert other != batch
+        await here.switch("translate")
+        await here.house.ask("POST", f"/v1/batches/{other}/start-processing")
+        assert here.asked_legacy("POST", f"/v1/batches/{other}/start-processing") == 1
+        assert len(here.current.calls("POST", "*/start-processing", face="current")) == 0
+
+
+async def test_what_is_not_at_the_legacy_service_any_more_does_not_stay_there(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        payee = await make_recipient(here.house)
+        one, two, three, four = [await make_batch(here.house, payee, "1.00") for _ in range(4)]
+        assert (await here.house.ask("DELETE", f"/v1/batches/{one}")).status == 200
+        both = {"ids": [two, three]}
+        assert (await here.house.ask("DELETE", "/v1/batches", both)).status == 200
+        (told,) = (await here.told("modes", "list"))["begun_at_legacy"]
+        assert told["batches"] == 1
+        assert (await here.directly("DELETE", f"/v1/batches/{four}")).status == 200
+        assert (await imported(here, "--dry-run", code=1))["batches_at_legacy"] == 0
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == [told]
+        assert (await imported(here, code=1))["batches_at_legacy"] == 0
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == []
+
+
+async def test_a_batch_that_the_legacy_service_does_not_know_is_not_kept_there(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await make_recipient(here.house)
+        (payee,) = here.current.world().recipients
+        payment = {"recipient": {"id": payee}, "amount": "1.00", "currency": "USD"}
+        data = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+        headers, stamp = "Content-Type: application/json", int(time.time())
+        sent = Client().request("POST", "/v1/batches", data, headers, stamp=stamp)
+        batch = (await asked(here.house, sent)).json["batch"]["id"]
+        await here.switch("forward")
+        for path in (f"/v1/batches/{batch}/start-processing", f"/v1/batches/{batch}"):
+            method = "POST" if path.endswith("processing") else "DELETE"
+            assert (await here.house.ask(method, path)).status == 404
+        await here.switch("translate")
+        await done(here.house, "POST", f"/batches/{batch}/start-processing")
+        assert len(here.current.starts) == 1
+
+
 # Reading it
 
 
@@ -356,3 +452,13 @@ async def test_a_list_that_cannot_be_read_is_not_taken_for_one_without_rows(tmp_
         words = ["cutover", "import", "--key", NAME, "--api-key-file", str(tmp_path / "own")]
         said = await here.says(*words, code=2)
         assert "/recipients cannot be read: it answers without a list of recipients" in said
+
+
+@pytest.mark.parametrize("row", [b"{}", b'{"id":5}', b'{"id":"../batches","payout":{}}'])
+async def test_a_row_without_an_id_is_one_line_and_no_fault(row: bytes, tmp_path: Path) -> None:
+    async with open_valley(tmp_path) as here:
+        (tmp_path / "own").write_text(API_KEY)
+        body = b'{"ok":true,"recipients":[%s]}' % row
+        here.breaks_legacy("GET", "/v1/recipients", status=200, body=body)
+        words = ["cutover", "import", "--key", NAME, "--api-key-file", str(tmp_path / "own")]
+        assert "one of its recipients has no id" in await here.says(*words, code=2)

@@ -502,6 +502,41 @@ async def test_a_proxys_word_is_no_answer_to_a_write(status: int, tmp_path: Path
         assert len((await here.told("writes", "unsettled"))["writes"]) == 1
 
 
+@pytest.mark.parametrize(
+    "body", [b"<html>hello</html>", b'{"ok":true,"batch":{"id":"B-', b"", b"[]"]
+)
+async def test_a_good_status_with_nothing_to_read_is_no_answer_to_a_write(
+    body: bytes, tmp_path: Path
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        paid = paying(await make_recipient(here.house), "10.00")
+        here.breaks_legacy("POST", "/v1/batches", status=200, body=body, executes=True)
+        for mode in ("forward", "translate"):
+            await here.switch(mode)
+            got = await here.house.ask("POST", "/v1/batches", paid)
+            assert (got.status, got.body["errors"][0]["code"]) == (500, "internal_server_error")
+            assert "outcome of this request is unknown" in got.body["errors"][0]["message"]
+        assert here.asked_legacy("POST", "/v1/batches") == 1
+        assert here.asked_current("POST", "/v1/batches") == 0
+        assert len((await here.told("writes", "unsettled"))["writes"]) == 1
+
+
+@pytest.mark.parametrize(("status", "body"), [(204, b""), (200, b"")])
+async def test_a_delete_may_be_answered_without_content(
+    status: int, body: bytes, tmp_path: Path
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        path = f"/v1/recipients/{await make_recipient(here.house)}"
+        here.breaks_legacy("DELETE", path, status=status, body=body, executes=True)
+        async with here.house.session.delete(
+            f"{here.house.running.url}{path}", headers={"X-API-Key": API_KEY}
+        ) as got:
+            assert (got.status, await got.read()) == (status, body)
+        assert (await here.told("writes", "unsettled"))["writes"] == []
+
+
 async def test_a_client_that_went_away_gets_the_answer_of_its_first_try(tmp_path: Path) -> None:
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward")

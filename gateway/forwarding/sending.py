@@ -18,6 +18,7 @@ import structlog
 from multidict import CIMultiDict
 
 from gateway import texts, traces, wire
+from gateway.aside import aside_if
 from gateway.begun import Begun
 from gateway.http.answers import Carried
 from gateway.http.inflating import NotInflated, TooLarge, inflated
@@ -59,6 +60,8 @@ from mappings.grammar import (
 A_DAY = timedelta(hours=24)
 _ASKS_AGAIN = 2
 NOT_MODIFIED = 304
+_OF_THE_BATCH_ALONE = frozenset({"delete_batch", "generate_quote", "start_batch"})
+"""They name nothing else that may be not found."""
 
 log = structlog.get_logger()
 
@@ -149,9 +152,14 @@ class Sender:
         if 300 <= status < 400 and status != NOT_MODIFIED:
             # To follow it would take the API key elsewhere, and the client would do no better.
             raise _lost(came, f"status {status}, which leads elsewhere")
-        if came.writes and status in NO_ANSWER:
-            raise Unknown(f"status {status}")
-        return Carried(status, headers, body)
+        carried = Carried(status, headers, body)
+        if came.writes:
+            if status in NO_ANSWER:
+                raise Unknown(f"status {status}")
+            if status < 300 and not await aside_if(len(body) > wire.LARGE, _tells, came, carried):
+                # Its client could make nothing of it either, and would send the same again.
+                raise Unknown(f"status {status}, unreadable")
+        return carried
 
 
 class Writes:
@@ -219,6 +227,8 @@ class Writes:
             course.told(call, Refused(carried.status))
             keeps = came.idempotency is not None and carried.status in (404, 406)
             await course.close(ANSWERED, text if keeps else None)
+            if carried.status == 404 and came.operation.name in _OF_THE_BATCH_ALONE:
+                await self._begun.unmark(came.caller.key.owner, came.batches)
             return
         made = _made(came, carried.body)
         course.told(call, {"id": made} if made else {})
@@ -233,6 +243,8 @@ class Writes:
         except BaseException:
             self._journal.delivering.pop(course.one.id, None)
             raise
+        if came.operation.name in ("delete_batch", "delete_batches"):
+            await self._begun.unmark(came.caller.key.owner, came.batches)
 
     # Retries
 
@@ -280,6 +292,19 @@ def _object(data: bytes) -> dict[str, JSON]:
     except wire.Unreadable:
         return {}
     return body if isinstance(body, dict) else {}
+
+
+def _tells(came: Came, carried: Carried) -> bool:
+    """Whether the good answer to a write says anything; a delete's may have no content."""
+    if "Content-Encoding" in carried.headers:
+        return True  # one that is not known here, and may be to the client
+    if came.operation.method == "DELETE" and not carried.body:
+        return True
+    try:
+        # Not as strictly as bodies are read that go on: it is the client's to read.
+        return isinstance(json.loads(carried.body), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _made(came: Came, body: bytes) -> str | None:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.begun import BEGUN, is_as_imported
+from gateway.begun import BEGUN, NOWHERE, is_as_imported
 from gateway.keys import Key, Keyring
 from gateway.operating.legacy_reads import (
     LegacyReads,
@@ -36,6 +36,7 @@ from gateway.upstream.learned import recall_learned
 from mappings import cutover
 from mappings.batch_views import EDITABLE, with_entries
 from mappings.grammar import JSON, Conflict, Failure, Flow, Record
+from mappings.ids import SHAPE
 
 SIDE_BY_SIDE = 4
 
@@ -93,6 +94,8 @@ class Cutover:
         self._options = options
         self._report = Report()
         self._done = 0
+        self._seen: set[str] = set()
+        """The batches that the legacy service listed."""
 
     async def run(self, progress: Progress = lambda *_: None) -> Report:
         """Recipients first: batches pay them. Raises NotRead where a list cannot be read."""
@@ -104,8 +107,10 @@ class Cutover:
             await self._batch(shown, listed)
 
         await self._each(self._reads.rows("/batches", "batches"), batch, "batch", progress)
+        gone = await self._gone()
         marks = await self._ledger.recall_all(self._owner, BEGUN)
-        self._report.stay = len(marks) - (self._report.moved if self._options.dry_run else 0)
+        left = self._report.moved + gone if self._options.dry_run else 0
+        self._report.stay = len(marks) - left
         self._report.requests = self._reads.asked
         return self._report
 
@@ -187,6 +192,7 @@ class Cutover:
 
     async def _batch(self, row: JSON, listed: Sequence[JSON] | None) -> None:
         known_as = str(row["id"])
+        self._seen.add(known_as)
         if self._options.open_batches and row.get("status") not in EDITABLE:
             return
         shown = (await self._reads.get(f"/batches/{known_as}") or {}).get("batch")
@@ -247,7 +253,28 @@ class Cutover:
         if await self._ledger.recall(self._owner, BEGUN, known_as):
             self._report.moved += 1
             if not self._options.dry_run:
-                await self._record(Record(BEGUN, known_as, {"at": None}))
+                await self._record(Record(BEGUN, known_as, NOWHERE))
+
+    async def _gone(self) -> int:
+        """How many were begun there, as far as is known, and are not there: they stay nowhere."""
+        gone = 0
+        for known_as in await self._ledger.recall_all(self._owner, BEGUN):
+            try:
+                if known_as in self._seen or await self._is_there(known_as):
+                    continue
+            except NotRead as unread:
+                self._unmapped("batch", known_as, str(unread))
+                continue
+            gone += 1
+            if not self._options.dry_run:
+                await self._record(Record(BEGUN, known_as, NOWHERE))
+        return gone
+
+    async def _is_there(self, known_as: str) -> bool:
+        """Of what clients named in a body anything may be marked."""
+        if not SHAPE.fullmatch(known_as):
+            return False
+        return await self._reads.get(f"/batches/{known_as}") is not None
 
     # Keeping
 

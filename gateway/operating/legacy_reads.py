@@ -21,6 +21,7 @@ from gateway.store import Ledger
 from gateway.upstream.attempt import Lost
 from gateway.upstream.client import ANSWER_BYTES, USER_AGENT
 from mappings.grammar import JSON, Unreachable
+from mappings.ids import SHAPE
 from mappings.paging import pages_to_read, whole
 
 AN_HOUR = 3600
@@ -162,6 +163,8 @@ def _rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mapping[str, J
         return []
     if not isinstance(rows, list) or not all(isinstance(one, dict) for one in rows):
         raise NotRead(f"{path} cannot be read: it answers without a list of {name}")
+    if not all(SHAPE.fullmatch(str(one.get("id"))) for one in rows):
+        raise NotRead(f"{path} cannot be read: one of its {name} has no id, or one that is none")
     return rows
 
 

@@ -68,6 +68,7 @@ from mappings.grammar import (
     Unknown,
     Unreachable,
 )
+from mappings.ids import with_ids
 
 
 def _new_id() -> str:
@@ -124,7 +125,10 @@ class Journal:
 
         ``request_id`` is the one in the log and in its answer; ``asked.seed`` is nobody's to know.
         """
-        subjects = dict.fromkeys(filter(_may_be_id, [*asked.ids.values(), *_named_in(asked.body)]))
+        # Its first try may be from before its ids were imported: then it knew objects by these names.
+        names, body = asked.imported, with_ids(operation.takes, asked.body, asked.imported)
+        ids = {name: names.get(id_, id_) for name, id_ in asked.ids.items()}
+        about = [*asked.ids.values(), *_named_in(asked.body), *ids.values(), *_named_in(body)]
         return Undertaken(
             id=self.new_id(),
             owner=key.owner,
@@ -132,11 +136,11 @@ class Journal:
             key_name=key.name,
             operation=operation.name,
             request_id=request_id,
-            fingerprint=self._digest([operation.name, dict(asked.ids), asked.body]),
+            fingerprint=self._digest([operation.name, ids, body]),
             began_at=asked.now,
             idempotency=self.name(idempotency),
             instance=self.instance,
-            subjects=tuple(subjects),
+            subjects=tuple(dict.fromkeys(filter(_may_be_id, about))),
         )
 
     def name(self, idempotency: str | None) -> str | None:
