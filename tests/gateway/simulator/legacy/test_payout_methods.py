@@ -158,6 +158,15 @@ async def test_both_kinds_may_be_added_at_once(legacy, bare, us, purse):
     assert list(got["accounts"]) == ["bank", "wallet"]
 
 
+async def test_an_account_of_nulls_is_none_but_for_the_method_that_is_named(legacy, bare, us):
+    us["accounts"]["wallet"] = {"address": None}
+    got = await legacy.done("POST", path(bare), us)
+    assert list(got["accounts"]) == ["bank"]
+    us["primary"]["method"] = "wallet"
+    errors = [("empty_field", "accounts.wallet.address")]
+    assert await legacy.refused("POST", path(bare), us) == (406, errors)
+
+
 async def test_a_post_of_a_kind_takes_the_place_of_the_one_before(legacy, payee):
     body = bank("US", "USD", accountNum="9876543", routing="021000021")
     got = await legacy.done("POST", path(payee), body)
