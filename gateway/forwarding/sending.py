@@ -254,7 +254,7 @@ class Writes:
         await self._settling.know_instances(rows)
         for row in [*rows, *self._journal.not_begun(one)]:
             if row.key_id == one.key_id and None not in (row.idempotency, one.idempotency):
-                if row.idempotency == one.idempotency and row.fingerprint != one.fingerprint:
+                if row.idempotency == one.idempotency and not one.asks_for_the_same(row):
                     raise Invalid(OTHER_BODY)
                 if row.idempotency == one.idempotency:
                     return row
@@ -265,7 +265,7 @@ class Writes:
         return None
 
     def _is_try_of_the_same(self, row: Undertaken, one: Undertaken) -> bool:
-        if (row.key_id, row.fingerprint) != (one.key_id, one.fingerprint):
+        if not one.asks_for_the_same(row):
             return False
         if not row.is_open or row.began_at < one.began_at - A_DAY:
             return False

@@ -125,10 +125,15 @@ class Journal:
 
         ``request_id`` is the one in the log and in its answer; ``asked.seed`` is nobody's to know.
         """
-        # Its first try may be from before its ids were imported: then it knew objects by these names.
-        names, body = asked.imported, with_ids(operation.takes, asked.body, asked.imported)
-        ids = {name: names.get(id_, id_) for name, id_ in asked.ids.items()}
-        about = [*asked.ids.values(), *_named_in(asked.body), *ids.values(), *_named_in(body)]
+        ids, body = asked.ids, asked.body
+        about = [*ids.values(), *_named_in(body)]
+        fingerprint = self._digest([operation.name, dict(ids), body])
+        unimported = fingerprint
+        if names := asked.imported:
+            ids = {name: names.get(id_, id_) for name, id_ in ids.items()}
+            body = with_ids(operation.takes, body, names)
+            about += [*ids.values(), *_named_in(body)]
+            unimported = self._digest([operation.name, ids, body])
         return Undertaken(
             id=self.new_id(),
             owner=key.owner,
@@ -136,7 +141,8 @@ class Journal:
             key_name=key.name,
             operation=operation.name,
             request_id=request_id,
-            fingerprint=self._digest([operation.name, ids, body]),
+            fingerprint=fingerprint,
+            unimported=unimported,
             began_at=asked.now,
             idempotency=self.name(idempotency),
             instance=self.instance,
@@ -230,8 +236,7 @@ class Journal:
         return [
             course.one
             for course in self.under_way.values()
-            if not course.begun
-            and (course.one.key_id, course.one.fingerprint) == (one.key_id, one.fingerprint)
+            if not course.begun and one.asks_for_the_same(course.one)
         ]
 
     def deliver(self, one: Undertaken) -> None:

@@ -240,7 +240,7 @@ class Once:
                 ):
                     return course
                 continue
-            if first.fingerprint != one.fingerprint:
+            if not one.asks_for_the_same(first):
                 raise Invalid(OTHER_BODY)
             if said := _kept_of(first):
                 return said, first
@@ -374,7 +374,7 @@ class Once:
         """Whether it is the same but for what became of it, as far as its client says."""
         return (
             wanted.operation.method != "GET"
-            and (row.key_id, row.fingerprint) == (one.key_id, one.fingerprint)
+            and one.asks_for_the_same(row)
             and None in (row.idempotency, one.idempotency)
             and row.began_at >= one.began_at - A_DAY
             and row.is_open

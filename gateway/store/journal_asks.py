@@ -80,7 +80,8 @@ IS_NAMED = and_(
 
 def of_concern(*besides: ColumnElement[bool], shares: ColumnElement[bool] | None = None) -> Any:
     """What is open and the same request, or is not settled and ``shares`` an object with it."""
-    same: ColumnElement[bool] = journal.c.fingerprint == bindparam("fingerprint")
+    its = journal.c.fingerprint
+    same = its.in_([bindparam(name, type_=its.type) for name in ("fingerprint", "unimported")])
     concerns = same if shares is None else or_(same, and_(UNFINISHED, shares))
     shown = select(*(journal.c[name] for name in SHOWN)).order_by(journal.c.began_at, journal.c.id)
     return shown.where(or_(and_(owned_by(journal), AN_OPEN, concerns), *besides))

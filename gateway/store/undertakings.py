@@ -145,6 +145,13 @@ class Undertaken:
     answer: Text | None = field(default=None, repr=False)
     ended_at: datetime | None = None
     subjects: tuple[str, ...] = ()
+    unimported: str = ""
+    """The fingerprint that it would have if no id had been imported: its first try may be from before."""
+
+    def asks_for_the_same(self, other: Undertaken) -> bool:
+        """Whether the other, which was there before, may be its first try by what both ask for."""
+        is_alike = other.fingerprint in (self.fingerprint, self.unimported)
+        return is_alike and other.key_id == self.key_id
 
     @property
     def is_open(self) -> bool:
@@ -343,6 +350,7 @@ class Undertakings:
             **one.owner._asdict(),
             "key_id": one.key_id,
             "fingerprint": one.fingerprint,
+            "unimported": one.unimported,
             "idempotency": one.idempotency,
         }
 

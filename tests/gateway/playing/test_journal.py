@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from gateway.playing.journal import Course, Journal
 from gateway.store import Ledger, Store, StoreUnavailable, open_store
 from gateway.store.undertakings import HAPPENED, SENT
+from gateway.tokens import token
 from gateway.upstream.clock import Clock
 from mappings import OPERATIONS
 from mappings.grammar import Call, Conflict, Happened, Record, Request, Unknown
@@ -132,3 +134,25 @@ async def test_what_was_to_be_remembered_is_when_it_is_played_again(
     assert course.replayed(WORD) is None
     await course.finish()
     assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts
+
+
+def test_a_request_is_known_again_whenever_its_ids_were_imported(journal: Journal) -> None:
+    """Its first try may be from before: of this program, or of one that looked for no such thing."""
+    add = next(one for one in OPERATIONS if one.name == "create_payment")
+
+    def asked(batch: str, payee: str, imported: dict[str, str]) -> Request:
+        body = {"recipient": {"id": payee}, "sourceAmount": "8.00"}
+        its = Request(datetime.now(UTC), token(), {"id": batch}, body=body)
+        return replace(its, imported=imported)
+
+    before = journal.undertaking(OWN_KEY, add, asked("B-OURS", "R-OURS", {}), "a-request")
+    names = {"B-THEIRS": "B-OURS", "R-THEIRS": "R-OURS"}
+    after = journal.undertaking(OWN_KEY, add, asked("B-THEIRS", "R-THEIRS", names), "a-request")
+    plain = journal.undertaking(OWN_KEY, add, asked("B-THEIRS", "R-THEIRS", {}), "a-request")
+    other = journal.undertaking(OWN_KEY, add, asked("B-OTHER", "R-OURS", {}), "a-request")
+    assert after.fingerprint == plain.fingerprint
+    assert after.asks_for_the_same(before)
+    assert after.asks_for_the_same(plain)
+    assert not after.asks_for_the_same(other)
+    assert not before.asks_for_the_same(after)
+    assert {*after.subjects} == {"B-OURS", "B-THEIRS"}
