@@ -323,8 +323,9 @@ def as_clients_know(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -
 
 
 def _as_first(one: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
-    alias = aliases.get(str(one.get("id")), {})
-    return {name: alias[name] for name in ("id", "createdAt") if alias.get(name)}
+    id_ = one.get("id")
+    alias = aliases.get(str(id_), {})
+    return {"id": id_, **{name: alias[name] for name in ("id", "createdAt") if alias.get(name)}}
 
 
 PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})

@@ -77,11 +77,9 @@ def read(body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem
     method = primary.get("method")
 
     def account(name: str) -> Mapping[str, JSON] | None:
-        sent = accounts.get(name)
-        its = given(sent)
-        # Typed clients send the account that they do not use, too, with null in every field.
-        is_unused = bool(sent) and not its and method not in (None, name)
-        return None if is_unused else its
+        its = given(accounts.get(name))
+        # Typed clients send the account that they do not use, too, with nothing in its fields.
+        return its if its or method in (None, name) else None
 
     holds = {name: given(body[name]) for name in ("autoswitch", "holdup") if body.get(name)}
     return Payout(

@@ -259,10 +259,8 @@ def _same_country(before: Account, written: Written) -> bool:
 
 
 def _is_given(word: str, sent: object, method: object) -> bool:
-    """Not where it is null in every field, and another method is named: a typed client's way to say none."""
-    says_nothing = (
-        isinstance(sent, dict) and sent and not any(one is not None for one in sent.values())
-    )
+    """Not where nothing is in its fields and another method is named: a typed client's way to say none."""
+    says_nothing = isinstance(sent, dict) and all(map(blank, sent.values()))
     return sent is not None and not (says_nothing and not blank(method) and method != word)
 
 

@@ -158,8 +158,11 @@ async def test_both_kinds_may_be_added_at_once(legacy, bare, us, purse):
     assert list(got["accounts"]) == ["bank", "wallet"]
 
 
-async def test_an_account_of_nulls_is_none_but_for_the_method_that_is_named(legacy, bare, us):
-    us["accounts"]["wallet"] = {"address": None}
+@pytest.mark.parametrize("wallet", [{"address": None}, {"address": ""}, {}])
+async def test_an_account_of_nothing_is_none_but_for_the_method_that_is_named(
+    legacy, bare, us, wallet
+):
+    us["accounts"]["wallet"] = wallet
     got = await legacy.done("POST", path(bare), us)
     assert list(got["accounts"]) == ["bank"]
     us["primary"]["method"] = "wallet"
