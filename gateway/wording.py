@@ -110,8 +110,8 @@ class Wording:
     def _imported(
         self, visit: Visit, path: Mapping[str, str], names: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Of very many names only those of the path: they say what it is about."""
-        if visit.caller is None or not names:
+        """Of very many names only those of the path: they say what it is about. No retry is looked for of a read."""
+        if visit.caller is None or not names or not cast("Operation", visit.operation).writes:
             return {}
         if visit.caller.is_long:
             names = {id_: names[id_] for id_ in path.values() if id_ in names}

@@ -15,7 +15,7 @@ from mappings.batch_views import (
     present,
     told_status,
 )
-from mappings.grammar import JSON, Call, NoSuchOperation, Recall, Together
+from mappings.grammar import JSON, SIDE_BY_SIDE, Call, NoSuchOperation, Recall, Together
 from mappings.paging import pages_to_read
 from mappings.payouts import Sub
 
@@ -31,7 +31,7 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
     number, pages = 1, 1
     while number <= pages:
         try:
-            bodies = yield from _read(range(number, min(pages, number + AT_ONCE - 1) + 1))
+            bodies = yield from _read(range(number, min(pages, number + SIDE_BY_SIDE - 1) + 1))
         except NoSuchOperation:
             return list(rows.values())
         for body in bodies:
@@ -47,11 +47,8 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
     return list(rows.values())
 
 
-AT_ONCE = 8
-"""Pages of a list that are read side by side, once it is known that there are so many."""
-
-
 def _read(numbers: Sequence[int]) -> Sub:
+    """Pages, side by side once it is known that there are so many."""
     queries = [{"page": str(number), "pageSize": "100"} for number in numbers]
     first, *others = (Call("GET", "/batches", query=query, witness=()) for query in queries)
     if not others:

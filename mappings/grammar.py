@@ -149,6 +149,10 @@ class Call:
         return self.method == "GET"
 
 
+SIDE_BY_SIDE = 8
+"""How many reads of one request are under way at a time."""
+
+
 @unchanging(frozen=True, slots=True)
 class Together:
     """Independent reads, made side by side within bounds; yields what each gave, in order.

@@ -16,12 +16,9 @@ from typing import NamedTuple
 
 from mappings.batch_reads import SLICE, loaded_together
 from mappings.batch_views import Batch
-from mappings.grammar import JSON, Invalid, Recall, Record, Refused
+from mappings.grammar import JSON, SIDE_BY_SIDE, Invalid, Recall, Record, Refused
 from mappings.matching import Payment
 from mappings.payouts import Sub
-
-AT_ONCE = 8
-"""How many are read before it is seen whether more have to be: so many reads are under way at a time."""
 
 
 class Newest(NamedTuple):
@@ -100,7 +97,7 @@ class _Found:
         """The next batches to read, taken from those that are left; the newest of these come first."""
         missing, some = self.most - len(self.newest), list[str]()
         since = None if missing > 0 else self.newest[-1].at
-        while left and len(some) < AT_ONCE:
+        while left and len(some) < SIDE_BY_SIDE:
             its = self.counted[left[0]]
             if missing <= 0 and (since is None or its["newest"] < since):
                 break

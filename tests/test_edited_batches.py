@@ -53,6 +53,12 @@ async def test_dates_of_creation_stay_when_an_edited_batch_is_made_anew(tmp_path
         assert shown["payment"]["createdAt"] == before[second]
 
 
+def only_tells(service: Service, summary: dict[str, Any]) -> None:
+    """Every summary of the service's says this and no more."""
+    body = json.dumps({"ok": True, "batchSummary": summary}).encode()
+    service.faults.append(Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100))
+
+
 async def test_a_batch_whose_payments_the_service_does_not_tell_is_edited_too(
     tmp_path: Path,
 ) -> None:
@@ -60,9 +66,7 @@ async def test_a_batch_whose_payments_the_service_does_not_tell_is_edited_too(
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)
         batch = await make_batch(house, recipient, "5.00", "7.00")
-        told = b'{"ok":true,"batchSummary":{"status":"open"}}'
-        summary = Fault("GET", "/v1/batch/*/summary", status=200, body=told, times=100)
-        service.faults.append(summary)
+        only_tells(service, {"status": "open"})
         more = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "6.00"}]}
         await done(house, "PATCH", f"/batches/{batch}", more)
         first, second, added = await payment_ids(house, batch)
@@ -84,10 +88,8 @@ async def test_a_batch_of_which_nobody_tells_whom_it_pays_becomes_no_draft_and_c
         batch = await make_batch(house, await make_recipient(house), "5.00")
         (payment,) = await payment_ids(house, batch)
         (current,) = next(iter(service.world().batches.values())).payments
-        told = {"status": "open", "payments": [{"id": current, "sourceAmount": "5.00"}]}
-        body = json.dumps({"ok": True, "batchSummary": told}).encode()
-        summary = Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100)
-        service.faults.append(summary)
+        payments = [{"id": current, "sourceAmount": "5.00"}]
+        only_tells(service, {"status": "open", "payments": payments})
         change = {"sourceAmount": "6.00"}
         refused = await house.ask("PATCH", f"/v1/batches/{batch}/payments/{payment}", change)
         assert (refused.status, refused.body["errors"][0]["code"]) == (406, "invalid_status")
@@ -105,10 +107,7 @@ async def test_payments_of_which_nobody_tells_whom_they_pay_keep_no_recipient_s_
         ada = await make_recipient(house)
         batch = await make_batch(house, ada, "5.00")
         elsewhere = {"id": "P-ELSEWHERE", "sourceAmount": "7.00", "memo": "made elsewhere"}
-        told = {"status": "open", "payments": [elsewhere]}
-        body = json.dumps({"ok": True, "batchSummary": told}).encode()
-        summary = Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100)
-        service.faults.append(summary)
+        only_tells(service, {"status": "open", "payments": [elsewhere]})
         more = {"recipient": {"id": ada}, "sourceAmount": "6.00"}
         await done(house, "POST", f"/batches/{batch}/payments", more)
         service.faults.clear()

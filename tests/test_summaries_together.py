@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.playing.player import SIDE_BY_SIDE
 from gateway.store import Ledger, open_store
 from mappings.batch_reads import SLICE
+from mappings.grammar import SIDE_BY_SIDE
 from tests.house import House, open_house
 from tests.test_cases import OWNER
 

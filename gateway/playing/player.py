@@ -35,6 +35,7 @@ from mappings import errors
 from mappings.current import Endpoint, endpoint_of
 from mappings.grammar import (
     JSON,
+    SIDE_BY_SIDE,
     Answer,
     Await,
     Call,
@@ -64,9 +65,6 @@ from mappings.grammar import (
 )
 from mappings.readable import is_readable
 from mappings.spelling import of_current
-
-SIDE_BY_SIDE = 8
-"""How many reads of one request are under way at a time."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two looks at the ledger, for what another request, or process, is doing."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mappings.grammar import JSON, Flow, Recall, Record, Together
-from mappings.newest import AT_ONCE, newest
+from mappings.grammar import JSON, SIDE_BY_SIDE, Flow, Recall, Record, Together
+from mappings.newest import newest
 
 MANY = 60
 
@@ -95,7 +95,7 @@ def test_a_batch_that_is_complete_is_read_again_only_where_it_may_have_one_of_th
     }
     oldest_shown = world.played(newest(10)).payments[-1]["createdAt"]
     assert its
-    assert sum(newest_of[id_] < oldest_shown for id_ in its) < AT_ONCE
+    assert sum(newest_of[id_] < oldest_shown for id_ in its) < SIDE_BY_SIDE
     others = sum(one["status"] != "complete" for one in world.summaries.values())
     assert len(world.read) == others + len(its) < MANY
 

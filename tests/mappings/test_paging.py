@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
-from mappings.batch_lists import AT_ONCE
 from mappings.batches import list_batches
 from mappings.cutover import batch_found
-from mappings.grammar import JSON, Answer, Call, Flow, Recall, Refused, Request, Together
+from mappings.grammar import (
+    JSON,
+    SIDE_BY_SIDE,
+    Answer,
+    Call,
+    Flow,
+    Recall,
+    Refused,
+    Request,
+    Together,
+)
 from mappings.paging import pages_to_read
 
 FULL = {"status": "open", "amount": "1.00", "totalPayments": 1, "currency": "USD"}
@@ -36,7 +45,7 @@ def test_a_list_is_read_as_far_as_the_service_says_and_there_is_something_new(
     assert pages_to_read(body, 2, is_new=is_new) == pages
 
 
-@pytest.mark.parametrize(("meta", "calls"), [({"pages": 1_000_000}, 1 + AT_ONCE), ({}, 4)])
+@pytest.mark.parametrize(("meta", "calls"), [({"pages": 1_000_000}, 1 + SIDE_BY_SIDE), ({}, 4)])
 def test_batches_are_read_past_a_page_of_those_that_are_known_and_no_further_than_there_are(
     meta: dict[str, JSON], calls: int
 ) -> None:
