@@ -468,7 +468,7 @@ class Written:
 
 
 class Settings(BaseSettings):
-    """All of it; the names are those of the README's configuration table."""
+    """All of it; ``deploy/configuration.md`` is made of it."""
 
     model_config = SettingsConfigDict(
         extra="forbid",

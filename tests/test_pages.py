@@ -1,0 +1,38 @@
+"""The pages that people read: what they point to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(p for r in ("deploy", "gateway", "mappings") for p in (ROOT / r).rglob("*.md")),
+]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading can be pointed to by, as where the project's pages are shown makes it."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings} | set(
+        re.findall(r'<a (?:id|name)="([^"]+)"', text)
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    lost = []
+    for path, anchor in LINK.findall(page.read_text("utf-8")):
+        there = page.parent / path if path else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            lost.append(f"{path}#{anchor}")
+    assert lost == []
+
+
+def test_links_are_found() -> None:
+    assert sum(len(LINK.findall(page.read_text("utf-8"))) for page in PAGES) > 60
