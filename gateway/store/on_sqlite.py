@@ -21,6 +21,9 @@ from gateway.store.engine import CACHE_KIB, close_sqlite
 from gateway.store.statements import Asked, Made, Rows, Several, Steps, Work
 from gateway.store.together import Done, Spoilt
 
+LOOKING_SECONDS = 0.005
+"""For how long, at most, other processes wait for what is only looked up."""
+
 Begin = Literal["BEGIN", "BEGIN IMMEDIATE"]
 """What a transaction is for: one that is to change something has its lock at once."""
 
@@ -37,10 +40,13 @@ class File:
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, "state")
         self._turn = asyncio.Lock()
+        self._looks = False
+        """Whether a transaction is open in which things are looked up, see ``at_once``."""
 
     async def carry_out(self, works: Sequence[Work[Any]], begin: Begin) -> list[Done[Any]]:
         """As ``Database.carry_out``."""
         async with self._turn:
+            self._have_looked()
             if self._connection is None:
                 self._connection = await self._within(self._opened)
             connection = self._connection
@@ -50,19 +56,34 @@ class File:
             return await self._within(self._patiently, connection, works, begin)
 
     def at_once(self, work: Work[Any]) -> Done[Any] | None:
-        """As ``Database.at_once``, of a work that changes nothing."""
+        """As ``Database.at_once``, of a work that changes nothing.
+
+        A transaction's locks cost several times what is looked up in it, so that it stays open for
+        whoever comes next. Nothing can be changed meanwhile: changes from here end it first, and
+        other processes wait.
+        """
         connection = self._connection
         if connection is None or self._turn.locked() or not work.is_brief:
             return None
         try:
-            (done,) = _begun(connection, [work], "BEGIN")
-            connection.execute("COMMIT")
+            if self._looks:
+                (done,) = _played(connection, [work])
+            else:
+                (done,) = _begun(connection, [work], "BEGIN")
+                self._looks = True
+                asyncio.get_running_loop().call_later(LOOKING_SECONDS, self._have_looked)
         except BaseException as error:
+            self._looks = False
             _take_back(connection)
             if isinstance(error, _Busy):
                 return None
             raise
         return done
+
+    def _have_looked(self) -> None:
+        if self._looks and self._connection is not None:
+            self._looks = False
+            _take_back(self._connection)
 
     async def _here(
         self, connection: sqlite3.Connection, works: Sequence[Work[Any]], begin: Begin
@@ -99,6 +120,7 @@ class File:
         return await asyncio.get_running_loop().run_in_executor(self._thread, done, *its)
 
     async def close(self) -> None:
+        self._have_looked()
         if self._connection is not None:
             await self._within(close_sqlite, self._connection)
         self._thread.shutdown()

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+from pathlib import Path
+
 import pytest
 from sqlalchemy import text
 
 from gateway.settings import State
 from gateway.store import Ledger, Owner, StoreUnavailable, open_store
+from gateway.store import engine as engines
 from gateway.store.engine import parsed, sqlite_file
 from gateway.store.id_rows import current_ids, keep, legacy_ids
 
@@ -32,6 +37,45 @@ async def test_what_cannot_be_looked_up_is_told(sqlite: State) -> None:
         file.write_bytes(b"no database " * 4096)
         with pytest.raises(StoreUnavailable, match="file is not a database"):
             await ledger.recall(ACME, "recipient", "R-1")
+
+
+async def test_what_is_looked_up_soon_after_another_is_in_its_transaction(
+    sqlite: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    opened = engines.sqlite_connection
+
+    def traced(path: Path) -> sqlite3.Connection:
+        connection = opened(path)
+        connection.set_trace_callback(asked.append)
+        return connection
+
+    monkeypatch.setattr(engines, "sqlite_connection", traced)
+    async with open_store(sqlite) as store:
+        await keep(store, ACME, {"R-1": "R-2"})
+        asked.clear()
+        for _ in range(3):
+            assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+        assert [one.split()[0] for one in asked] == ["BEGIN", "SELECT", "SELECT", "SELECT"]
+
+
+async def test_what_is_looked_up_keeps_nobody_from_a_change(sqlite: State) -> None:
+    file = sqlite_file(parsed(sqlite.url))
+    assert file is not None
+
+    def elsewhere() -> None:
+        connection = sqlite3.connect(file)
+        connection.execute("UPDATE ids SET current_id = 'R-ELSEWHERE'")
+        connection.commit()
+        connection.close()
+
+    async with open_store(sqlite) as store:
+        await keep(store, ACME, {"R-1": "R-2"})
+        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+        await asyncio.to_thread(elsewhere)
+        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
+        await keep(store, ACME, {"R-3": "R-4"})
+        assert await current_ids(store, ACME, ["R-3"]) == {"R-3": "R-4"}
 
 
 async def test_what_was_prepared_outlives_a_change_of_its_table(postgres: State) -> None:
