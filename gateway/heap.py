@@ -15,8 +15,10 @@ YOUNG_OBJECTS = 10_000
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 """glibc's words for them (``malloc.h``)."""
 
-LARGE_BLOCK = 64 * 1024
-"""What is larger has memory of its own: it grows without being copied, and goes back when it is free."""
+LARGE_BLOCK = 128 * 1024
+"""What is larger has memory of its own: it grows without being copied, and goes back when it is free.
+What is not should be above the 87 KB that SQLite takes, and gives back, several times in a write.
+"""
 
 TRIM_SECONDS = 60
 """A millisecond's work, so often."""
