@@ -93,6 +93,25 @@ def test_a_doctor_of_what_cannot_be_run_says_so_as_json(tmp_path: Path) -> None:
     assert {"configuration", "state"} <= {one["looked_at"] for one in told if one["do"]}
 
 
+def test_who_is_in_the_wrong_folder_is_told_that_no_configuration_is_there(tmp_path: Path) -> None:
+    said = command("doctor", "--json", folder=tmp_path)
+    (wrong,) = (one for one in json.loads(said.stdout)["findings"] if "environments" in one["said"])
+    assert f"there is no gateway.toml in {tmp_path}" in wrong["said"]
+
+
+def test_a_key_file_that_nobody_makes_is_missed_by_check(tmp_path: Path) -> None:
+    text = (
+        "[environments.live]\nbase_url = 'http://127.0.0.1:9'\n[state]\nurl = 'postgresql:///x'\n"
+    )
+    (tmp_path / "gateway.toml").write_text(text)
+    said = command("check", folder=tmp_path)
+    assert said.returncode == 1
+    assert "state.encryption_key_file: there is no key file gateway.key" in said.stderr
+    made = command("keys", "new-encryption-key", folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert command("check", folder=tmp_path).returncode == 0
+
+
 # On a terminal
 
 
