@@ -11,7 +11,7 @@ from gateway.cli import compare as asked
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands, confirmed, document, json_option, moment
+from gateway.cli.told import Commands, confirmed, document, json_option, moment, yes_option
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ compare.add_command(asked.compare, "run")
     help="What to overlook, and why (TOML); only rules that ignore.",
 )
 @click.option("--forget", is_flag=True, help="Forget what was counted of --key, and begin anew.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @config_option
 def report(
