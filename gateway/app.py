@@ -222,7 +222,7 @@ async def run(
         signed_face = SignedFace(
             settings,
             senders=Senders(settings, signers, limits, upstream.clock),
-            passing=await stack.enter_async_context(_to_current(settings, breakers)),
+            passing=await stack.enter_async_context(_to_current(settings, breakers, clock)),
             transitions=Transitions(ledger, journal.rows, once, now),
             kept=kept,
             usage=usage,
@@ -299,9 +299,12 @@ def _recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
     return Recorder(settings.recording, clock, words)
 
 
-def _to_current(settings: Settings, breakers: Breakers) -> AbstractAsyncContextManager[Passing]:
+def _to_current(
+    settings: Settings, breakers: Breakers, clock: Clock
+) -> AbstractAsyncContextManager[Passing]:
     configured = settings.environments.configured().items()
-    return open_passing(settings, {name: one.base_url for name, one in configured}, breakers)
+    origins = {name: one.base_url for name, one in configured}
+    return open_passing(settings, origins, breakers, clock)
 
 
 def _to_legacy(settings: Settings, breakers: Breakers) -> AbstractAsyncContextManager[Passing]:

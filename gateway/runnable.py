@@ -5,14 +5,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.admin import door
 from gateway.http.tls import certificate_of
 from gateway.limits import problems as limit_problems
-from gateway.settings import Misconfigured, Settings
+from gateway.settings import CONFIG, Misconfigured, Settings
 from gateway.store import StoreUnavailable
 from gateway.store.engine import parsed
+from gateway.store.keyfile import missing, read_key_file
 from gateway.upstream.way_out import WayOut
 from mappings import OPERATIONS, UNLISTED
 
@@ -38,6 +40,18 @@ def placeholders(settings: Settings) -> list[str]:
     ]
 
 
+def check_key_file(settings: Settings) -> None:
+    """Raises Misconfigured for a key file without which the state cannot be used."""
+    state = settings.state
+    try:
+        # Beside a SQLite state that is new, it is made on the first start.
+        if read_key_file(state.encryption_key_file) is None and not state.is_sqlite:
+            raise missing(state.encryption_key_file)
+    except StoreUnavailable as unavailable:
+        problem = f"state.encryption_key_file: {unavailable}"
+        raise Misconfigured([settings.placed(problem)]) from None
+
+
 def is_placeholder(url: str) -> bool:
     """``.example`` is kept for documentation (RFC 2606)."""
     return (urlsplit(url).hostname or "").endswith(".example")
@@ -46,15 +60,16 @@ def is_placeholder(url: str) -> bool:
 def _problems(settings: Settings) -> Iterator[str]:
     server = settings.server
     if not settings.environments.configured():
+        where = "" if settings.has_file else f", and there is no {CONFIG} in {Path.cwd()}"
         yield (
-            "environments: none is configured; set base_url under [environments.live] or "
+            f"environments: none is configured{where}; set base_url under [environments.live] or "
             "[environments.sandbox]"
         )
     try:
         parsed(settings.state.url)
     except StoreUnavailable as unavailable:
         yield f"state.url: {unavailable}"
-    if server.workers > 1 and settings.state.url.startswith("sqlite"):
+    if server.workers > 1 and settings.state.is_sqlite:
         yield (
             "server.workers: more than one process cannot share a SQLite state; set state.url to "
             "a postgresql:// address, or workers to 1"

@@ -43,6 +43,9 @@ from mappings.grammar import Manners, Vocabulary
 
 ENVIRONMENT_PREFIX = "PAYOUT_GATEWAY_"
 
+CONFIG = Path("gateway.toml")
+"""The file that is read where none is named."""
+
 
 class Misconfigured(Exception):
     """A configuration that cannot be run; each problem is one line for the operator."""
@@ -111,8 +114,21 @@ class Section(BaseModel):
 def _in_a_file(written: Any, name: str) -> Any:
     """A section with what the file that it names holds in the place of a key."""
     if isinstance(written, dict) and (named := written.get(f"{name}_file")):
-        return {**written, name: _read(Path(named)).strip()}
+        with suppress(Misconfigured):  # told of the key that names it
+            return {**written, name: _read(Path(named)).strip()}
     return written
+
+
+def _readable(path: Path) -> Path:
+    try:
+        _read(path)
+    except Misconfigured as error:
+        raise ValueError(str(error)) from None
+    return path
+
+
+ReadableFile = Annotated[Path, AfterValidator(_readable)]
+"""A file that holds what another key may say."""
 
 
 class Server(Section):
@@ -127,7 +143,7 @@ class Server(Section):
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     admin_token: SecretStr = SecretStr("")
-    admin_token_file: Path | None = None
+    admin_token_file: ReadableFile | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -188,9 +204,13 @@ class Addressed(Section):
 
 class State(Addressed):
     url: Annotated[str, AfterValidator(_one_of("sqlite", "postgresql"))] = "sqlite:///gateway.db"
-    url_file: Path | None = None
+    url_file: ReadableFile | None = None
     encryption_key_file: Path = Path("gateway.key")
     mark_file: Path | None = None
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
 
     @property
     def mark(self) -> Path:
@@ -200,7 +220,7 @@ class State(Addressed):
 
 class Limits(Addressed):
     url: Annotated[str, AfterValidator(_one_of("memory", "redis", "rediss"))] = "memory://"
-    url_file: Path | None = None
+    url_file: ReadableFile | None = None
     requests_per_hour: int = Field(10_000, ge=1)
     hosts: int = Field(1, ge=1)
     body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
@@ -238,7 +258,7 @@ class Upstream(Section):
     ca_file: Path | None = None
     proxy: Literal[""] | Annotated[Origin, AfterValidator(_one_of("http"))] = ""
     proxy_credentials: SecretStr = SecretStr("")
-    proxy_credentials_file: Path | None = None
+    proxy_credentials_file: ReadableFile | None = None
     breaker_failures: int = Field(10, ge=0)
     breaker_seconds: float = Field(5, gt=0)
     signed_target: Literal["auto", "path", "path-and-query"] = "auto"
@@ -495,6 +515,11 @@ class Settings(BaseSettings):
     def read_from(self, written: Written) -> Self:
         self._written = written
         return self
+
+    @property
+    def has_file(self) -> bool:
+        """Whether any of it may come from a file."""
+        return self._written.path is not None
 
     def passwords(self) -> list[str]:
         """What of the file is better kept elsewhere, each with where it stands."""

@@ -33,7 +33,9 @@ EDITABLE = frozenset({"open", "pending"})
 BATCH = Fields(
     (legacy.Batch,),
     (current.BatchFields,),
-    read_only("id", "description", "completedAt", why="the service's own"),
+    read_only("id", why="the service's own"),
+    read_only("description", why="given when a batch is made; the documents have no change of it"),
+    read_only("completedAt", why="the service's own"),
     read_only("createdAt", "updatedAt", why="the service's own"),
     by_hand("status", why="words that the legacy document lacks"),
     by_hand("sentAt", why="a start made here tells it where the service does not"),

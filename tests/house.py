@@ -108,7 +108,7 @@ async def import_lines(settings: Settings, lines: list[dict[str, Any]]) -> None:
     async with open_store(lay_out(settings.state)) as store:
         await import_keys(store, read_lines(data))
     if is_usual:
-        _with_a_key.extend(file.read_bytes() for file in files)
+        _with_a_key[:] = [file.read_bytes() for file in files]  # two may import at a time
 
 
 @asynccontextmanager

@@ -44,11 +44,15 @@ async def report(here: Valley, *words: str) -> Any:
 
 
 def _report(here: Valley, *words: str) -> Any:
+    return _run(here, "--json", *words)
+
+
+def _run(here: Valley, *words: str) -> Any:
     from click.testing import CliRunner
 
     from gateway.cli import gateway
 
-    arguments = ["compare", "report", "--json", *words, "--config", f"{here.folder}/gateway.toml"]
+    arguments = ["compare", "report", *words, "--config", f"{here.folder}/gateway.toml"]
     return CliRunner().invoke(gateway, arguments)
 
 
@@ -97,6 +101,10 @@ async def test_the_legacy_service_answers_where_that_is_said(tmp_path: Path) -> 
             for one in told["differences"]
             if one["operation"] == "read_recipient"
         ] == [("status", "@status", 1)]
+        shown = (await asyncio.to_thread(_run, here)).stdout
+        assert "read_recipient: status at @status, in 1 answer\n" in shown
+        assert "`cutover import`" in shown
+        assert "Nothing was compared of: " in shown
 
 
 async def test_what_differs_is_counted_by_field_and_without_values(tmp_path: Path) -> None:

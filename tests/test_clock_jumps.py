@@ -18,6 +18,7 @@ from gateway.upstream.clock import Clock
 from tests.audit import audit
 from tests.house import KEY, House, import_lines, settings_for
 from tests.judge import Judge, judging
+from tests.signed import Client, asked
 from tests.sockets import until
 from tests.test_faults import Ticks, person
 
@@ -112,3 +113,22 @@ async def test_what_was_lost_is_sent_again_once_it_can_come_no_more(
         assert got.status == 200, got.text
         assert (here.sent("lost"), here.made("lost")) == (2, 1)
         await audit(here.house.settings, here.judge)
+
+
+@pytest.mark.parametrize("drift", [25, -25])
+async def test_what_signed_requests_are_answered_tells_the_service_s_time(
+    drift: float, tmp_path: Path
+) -> None:
+    """Where nobody else asks anything, a clock that drifts away would in the end refuse them all."""
+    async with town(tmp_path) as here:
+
+        async def status(stamp: float) -> int:
+            data = Client().request("GET", "/v1/recipients", stamp=int(stamp))
+            return (await asked(here.house, data)).status
+
+        here.watch.off = drift
+        assert [await status(time.time()) for _ in range(2)] == [200, 200]
+        here.watch.off = 2 * drift
+        assert await status(time.time()) == 200
+        # It is the service's 30 seconds that count, to both sides.
+        assert [await status(time.time() + off) for off in (-35, 35)] == [401, 401]

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from gateway.playing import steps
 from gateway.simulator import Fault, Service, Simulator, Switches, start
 from tests.house import House, open_house
-from tests.operating import Ticks
+from tests.operating import Post, Ticks, eventually, post
 from tests.payday import make_batch, make_recipient
 from tests.sockets import until
 
@@ -224,6 +225,52 @@ async def test_a_payout_whose_answer_was_lost_is_carried_on_without_its_client(
         assert again.status == 200, again.text
         assert again.body["recipient"]["payout"]["accounts"]["bank"]["accountNum"].endswith("67")
         assert here.service.created["account"] == here.service.created["recipient"] == 1
+
+
+async def settled_under_another_version(here: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits until nothing is unsettled; from then on no flow asks for what it asked for before."""
+
+    async def is_settled() -> bool:
+        return await here.told("writes", "unsettled") == {"writes": []}
+
+    await eventually(is_settled)
+    mark = steps.mark
+    monkeypatch.setattr(steps, "mark", lambda step: f"changed {mark(step)}")
+
+
+@pytest.mark.parametrize("count", [1, 3000])
+async def test_what_was_settled_is_answered_to_a_retry_after_its_flow_has_changed(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with post(tmp_path, seconds=10) as here:
+        payment = {"recipient": {"id": await make_recipient(here.house)}, "sourceAmount": "10.00"}
+        body = {"sourceCurrency": "USD", "payments": [{**payment, "memo": "m" * 100}] * count}
+        here.breaks("POST", "/v1/batches", close="after")
+        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
+        await settled_under_another_version(here, monkeypatch)
+        again = await here.house.ask("POST", "/v1/batches", body)
+        assert again.status == 200, again.text
+        assert again.text.startswith('{"ok":true,"batch":{"id":"B-')
+        assert again.body["batch"]["totalPayments"] == count
+        shown = await here.house.ask("GET", f"/v1/batches/{again.body['batch']['id']}")
+        assert shown.body["batch"]["amount"] == again.body["batch"]["amount"] == f"{count * 10}.00"
+        assert here.service.created["batch"] == 1
+
+
+async def test_what_was_settled_is_answered_in_the_spelling_of_the_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with post(tmp_path) as here:
+        batch = await make_batch(here.house, await make_recipient(here.house), "10.00")
+        (current,) = (id_ for world in here.service.worlds.values() for id_ in world.batches)
+        assert current != batch
+        here.breaks("POST", "/v1/batches/*/start-processing", close="after")
+        path = f"/v1/batches/{current}/start-processing"
+        assert (await here.house.ask("POST", path)).status == 500
+        await settled_under_another_version(here, monkeypatch)
+        again = await here.house.ask("POST", path)
+        assert (again.status, again.body["batch"]["id"]) == (200, current), again.text
+        assert len(here.service.starts) == 1
 
 
 async def test_an_idempotency_key_gives_the_first_answer_again(tmp_path: Path) -> None:

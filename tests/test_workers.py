@@ -206,8 +206,8 @@ async def test_workers_start_at_once_on_an_empty_database_and_all_of_them_serve(
         assert await gateway.ends() == 0
     assert not events(gateway, "worker_died")
     *each, all_of_them = events(gateway, "ended")
-    assert (len(each), all_of_them["workers"]) == (3, 3)
-    assert {line["requests"] for line in each} == {0}
+    assert (len(each), all_of_them["workers_left"]) == (3, 3)
+    assert {line["requests_left"] for line in each} == {0}
 
 
 @pytest.mark.parametrize(

@@ -49,14 +49,18 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
 
 @click.command()
 @_file
-@click.option("--force", is_flag=True, help="Put aside what is there already.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also where there is a state already: PostgreSQL keeps none of it.",
+)
 @json_option
 @config_option
 def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> None:
     """Put the state and key file of FILE, made by `backup`, in their place. End the gateway first.
 
-    What is there already is only replaced with --force; an SQLite state and a key file stay beside
-    it under another name. What was done since the backup the restored state does not know: no
+    What is there already is only replaced with --force. An SQLite state and a key file stay beside
+    it under another name; of a PostgreSQL state nothing stays: `backup` saves it first. What was done since the backup the restored state does not know: no
     batch is started on it until `payout-gateway reconcile` has compared it with the service.
     """
     from gateway.store.backups import restore as put_back

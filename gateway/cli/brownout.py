@@ -11,7 +11,7 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands
+from gateway.cli.told import Commands, confirmed_by_who_is_there, yes_option
 from gateway.plurals import counted
 from gateway.settings import Settings
 
@@ -56,6 +56,7 @@ def brownout() -> None:
     help="Only these, as `operations` names them, or a group such as batches.",
 )
 @click.option("--dry-run", is_flag=True, help="Refuse nobody; count whom it would have hit.")
+@yes_option
 @config_option
 def schedule(
     *,
@@ -65,11 +66,13 @@ def schedule(
     keys: tuple[str, ...],
     operations: tuple[str, ...],
     dry_run: bool,
+    yes: bool,
     settings: Settings,
 ) -> None:
     """Schedule a window; lists who used what it is about in the last seven days.
 
-    For several merchants or keys it is a window for each.
+    For several merchants or keys it is a window for each. On a terminal it asks first, unless
+    nobody is refused.
     """
     from gateway.operating.windows import NoWindow, named, of_somebody, users_of, window
     from gateway.store import open_store
@@ -93,19 +96,31 @@ def schedule(
             for merchant in merchants or ("",)
             for key in keys or ("",)
         ]
+        if not dry_run:
+            confirmed_by_who_is_there(_question(those), yes=yes)
         scheduled, hit = completed(done())
     except NoWindow as why:
         raise Mistake(f"--{why}") from None
     what = "counts requests" if dry_run else "refuses requests"
     for one in scheduled:
-        about = "".join(f" of {name}" for name in (one.merchant, one.key) if name)
-        click.echo(f"Brownout {one.id} {what}{about} from {_text(begins_at)} to {_text(ends_at)}.")
+        click.echo(
+            f"Brownout {one.id} {what}{_of(one)} from {_text(begins_at)} to {_text(ends_at)}."
+        )
     if not hit:
         click.echo("In the last seven days nobody used what it is about.")
         return
     click.echo("In the last seven days these used what it is about:\n")
     heads = ["merchant", "environment", "key", "operation", "requests", "last"]
     table(heads, [[*_whose(each), str(each.requests), _text(each.last_at)] for each in hit])
+
+
+def _question(those: list[Brownout]) -> str:
+    whose = ",".join(map(_of, those)) if _of(those[0]) else " of every key"
+    return f"Refuse requests{whose} from {_text(those[0].begins_at)} to {_text(those[0].ends_at)}?"
+
+
+def _of(one: Brownout) -> str:
+    return "".join(f" of {name}" for name in (one.merchant, one.key) if name)
 
 
 def _whose(used: Used) -> list[str]:

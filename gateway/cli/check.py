@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.configured import CONFIG
 from gateway.cli.mistakes import Mistake
-from gateway.settings import Misconfigured, any_variable, load
+from gateway.settings import CONFIG, Misconfigured, any_variable, load
 
 
 @click.command()
@@ -25,13 +24,14 @@ def check(*, config: Path | None, as_json: bool) -> None:
 
     An address that is still the example file's is warned of, and a password in the file.
     """
-    from gateway.runnable import check_runnable, placeholders
+    from gateway.runnable import check_key_file, check_runnable, placeholders
 
     problems, warnings = [], []
     file = config or (CONFIG if CONFIG.exists() or not any_variable() else None)
     try:
         settings = load(file)
         check_runnable(settings)
+        check_key_file(settings)
         warnings = [*placeholders(settings), *settings.passwords()]
     except Misconfigured as error:
         problems = error.problems

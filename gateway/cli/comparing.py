@@ -11,12 +11,19 @@ from gateway.cli import compare as asked
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands, confirmed, document, json_option, moment
+from gateway.cli.told import Commands, confirmed, document, json_option, moment, yes_option
+from gateway.plurals import counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.compare.rules import Rule
     from gateway.operating.readiness import Standing
+
+
+UNKNOWN = (
+    "Where the status differs, one service may not know what was asked for: `cutover import` brings "
+    "over what only the legacy one knows."
+)
 
 
 class _Compare(Commands):
@@ -54,7 +61,7 @@ compare.add_command(asked.compare, "run")
     help="What to overlook, and why (TOML); only rules that ignore.",
 )
 @click.option("--forget", is_flag=True, help="Forget what was counted of --key, and begin anew.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @config_option
 def report(
@@ -69,7 +76,7 @@ def report(
     """Show what a running gateway found of keys that are switched to `compare`.
 
     For each key: how many answers were compared, where they differ and whether a rule explains it,
-    and which operations were never seen. Exit 0: every key that was compared is ready for cutover.
+    and of which reads nothing was compared. Exit 0: every key that was compared is ready for cutover.
     Exit 1: something speaks against it. Exit 2: it could not be said.
     """
     if forget:
@@ -163,9 +170,11 @@ def _tell(standings: list[Standing]) -> None:
         for each in one.differences:
             why = f"; overlooked: {each.why}" if each.why else ""
             where = f"{each.operation}: {each.kind} at {each.place}"
-            click.echo(f"{where}, in {each.answers} answers{why}")
+            click.echo(f"{where}, in {counted(each.answers, 'answer')}{why}")
+        if one.may_be_unknown:
+            click.echo(UNKNOWN)
         if one.never_seen:
-            click.echo(f"Never seen: {', '.join(one.never_seen)}")
+            click.echo(f"Nothing was compared of: {', '.join(one.never_seen)}")
         if one.uncompared:
             click.echo(f"Of these the key uses: {', '.join(one.uncompared)}")
         click.echo("")

@@ -7,9 +7,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.mistakes import Mistake
-from gateway.settings import Misconfigured, Settings, load
-
-CONFIG = Path("gateway.toml")
+from gateway.settings import CONFIG, Misconfigured, Settings, load
 
 
 def settings_of(path: Path | None) -> Settings:

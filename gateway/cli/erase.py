@@ -10,7 +10,7 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
-from gateway.cli.told import confirmed, document, json_option
+from gateway.cli.told import confirmed, document, json_option, yes_option
 from gateway.plurals import counted
 from gateway.settings import Settings
 
@@ -27,7 +27,7 @@ ELSEWHERE = (
 @click.command()
 @click.argument("recipient", metavar="RECIPIENT_ID")
 @click.option("--key", "word", required=True, help="A key of the merchant's: its name.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 @config_option
 def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Settings) -> None:

@@ -77,7 +77,7 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
         told = f"Made {key_file.absolute()}: back it up, without it the state cannot be read"
         click.echo(told, err=True)
     counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
-    whom = ", ".join(f"{owner} {n}" for owner, n in sorted(imported.owners.items()))
+    whom = ", ".join(f"{n} of {owner}" for owner, n in sorted(imported.owners.items()))
     click.echo(f"Imported {counted(len(lines), 'key')} ({counts}): {whom}")
     _warn_of_unconfigured(settings, imported.owners)
 

@@ -16,6 +16,7 @@ from gateway.cli.told import (
     environment_option,
     json_option,
     moment,
+    yes_option,
 )
 from gateway.settings import Settings
 from gateway.store.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
@@ -40,7 +41,7 @@ def modes() -> None:
     multiple=True,
     help="Only these operations; default: all of them.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.argument("mode", type=click.Choice(MODES))
 @config_option
 def set_(

@@ -29,6 +29,8 @@ FREEZE_FIRST = (
     "now, and `unfreeze --all` when that was looked at"
 )
 
+NONE = "No batch and no deleted recipient was compared."
+
 COUNTED = {
     "batches": "batches",
     "abandoned": "abandoned batches",
@@ -239,7 +241,7 @@ def _tell(compared: Compared) -> None:
     counts = ", ".join(
         f"{name}: {report.counts[what]}" for what, name in COUNTED.items() if what in report.counts
     )
-    click.echo(f"Compared. {counts[:1].upper()}{counts[1:]}." if counts else "Compared nothing.")
+    click.echo(f"Compared. {counts[:1].upper()}{counts[1:]}." if counts else NONE)
     if compared.was_restored:
         click.echo(f"The state was restored: {_of_starts(compared)}.")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.configured import CONFIG, settings_of
+from gateway.cli.configured import settings_of
 from gateway.cli.mistakes import Mistake
-from gateway.settings import Misconfigured, Settings, load
+from gateway.settings import CONFIG, Misconfigured, Settings, load
 
 if TYPE_CHECKING:
     from gateway.app import Running
@@ -85,7 +85,7 @@ async def _serve(settings: Settings) -> None:
         settle_heap()
         print(accepting(running.url, running.admin_url), flush=True)
         await told.wait()
-        life.ends(requests=running.requests)
+        life.ends(requests_left=running.requests)
         await running.retire(END_SECONDS)
     life.ended()
 
@@ -101,7 +101,7 @@ async def _demo(settings: Settings) -> None:
         running = await _running(stack, ready)
         print(instructions(running), flush=True)
         await told.wait()
-        life.ends(requests=running.requests)
+        life.ends(requests_left=running.requests)
     life.ended()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from gateway.cli.mistakes import Mistake
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 merchant_option = click.option("--merchant", metavar="NAME", help="Of this merchant alone.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 environment_option = click.option(
     "--environment", type=click.Choice(["live", "sandbox"]), help="Of this environment alone."
 )
@@ -36,9 +38,19 @@ def moment(when: datetime | None) -> str:
 
 def confirmed(question: str, *, yes: bool) -> None:
     """Asks, on stderr, unless told not to; a Mistake where the answer is no, or none."""
+    if yes:
+        return
     try:
-        agreed = yes or click.confirm(question, err=True)
+        agreed = click.confirm(question, err=True)
     except click.Abort:
+        click.echo(err=True)
         raise Mistake("nobody answered; --yes goes ahead without asking") from None
+    if not sys.stdin.isatty():
+        click.echo(err=True)  # the line that on a terminal the answer's return ends
     if not agreed:
         raise Mistake("nothing was changed")
+
+
+def confirmed_by_who_is_there(question: str, *, yes: bool) -> None:
+    """The same of somebody at a terminal; what is called by a program goes ahead."""
+    confirmed(question, yes=yes or not sys.stdin.isatty())

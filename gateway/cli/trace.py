@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EDITS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
 DELETES = frozenset({"delete_batch", "delete_batches"})
 NOTHING_THERE = "nothing was changed at the service"
-DRAFTED = "it is kept in a draft here, unless its client was refused"
+DRAFTED = "what it changed, if anything, is in a draft here"
 ABANDONED_HERE = "its batch is abandoned, and never started through the gateway"
 
 

@@ -9,13 +9,11 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
-from gateway.cli.told import Commands, confirmed, document, json_option, moment
+from gateway.cli.told import Commands, confirmed, document, json_option, moment, yes_option
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.operating.unsettled import Unsettled, Word
-
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @click.group(cls=Commands)
@@ -97,7 +95,7 @@ def _found(told: str) -> str:
     "--did-not-happen", is_flag=True, help="It was not, and the request may be sent again."
 )
 @click.option("--made", metavar="ID", help="It was carried out, and this is what it made.")
-@_yes
+@yes_option
 @json_option
 @config_option
 def settle(
@@ -153,7 +151,7 @@ def _said(word: Word) -> str:
 
 @writes.command("close")
 @click.argument("write")
-@_yes
+@yes_option
 @json_option
 @config_option
 def close(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:

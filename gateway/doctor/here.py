@@ -18,6 +18,7 @@ from gateway.store import Store, StoreUnavailable
 from gateway.store.acts import told_scope
 from gateway.store.brownout_rows import Brownout, open_brownouts
 from gateway.store.freezing import Freeze, frozen
+from gateway.store.marks import NONE, standing
 from gateway.store.writable import refuse_read_only
 
 SOON = timedelta(days=14)
@@ -74,8 +75,10 @@ async def state(settings: Settings, store: Store) -> list[Finding]:
     await refuse_read_only(store)
     if await is_older(store, settings.state.mark):
         return [Finding(ALL, "state", "wrong", f"{HAPPENED}: no batch is started on it", DO)]
-    told = "can be written; it is the one that was used last, as far as is known"
-    return [Finding(ALL, "state", "well", told)]
+    is_new = (await standing(store)).mark == NONE
+    known = "is the one that was used last, as far as is known"
+    what = "has had no request yet that writes" if is_new else known
+    return [Finding(ALL, "state", "well", f"can be written; it {what}")]
 
 
 async def in_force(store: Store) -> list[Finding]:

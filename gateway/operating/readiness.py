@@ -10,6 +10,7 @@ from datetime import datetime
 
 from gateway.compare.paths import above
 from gateway.compare.rules import Rule
+from gateway.plurals import counted
 from gateway.store import Owner, Store
 from gateway.store.difference_rows import Asked, Tally, all_tallies
 from gateway.store.usage_rows import used_since
@@ -54,6 +55,11 @@ class Standing:
         return [name for name in self.never_seen if name in self.used]
 
     @property
+    def may_be_unknown(self) -> bool:
+        """Whether one service may not know what the other answered with."""
+        return any(one.kind == "status" and one.why is None for one in self.differences)
+
+    @property
     def is_ready(self) -> bool:
         return self.compared > 0 and not self.unexplained and not self.uncompared
 
@@ -65,8 +71,9 @@ class Standing:
     def sentence(self) -> str:
         ready = "ready for cutover" if self.is_ready else "not ready for cutover"
         return (
-            f"{ready}. {self.compared} answers compared, {self.unexplained} unexplained differences, "
-            f"{len(self.never_seen)} operations never seen."
+            f"{ready}. {counted(self.compared, 'answer')} compared, "
+            f"{counted(self.unexplained, 'unexplained difference')}, "
+            f"{counted(len(self.never_seen), 'read')} of which nothing was compared."
         )
 
 

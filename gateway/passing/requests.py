@@ -8,6 +8,7 @@ is good for any copy of it. Only a connection on which nothing was sent yet is r
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,12 +21,13 @@ from gateway.targets import may_be_sent
 from gateway.upstream.attempt import Lost, SentOnce, Turn, Unfit, lost_by
 from gateway.upstream.breaker import Breakers, Trial
 from gateway.upstream.client import UNFIT
+from gateway.upstream.clock import Clock, sighting
 from gateway.upstream.connections import session_of
 from gateway.upstream.way_out import WayOut
 from mappings.grammar import Unknown, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
     from multidict import CIMultiDict, CIMultiDictProxy
 
@@ -57,6 +59,10 @@ class Crossing(SentOnce):
     path: str
     turn: Turn | None = None
     left: bool = False
+    sent: float = 0.0
+
+    async def _stamp(self, _headers: MutableMapping[str, str]) -> None:
+        self.sent = time.monotonic()
 
 
 class Passed:
@@ -108,8 +114,10 @@ class Passing:
         session: aiohttp.ClientSession,
         origins: Mapping[str, str],
         breakers: Breakers,
+        clock: Clock | None,
     ) -> None:
         self._session = session
+        self._clock = clock
         self._breakers = breakers
         self._way_out = WayOut(settings, origins)
         self._seconds = settings.upstream.timeout_seconds
@@ -166,8 +174,17 @@ class Passing:
             why = type(error).__name__  # once it has left, it is open what the service did
         else:
             trial.answered()
+            self._note(passage.environment, response, crossing)
             return response
         raise Unknown(why) if passage.write and crossing.left else Unreachable(why)
+
+    def _note(self, environment: str, response: aiohttp.ClientResponse, crossing: Crossing) -> None:
+        """What an accepted request's answer tells of the service's clock."""
+        if self._clock is None or not 200 <= response.status < 300:
+            return
+        took = time.monotonic() - crossing.sent
+        if seen := sighting(response.headers, self._clock.wall(), took):
+            self._clock.accepted(environment, seen)
 
     async def _sent(self, passage: Passage, url: URL, crossing: Crossing) -> aiohttp.ClientResponse:
         headers, body = passage.headers.copy(), passage.body
@@ -202,9 +219,12 @@ def _url(origin: URL, path: str) -> URL:
 
 @asynccontextmanager
 async def open_passing(
-    settings: Settings, origins: Mapping[str, str], breakers: Breakers
+    settings: Settings,
+    origins: Mapping[str, str],
+    breakers: Breakers,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Passing]:
-    """``origins`` are the service's addresses, by environment."""
+    """``origins`` are the service's addresses, by environment; ``clock`` learns what time it is there."""
     unset = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
     async with session_of(settings, *unset) as session:
-        yield Passing(settings, session, origins, breakers)
+        yield Passing(settings, session, origins, breakers, clock)

@@ -16,7 +16,6 @@ well, an identical one waits.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import structlog
 from gateway import texts
 from gateway.aside import aside, aside_if
 from gateway.http.answers import Said
+from gateway.playing import endings
 from gateway.playing.journal import Course, Journal
 from gateway.playing.player import Caller, Player
 from gateway.playing.settling import Settling
@@ -43,7 +43,6 @@ from gateway.store.undertakings import (
     Overtaken,
     Undertaken,
 )
-from gateway.texts import Text
 from mappings.grammar import (
     Answer,
     Failure,
@@ -134,7 +133,7 @@ class Once:
         visit = _Visit(self._journal.monotonic() + self._patience)
         try:
             while True:
-                course = await self._course(wanted, visit)
+                course = await self._course(wanted, visit, say)
                 if not isinstance(course, Course):
                     return course
                 try:
@@ -176,7 +175,7 @@ class Once:
             said = await refuse(failure)
             # What failed here, or was too much, need not be so the next time; nothing of it is left.
             lasts = said.status in (404, 406) and not isinstance(failure, Halted)
-            kept = await aside_if(said.is_long, _text, said) if is_named and lasts else None
+            kept = await aside_if(said.is_long, endings.told, said) if is_named and lasts else None
             await course.close(ANSWERED if lasts else UNDONE, kept)
             return said
         said = self._said[course] = await say(answer)
@@ -186,7 +185,7 @@ class Once:
             is_read = wanted.operation.method == "GET"
             # A long one is made again of what its steps were given, unless it may be asked for later.
             is_kept = not is_read and (is_named or not said.is_long)
-            kept = await aside_if(said.is_long, _text, said) if is_kept else None
+            kept = await aside_if(said.is_long, endings.told, said) if is_kept else None
             await course.finish(kept, name)
         except BaseException:
             self.undelivered(course.one)
@@ -214,7 +213,7 @@ class Once:
 
     # Which course
 
-    async def _course(self, wanted: Wanted, visit: _Visit) -> Course | Told:
+    async def _course(self, wanted: Wanted, visit: _Visit, say: Say) -> Course | Told:
         """The course to play, a new one or that of the first try; or what that one's client got."""
         caller = wanted.caller
         undertaking = partial(
@@ -242,7 +241,7 @@ class Once:
                 continue
             if not one.asks_for_the_same(first):
                 raise Invalid(OTHER_BODY)
-            if said := _kept_of(first):
+            if said := await _kept_of(first, wanted.caller, say):
                 return said, first
             visit.first = first
             if not self._settling.is_played(first) and (
@@ -389,19 +388,15 @@ def _refuse_deserted(wanted: Wanted) -> None:
         raise Unknown("its client went away before anything of it was begun")
 
 
-def _kept_of(first: Undertaken) -> Said | None:
-    """What its client was told, where that is kept; raises Unknown where it cannot be played here."""
+async def _kept_of(first: Undertaken, caller: Caller, say: Say) -> Said | None:
+    """What its client is to be told, where that is kept; raises Unknown where it cannot be played here."""
     if first.answer is not None and first.state in (DONE, ANSWERED):
-        return _said(first.answer)
+        is_long = texts.is_long(first.answer)
+        kept = await aside_if(is_long, endings.read, first.answer)
+        if isinstance(kept, Said):
+            return kept
+        caller.is_long = caller.is_long or is_long
+        return await say(kept)
     if first.operation.startswith(PASSED_ON):
         raise Unknown("its first try went to the legacy service")
     return None
-
-
-def _text(said: Said) -> Text:
-    return texts.kept(json.dumps([said.status, said.data.decode(), dict(said.headers)]))
-
-
-def _said(text: Text) -> Said:
-    status, body, headers = json.loads(texts.plain(text))
-    return Said(status, {}, headers, written=[body.encode()])

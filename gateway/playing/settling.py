@@ -19,8 +19,10 @@ from typing import Any, Self
 import structlog
 
 from gateway import logs
+from gateway.aside import aside_if
 from gateway.begun import BEGUN, LEGACY
 from gateway.keys import Key
+from gateway.playing import endings
 from gateway.playing.instances import Instances
 from gateway.playing.journal import Course, Journal
 from gateway.playing.player import Caller, Player
@@ -189,7 +191,8 @@ class Settling:
         one = course.one
         try:
             flow = course.operation.flow(course.request)
-            await self._player.play(flow, await self._caller(one, course), (), course)
+            caller = await self._caller(one, course)
+            answer = await self._player.play(flow, caller, (), course)
         except Unknown as unknown:
             await course.leave(str(unknown))
             return False
@@ -203,7 +206,8 @@ class Settling:
             if course.operation.method == "GET":
                 await course.close()
             else:
-                await course.finish()
+                # A retry may come to another version, whose flow could not be played from here.
+                await course.finish(await aside_if(caller.is_long, endings.untold, answer))
             self._tell(one, "done")
         return True
 

@@ -58,7 +58,8 @@ class Senders:
         return fresh
 
     def _is_fresh(self, credentials: Credentials, environment: str) -> bool:
-        # By the service's clock, as far as it is known: the service is who asks next.
+        # By the service's clock, as far as it is known: the service is who asks next. Until an
+        # answer has told it, by this machine's.
         return credentials.is_fresh(self._clock.wall() + self._clock.offset(environment))
 
     def proven(self, signers: Sequence[Signer], found: Sequence[bool]) -> Sender:

@@ -141,7 +141,10 @@ async def _restore_database(
         await _refuse_running(state, force=force)
     if (revision or _differs(state.encryption_key_file, key)) and not force:
         there = engine.shown(address) if revision else state.encryption_key_file
-        raise _refused(f"{there} is there already", do="--force puts the backup in its place")
+        raise _refused(
+            f"{there} is there already",
+            do="--force puts the backup in its place, and keeps nothing of what is there",
+        )
     aside = _key_in_place(state, key)
     await asyncio.to_thread(postgresql_tools.load, address, saved)
     async with open_store(state) as store:

@@ -59,7 +59,7 @@ async def _until_told(
     finally:
         ended.cancel()
         heard.cancel()
-    life.ends(requests=running.requests)
+    life.ends(requests_left=running.requests)
     await running.retire(END_SECONDS)
 
 

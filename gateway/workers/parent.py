@@ -152,7 +152,7 @@ async def keep_workers(
                     again.clear()
                     await _unless(told, parent.restart())
             finally:
-                life.ends(workers=len(parent.workers()))
+                life.ends(workers_left=len(parent.workers()))
                 code = await parent.end()
     if code == 0:
         life.ended()

@@ -71,10 +71,11 @@ def test_import_says_how_many_keys_and_for_whom(run: Run) -> None:
     second = line(api_key="another-of-acme-0123456789abcdef")
     done = run("import", "-", stdin="\n".join([line(), second, line("bolt")]))
     assert (
-        done.stdout == "Imported 3 keys (3 new, 0 changed, 0 unchanged): acme live 2, bolt live 1\n"
+        done.stdout
+        == "Imported 3 keys (3 new, 0 changed, 0 unchanged): 2 of acme live, 1 of bolt live\n"
     )
     again = run("import", "-", stdin=line())
-    assert again.stdout == "Imported 1 key (0 new, 0 changed, 1 unchanged): acme live 1\n"
+    assert again.stdout == "Imported 1 key (0 new, 0 changed, 1 unchanged): 1 of acme live\n"
 
 
 def test_import_reads_a_file(run: Run, tmp_path: Path) -> None:

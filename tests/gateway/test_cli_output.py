@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import socket
 import struct
 import subprocess
@@ -93,11 +94,30 @@ def test_a_doctor_of_what_cannot_be_run_says_so_as_json(tmp_path: Path) -> None:
     assert {"configuration", "state"} <= {one["looked_at"] for one in told if one["do"]}
 
 
+def test_who_is_in_the_wrong_folder_is_told_that_no_configuration_is_there(tmp_path: Path) -> None:
+    said = command("doctor", "--json", folder=tmp_path)
+    (wrong,) = (one for one in json.loads(said.stdout)["findings"] if "environments" in one["said"])
+    assert f"there is no gateway.toml in {tmp_path}" in wrong["said"]
+
+
+def test_a_key_file_that_nobody_makes_is_missed_by_check(tmp_path: Path) -> None:
+    text = (
+        "[environments.live]\nbase_url = 'http://127.0.0.1:9'\n[state]\nurl = 'postgresql:///x'\n"
+    )
+    (tmp_path / "gateway.toml").write_text(text)
+    said = command("check", folder=tmp_path)
+    assert said.returncode == 1
+    assert "state.encryption_key_file: there is no key file gateway.key" in said.stderr
+    made = command("keys", "new-encryption-key", folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert command("check", folder=tmp_path).returncode == 0
+
+
 # On a terminal
 
 
-def on_a_terminal(columns: int, *words: str, folder: Path) -> str:
-    """What a command shows on one that is so wide."""
+def on_a_terminal(columns: int, *words: str, folder: Path, types: bytes = b"") -> str:
+    """What a command shows on one that is so wide, to somebody who types that."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     asked = environment(TERM="xterm-256color", COLUMNS=str(columns))
@@ -105,12 +125,52 @@ def on_a_terminal(columns: int, *words: str, folder: Path) -> str:
         [*COMMAND, *words], cwd=folder, env=asked, stdin=theirs, stdout=theirs, stderr=theirs
     ):
         os.close(theirs)
+        os.write(ours, types)
         said = b""
         with contextlib.suppress(OSError):  # how a terminal ends
             while part := os.read(ours, 65536):
                 said += part
     os.close(ours)
     return said.decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "question", "done"),
+    [
+        (
+            ["freeze", "--merchant", "acme"],
+            "Stop writes of merchant acme, live and sandbox?",
+            "Frozen.",
+        ),
+        (
+            ["brownout", "schedule", "--until", "2099-01-01T00:00:00Z", "--key", "shop"],
+            "Refuse requests of shop from ",
+            "refuses requests of shop",
+        ),
+    ],
+)
+def test_a_brake_asks_on_a_terminal_and_nowhere_else(
+    words: list[str], question: str, done: str, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    refused = on_a_terminal(200, *words, folder=tmp_path, types=b"n\n")
+    assert question in refused
+    assert "nothing was changed" in refused
+    assert done not in refused
+    for agreed in (
+        on_a_terminal(200, *words, folder=tmp_path, types=b"y\n"),
+        on_a_terminal(200, *words, "--yes", folder=tmp_path),
+        command(*words, folder=tmp_path).stdout,
+    ):
+        assert done in agreed or "it was frozen already" in agreed
+
+
+def test_an_answer_that_does_not_come_is_told_on_a_line_of_its_own(folder: Path) -> None:
+    words = ("modes", "set", "--key", "shop", "translate")
+    for stdin, says in (("", "nobody answered"), ("n\n", "nothing was changed")):
+        said = command(*words, folder=folder, stdin=stdin)
+        assert said.returncode == 2
+        assert said.stderr.splitlines()[-1].startswith(f"payout-gateway: {says}")
 
 
 def test_a_fault_of_its_own_is_one_line_and_nothing_that_was_read(

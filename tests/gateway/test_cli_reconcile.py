@@ -60,6 +60,12 @@ async def test_what_agrees_is_no_finding(tmp_path: Path) -> None:
         assert said == "Compared. Batches: 3, deleted recipients: 1.\n"
 
 
+async def test_a_ledger_without_a_batch_says_that_there_was_none_to_compare(tmp_path: Path) -> None:
+    async with post(tmp_path) as here:
+        said = (await here.says("reconcile")).stdout
+        assert said.splitlines()[-1] == "No batch and no deleted recipient was compared."
+
+
 async def test_it_only_reads(tmp_path: Path) -> None:
     async with post(tmp_path, inferred=False) as here:
         recipient = await make_recipient(here.house)

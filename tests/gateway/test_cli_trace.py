@@ -175,7 +175,10 @@ async def test_what_is_kept_in_a_draft_says_that_the_service_was_not_changed(
         assert second["writes"] == []
         said = (await here.says("trace", batch)).stdout
         assert "not done: the service has no such path" in said
-        assert said.count("nothing was changed at the service: it is kept in a draft here") == 2
+        told = (
+            "nothing was changed at the service: what it changed, if anything, is in a draft here"
+        )
+        assert said.count(told) == 2
         assert "unsent" not in said
 
 

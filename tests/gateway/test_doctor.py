@@ -291,6 +291,14 @@ async def test_a_state_that_has_no_room(tmp_path: Path) -> None:
     assert "room" in told.do or "owner" in told.do
 
 
+async def test_a_state_that_nothing_was_written_in_is_not_said_to_have_been_used(
+    tmp_path: Path,
+) -> None:
+    async with service() as here:
+        found = await examined(tmp_path, here.url)
+    assert of(found, "state").said == "can be written; it has had no request yet that writes"
+
+
 async def test_a_state_that_is_not_there(tmp_path: Path) -> None:
     told = wrong(await examine(settings_for(tmp_path, "http://127.0.0.1:9")))
     assert told.looked_at == "state"

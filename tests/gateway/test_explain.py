@@ -92,6 +92,12 @@ def test_parameters_of_a_query_say_where_they_were_sent_too() -> None:
     assert "startDate" not in kept, "it narrows what the service lists"
 
 
+def test_a_batch_s_description_is_not_said_to_be_changed_anywhere() -> None:
+    found = told("PATCH", "/v1/batches/B-ABCDEFGH12345678", {"description": "another"})
+    assert [call.method for call in found.calls] == ["GET"]
+    assert dict(found.kept)["description"].startswith("given when a batch is made")
+
+
 def test_a_recipient_that_is_looked_up_says_by_what() -> None:
     sent = {"sourceCurrency": "USD", "payments": [{"recipient": {"email": "a@b.c"}}]}
     sent["payments"][0]["sourceAmount"] = "1.00"

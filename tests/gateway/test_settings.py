@@ -383,7 +383,8 @@ def test_the_file_of_an_address_can_be_named_by_a_variable(
 
 
 def test_the_file_of_an_address_that_is_not_there_is_a_mistake() -> None:
-    assert "database: there is no such file in" in problem("[state]\nurl_file = 'database'")
+    told = problem("[state]\nurl_file = 'database'")
+    assert ":2: state.url_file: database: there is no such file in" in told
 
 
 @pytest.mark.parametrize("text", ["", "mysql://gateway:hush@db", "not an address"])
@@ -411,7 +412,7 @@ def test_relative_paths_are_of_the_folder_that_the_gateway_runs_in(
 
 def test_a_secret_is_in_no_name_of_a_mistake_about_its_file() -> None:
     Path("database").write_bytes(b"\xff\xfe")
-    assert problem("[state]\nurl_file = 'database'") == "database: not UTF-8 text"
+    assert problem("[state]\nurl_file = 'database'").endswith(": database: not UTF-8 text")
 
 
 # What is well-formed and cannot be run.
@@ -614,7 +615,7 @@ def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatc
         ("[upstream]\nproxy_credentials = 'gate:hush'", "upstream.proxy_credentials: is a secret"),
         ("[server]\nadmin_token_file = 'short'", "at least 16 visible characters"),
         ("[server]\nadmin_token_file = 'empty'", "at least 16 visible characters"),
-        ("[server]\nadmin_token_file = 'missing'", "missing: there is no such file"),
+        ("[server]\nadmin_token_file = 'missing'", "server.admin_token_file: missing: there is no such file"),
         ("[server]\ntls_key_file = 'short'", "need each other"),
         ("[upstream]\nproxy_credentials_file = 'short'", "of no use without proxy"),
         ("[upstream]\nproxy = 'http://gate:hush@proxy.example'", "without query, fragment or credentials"),

@@ -119,7 +119,9 @@ async def test_a_database_that_is_there_is_replaced_only_when_told_to(
     await save(await used(postgres), path)
     async with open_store(postgres) as store:
         await Ledger(store).record(ACME, "batch", "B-1", {"n": 2})
-    assert "is there already" in await refusal(postgres, path)
+    refused = await refusal(postgres, path)
+    assert "is there already" in refused
+    assert "keeps nothing of what is there" in refused
     await restore(postgres, path, force=True)
     assert await recalled(postgres) == FACTS
 

@@ -1,0 +1,35 @@
+"""How a flow ended, as the journal keeps it for the retry of a client that did not hear of it.
+
+What was on its way to a client is kept as it was told, word for word. What was played to its end
+without one is kept as the flow has it: only a retry says in which spelling of an id its client asks.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gateway import texts
+from gateway.http.answers import Said
+from gateway.texts import Text
+from mappings.grammar import Answer
+
+_UNTOLD = "{"
+"""How a text begins that nobody was told; the others are lists."""
+
+
+def told(said: Said) -> Text:
+    return texts.kept(json.dumps([said.status, said.data.decode(), dict(said.headers)]))
+
+
+def untold(answer: Answer) -> Text:
+    return texts.of({"body": answer.body, "notices": list(answer.notices)})
+
+
+def read(text: Text) -> Said | Answer:
+    plain = texts.plain(text)
+    if plain.startswith(_UNTOLD):
+        its: Any = texts.value(text)
+        return Answer(its["body"], tuple(its["notices"]))
+    status, body, headers = json.loads(plain)
+    return Said(status, {}, headers, written=[body.encode()])
