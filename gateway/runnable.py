@@ -40,16 +40,16 @@ def placeholders(settings: Settings) -> list[str]:
     ]
 
 
-def check_key_file(settings: Settings) -> None:
-    """Raises Misconfigured for a key file without which the state cannot be used."""
+def key_file_warnings(settings: Settings) -> list[str]:
+    """Of a key file without which the state cannot be used; where it is checked it need not be yet."""
     state = settings.state
     try:
         # Beside a SQLite state that is new, it is made on the first start.
         if read_key_file(state.encryption_key_file) is None and not state.is_sqlite:
             raise missing(state.encryption_key_file)
     except StoreUnavailable as unavailable:
-        problem = f"state.encryption_key_file: {unavailable}"
-        raise Misconfigured([settings.placed(problem)]) from None
+        return [settings.placed(f"state.encryption_key_file: {unavailable}")]
+    return []
 
 
 def is_placeholder(url: str) -> bool:

@@ -22,17 +22,21 @@ from gateway.settings import CONFIG, Misconfigured, any_variable, load
 def check(*, config: Path | None, as_json: bool) -> None:
     """Validate a configuration; exit 1 when something is wrong with it, 2 when there is none.
 
-    An address that is still the example file's is warned of, and a password in the file.
+    Warned of are an address that is still the example file's, a password in the file, and a key
+    file that is not there or cannot be used.
     """
-    from gateway.runnable import check_key_file, check_runnable, placeholders
+    from gateway.runnable import check_runnable, key_file_warnings, placeholders
 
     problems, warnings = [], []
     file = config or (CONFIG if CONFIG.exists() or not any_variable() else None)
     try:
         settings = load(file)
         check_runnable(settings)
-        check_key_file(settings)
-        warnings = [*placeholders(settings), *settings.passwords()]
+        warnings = [
+            *placeholders(settings),
+            *settings.passwords(),
+            *key_file_warnings(settings),
+        ]
     except Misconfigured as error:
         problems = error.problems
     if as_json:

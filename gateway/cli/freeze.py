@@ -10,13 +10,7 @@ import click
 from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed, table
-from gateway.cli.told import (
-    confirmed_by_who_is_there,
-    document,
-    json_option,
-    moment,
-    yes_option,
-)
+from gateway.cli.told import document, json_option, moment
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,7 +38,6 @@ def _scope_options(command: Command) -> Command:
 @click.option(
     "--list", "lists", is_flag=True, help="Only show what is frozen, and who did what when."
 )
-@yes_option
 @json_option
 @config_option
 def freeze(
@@ -53,7 +46,6 @@ def freeze(
     environment: str | None,
     everything: bool,
     lists: bool,
-    yes: bool,
     as_json: bool,
     settings: Settings,
 ) -> None:
@@ -61,12 +53,10 @@ def freeze(
 
     Of a merchant, an environment, a merchant's environment (both), or --all. What has begun with
     several calls is finished; nothing else begins until `unfreeze` with the same words. Doing it
-    twice changes nothing. Clients get 403 not_authorized, with a message that says so. On a terminal
-    it asks first.
+    twice changes nothing. Clients get 403 not_authorized, with a message that says so.
     """
     from gateway.operating.freezes import NoMerchant, scope_of, standing
-    from gateway.store import Owner, open_store
-    from gateway.store.acts import told_scope
+    from gateway.store import open_store
     from gateway.store.freezing import freeze as stop
 
     words = (merchant, environment, everything)
@@ -79,8 +69,6 @@ def freeze(
             return changed, *await standing(store)
 
     scope = ("", "") if lists else _exactly_one(*words)
-    if not lists:
-        confirmed_by_who_is_there(f"Stop writes of {told_scope(Owner(*scope))}?", yes=yes)
     try:
         told = completed(done())
     except NoMerchant as why:
