@@ -230,7 +230,7 @@ async def run(
         )
         faces = Faces(settings.vocabulary.current, legacy=handler, signed=signed_face)
         await stack.enter_async_context(settling)
-        reconciler = Reconciler(store, ledger, player, settings.environments.configured())
+        reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
         watch = Watch(reconciler, settings.upstream.abandoned_check_seconds)
         for rounds in (watch, Forgetting(store, settings.retention), trimming()):
             await stack.enter_async_context(rounds)

@@ -122,7 +122,7 @@ async def _compared(
         left_out = await _left_out(reconciler, leave_out)
         owners = [one for one in owners if one not in left_out]
         with progress("Comparing") as how_far:
-            report = await reconciler.reconcile(owners, how_far)
+            report = await reconciler.reconcile(owners, how_far, was_restored=was_restored)
         report.unreadable = await _with_a_way_out(reconciler, report.unreadable)
         unsettled = [one for one in await unsettled_writes(store) if one.one.owner in owners]
         whole = merchant is None and environment is None and not report.unreadable

@@ -245,14 +245,19 @@ async def test_batches_that_a_restored_state_may_have_lost_are_findings(tmp_path
             recipient = await make_recipient(house)
         here.save()
         async with here.gateway() as house:
-            await make_batch(house, recipient, "5.00")
+            batch = await make_batch(house, recipient, "5.00")
+            assert (await begin(house, batch)).status == 200
         here.put_back()
         told = await here.reconciled(code=1)
         (lost,) = here.service.world().batches
-        assert [(one["kind"], one["id"]) for one in told["findings"]] == [("unknown", lost)]
+        found = [(one["kind"], one["id"], one["upstream"]) for one in told["findings"]]
+        assert found == [("unknown", batch, lost)]
         assert told["cleared"] is True
         told = await here.reconciled()
         assert (told["findings"], told["unknown"][0]["id"]) == ([], lost)
+        async with here.gateway() as house:  # who was told that there is none would make it anew
+            assert (await done(house, "GET", f"/batches/{batch}"))["batch"]["amount"] == "5.00"
+            assert (await begin(house, batch)).status == 406
 
 
 async def test_the_last_words_say_whether_batches_are_started_and_what_comes_first(
