@@ -176,6 +176,7 @@ async def test_nor_is_a_start_gone_on_with_that_was_begun_before_the_backup(
             assert is_checking(await begin(house, batch))
             assert here.service.starts == []
             await here.reconciled(code=1)
+            await says(tmp_path, "unfreeze", "--all")
             assert (await begin(house, batch)).status == 200
         assert len(here.service.starts) == 1
 
@@ -257,7 +258,26 @@ async def test_batches_that_a_restored_state_may_have_lost_are_findings(tmp_path
         assert (told["findings"], told["unknown"][0]["id"]) == ([], lost)
         async with here.gateway() as house:  # who was told that there is none would make it anew
             assert (await done(house, "GET", f"/batches/{batch}"))["batch"]["amount"] == "5.00"
+            await says(tmp_path, "unfreeze", "--all")
             assert (await begin(house, batch)).status == 406
+
+
+async def test_what_was_found_is_looked_at_before_anything_is_started(tmp_path: Path) -> None:
+    async with town(tmp_path, inferred=False, processing_seconds=60) as here:
+        async with here.gateway() as house:
+            batch = await make_batch(house, await make_recipient(house), "5.00")
+            await edit(house, batch)
+        here.save()
+        async with here.gateway() as house:
+            assert (await begin(house, batch)).status == 200
+        here.put_back()
+        async with here.gateway() as house:
+            assert is_checking(await begin(house, batch))
+            told = await here.reconciled(code=1)
+            assert (told["cleared"], told["frozen"]) == (True, True)
+            # As who asks again all the time: of what it pays no more is known here than before.
+            assert (await begin(house, batch)).status == 403
+            assert len(here.service.starts) == 1
 
 
 async def test_the_last_words_say_whether_batches_are_started_and_what_comes_first(
@@ -274,8 +294,8 @@ async def test_the_last_words_say_whether_batches_are_started_and_what_comes_fir
         unread = await says(tmp_path, "reconcile", code=2)
         assert "no batch is started yet, since not all of it could be read" in unread.stdout
         found = await says(tmp_path, "reconcile", code=1)
-        assert "batches are started again, and something was found" in last_line(found.stdout)
-        assert "`payout-gateway freeze --all` now" in last_line(found.stdout)
+        assert "something was found, so all writes are frozen" in last_line(found.stdout)
+        assert "`payout-gateway unfreeze --all` when that was looked at" in last_line(found.stdout)
         assert "restored" not in (await says(tmp_path, "reconcile")).stdout
 
 
