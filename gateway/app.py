@@ -157,8 +157,7 @@ async def run(
         await stack.enter_async_context(tracing(settings.traces))
         store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
         await stack.enter_async_context(Guard(store, settings.state.mark))
-        # The oldest key: one that is added later must not begin every tally anew.
-        naming_key = next(iter(store.encryption.derived("limits").values()))
+        naming_key = store.encryption.lasting("limits")
         limits = await stack.enter_async_context(open_limits(settings, naming_key))
         ledger = Ledger(store)
         learned = await recall_learned(ledger, settings.environments.configured())

@@ -111,7 +111,7 @@ class Journal:
         self.deserted: dict[str, None] = {}
         """Whose clients have gone, until the journal says so too: other instances wait for that."""
         self.delivery = asyncio.Event()
-        self._keyed = Keyed(next(iter(store.encryption.derived("journal").values())))
+        self._keyed = Keyed(store.encryption.lasting("journal"))
 
     def undertaking(
         self,
