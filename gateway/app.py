@@ -157,8 +157,7 @@ async def run(
         await stack.enter_async_context(tracing(settings.traces))
         store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
         await stack.enter_async_context(Guard(store, settings.state.mark))
-        # The oldest key: one that is added later must not begin every tally anew.
-        naming_key = next(iter(store.encryption.derived("limits").values()))
+        naming_key = store.encryption.lasting("limits")
         limits = await stack.enter_async_context(open_limits(settings, naming_key))
         ledger = Ledger(store)
         learned = await recall_learned(ledger, settings.environments.configured())
@@ -230,7 +229,7 @@ async def run(
         )
         faces = Faces(settings.vocabulary.current, legacy=handler, signed=signed_face)
         await stack.enter_async_context(settling)
-        reconciler = Reconciler(store, ledger, player, settings.environments.configured())
+        reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
         watch = Watch(reconciler, settings.upstream.abandoned_check_seconds)
         for rounds in (watch, Forgetting(store, settings.retention), trimming()):
             await stack.enter_async_context(rounds)

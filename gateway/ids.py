@@ -32,8 +32,7 @@ class Ids:
         self._store = store
         self._ledger = Ledger(store)
         self._mode = mode
-        # The oldest key: a key added later must not give every object another stand-in.
-        self._key = next(iter(store.encryption.derived("stand-in ids").values()))
+        self._key = store.encryption.lasting("stand-in ids")
         self._legacy: Lately[tuple[Owner, str], str] = Lately(_KEPT, _SECONDS)
         self._current: LRUCache[tuple[Owner, str], str] = LRUCache(_KEPT)
 

@@ -77,6 +77,24 @@ async def test_one_key_is_switched_and_no_other(tmp_path: Path) -> None:
         assert here.asked_legacy() == before
 
 
+async def test_a_key_that_is_renamed_stays_where_it_was_switched_to(tmp_path: Path) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        await here.house.import_key(api_key=API_KEY, name="store")
+        last = here.asked_legacy()
+
+        async def is_renamed() -> bool:
+            nonlocal last
+            await done(here.house, "GET", "/recipients")
+            last, before = here.asked_legacy(), last
+            assert last == before + 1
+            return "key=store" in logged(here.folder)
+
+        await eventually(is_renamed)
+        modes = (await here.told("modes", "list"))["modes"]
+        assert {one["mode"] for one in modes if one["key"] == "store"} == {"forward"}
+
+
 async def test_a_merchant_is_switched_with_all_its_keys(tmp_path: Path) -> None:
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward", "balances")

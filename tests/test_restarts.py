@@ -11,8 +11,11 @@ import pytest
 
 from gateway.app import run
 from gateway.settings import Settings
-from gateway.simulator import Service, Switches, start
+from gateway.simulator import Fault, Service, Switches, start
+from gateway.store.keyfile import add_key
 from tests.house import KEY, Got, House, import_lines, open_house, settings_for
+from tests.operating import LOST
+from tests.payday import make_batch, make_recipient
 from tests.test_payout_run import COMBINATIONS, Run, payout_run
 
 
@@ -56,3 +59,32 @@ async def test_a_payout_run_is_the_same_with_a_restart_between_any_two_steps(
         assert len(service.starts) == 1
         said.append(told.said)
     assert said[0] == said[1]
+
+
+async def test_a_retry_is_known_again_wherever_the_first_line_of_the_key_file_has_moved(
+    tmp_path: Path,
+) -> None:
+    """The last one encrypts: to have another do so again, its line is moved."""
+    service = Service(seed=1)
+    simulator = await start(service=service)
+    try:
+        async with open_house(tmp_path, simulator.url) as house:
+            recipient = await make_recipient(house)
+            batch = await make_batch(house, recipient, "5.00")
+            add_key(house.settings.state.encryption_key_file)
+        asked = (
+            "POST",
+            f"/v1/batches/{batch}/payments",
+            {"recipient": {"id": recipient}, "sourceAmount": "7.00"},
+        )
+        async with open_house(tmp_path, simulator.url) as house:
+            service.faults.append(Fault("POST", "/v1/batches/*/payments", **LOST))
+            assert (await house.ask(*asked)).status == 500
+            file = house.settings.state.encryption_key_file
+        file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
+        async with open_house(tmp_path, simulator.url) as house:
+            assert (await house.ask(*asked)).status == 200
+            whole = (await house.ask("GET", f"/v1/batches/{batch}")).body["batch"]
+    finally:
+        await simulator.stop()
+    assert (whole["totalPayments"], service.created["payment"]) == (2, 2)

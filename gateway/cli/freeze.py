@@ -52,8 +52,8 @@ def freeze(
     """Stop writes at once, in running gateways too; reads go on.
 
     Of a merchant, an environment, a merchant's environment (both), or --all. What has begun with
-    several calls is finished; nothing else begins until `unfreeze` with the same words. Doing it
-    twice changes nothing. Clients get 403 not_authorized, with a message that says so.
+    several calls is finished, but for a start; nothing else begins until `unfreeze` with the same
+    words. Doing it twice changes nothing. Clients get 403 not_authorized, with a message that says so.
     """
     from gateway.operating.freezes import NoMerchant, scope_of, standing
     from gateway.store import open_store

@@ -24,9 +24,9 @@ LOST = (
     "is started that may have been edited or started since"
 )
 
-FREEZE_FIRST = (
-    "from now on batches are started again, and something was found: `payout-gateway freeze --all` "
-    "now, and `unfreeze --all` when that was looked at"
+FROZEN = (
+    "something was found, so all writes are frozen from now on; `payout-gateway unfreeze --all` when "
+    "that was looked at, and batches are started again"
 )
 
 NONE = "No batch and no deleted recipient was compared."
@@ -59,6 +59,11 @@ class Compared:
             return 2
         return 1 if self.report.findings or self.unsettled or self.lost else 0
 
+    @property
+    def frozen(self) -> bool:
+        """Whether an operator is to look at what was found, before anything of it is paid again."""
+        return self.cleared and self.code != 0
+
 
 @click.command()
 @merchant_option
@@ -86,7 +91,8 @@ def reconcile(
 
     Nothing is changed at the service. Where somebody started a batch elsewhere the ledger is
     brought up to date. On a state that was restored no batch is started until this was done once
-    for every merchant and environment, with nothing unreadable.
+    for every merchant and environment, with nothing unreadable; and where something was found, all
+    writes are frozen from then on, until `unfreeze --all`.
 
     A merchant whose credentials the service does not take any more can be left out once each of its
     keys is revoked. Look in the dashboard at its open batches before you import a key for it again.
@@ -107,7 +113,8 @@ async def _compared(
     from gateway.operating.reconciling import open_reconciler
     from gateway.operating.unsettled import unsettled_writes
     from gateway.runnable import check_runnable
-    from gateway.store import open_store
+    from gateway.store import Owner, open_store
+    from gateway.store.freezing import freeze
 
     check_extensions()
     check_runnable(settings)
@@ -124,13 +131,17 @@ async def _compared(
         left_out = await _left_out(reconciler, leave_out)
         owners = [one for one in owners if one not in left_out]
         with progress("Comparing") as how_far:
-            report = await reconciler.reconcile(owners, how_far)
+            report = await reconciler.reconcile(owners, how_far, was_restored=was_restored)
         report.unreadable = await _with_a_way_out(reconciler, report.unreadable)
         unsettled = [one for one in await unsettled_writes(store) if one.one.owner in owners]
         whole = merchant is None and environment is None and not report.unreadable
-        if was_restored and whole:
+        compared = Compared(report, unsettled, left_out, was_restored, was_restored and whole)
+        if compared.frozen:
+            # First: clients whose starts were refused ask again all the time.
+            await freeze(store, Owner("", ""))
+        if compared.cleared:
             await _clear(settings, store)
-        return Compared(report, unsettled, left_out, was_restored, was_restored and whole)
+        return compared
 
 
 async def _left_out(reconciler: Reconciler, merchants: frozenset[str]) -> list[Owner]:
@@ -188,6 +199,7 @@ def _as_json(compared: Compared) -> dict[str, Any]:
         "complete": not report.unreadable,
         "restored": compared.was_restored,
         "cleared": compared.cleared,
+        "frozen": compared.frozen,
         "compared": report.counts,
         "findings": [
             _finding(one)
@@ -249,7 +261,7 @@ def _tell(compared: Compared) -> None:
 def _of_starts(compared: Compared) -> str:
     """Whether batches are started on a state that was restored, and what is to come before that."""
     if compared.cleared:
-        return "batches are started again" if compared.code == 0 else FREEZE_FIRST
+        return FROZEN if compared.frozen else "batches are started again"
     if compared.report.unreadable:
         return "no batch is started yet, since not all of it could be read"
     return "no batch is started yet; compare every merchant and environment at once"

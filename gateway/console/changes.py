@@ -84,7 +84,7 @@ async def _scope(parts: Parts, fields: Mapping[str, str]) -> Owner:
 
 async def _plan_freeze(parts: Parts, fields: Mapping[str, str]) -> Plan:
     scope = await _scope(parts, fields)
-    says = [STOPS, "Reads go on. What has begun with several calls is finished."]
+    says = [STOPS, "Reads go on. What has begun with several calls is finished, but for a start."]
     title = f"Freeze writes of {told_scope(scope)}"
     return replace(await _of_scope(parts, scope, "freeze"), title=title, says=says, stops=True)
 

@@ -65,8 +65,7 @@ class Pages:
 
     def __init__(self, parts: Parts) -> None:
         self.sessions = Sessions(parts.settings.server.admin_token.get_secret_value())
-        # The oldest key, as everywhere: one that is added later is to spoil no form.
-        self.forms = Forms(next(iter(parts.store.encryption.derived("console forms").values())))
+        self.forms = Forms(parts.store.encryption.lasting("console forms"))
         self._parts = parts
         self._templates = Environment(
             loader=PackageLoader("gateway.console"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from gateway.ids import Ids
 from gateway.keys import Key
 from gateway.playing.journal import Journal
 from gateway.playing.player import Caller, Player
@@ -98,9 +99,10 @@ class Reconciler:
     """Made by ``open_reconciler``, or for a gateway that runs, of its own player."""
 
     def __init__(
-        self, store: Store, ledger: Ledger, player: Player, configured: Iterable[str]
+        self, store: Store, ledger: Ledger, player: Player, ids: Ids, configured: Iterable[str]
     ) -> None:
         self._store = store
+        self._ids = ids
         self._ledger = ledger
         self._player = player
         self._configured = frozenset(configured)
@@ -120,9 +122,17 @@ class Reconciler:
         return {*await self.owners()} - await owners_of_keys(self._store)
 
     async def reconcile(
-        self, owners: Sequence[Owner], progress: Progress = lambda *_: None
+        self,
+        owners: Sequence[Owner],
+        progress: Progress = lambda *_: None,
+        *,
+        was_restored: bool = False,
     ) -> Report:
-        """Looks at everything of these owners; StoreUnavailable."""
+        """Looks at everything of these owners; StoreUnavailable.
+
+        Where the state ``was_restored``, batches that it does not know may be known to clients: they
+        are called again what clients were told.
+        """
         report, looks = Report(), []
         for owner in owners:
             its = await self._looks(owner)
@@ -132,7 +142,14 @@ class Reconciler:
                 said = f"[environments.{owner.environment}] is not configured"
                 report.unreadable.append(Finding(owner, "unreadable", "-", said, "configure it"))
         await self._take(looks, report, progress)
+        if was_restored:
+            report.unknown = [await self._named(one) for one in report.unknown]
         return report
+
+    async def _named(self, unknown: Finding) -> Finding:
+        id_ = unknown.id
+        names = await self._ids.legacy(unknown.owner, {("batch", id_)})
+        return replace(unknown, id=names[id_], upstream=id_) if id_ in names else unknown
 
     async def abandoned(self) -> list[Finding]:
         """The batches that were abandoned, and started elsewhere; what cannot be read is left out."""
@@ -293,4 +310,5 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
         settler = Settler(Journal(store, ledger, upstream.clock), upstream.clock)
         vocabulary = settings.vocabulary.for_mappings()
         player = Player(upstream, ledger, vocabulary, inferred, kept=Kept(), settler=settler)
-        yield Reconciler(store, ledger, player, configured)
+        ids = Ids(store, settings.legacy.stand_ins)
+        yield Reconciler(store, ledger, player, ids, configured)

@@ -111,7 +111,7 @@ class Journal:
         self.deserted: dict[str, None] = {}
         """Whose clients have gone, until the journal says so too: other instances wait for that."""
         self.delivery = asyncio.Event()
-        self._keyed = Keyed(next(iter(store.encryption.derived("journal").values())))
+        self._keyed = Keyed(store.encryption.lasting("journal"))
 
     def undertaking(
         self,
@@ -384,7 +384,8 @@ class Course:
         now = max(now, stamped or now)
         write = Write(self._position, call.method, call.path, alike, now)
         self.is_sending = True
-        await self._keep(enters=write, **self._minds(not self.writes))
+        # What may not be sent without its client is as good as begun anew, however late that asks.
+        await self._keep(enters=write, **self._minds(call.prompt or not self.writes))
         self.writes[write.number] = write
 
     @property
@@ -430,10 +431,10 @@ class Course:
             await self._keep()
 
     def _minds(self, begins: bool) -> dict[str, Any]:
-        """What keeps it from beginning to change anything: what has begun is finished."""
+        """What keeps it from beginning to change anything: what has begun is finished, but for a start."""
         return {
             "minds_freezes": begins,
-            "minds_restores": begins and self.operation.name == "start_batch",
+            "minds_restores": begins and self.operation.path.endswith("/start-processing"),
         }
 
     def told(self, call: Call, outcome: steps.Outcome) -> None:

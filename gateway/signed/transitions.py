@@ -94,6 +94,8 @@ class Transitions:
         if written.owner is None or written.pair is None:
             if await self._ledger.is_anyones(written.environment, "alias", batch, "abandoned"):
                 raise WrongStatus
+            if action == _START and await self._rows.is_being_checked():
+                raise Halted(errors.BEING_CHECKED)
             return await send(None)
         alias = await self._ledger.recall(written.owner, "alias", batch)
         if alias.get("abandoned"):

@@ -50,6 +50,8 @@ class EncryptionKeys:
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = dict(keys)
         self.ids = tuple(self._keys)
+        self.oldest = self.ids[0]
+        """The id of the key that was there first, wherever it stands in the file."""
         self._ciphers = {key_id: AESGCM(key) for key_id, key in self.derived("secrets").items()}
         self._hashing = self.derived("api keys")
         self._newest_hashing = Keyed(self._hashing[self.newest])
@@ -69,6 +71,12 @@ class EncryptionKeys:
             key_id: HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(key)
             for key_id, key in self._keys.items()
         }
+
+    def lasting(self, purpose: str) -> bytes:
+        """32 bytes for a purpose, of the oldest key: one that is added later gives no object another
+        stand-in, begins no tally anew, and lets no retry go unknown.
+        """
+        return self.derived(purpose)[self.oldest]
 
     def seal(self, text: str, place: Place, *, key_id: str | None = None) -> str:
         """``<key id>:<base64 of nonce and ciphertext>``, by the newest key unless told."""

@@ -17,6 +17,7 @@ from gateway.store.acts import note
 from gateway.store.crypto import EncryptionKeys
 from gateway.store.key_lines import ImportRefused, Numbered
 from gateway.store.key_rows import AnyRow, new_id, next_change, opened, place_of_secret, prefix_of
+from gateway.store.mode_rows import keep_modes
 from gateway.store.owners import Owner
 from gateway.store.store import Store
 from gateway.store.tables import keys, pairs
@@ -104,6 +105,8 @@ class _Plan:
     changed_keys: list[dict[str, Any]] = field(default_factory=list)
     changes: Counter[Owner] = field(default_factory=Counter)
     """How many keys of each are new, or not what they were."""
+    renamed: list[tuple[Owner, str, str]] = field(default_factory=list)
+    """Whose key it is, the name that it had, and the one that it has now."""
 
     def add(self, line: Numbered) -> None:
         key = line.key
@@ -188,6 +191,8 @@ class _Plan:
         if line.key.name is not None:
             self._take(line, line.key.name, held.id)
             new["name"] = line.key.name
+            if line.key.name != held.name:
+                self.renamed.append((line.key.owner, held.name, line.key.name))
         if any(getattr(held, name) != value for name, value in new.items()):
             self.changed_keys.append({"key": held.id, "changed": self.change, **new})
             self.changes[line.key.owner] += 1
@@ -213,6 +218,8 @@ class _Plan:
         if self.changed_keys:
             chosen = update(keys).where(keys.c.id == bindparam("key"))
             await connection.execute(chosen, self.changed_keys)
+        for owner, name, renamed in self.renamed:
+            await keep_modes(self.store, connection, owner, name, renamed)
         for owner, number in self.changes.items():
             what = f"{IMPORTED} {counted(number, 'key')}"
             await note(self.store, connection, what, owner)

@@ -86,6 +86,28 @@ async def _displaced(
     return found
 
 
+async def keep_modes(
+    store: Store, connection: AsyncConnection, owner: Owner, key: str, renamed: str
+) -> None:
+    """Has a key that was renamed go on as it was switched.
+
+    The name that it had keeps its modes, too: a gateway may hear of the key's new name after this.
+    """
+    those = select(modes.c.part, modes.c.mode, modes.c.since).where(
+        modes.c.merchant == owner.merchant,
+        modes.c.environment == owner.environment,
+        modes.c.key == key,
+    )
+    if not (rows := (await connection.execute(those)).all()):
+        return
+    await store.one_at_a_time(connection, _COUNT)
+    for row in rows:
+        named = {**owner._asdict(), "key": renamed, "part": row.part}
+        await put_row(connection, modes, named, {"mode": row.mode, "since": row.since})
+    count = await _count(connection)
+    await put_row(connection, counters, {"name": _COUNT}, {"value": count + 1})
+
+
 async def count_of_switches(store: Store) -> int:
     """How often any was set; another number than before tells that one was."""
     rows = await store.looked_up(Work(lambda: rows_of(_COUNTED)))

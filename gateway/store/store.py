@@ -158,7 +158,8 @@ async def _make_ready(store: Store, key_file: Path, *, makes_key: bool) -> None:
 async def _fitting_keys(
     store: Store, connection: AsyncConnection, key_file: Path, *, makes_key: bool
 ) -> EncryptionKeys:
-    checks = {row.id: row.check_value for row in await connection.execute(select(encryption_keys))}
+    there = (await connection.execute(select(encryption_keys))).all()
+    checks = {row.id: row.check_value for row in there}
     keys = read_key_file(key_file)
     # Never for a state that was used before: a new key would hide that the old one is lost.
     if keys is None and makes_key and not checks:
@@ -173,6 +174,9 @@ async def _fitting_keys(
     new = [key_id for key_id in keys.ids if key_id not in checks]
     if new:
         await connection.execute(insert(encryption_keys), _checks(keys, new, store.clock()))
+    if there:
+        # Not by the file: whoever puts another key last, to have it encrypt, may move the first.
+        keys.oldest = min(there, key=lambda row: (row.created_at, keys.ids.index(row.id))).id
     return keys
 
 

@@ -301,6 +301,11 @@ class Undertakings:
             )
         )
 
+    async def is_being_checked(self) -> bool:
+        """Whether the state is an older one that was restored: nothing may be started on it."""
+        rows = await self._store.looked_up(Work(lambda: rows_of(asks.IS_RESTORED), is_brief=True))
+        return bool(rows and rows[0][0])
+
     async def take(self, one: Undertaken, instance: str) -> Undertaken | None:
         """Takes an open undertaking over; None where another did, or it is open no more."""
         mine = and_(journal.c.id == one.id, journal.c.turn == one.turn, journal.c.state.in_(OPEN))

@@ -17,7 +17,7 @@ from gateway import wire
 from gateway.aside import aside_if
 from gateway.upstream.signed_target import Learned
 from mappings.current import SUMMARY, endpoint_of
-from mappings.grammar import JSON, Call, Failure, NoSuchOperation, Refused
+from mappings.grammar import JSON, Call, Failure, NoSuchOperation, Refused, Unreachable
 from mappings.payment_lists import payments_in
 
 A_DAY = 86_400
@@ -102,8 +102,11 @@ async def _visible(call: Call, make: Make) -> bool:
     batch, *payments = call.witness
     try:
         body = await make(Call("GET", SUMMARY.format(id=batch)))
-    except Failure:
-        return False
+    except Failure as failure:
+        if isinstance(failure, Refused) and failure.status == 404:
+            return False
+        # A client that was told 404 would take what it names for gone.
+        raise Unreachable("it cannot be seen whether it was refused for the path's sake") from None
     return not payments or await aside_if(wire.has_rows(body), _shows, body, payments)
 
 

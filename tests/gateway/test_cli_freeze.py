@@ -14,7 +14,7 @@ from gateway.simulator import Service, start
 from gateway.store import Ledger
 from gateway.store.acts import operator
 from tests.house import ENVIRONMENT, KEY, import_lines, settings_for
-from tests.operating import Post, post
+from tests.operating import LOST, Post, post
 from tests.payday import done, make_batch, make_recipient, payment_ids
 from tests.processes import command, configuration, serving
 from tests.sockets import until
@@ -26,6 +26,20 @@ FROZEN = (403, "not_authorized")
 
 async def create(here: Post, **more: Any) -> tuple[int, str | None]:
     got = await here.house.ask("POST", "/v1/recipients", ADA, **more)
+    return got.status, None if got.status == 200 else got.body["errors"][0]["code"]
+
+
+async def drafted(here: Post) -> str:
+    """A batch that was edited, at a service that has no edits."""
+    batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
+    (payment,) = await payment_ids(here.house, batch)
+    change = {"sourceAmount": "6.00"}
+    await done(here.house, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+    return batch
+
+
+async def begin(here: Post, batch: str) -> tuple[int, str | None]:
+    got = await here.house.ask("POST", f"/v1/batches/{batch}/start-processing")
     return got.status, None if got.status == 200 else got.body["errors"][0]["code"]
 
 
@@ -146,7 +160,7 @@ async def test_what_has_begun_with_several_calls_is_finished(tmp_path: Path) -> 
     async with post(tmp_path, seconds=5) as here:
         here.breaks("POST", "/v1/recipients", answer_delay=1.5)
         making = asyncio.ensure_future(make_recipient(here.house))
-        await until(lambda: here.sent("POST", "/v1/recipients") == 1)
+        await until(lambda: here.service.created["recipient"] == 1)
         await here.says("freeze", "--all")
         await making
         assert here.service.created["account"] == 1
@@ -154,10 +168,7 @@ async def test_what_has_begun_with_several_calls_is_finished(tmp_path: Path) -> 
 
 async def test_a_draft_is_not_made_real_for_a_read_while_it_is_frozen(tmp_path: Path) -> None:
     async with post(tmp_path, inferred=False) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (payment,) = await payment_ids(here.house, batch)
-        change = {"sourceAmount": "6.00"}
-        await done(here.house, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+        batch = await drafted(here)
         await here.says("freeze", "--all")
         calls = here.sent("POST", "*")
         refused = await here.house.ask("GET", f"/v1/batches/{batch}/summary")
@@ -171,6 +182,38 @@ async def test_a_draft_is_not_made_real_for_a_read_while_it_is_frozen(tmp_path: 
         async with here.store() as store:
             facts = await Ledger(store).recall_all(OWNER, "batch")
         assert [one["upstream"] for one in facts.values()] == [current]
+
+
+async def test_a_draft_that_is_being_made_real_is_not_started_any_more(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as here:
+        batch = await drafted(here)
+        here.breaks("POST", "/v1/batches", answer_delay=1.5)
+        starting = asyncio.ensure_future(begin(here, batch))
+        await until(lambda: len(here.service.world().batches) == 2)
+        await here.says("freeze", "--all")
+        assert await starting == FROZEN
+        assert here.service.starts == []
+        await here.says("unfreeze", "--all")
+        assert await begin(here, batch) == (200, None)
+        assert (here.sent("POST", "/v1/batches"), len(here.service.starts)) == (2, 1)
+
+
+async def test_a_start_is_not_gone_on_with_for_who_asks_again_while_it_is_frozen(
+    tmp_path: Path,
+) -> None:
+    async with post(tmp_path, inferred=False) as here:
+        batch = await drafted(here)
+        here.breaks("POST", "/v1/batches", **LOST)
+        assert await begin(here, batch) == (500, "internal_server_error")
+        await here.says("freeze", "--all")
+        (left,) = (await here.told("writes", "unsettled"))["writes"]
+        made = list(here.service.world().batches)[1]
+        await here.says("writes", "settle", left["write"], "--made", made, "--yes")
+        assert await begin(here, batch) == FROZEN
+        assert here.service.starts == []
+        await here.says("unfreeze", "--all")
+        assert await begin(here, batch) == (200, None)
+        assert (here.sent("POST", "/v1/batches"), len(here.service.starts)) == (2, 1)
 
 
 async def test_a_freeze_is_not_what_an_idempotency_key_gives_again(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ async def test_what_agrees_is_no_finding(tmp_path: Path) -> None:
             "complete": True,
             "restored": False,
             "cleared": False,
+            "frozen": False,
             "compared": {"batches": 3, "recipients": 1, "lists": 1},
             "findings": [],
             "unsettled": [],

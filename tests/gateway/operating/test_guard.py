@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,9 +21,10 @@ from gateway.store import open_store
 from gateway.store.marks import Mark, read_mark, standing
 from gateway.store.tables import journal
 from tests.house import KEY, Got, House, import_lines, settings_for
-from tests.operating import configure, eventually, logged, logged_apart, says
-from tests.payday import make_batch, make_recipient
+from tests.operating import LOST, configure, eventually, logged, logged_apart, says
+from tests.payday import done, make_batch, make_recipient, payment_ids
 from tests.processes import command, configuration, serving
+from tests.signed import Client, asked, refused
 from tests.sockets import until
 
 
@@ -72,6 +74,12 @@ async def town(folder: Path, **switches: Any) -> AsyncIterator[Town]:
 
 async def begin(house: House, batch: str) -> Got:
     return await house.ask("POST", f"/v1/batches/{batch}/start-processing")
+
+
+async def edit(house: House, batch: str) -> None:
+    (payment,) = await payment_ids(house, batch)
+    change = {"sourceAmount": "6.00"}
+    await done(house, "PATCH", f"/batches/{batch}/payments/{payment}", change)
 
 
 def is_checking(got: Got) -> bool:
@@ -125,6 +133,52 @@ async def test_on_a_restored_state_nothing_is_started_until_it_is_reconciled(
         async with here.gateway() as house:
             batch = await make_batch(house, await make_recipient(house, "third"), "5.00")
             assert (await begin(house, batch)).status == 200
+
+
+async def test_nor_by_the_signed_face_whose_client_may_know_of_an_abandoned_batch(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, inferred=False, processing_seconds=60) as here:
+        async with here.gateway() as house:
+            batch = await make_batch(house, await make_recipient(house), "5.00")
+        (upstream,) = here.service.world().batches
+        here.save()
+        async with here.gateway() as house:  # what another batch takes the place of, and is paid by
+            await edit(house, batch)
+            assert (await begin(house, batch)).status == 200
+        here.put_back()
+        async with here.gateway() as house:
+            path = f"/v1/batches/{upstream}/start-processing"
+            heard = await asked(house, Client().request("POST", path, stamp=int(time.time())))
+            assert refused(heard) == (500, "internal_server_error")
+            assert "records are being checked" in heard.json["errors"][0]["message"]
+        assert len(here.service.starts) == 1
+
+
+async def test_nor_is_a_start_gone_on_with_that_was_begun_before_the_backup(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, inferred=False, processing_seconds=60) as here:
+        async with here.gateway() as house:
+            batch = await make_batch(house, await make_recipient(house), "5.00")
+            await edit(house, batch)
+            here.service.faults.append(Fault("POST", "/v1/batches", **LOST))
+            assert (await begin(house, batch)).status == 500
+        here.save()
+        async with here.gateway() as house:
+            await make_recipient(house, "later")
+        here.put_back()
+        async with here.gateway() as house:
+            listed = await says(tmp_path, "writes", "unsettled", "--json")
+            (left,) = json.loads(listed.stdout)["writes"]
+            made = list(here.service.world().batches)[1]
+            await says(tmp_path, "writes", "settle", left["write"], "--made", made, "--yes")
+            assert is_checking(await begin(house, batch))
+            assert here.service.starts == []
+            await here.reconciled(code=1)
+            await says(tmp_path, "unfreeze", "--all")
+            assert (await begin(house, batch)).status == 200
+        assert len(here.service.starts) == 1
 
 
 async def test_a_restored_state_stays_one_however_far_it_comes(tmp_path: Path) -> None:
@@ -192,14 +246,38 @@ async def test_batches_that_a_restored_state_may_have_lost_are_findings(tmp_path
             recipient = await make_recipient(house)
         here.save()
         async with here.gateway() as house:
-            await make_batch(house, recipient, "5.00")
+            batch = await make_batch(house, recipient, "5.00")
+            assert (await begin(house, batch)).status == 200
         here.put_back()
         told = await here.reconciled(code=1)
         (lost,) = here.service.world().batches
-        assert [(one["kind"], one["id"]) for one in told["findings"]] == [("unknown", lost)]
+        found = [(one["kind"], one["id"], one["upstream"]) for one in told["findings"]]
+        assert found == [("unknown", batch, lost)]
         assert told["cleared"] is True
         told = await here.reconciled()
         assert (told["findings"], told["unknown"][0]["id"]) == ([], lost)
+        async with here.gateway() as house:  # who was told that there is none would make it anew
+            assert (await done(house, "GET", f"/batches/{batch}"))["batch"]["amount"] == "5.00"
+            await says(tmp_path, "unfreeze", "--all")
+            assert (await begin(house, batch)).status == 406
+
+
+async def test_what_was_found_is_looked_at_before_anything_is_started(tmp_path: Path) -> None:
+    async with town(tmp_path, inferred=False, processing_seconds=60) as here:
+        async with here.gateway() as house:
+            batch = await make_batch(house, await make_recipient(house), "5.00")
+            await edit(house, batch)
+        here.save()
+        async with here.gateway() as house:
+            assert (await begin(house, batch)).status == 200
+        here.put_back()
+        async with here.gateway() as house:
+            assert is_checking(await begin(house, batch))
+            told = await here.reconciled(code=1)
+            assert (told["cleared"], told["frozen"]) == (True, True)
+            # As who asks again all the time: of what it pays no more is known here than before.
+            assert (await begin(house, batch)).status == 403
+            assert len(here.service.starts) == 1
 
 
 async def test_the_last_words_say_whether_batches_are_started_and_what_comes_first(
@@ -216,8 +294,8 @@ async def test_the_last_words_say_whether_batches_are_started_and_what_comes_fir
         unread = await says(tmp_path, "reconcile", code=2)
         assert "no batch is started yet, since not all of it could be read" in unread.stdout
         found = await says(tmp_path, "reconcile", code=1)
-        assert "batches are started again, and something was found" in last_line(found.stdout)
-        assert "`payout-gateway freeze --all` now" in last_line(found.stdout)
+        assert "something was found, so all writes are frozen" in last_line(found.stdout)
+        assert "`payout-gateway unfreeze --all` when that was looked at" in last_line(found.stdout)
         assert "restored" not in (await says(tmp_path, "reconcile")).stdout
 
 

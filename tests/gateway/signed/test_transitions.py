@@ -15,6 +15,7 @@ from gateway.signed.transitions import Transitions, Written, WrongStatus
 from gateway.signing import Pair
 from gateway.store import Ledger, Owner, Store, StoreUnavailable
 from gateway.store.freezing import freeze
+from gateway.store.marks import Mark, flag_restored
 from gateway.upstream.attempt import Turn
 from mappings.grammar import Halted, Unknown, Unreachable
 from tests.house import settings_for
@@ -200,6 +201,13 @@ async def test_what_nobody_here_sends_is_frozen_with_its_environment(
             await gate.send(write(owner=None))
     else:
         assert await gate.send(write(owner=None)) == 200
+
+
+async def test_what_nobody_here_sends_starts_nothing_on_a_restored_state(gate: Gate) -> None:
+    await flag_restored(gate.store, Mark(0, 1))
+    with pytest.raises(Halted):
+        await gate.send(write(owner=None))
+    assert await gate.send(write(OTHERS[0], owner=None)) == 200
 
 
 # Starts.

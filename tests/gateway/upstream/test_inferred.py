@@ -100,8 +100,6 @@ async def test_no_answer_says_nothing(failure: Exception) -> None:
 
 UNSEEN = {
     "no batch": Refused(404),
-    "a service in trouble": Refused(500),
-    "no answer": Unreachable("down"),
     "another payment": {"batchSummary": {"id": BATCH, "payments": [{"id": "P-2"}]}},
 }
 
@@ -112,6 +110,30 @@ async def test_without_its_object_a_404_is_about_the_object(summary: Any) -> Non
     with pytest.raises(Refused):
         await asked.edit()
     assert (asked.calls, asked.present()) == (["PATCH", "GET"], None)
+
+
+@pytest.mark.parametrize("failure", [Refused(500), Refused(429), Unreachable("down")])
+async def test_where_its_object_cannot_be_read_a_404_says_nothing(failure: Exception) -> None:
+    asked = Asked(Refused(404), summary=failure)
+    with pytest.raises(Unreachable):
+        await asked.edit()
+    assert (asked.calls, asked.present()) == (["PATCH", "GET"], None)
+
+
+async def test_a_client_is_not_told_that_a_payment_is_gone_because_nobody_can_see_it(
+    tmp_path: Path,
+) -> None:
+    service = Service(switches=Switches(inferred=False), seed=1)
+    async with open_town(tmp_path, service) as (house, _):
+        batch = await make_batch(house, await make_recipient(house), "5.00", "6.00")
+        first, second = await payment_ids(house, batch)
+        summary = ("GET", "/v1/batch/*/summary")
+        service.faults += [Fault(*summary), Fault(*summary, status=503)]
+        got = await house.ask("DELETE", f"/v1/batches/{batch}/payments/{first}")
+        assert (got.status, got.body["errors"][0]["code"]) == (500, "internal_server_error")
+        assert await payment_ids(house, batch) == [first, second]
+        await done(house, "DELETE", f"/batches/{batch}/payments/{first}")
+        assert await payment_ids(house, batch) == [second]
 
 
 async def test_a_second_try_that_goes_well_is_the_answer() -> None:
