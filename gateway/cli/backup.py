@@ -60,8 +60,9 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
     """Put the state and key file of FILE, made by `backup`, in their place. End the gateway first.
 
     What is there already is only replaced with --force. An SQLite state and a key file stay beside
-    it under another name; of a PostgreSQL state nothing stays: `backup` saves it first. What was done since the backup the restored state does not know: no
-    batch is started on it until `payout-gateway reconcile` has compared it with the service.
+    it under another name; of a PostgreSQL state nothing stays: `backup` saves it first. What was
+    done since the backup the restored state does not know: no batch is started on it until
+    `payout-gateway reconcile` has compared it with the service.
     """
     from gateway.store.backups import restore as put_back
 
