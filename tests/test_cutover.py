@@ -298,6 +298,34 @@ async def test_a_write_that_was_lost_is_not_sent_again_once_its_ids_are_imported
         assert here.current.starts == []
 
 
+@pytest.mark.parametrize("by_pairs", [False, True])
+async def test_a_lost_write_is_minded_by_the_current_id_as_well(
+    tmp_path: Path, *, by_pairs: bool
+) -> None:
+    async with open_valley(tmp_path, inferred=False) as here:
+        await here.switch("forward")
+        payee = await make_recipient(here.house)
+        batch = await make_batch(here.house, payee, "1.00")
+        start = f"/v1/batches/{batch}/start-processing"
+        here.breaks_legacy("POST", start, close="before")
+        assert (await here.house.ask("POST", start)).status == 500
+        current = here.current.world().legacy_ids[batch]
+        if by_pairs:
+            (tmp_path / "pairs.csv").write_text(f"{batch},{current}\n")
+            await here.says("ids", "import", str(tmp_path / "pairs.csv"))
+        await imported(here, "--move-open-batches")
+        await here.switch("translate")
+        # Whether it is being started there nobody knows: it is neither edited nor started here.
+        for path, body in (
+            (f"/v1/batches/{current}/payments", pay(payee, "8.00")),
+            (f"/v1/batches/{current}/start-processing", None),
+        ):
+            got = await here.house.ask("POST", path, body)
+            assert (got.status, "unknown" in got.text) == (500, True)
+        assert len(here.current.calls("POST", "*", face="current")) == 0
+        assert here.current.starts == []
+
+
 async def test_an_idempotency_key_holds_once_ids_are_imported(tmp_path: Path) -> None:
     async with open_valley(tmp_path) as here:
         await here.switch("forward")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
 
-from gateway.store.statements import AT_ONCE, FEW, Listed, Rows, Steps, Work, put_new
-from gateway.store.tables import ids
+from gateway.store.statements import AT_ONCE, FEW, Listed, Rows, Statement, Steps, Work, put_new
+from gateway.store.tables import ids, journal_subjects
 
 if TYPE_CHECKING:
     from gateway.store.owners import Owner
@@ -58,6 +59,26 @@ _KEEP = put_new(
 )
 
 
+def _named_too(kind: ModuleType) -> Any:
+    its = journal_subjects.c
+    by_both = select(
+        its.merchant,
+        its.environment,
+        bindparam("current_id", type_=its.object.type),
+        its.undertaking,
+    ).where(
+        *(its[name] == bindparam(name) for name in ("merchant", "environment")),
+        its.object == bindparam("legacy_id"),
+    )
+    names = ["merchant", "environment", "object", "undertaking"]
+    return kind.insert(journal_subjects).from_select(names, by_both).on_conflict_do_nothing()
+
+
+_NAME_TOO = Statement(_named_too)
+"""What named an object by its legacy id before that was known names it by the current one as well:
+a write that was lost at the legacy service is minded by whoever names it so."""
+
+
 async def keep(
     store: Store, owner: Owner, names: Mapping[str, str], *, imported: bool = False
 ) -> None:
@@ -82,6 +103,8 @@ def kept(
         for name, current_id in (yield from _BY_LEGACY.rows(there, owner._asdict())):
             if current_id != names[name]:
                 raise Collision(name)
+        if imported:
+            yield _NAME_TOO.of(*rows[start : start + AT_ONCE])
 
 
 async def count_ids(store: Store, owner: Owner) -> int:
