@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 
 class Collision(Exception):
-    """A legacy id that stands for another object already; it is never served for this one."""
+    """A legacy id that stands for another object already, and is never served for this one; or one
+    of an object that has ``another`` by an import: which of the two answers gave would be chance.
+    """
 
-    def __init__(self, legacy_id: str) -> None:
-        super().__init__(f"{legacy_id} stands for another object already")
+    def __init__(self, legacy_id: str, another: str | None = None) -> None:
+        why = f"is of what was imported as {another}" if another else "stands for another object"
+        super().__init__(f"{legacy_id} {why} already")
         self.legacy_id = legacy_id
 
 
@@ -50,7 +53,12 @@ def _pairs(among: ColumnElement[bool]) -> Select[Any]:
     return select(ids.c.legacy_id, ids.c.current_id).where(_OWN, among).order_by(ids.c.imported)
 
 
+def _imported(among: ColumnElement[bool]) -> Select[Any]:
+    return _pairs(and_(among, ids.c.imported))
+
+
 _BY_LEGACY, _BY_CURRENT = Listed(ids.c.legacy_id, _pairs), Listed(ids.c.current_id, _pairs)
+_IMPORTED = Listed(ids.c.current_id, _imported)
 
 _KEEP = put_new(
     ids,
@@ -104,6 +112,10 @@ def kept(
             if current_id != names[name]:
                 raise Collision(name)
         if imported:
+            its = {row["current_id"]: row["legacy_id"] for row in rows[start : start + AT_ONCE]}
+            for another, current_id in (yield from _IMPORTED.rows(its, owner._asdict())):
+                if another != its[current_id]:
+                    raise Collision(its[current_id], another)
             yield _NAME_TOO.of(*rows[start : start + AT_ONCE])
 
 
