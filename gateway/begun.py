@@ -45,19 +45,18 @@ class Begun:
         if await self._ledger.recall(owner, BEGUN, batch):
             return "legacy"
         current = (await self._ids.current(owner, [batch])).get(batch, batch)
+        # Begun there by the name that was imported since, and named otherwise now. Before any facts:
+        # a change that was under way here meanwhile may have made some.
+        name = (await self._ids.known(owner, {current})).get(current, batch)
+        if name != batch and await self._ledger.recall(owner, BEGUN, name):
+            return "legacy"
         facts = await self._ledger.recall(owner, "batch", current)
         if not facts:
             alias = await self._ledger.recall(owner, "alias", current)
             facts = await self._ledger.recall(owner, "batch", str(alias.get("id") or current))
             if alias.get("abandoned"):
                 return "current"
-        if facts and not is_as_imported(facts):
-            return "current"
-        # Begun there by the name that was imported since, and named otherwise now.
-        names = await self._ids.known(owner, {current})
-        name = names.get(current, batch)
-        is_marked = name != batch and await self._ledger.recall(owner, BEGUN, name)
-        return "legacy" if is_marked else None
+        return "current" if facts and not is_as_imported(facts) else None
 
 
 def is_as_imported(facts: Mapping[str, Any]) -> bool:

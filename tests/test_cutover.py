@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from gateway.operating.legacy_reads import AN_HOUR, Budget
+from gateway.operating.legacy_reads import AN_HOUR, Budget, LegacyReads
 from gateway.simulator import Fault
 from tests.house import Got
 from tests.operating import eventually
@@ -198,6 +199,17 @@ async def test_it_is_done_as_often_as_wanted(tmp_path: Path) -> None:
         assert got["payment"]["memo"] == "July"
 
 
+KINDS = ("recipients", "batches", "ids")
+
+
+async def test_a_dry_run_tells_what_would_be(tmp_path: Path) -> None:
+    async with open_valley(tmp_path, recipient_id_length=22) as here:
+        await populate(here)
+        told, did = await imported(here, "--dry-run"), await imported(here)
+        assert told["unmapped"] == []
+        assert [told[kind] for kind in KINDS] == [did[kind] for kind in KINDS]
+
+
 async def test_what_clients_changed_here_stays(tmp_path: Path) -> None:
     async with open_valley(tmp_path, apart=False, inferred=False) as here:
         made = await populate(here)
@@ -295,6 +307,34 @@ async def test_a_write_that_was_lost_is_not_sent_again_once_its_ids_are_imported
         for path, _ in writes:
             assert here.asked_legacy("POST", path) == 1
         assert len(here.current.calls("POST", "*", face="current")) == current
+        assert here.current.starts == []
+
+
+@pytest.mark.parametrize("by_pairs", [False, True])
+async def test_a_lost_write_is_minded_by_the_current_id_as_well(
+    tmp_path: Path, *, by_pairs: bool
+) -> None:
+    async with open_valley(tmp_path, inferred=False) as here:
+        await here.switch("forward")
+        payee = await make_recipient(here.house)
+        batch = await make_batch(here.house, payee, "1.00")
+        start = f"/v1/batches/{batch}/start-processing"
+        here.breaks_legacy("POST", start, close="before")
+        assert (await here.house.ask("POST", start)).status == 500
+        current = here.current.world().legacy_ids[batch]
+        if by_pairs:
+            (tmp_path / "pairs.csv").write_text(f"{batch},{current}\n")
+            await here.says("ids", "import", str(tmp_path / "pairs.csv"))
+        await imported(here, "--move-open-batches")
+        await here.switch("translate")
+        # Whether it is being started there nobody knows: it is neither edited nor started here.
+        for path, body in (
+            (f"/v1/batches/{current}/payments", pay(payee, "8.00")),
+            (f"/v1/batches/{current}/start-processing", None),
+        ):
+            got = await here.house.ask("POST", path, body)
+            assert (got.status, "unknown" in got.text) == (500, True)
+        assert len(here.current.calls("POST", "*", face="current")) == 0
         assert here.current.starts == []
 
 
@@ -441,6 +481,73 @@ async def test_an_object_that_cannot_be_read_is_reported_and_the_others_are_not_
         told = await imported(here, code=1)
         assert [one["id"] for one in told["unmapped"]] == [broken]
         assert told["batches"]["new"] == 2
+
+
+ODD_BATCHES = (
+    b"{}",
+    b'"none"',
+    b'{"id":"B-1","payments":[{}]}',
+    b'{"id":"B-1","status":"open","payments":{"payments":[{"memo":"m"}]}}',
+    b'{"id":"B-1","status":"open","payments":{"payments":[],"meta":{"records":"many"}}}',
+)
+
+
+@pytest.mark.parametrize("shown", ODD_BATCHES)
+async def test_an_object_of_an_odd_shape_is_reported_and_the_others_are_not_lost(
+    shown: bytes, tmp_path: Path
+) -> None:
+    async with open_valley(tmp_path) as here:
+        made = await populate(here)
+        body = b'{"ok":true,"batch":%s}' % shown
+        here.breaks_legacy("GET", f"/v1/batches/{made['open']}", status=200, body=body)
+        told = await imported(here, code=1)
+        assert [(one["kind"], one["id"]) for one in told["unmapped"]] == [("batch", made["open"])]
+        assert told["batches"]["new"] == 2
+
+
+async def test_a_recipient_whose_id_stands_for_another_is_reported(tmp_path: Path) -> None:
+    async with open_valley(tmp_path) as here:
+        made = await populate(here)
+        (tmp_path / "pairs.csv").write_text(f"{made['plain']},R-{'0' * 22}\n")
+        await here.says("ids", "import", str(tmp_path / "pairs.csv"))
+        for words in (["--dry-run"], []):
+            told = await imported(here, *words, code=1)
+            (one,) = [one for one in told["unmapped"] if one["kind"] == "recipient"]
+            assert one["id"] == made["plain"]
+            assert "stands for another object already" in one["why"]
+            assert told["recipients"]["new"] == 3
+
+
+async def test_what_moves_up_while_a_list_is_read_is_not_passed_over() -> None:
+    rows = [{"id": f"R-{number:016}"} for number in range(5)]
+    asked: list[int] = []
+
+    class Shrinking(LegacyReads):
+        async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+            number = int((query or {})["page"])
+            asked.append(number)
+            if len(asked) == 2:
+                del rows[0]  # the third row is on the page that was read before
+            meta = {"page": number, "pages": -(-len(rows) // 2), "records": len(rows)}
+            return {"recipients": rows[2 * number - 2 : 2 * number], "meta": meta}
+
+    reads = Shrinking(cast("Any", None), "live", API_KEY, Budget(1000, {}))
+    found = [row["id"] async for row, _ in reads.rows("/recipients", "recipients")]
+    assert sorted(found) == [f"R-{number:016}" for number in range(5)]
+    assert asked == [1, 2, 1, 2]
+
+
+async def test_a_list_without_meta_is_read_once_until_nothing_is_new() -> None:
+    asked: list[str] = []
+
+    class Unpaged(LegacyReads):
+        async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+            asked.append(path)
+            return {"recipients": [{"id": "R-1"}], "meta": "none"}
+
+    reads = Unpaged(cast("Any", None), "live", API_KEY, Budget(1000, {}))
+    assert [row["id"] async for row, _ in reads.rows("/recipients", "recipients")] == ["R-1"]
+    assert len(asked) == 2
 
 
 async def test_a_list_that_cannot_be_read_is_not_taken_for_one_without_rows(tmp_path: Path) -> None:

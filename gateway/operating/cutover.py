@@ -96,6 +96,8 @@ class Cutover:
         self._done = 0
         self._seen: set[str] = set()
         """The batches that the legacy service listed."""
+        self._would_keep: dict[str, str] = {}
+        """Legacy to current id of a dry run: batches are found by whom they pay."""
 
     async def run(self, progress: Progress = lambda *_: None) -> Report:
         """Recipients first: batches pay them. Raises NotRead where a list cannot be read."""
@@ -117,7 +119,7 @@ class Cutover:
     async def _each(
         self, rows: AsyncIterator[tuple[JSON, int]], bring: Any, kind: str, progress: Progress
     ) -> None:
-        """Some side by side; one that cannot be read is reported, and the others go on."""
+        """Some side by side; one that cannot be read, or made sense of, is reported, and the others go on."""
         places = asyncio.Semaphore(SIDE_BY_SIDE)
 
         async def one(shown: JSON) -> None:
@@ -125,8 +127,13 @@ class Cutover:
                 await bring(shown)
             except NotRead as unread:
                 self._unmapped(kind, shown["id"], str(unread))
+            except Collision as collision:
+                self._unmapped(kind, shown["id"], str(collision))
             except Failure as failure:
                 why = f"the current service cannot be read ({type(failure).__name__}: {failure})"
+                self._unmapped(kind, shown["id"], why)
+            except (AttributeError, LookupError, TypeError, ValueError) as odd:
+                why = f"one of the services shows it in an odd shape ({type(odd).__name__})"
                 self._unmapped(kind, shown["id"], why)
             finally:
                 places.release()
@@ -151,7 +158,9 @@ class Cutover:
         self._report.counts[kind][what] += 1
 
     async def _names(self, those: Iterable[str]) -> dict[str, str]:
-        return await current_ids(self._store, self._owner, those)
+        wanted = set(those)
+        found = {name: self._would_keep[name] for name in wanted & self._would_keep.keys()}
+        return found | await current_ids(self._store, self._owner, wanted)
 
     # Recipients
 
@@ -206,11 +215,7 @@ class Cutover:
         if found["current"] is None:
             self._unmapped("batch", known_as, found["why"])
             return
-        try:
-            await self._keep_ids({known_as: found["current"], **found["payments"]}, names)
-        except Collision as collision:
-            self._unmapped("batch", known_as, str(collision))
-            return
+        await self._keep_ids({known_as: found["current"], **found["payments"]}, names)
         await self._keep_batch(found)
         await self._move(known_as, is_open=found["is_open"])
 
@@ -279,11 +284,17 @@ class Cutover:
     # Keeping
 
     async def _keep_ids(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
+        if taken := [name for name, id_ in pairs.items() if names.get(name, id_) != id_]:
+            raise Collision(
+                taken[0]
+            )  # here as well, for a dry run and for one that is its own name
         other = {name: id_ for name, id_ in pairs.items() if name != id_}
         new = {name: id_ for name, id_ in other.items() if names.get(name) != id_}
-        self._report.counts["ids"] += Counter({NEW: len(new), EQUAL: len(other) - len(new)})
-        if new and not self._options.dry_run:
+        if self._options.dry_run:
+            self._would_keep |= new
+        elif new:
             await keep(self._store, self._owner, new, imported=True)
+        self._report.counts["ids"] += Counter({NEW: len(new), EQUAL: len(other) - len(new)})
 
     async def _record(self, record: Record) -> None:
         await self._ledger.record_all(self._owner, [record])

@@ -29,6 +29,8 @@ MINUTE = 60
 PAGE = 100
 TRIES = 4
 LONGEST_WAIT = 3600
+READINGS = 3
+"""Of a list that grows shorter while it is read."""
 
 Told = Callable[[float], None]
 """Told of how many seconds are waited."""
@@ -139,21 +141,35 @@ class LegacyReads:
         """Every row of a list, each once, and how many the service says there are.
 
         By the ``meta`` of the answers, since a service may give smaller pages than were asked for.
+        Where rows were deleted meanwhile those behind them moved up, perhaps past the page that is
+        read next: then the list is read once more for what was not seen.
         """
         seen: set[str] = set()
-        number, pages = 1, 1
-        while number <= pages:
-            paged = {**query, "page": str(number), "pageSize": str(PAGE)}
-            body = await self.get(path, paged)
-            if body is None:
+        for _ in range(READINGS):
+            read: set[str] = set()
+            records, has_shrunk = 0, False
+            number, pages = 1, 1
+            while number <= pages:
+                paged = {**query, "page": str(number), "pageSize": str(PAGE)}
+                body = await self.get(path, paged)
+                if body is None:
+                    return
+                rows = {str(one["id"]): one for one in _rows(body, path, name)}
+                before, records = records, _records(body, len(seen | rows.keys()))
+                has_shrunk = has_shrunk or records < before
+                for id_ in [one for one in rows if one not in seen]:  # in their order
+                    seen.add(id_)
+                    yield rows[id_], records
+                pages = pages_to_read(body, number, is_new=bool(rows.keys() - read))
+                read |= rows.keys()
+                number += 1
+            if not has_shrunk:
                 return
-            meta = body.get("meta") or {}
-            new = [one for one in _rows(body, path, name) if str(one.get("id")) not in seen]
-            seen |= {str(one.get("id")) for one in new}
-            for one in new:
-                yield one, whole(meta.get("records"), len(seen))
-            pages = pages_to_read(body, number, is_new=bool(new))
-            number += 1
+
+
+def _records(body: Mapping[str, JSON], default: int) -> int:
+    meta = body.get("meta")
+    return whole(meta.get("records") if isinstance(meta, dict) else None, default)
 
 
 def _rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mapping[str, JSON]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
 
-from gateway.store.statements import AT_ONCE, FEW, Listed, Rows, Steps, Work, put_new
-from gateway.store.tables import ids
+from gateway.store.statements import AT_ONCE, FEW, Listed, Rows, Statement, Steps, Work, put_new
+from gateway.store.tables import ids, journal_subjects
 
 if TYPE_CHECKING:
     from gateway.store.owners import Owner
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
 
 
 class Collision(Exception):
-    """A legacy id that stands for another object already; it is never served for this one."""
+    """A legacy id that stands for another object already, and is never served for this one; or one
+    of an object that has ``another`` by an import: which of the two answers gave would be chance.
+    """
 
-    def __init__(self, legacy_id: str) -> None:
-        super().__init__(f"{legacy_id} stands for another object already")
+    def __init__(self, legacy_id: str, another: str | None = None) -> None:
+        why = f"is of what was imported as {another}" if another else "stands for another object"
+        super().__init__(f"{legacy_id} {why} already")
         self.legacy_id = legacy_id
 
 
@@ -49,13 +53,38 @@ def _pairs(among: ColumnElement[bool]) -> Select[Any]:
     return select(ids.c.legacy_id, ids.c.current_id).where(_OWN, among).order_by(ids.c.imported)
 
 
+def _imported(among: ColumnElement[bool]) -> Select[Any]:
+    return _pairs(and_(among, ids.c.imported))
+
+
 _BY_LEGACY, _BY_CURRENT = Listed(ids.c.legacy_id, _pairs), Listed(ids.c.current_id, _pairs)
+_IMPORTED = Listed(ids.c.current_id, _imported)
 
 _KEEP = put_new(
     ids,
     ("merchant", "environment", "legacy_id", "current_id", "imported", "created_at"),
     ids.c.legacy_id,
 )
+
+
+def _named_too(kind: ModuleType) -> Any:
+    its = journal_subjects.c
+    by_both = select(
+        its.merchant,
+        its.environment,
+        bindparam("current_id", type_=its.object.type),
+        its.undertaking,
+    ).where(
+        *(its[name] == bindparam(name) for name in ("merchant", "environment")),
+        its.object == bindparam("legacy_id"),
+    )
+    names = ["merchant", "environment", "object", "undertaking"]
+    return kind.insert(journal_subjects).from_select(names, by_both).on_conflict_do_nothing()
+
+
+_NAME_TOO = Statement(_named_too)
+"""What named an object by its legacy id before that was known names it by the current one as well:
+a write that was lost at the legacy service is minded by whoever names it so."""
 
 
 async def keep(
@@ -82,6 +111,12 @@ def kept(
         for name, current_id in (yield from _BY_LEGACY.rows(there, owner._asdict())):
             if current_id != names[name]:
                 raise Collision(name)
+        if imported:
+            its = {row["current_id"]: row["legacy_id"] for row in rows[start : start + AT_ONCE]}
+            for another, current_id in (yield from _IMPORTED.rows(its, owner._asdict())):
+                if another != its[current_id]:
+                    raise Collision(its[current_id], another)
+            yield _NAME_TOO.of(*rows[start : start + AT_ONCE])
 
 
 async def count_ids(store: Store, owner: Owner) -> int:

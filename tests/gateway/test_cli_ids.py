@@ -92,6 +92,13 @@ async def test_nothing_of_a_file_with_a_collision_is_imported(tmp_path: Path, ru
     assert await known(tmp_path, "B-0", "B-1") == {"B-1": LONG}
 
 
+async def test_an_object_is_imported_by_one_legacy_id_alone(tmp_path: Path, run: Run) -> None:
+    await asyncio.to_thread(run, f"B-1,{LONG}\n")
+    told = await asyncio.to_thread(run, f"B-0,B-9\nB-2,{LONG}\n", code=2)
+    assert "line 2: B-2 is of what was imported as B-1 already" in told.stderr
+    assert await known(tmp_path, "B-0", "B-1", "B-2") == {"B-1": LONG}
+
+
 async def test_whose_they_are_is_said_where_there_are_several(tmp_path: Path, run: Run) -> None:
     def imported(*words: str, code: int = 0) -> Result:
         return run(f"B-1,{LONG}\n", words, code)

@@ -11,7 +11,7 @@ from gateway.settings import State
 from gateway.store import Ledger, Owner, StoreUnavailable, open_store
 from gateway.store import engine as engines
 from gateway.store.engine import parsed, sqlite_file
-from gateway.store.id_rows import current_ids, keep, legacy_ids
+from gateway.store.id_rows import Collision, current_ids, keep, legacy_ids
 
 ACME, OTHER = Owner("acme", "live"), Owner("other", "live")
 
@@ -26,6 +26,18 @@ async def test_as_many_ids_as_are_asked_for_are_found(state: State, count: int) 
         assert await legacy_ids(store, ACME, [*spelled, "R-UNKNOWN"]) == spelled
         assert await current_ids(store, OTHER, names) == {}
         assert await current_ids(store, ACME, []) == {}
+
+
+async def test_an_object_has_one_imported_name_and_perhaps_a_stand_in(state: State) -> None:
+    async with open_store(state) as store:
+        await keep(store, ACME, {"R-STANDIN": "R-REAL"})
+        for _ in range(2):
+            await keep(store, ACME, {"R-FIRST": "R-REAL"}, imported=True)
+        with pytest.raises(Collision, match="R-SECOND is of what was imported as R-FIRST already"):
+            await keep(store, ACME, {"R-SECOND": "R-REAL"}, imported=True)
+        await keep(store, OTHER, {"R-SECOND": "R-REAL"}, imported=True)
+        assert await legacy_ids(store, ACME, ["R-REAL"]) == {"R-REAL": "R-FIRST"}
+        assert await legacy_ids(store, OTHER, ["R-REAL"]) == {"R-REAL": "R-SECOND"}
 
 
 async def test_what_cannot_be_looked_up_is_told(sqlite: State) -> None:
