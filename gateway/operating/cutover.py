@@ -284,10 +284,9 @@ class Cutover:
     # Keeping
 
     async def _keep_ids(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
+        # Here as well, for a dry run and for one that is its own name.
         if taken := [name for name, id_ in pairs.items() if names.get(name, id_) != id_]:
-            raise Collision(
-                taken[0]
-            )  # here as well, for a dry run and for one that is its own name
+            raise Collision(taken[0])
         other = {name: id_ for name, id_ in pairs.items() if name != id_}
         new = {name: id_ for name, id_ in other.items() if names.get(name) != id_}
         if self._options.dry_run:

@@ -98,9 +98,9 @@ async def keep_modes(
         modes.c.environment == owner.environment,
         modes.c.key == key,
     )
+    await store.one_at_a_time(connection, _COUNT)
     if not (rows := (await connection.execute(those)).all()):
         return
-    await store.one_at_a_time(connection, _COUNT)
     for row in rows:
         named = {**owner._asdict(), "key": renamed, "part": row.part}
         await put_row(connection, modes, named, {"mode": row.mode, "since": row.since})

@@ -121,8 +121,9 @@ class File:
 
     async def close(self) -> None:
         self._have_looked()
-        if self._connection is not None:
-            await self._within(close_sqlite, self._connection)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._within(close_sqlite, connection)
         self._thread.shutdown()
 
 

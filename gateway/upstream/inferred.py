@@ -103,8 +103,11 @@ async def _visible(call: Call, make: Make) -> bool:
     try:
         body = await make(Call("GET", SUMMARY.format(id=batch)))
     except Failure as failure:
-        if isinstance(failure, Refused) and failure.status == 404:
+        status = failure.status if isinstance(failure, Refused) else 0
+        if status == 404:
             return False
+        if status in (401, 403, 429):
+            raise
         # A client that was told 404 would take what it names for gone.
         raise Unreachable("it cannot be seen whether it was refused for the path's sake") from None
     return not payments or await aside_if(wire.has_rows(body), _shows, body, payments)

@@ -112,11 +112,22 @@ async def test_without_its_object_a_404_is_about_the_object(summary: Any) -> Non
     assert (asked.calls, asked.present()) == (["PATCH", "GET"], None)
 
 
-@pytest.mark.parametrize("failure", [Refused(500), Refused(429), Unreachable("down")])
-async def test_where_its_object_cannot_be_read_a_404_says_nothing(failure: Exception) -> None:
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (Refused(500), Unreachable),
+        (Refused(429), Refused),
+        (Refused(401), Refused),
+        (Unreachable("down"), Unreachable),
+    ],
+)
+async def test_where_its_object_cannot_be_read_a_404_says_nothing(
+    failure: Exception, told: type[Exception]
+) -> None:
     asked = Asked(Refused(404), summary=failure)
-    with pytest.raises(Unreachable):
+    with pytest.raises(told) as raised:
         await asked.edit()
+    assert told is Unreachable or raised.value is failure
     assert (asked.calls, asked.present()) == (["PATCH", "GET"], None)
 
 
