@@ -42,14 +42,15 @@ def placeholders(settings: Settings) -> list[str]:
 
 def key_file_warnings(settings: Settings) -> list[str]:
     """Of a key file without which the state cannot be used; where it is checked it need not be yet."""
-    state = settings.state
+    file = settings.state.encryption_key_file
+    wrong: StoreUnavailable | None = None
     try:
         # Beside a SQLite state that is new, it is made on the first start.
-        if read_key_file(state.encryption_key_file) is None and not state.is_sqlite:
-            raise missing(state.encryption_key_file)
+        if read_key_file(file) is None and not settings.state.is_sqlite:
+            wrong = missing(file)
     except StoreUnavailable as unavailable:
-        return [settings.placed(f"state.encryption_key_file: {unavailable}")]
-    return []
+        wrong = unavailable
+    return [settings.placed(f"state.encryption_key_file: {wrong}")] if wrong else []
 
 
 def is_placeholder(url: str) -> bool:

@@ -113,22 +113,23 @@ class Section(BaseModel):
 
 def _in_a_file(written: Any, name: str) -> Any:
     """A section with what the file that it names holds in the place of a key."""
-    if isinstance(written, dict) and (named := written.get(f"{name}_file")):
-        with suppress(Misconfigured):  # told of the key that names it
+    key = f"{name}_file"
+    if isinstance(written, dict) and (named := written.get(key)):
+        try:
             return {**written, name: _read(Path(named)).strip()}
+        except Misconfigured as unread:
+            return {**written, key: unread}  # told where that key stands, see ReadFile
     return written
 
 
-def _readable(path: Path) -> Path:
-    try:
-        _read(path)
-    except Misconfigured as error:
-        raise ValueError(str(error)) from None
-    return path
+def _was_read(named: Any) -> Any:
+    if isinstance(named, Misconfigured):
+        raise ValueError(str(named))  # noqa: TRY004 - pydantic tells of these with their place
+    return named
 
 
-ReadableFile = Annotated[Path, AfterValidator(_readable)]
-"""A file that holds what another key may say."""
+ReadFile = Annotated[Path, BeforeValidator(_was_read)]
+"""A file that holds what another key may say; it was read once (``_in_a_file``), and may be a pipe."""
 
 
 class Server(Section):
@@ -143,7 +144,7 @@ class Server(Section):
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     admin_token: SecretStr = SecretStr("")
-    admin_token_file: ReadableFile | None = None
+    admin_token_file: ReadFile | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -204,7 +205,7 @@ class Addressed(Section):
 
 class State(Addressed):
     url: Annotated[str, AfterValidator(_one_of("sqlite", "postgresql"))] = "sqlite:///gateway.db"
-    url_file: ReadableFile | None = None
+    url_file: ReadFile | None = None
     encryption_key_file: Path = Path("gateway.key")
     mark_file: Path | None = None
 
@@ -220,7 +221,7 @@ class State(Addressed):
 
 class Limits(Addressed):
     url: Annotated[str, AfterValidator(_one_of("memory", "redis", "rediss"))] = "memory://"
-    url_file: ReadableFile | None = None
+    url_file: ReadFile | None = None
     requests_per_hour: int = Field(10_000, ge=1)
     hosts: int = Field(1, ge=1)
     body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
@@ -258,7 +259,7 @@ class Upstream(Section):
     ca_file: Path | None = None
     proxy: Literal[""] | Annotated[Origin, AfterValidator(_one_of("http"))] = ""
     proxy_credentials: SecretStr = SecretStr("")
-    proxy_credentials_file: ReadableFile | None = None
+    proxy_credentials_file: ReadFile | None = None
     breaker_failures: int = Field(10, ge=0)
     breaker_seconds: float = Field(5, gt=0)
     signed_target: Literal["auto", "path", "path-and-query"] = "auto"

@@ -38,6 +38,13 @@ def plain(text: Text) -> str:
     return text if isinstance(text, str) else bytes(text).decode()
 
 
+def begins_with(text: Text, character: str) -> bool:
+    """Of a long one the rest is left folded."""
+    if isinstance(text, str):
+        return text.startswith(character)
+    return bytes(next(text.windows(), b"")[:1]) == character.encode()
+
+
 def value(text: Text) -> JSON:
     """Its long lists are Rows."""
     if isinstance(text, Folded):

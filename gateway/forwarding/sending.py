@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from multidict import CIMultiDict
 
-from gateway import texts, traces, wire
+from gateway import traces, wire
 from gateway.aside import aside_if
 from gateway.begun import Begun
 from gateway.http.answers import Carried
@@ -25,6 +25,7 @@ from gateway.http.inflating import NotInflated, TooLarge, inflated
 from gateway.passing import passed_headers
 from gateway.passing.requests import Passage, Passing
 from gateway.passing.spool import Spool
+from gateway.playing import endings
 from gateway.playing.journal import Course, Journal
 from gateway.playing.once import OTHER_BODY
 from gateway.playing.player import Caller
@@ -328,14 +329,13 @@ def _call(came: Came, one: Undertaken) -> Call:
 
 
 def _text(carried: Carried) -> str:
-    """As ``once`` keeps answers: either may give what the other has kept."""
     body = carried.body.decode("utf-8", "replace")
     named = {name: carried.headers[name] for name in ("Content-Type",) if name in carried.headers}
-    return json.dumps([carried.status, body, named])
+    return endings.worded(carried.status, body, named)
 
 
 def _carried(text: Text) -> Carried:
-    status, body, headers = json.loads(texts.plain(text))
+    status, body, headers = endings.words(text)
     given: CIMultiDict[str] = CIMultiDict(headers)
     given.setdefault("Content-Type", "application/json; charset=utf-8")
     return Carried(status, given, body.encode())

@@ -125,10 +125,8 @@ class Cutover:
         async def one(shown: JSON) -> None:
             try:
                 await bring(shown)
-            except NotRead as unread:
-                self._unmapped(kind, shown["id"], str(unread))
-            except Collision as collision:
-                self._unmapped(kind, shown["id"], str(collision))
+            except (NotRead, Collision) as told:
+                self._unmapped(kind, shown["id"], str(told))
             except Failure as failure:
                 why = f"the current service cannot be read ({type(failure).__name__}: {failure})"
                 self._unmapped(kind, shown["id"], why)

@@ -146,25 +146,32 @@ class LegacyReads:
         """
         seen: set[str] = set()
         for _ in range(READINGS):
-            read: set[str] = set()
             records, has_shrunk = 0, False
-            number, pages = 1, 1
-            while number <= pages:
-                paged = {**query, "page": str(number), "pageSize": str(PAGE)}
-                body = await self.get(path, paged)
-                if body is None:
-                    return
-                rows = {str(one["id"]): one for one in _rows(body, path, name)}
+            async for body, rows in self._pages(path, name, query):
                 before, records = records, _records(body, len(seen | rows.keys()))
                 has_shrunk = has_shrunk or records < before
                 for id_ in [one for one in rows if one not in seen]:  # in their order
                     seen.add(id_)
                     yield rows[id_], records
-                pages = pages_to_read(body, number, is_new=bool(rows.keys() - read))
-                read |= rows.keys()
-                number += 1
             if not has_shrunk:
                 return
+
+    async def _pages(
+        self, path: str, name: str, query: Mapping[str, str]
+    ) -> AsyncIterator[tuple[JSON, Mapping[str, JSON]]]:
+        """A list from its beginning: each page's answer, and its rows by id."""
+        read: set[str] = set()
+        number, pages = 1, 1
+        while number <= pages:
+            paged = {**query, "page": str(number), "pageSize": str(PAGE)}
+            body = await self.get(path, paged)
+            if body is None:
+                return
+            rows = {str(one["id"]): one for one in _rows(body, path, name)}
+            yield body, rows
+            pages = pages_to_read(body, number, is_new=bool(rows.keys() - read))
+            read |= rows.keys()
+            number += 1
 
 
 def _records(body: Mapping[str, JSON], default: int) -> int:

@@ -143,13 +143,23 @@ class Reconciler:
                 report.unreadable.append(Finding(owner, "unreadable", "-", said, "configure it"))
         await self._take(looks, report, progress)
         if was_restored:
-            report.unknown = [await self._named(one) for one in report.unknown]
+            report.unknown = await self._named(report.unknown)
         return report
 
-    async def _named(self, unknown: Finding) -> Finding:
-        id_ = unknown.id
-        names = await self._ids.legacy(unknown.owner, {("batch", id_)})
-        return replace(unknown, id=names[id_], upstream=id_) if id_ in names else unknown
+    async def _named(self, unknown: Sequence[Finding]) -> list[Finding]:
+        """As clients know them: what a backup did not have is recorded anew, an owner's at once."""
+        names = {
+            owner: await self._ids.legacy(
+                owner, {("batch", one.id) for one in unknown if one.owner == owner}
+            )
+            for owner in {one.owner for one in unknown}
+        }
+        return [
+            replace(one, id=name, upstream=one.id)
+            if (name := names[one.owner].get(one.id))
+            else one
+            for one in unknown
+        ]
 
     async def abandoned(self) -> list[Finding]:
         """The batches that were abandoned, and started elsewhere; what cannot be read is left out."""

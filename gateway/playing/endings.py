@@ -1,4 +1,4 @@
-"""How a flow ended, as the journal keeps it for the retry of a client that did not hear of it.
+"""How a request ended, as the journal keeps it for the retry of a client that did not hear of it.
 
 What was on its way to a client is kept as it was told, word for word. What was played to its end
 without one is kept as the flow has it: only a retry says in which spelling of an id its client asks.
@@ -7,6 +7,7 @@ without one is kept as the flow has it: only a retry says in which spelling of a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from gateway import texts
@@ -18,8 +19,19 @@ _UNTOLD = "{"
 """How a text begins that nobody was told; the others are lists."""
 
 
+def worded(status: int, body: str, headers: Mapping[str, str]) -> str:
+    """An answer as it was told, whichever service's it was."""
+    return json.dumps([status, body, dict(headers)])
+
+
+def words(text: Text) -> tuple[int, str, dict[str, str]]:
+    """What is in such a text."""
+    status, body, headers = json.loads(texts.plain(text))
+    return status, body, headers
+
+
 def told(said: Said) -> Text:
-    return texts.kept(json.dumps([said.status, said.data.decode(), dict(said.headers)]))
+    return texts.kept(worded(said.status, said.data.decode(), said.headers))
 
 
 def untold(answer: Answer) -> Text:
@@ -27,9 +39,8 @@ def untold(answer: Answer) -> Text:
 
 
 def read(text: Text) -> Said | Answer:
-    plain = texts.plain(text)
-    if plain.startswith(_UNTOLD):
+    if texts.begins_with(text, _UNTOLD):
         its: Any = texts.value(text)
         return Answer(its["body"], tuple(its["notices"]))
-    status, body, headers = json.loads(plain)
+    status, body, headers = words(text)
     return Said(status, {}, headers, written=[body.encode()])

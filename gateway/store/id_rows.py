@@ -105,18 +105,18 @@ def kept(
     # In one order everywhere: two that keep the same must not wait for each other.
     rows = [{**common, "legacy_id": name, "current_id": names[name]} for name in sorted(names)]
     for start in range(0, len(rows), AT_ONCE):
-        new = yield _KEEP.of(*rows[start : start + AT_ONCE])
-        some = [row["legacy_id"] for row in rows[start : start + AT_ONCE]]
-        there = set(some) - {name for (name,) in new}
+        some = rows[start : start + AT_ONCE]
+        new = yield _KEEP.of(*some)
+        there = {row["legacy_id"] for row in some} - {name for (name,) in new}
         for name, current_id in (yield from _BY_LEGACY.rows(there, owner._asdict())):
             if current_id != names[name]:
                 raise Collision(name)
         if imported:
-            its = {row["current_id"]: row["legacy_id"] for row in rows[start : start + AT_ONCE]}
+            its = {row["current_id"]: row["legacy_id"] for row in some}
             for another, current_id in (yield from _IMPORTED.rows(its, owner._asdict())):
                 if another != its[current_id]:
                     raise Collision(its[current_id], another)
-            yield _NAME_TOO.of(*rows[start : start + AT_ONCE])
+            yield _NAME_TOO.of(*some)
 
 
 async def count_ids(store: Store, owner: Owner) -> int:

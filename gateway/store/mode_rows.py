@@ -64,8 +64,7 @@ async def set_mode(
         for group in groups:
             row = {**owner._asdict(), "key": key, "part": group}
             await put_row(connection, modes, row, {"mode": mode, "since": store.clock()})
-        count = await _count(connection)
-        await put_row(connection, counters, {"name": _COUNT}, {"value": count + 1})
+        await _count_on(connection)
         whose = f"key {key}" if key else "every key"
         await note(store, connection, f"{SWITCHED} {mode}: {', '.join(groups)} of {whose}", owner)
         return displaced
@@ -104,8 +103,7 @@ async def keep_modes(
     for row in rows:
         named = {**owner._asdict(), "key": renamed, "part": row.part}
         await put_row(connection, modes, named, {"mode": row.mode, "since": row.since})
-    count = await _count(connection)
-    await put_row(connection, counters, {"name": _COUNT}, {"value": count + 1})
+    await _count_on(connection)
 
 
 async def count_of_switches(store: Store) -> int:
@@ -117,9 +115,11 @@ async def count_of_switches(store: Store) -> int:
 _COUNTED = Statement(lambda _kind: select(counters.c.value).where(counters.c.name == _COUNT))
 
 
-async def _count(connection: AsyncConnection) -> int:
+async def _count_on(connection: AsyncConnection) -> None:
+    """Running gateways see by it that something was switched."""
     counted = select(func.max(counters.c.value)).where(counters.c.name == _COUNT)
-    return int(await connection.scalar(counted) or 0)
+    count = int(await connection.scalar(counted) or 0)
+    await put_row(connection, counters, {"name": _COUNT}, {"value": count + 1})
 
 
 async def all_switches(store: Store) -> list[Switch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
@@ -380,6 +381,22 @@ def test_the_file_of_an_address_can_be_named_by_a_variable(
     Path("database").write_text("postgresql://db/gateway")
     monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL_FILE", "database")
     assert load(None).state.url == "postgresql://db/gateway"
+
+
+def test_a_file_that_is_named_is_read_once_and_may_be_a_pipe() -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, b"postgresql://gateway@db/gateway")
+    os.close(theirs)
+    try:
+        settings = load(written(f"[state]\nurl_file = '/dev/fd/{ours}'"))
+        assert settings.state.url == "postgresql://gateway@db/gateway"
+    finally:
+        os.close(ours)
+    os.mkfifo("secret")
+    with ThreadPoolExecutor(1) as others:
+        others.submit(Path("secret").write_text, "a-token-that-is-long-enough")
+        settings = load(written("[server]\nadmin_token_file = 'secret'"))
+    assert settings.server.admin_token.get_secret_value() == "a-token-that-is-long-enough"
 
 
 def test_the_file_of_an_address_that_is_not_there_is_a_mistake() -> None:
