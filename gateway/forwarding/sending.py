@@ -27,7 +27,7 @@ from gateway.passing.requests import Passage, Passing
 from gateway.passing.spool import Spool
 from gateway.playing import endings
 from gateway.playing.journal import Course, Journal
-from gateway.playing.once import OTHER_BODY
+from gateway.playing.once import OTHER_BODY, refuse_deserted
 from gateway.playing.player import Caller
 from gateway.playing.recent_reads import Kept
 from gateway.playing.settling import Settling, never_read
@@ -194,13 +194,16 @@ class Writes:
         raise Unknown("its first try went there, and what became of it is not known")
 
     async def _written(self, came: Came, one: Undertaken) -> Sent:
-        course = self._journal.course(_passed_on(one), came.operation, came.asked)
-        came.caller.course, course.deserted = course, came.caller.is_gone
+        refuse_deserted(came.caller)
+        course = came.caller.course = self._journal.course(
+            _passed_on(one), came.operation, came.asked
+        )
         try:
             call = _call(came, one)
             # Before it leaves: also where nobody will know what became of it, they stay there.
             await self._begun.mark(one.owner, came.batches)
             await course.enter(call)
+            await self._refuse_deserted(came, course, call)
             return Sent(await self._outcome(came, course, call), course.one)
         except AlreadyBegun:
             raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN) from None
@@ -208,6 +211,15 @@ class Writes:
             if came.operation.path.startswith("/recipients"):
                 self._looked_up.forget(one.owner, came.asked.ids.get("id", ""))
             self._journal.leave(course)
+
+    async def _refuse_deserted(self, came: Came, course: Course, call: Call) -> None:
+        """Another instance may have been asked again before it could see this."""
+        try:
+            refuse_deserted(came.caller)
+        except Unknown:
+            course.told(call, Unreachable("not sent: its client does not wait any more"))
+            await _kept(course.close(UNDONE))
+            raise
 
     async def _outcome(self, came: Came, course: Course, call: Call) -> Carried:
         try:
