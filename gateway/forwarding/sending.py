@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from multidict import CIMultiDict
 
-from gateway import traces, wire
+from gateway import texts, traces, wire
 from gateway.aside import aside_if
 from gateway.begun import Begun
 from gateway.http.answers import Carried
@@ -190,7 +190,8 @@ class Writes:
         if not first.operation.startswith(PASSED_ON):
             return None
         if first.answer is not None and first.state in (DONE, ANSWERED):
-            return Sent(_carried(first.answer), first)
+            is_long = texts.is_long(first.answer)
+            return Sent(await aside_if(is_long, _carried, first.answer), first)
         raise Unknown("its first try went there, and what became of it is not known")
 
     async def _written(self, came: Came, one: Undertaken) -> Sent:
@@ -235,7 +236,7 @@ class Writes:
         return carried
 
     async def _answered(self, came: Came, course: Course, call: Call, carried: Carried) -> None:
-        text = _text(carried)
+        text = await aside_if(len(carried.body) > wire.LARGE, _text, carried)
         if carried.status >= 400:
             course.told(call, Refused(carried.status))
             keeps = came.idempotency is not None and carried.status in (404, 406)
@@ -340,10 +341,10 @@ def _call(came: Came, one: Undertaken) -> Call:
     return Call(came.operation.method, path, settle=never_read, known_by=[one.fingerprint])
 
 
-def _text(carried: Carried) -> str:
+def _text(carried: Carried) -> Text:
     body = carried.body.decode("utf-8", "replace")
     named = {name: carried.headers[name] for name in ("Content-Type",) if name in carried.headers}
-    return endings.worded(carried.status, body, named)
+    return texts.kept(endings.worded(carried.status, body, named))
 
 
 def _carried(text: Text) -> Carried:
