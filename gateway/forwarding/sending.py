@@ -40,6 +40,7 @@ from gateway.store.undertakings import (
     UNDONE,
     UNSETTLED,
     AlreadyBegun,
+    Overtaken,
     Undertaken,
 )
 from gateway.texts import Text
@@ -141,7 +142,7 @@ class Sender:
                 spool if spool.size else None,
                 write=came.writes,
             )
-            async with self._passing.sent(passage) as passed:
+            async with self._passing.sent(passage, caller.course) as passed:
                 headers = passed_headers.of_answer(passed.headers)
                 body = await _plain(await _whole(passed.parts()), headers)
                 status = passed.status
@@ -208,6 +209,8 @@ class Writes:
             return Sent(await self._outcome(came, course, call), course.one)
         except AlreadyBegun:
             raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN) from None
+        except Overtaken:
+            raise Unknown("another process goes on with it") from None
         finally:
             if came.operation.path.startswith("/recipients"):
                 self._looked_up.forget(one.owner, came.asked.ids.get("id", ""))
