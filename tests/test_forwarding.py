@@ -601,6 +601,25 @@ async def test_an_idempotency_key_holds_whoever_answers(tmp_path: Path) -> None:
         assert here.asked_current("POST", "/v1/recipients") == 0
 
 
+@pytest.mark.parametrize("status", [403, 429, 500])
+async def test_an_idempotency_key_is_free_again_where_what_was_refused_may_be_done_later(
+    status: int, tmp_path: Path
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down."}]}'
+        here.breaks_legacy("POST", "/v1/recipients", status=status, body=refusal)
+        named = {"Idempotency-Key": "payday"}
+        first = await here.house.ask("POST", "/v1/recipients", ADA, headers=named)
+        assert (first.status, first.text.encode()) == (status, refusal)
+        again = await here.house.ask("POST", "/v1/recipients", ADA, headers=named)
+        assert again.status == 200, again.text
+        assert (
+            await here.house.ask("POST", "/v1/recipients", ADA, headers=named)
+        ).text == again.text
+        assert len(here.legacy.world().recipients) == 1
+
+
 async def test_what_is_forwarded_is_in_no_log_and_not_open_in_the_state(tmp_path: Path) -> None:
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward")

@@ -242,8 +242,10 @@ class Writes:
         text = await aside_if(len(carried.body) > wire.LARGE, _text, carried)
         if carried.status >= 400:
             course.told(call, Refused(carried.status))
-            keeps = came.idempotency is not None and carried.status in (404, 406)
-            await course.close(ANSWERED, text if keeps else None)
+            # As of what is translated: the rest need not be so the next time.
+            lasts = carried.status in (404, 406)
+            keeps = lasts and came.idempotency is not None
+            await course.close(ANSWERED if lasts else UNDONE, text if keeps else None)
             if carried.status == 404 and came.operation.name in _OF_THE_BATCH_ALONE:
                 await self._begun.unmark(came.caller.key.owner, came.batches)
             return
