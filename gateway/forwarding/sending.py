@@ -11,7 +11,6 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -27,7 +26,7 @@ from gateway.passing.requests import Passage, Passing
 from gateway.passing.spool import Spool
 from gateway.playing import endings
 from gateway.playing.journal import Course, Journal
-from gateway.playing.once import OTHER_BODY, refuse_deserted
+from gateway.playing.once import A_DAY, OTHER_BODY, refuse_deserted
 from gateway.playing.player import Caller
 from gateway.playing.recent_reads import Kept
 from gateway.playing.settling import Settling, never_read
@@ -59,7 +58,6 @@ from mappings.grammar import (
     Unreachable,
 )
 
-A_DAY = timedelta(hours=24)
 _ASKS_AGAIN = 2
 NOT_MODIFIED = 304
 _OF_THE_BATCH_ALONE = frozenset({"delete_batch", "generate_quote", "start_batch"})

@@ -34,8 +34,6 @@ SHOWN = 12
 SURE_AFTER = timedelta(seconds=35)
 """After so long what cannot be seen did not happen: the service refuses stamps of 30 seconds."""
 
-BY_ITSELF = timedelta(seconds=60)
-
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:

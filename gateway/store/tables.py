@@ -214,7 +214,7 @@ journal = Table(
     Column("key_name", Text, nullable=False),
     Column("operation", Text, nullable=False),
     Column("request_id", Text, nullable=False),
-    Column("fingerprint", Text, nullable=False),  # keyed: of operation, ids, query and body
+    Column("fingerprint", Text, nullable=False),  # keyed: of operation, ids and body
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
     Column("state", Text, nullable=False),  # see undertakings.py
     Column("why", Text),  # it is not settled, in words for the operator
