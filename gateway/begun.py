@@ -3,24 +3,33 @@
 Of what went through the legacy service the ledger has a mark (kind ``begun``, by the id that
 clients know). Of what was made, edited or started through the current one it has facts (kind
 ``batch``). What was only imported has facts as well, and has not been touched here.
+
+Of two requests that are the first to touch a batch, one for each service, one wins: whoever marks it
+finds it untouched, and whoever changes it first finds no mark, in the same commit. The other one is
+decided anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from gateway.ids import Ids
 from gateway.store import Ledger, Owner
-from mappings.grammar import Record
+from mappings.drafts import as_found
+from mappings.grammar import Conflict, Record
 
 BEGUN = "begun"
 LEGACY: Mapping[str, Any] = {"at": "legacy"}
 """The facts of a mark."""
 NOWHERE: Mapping[str, Any] = {"at": None}
-"""What takes one away."""
+"""What takes one away, and what is found where there is none."""
 
 Side = Literal["legacy", "current"]
+
+
+class DecidedOtherwise(Exception):
+    """Another request was the first to touch a batch, at the other service; nothing of this was done."""
 
 
 class Begun:
@@ -28,11 +37,43 @@ class Begun:
         self._ledger = ledger
         self._ids = ids
 
-    async def mark(self, owner: Owner, batches: Iterable[str]) -> None:
-        """They are at the legacy service from now on."""
-        new = [one for one in batches if not await self._ledger.recall(owner, BEGUN, one)]
-        if new:
-            await self._ledger.record_all(owner, [Record(BEGUN, one, LEGACY) for one in new])
+    async def mark(self, owner: Owner, batch: str) -> None:
+        """It was made at the legacy service."""
+        await self._ledger.record(owner, BEGUN, batch, LEGACY)
+
+    async def begin(self, owner: Owner, batches: Iterable[str]) -> None:
+        """They are at the legacy service from now on; raises DecidedOtherwise."""
+        new = [
+            await self._marked(owner, one)
+            for one in batches
+            if not await self._ledger.recall(owner, BEGUN, one)
+        ]
+        if not new:
+            return
+        try:
+            await self._ledger.record_all(owner, new)
+        except Conflict:
+            raise DecidedOtherwise from None
+
+    async def _marked(self, owner: Owner, batch: str) -> Record:
+        current = await self._current(owner, batch)
+        facts = await self._ledger.recall(owner, "batch", current)
+        match await self.side(owner, batch):
+            case "legacy":  # by another name, whatever was under way here then
+                return Record(BEGUN, batch, LEGACY)
+            case "current":
+                raise DecidedOtherwise
+        untouched = Record("batch", current, {}, find=as_found(facts))
+        return Record(BEGUN, batch, LEGACY, also=(untouched,))
+
+    async def nowhere(self, owner: Owner, batches: Iterable[str]) -> Sequence[Record]:
+        """What finds none of them marked, by any of its names, and changes nothing."""
+        names: dict[str, None] = {}
+        for one in batches:
+            current = await self._current(owner, one)
+            name = await self._name(owner, current) or current
+            names |= dict.fromkeys((one, current, name))
+        return [Record(BEGUN, name, {}, find=NOWHERE) for name in names]
 
     async def unmark(self, owner: Owner, batches: Iterable[str]) -> None:
         """They are not there, or no more."""
@@ -44,11 +85,11 @@ class Begun:
         """Of a batch by any id that clients name it by; None of one that neither side touched."""
         if await self._ledger.recall(owner, BEGUN, batch):
             return "legacy"
-        current = (await self._ids.current(owner, [batch])).get(batch, batch)
+        current = await self._current(owner, batch)
         # Begun there by the name that was imported since, and named otherwise now. Before any facts:
         # a change that was under way here meanwhile may have made some.
-        name = (await self._ids.known(owner, {current})).get(current, batch)
-        if name != batch and await self._ledger.recall(owner, BEGUN, name):
+        name = await self._name(owner, current)
+        if name and name != batch and await self._ledger.recall(owner, BEGUN, name):
             return "legacy"
         facts = await self._ledger.recall(owner, "batch", current)
         if not facts:
@@ -57,6 +98,13 @@ class Begun:
             if alias.get("abandoned"):
                 return "current"
         return "current" if facts and not is_as_imported(facts) else None
+
+    async def _current(self, owner: Owner, batch: str) -> str:
+        return (await self._ids.current(owner, [batch])).get(batch, batch)
+
+    async def _name(self, owner: Owner, current: str) -> str | None:
+        """What clients call it, where that is something else."""
+        return (await self._ids.known(owner, {current})).get(current)
 
 
 def is_as_imported(facts: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -69,7 +69,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A legacy request as it came: ``target`` from /v1 on, ``named`` the ids of its path.
+    """A legacy request as it came: ``target`` from /v1 on, ``ids`` those of its path.
 
     ``asked`` is the same as it would be translated, to know a retry of it by, ``told`` what the log
     says of it.
@@ -77,7 +77,7 @@ class Came:
 
     operation: Operation
     caller: Caller
-    named: tuple[str, ...]
+    ids: Mapping[str, str]
     asked: Request
     target: str
     headers: CIMultiDict[str]
@@ -94,8 +94,8 @@ class Came:
         """Those that it names, as the client spells them, where it is about batches."""
         if not self.operation.path.startswith("/batches"):
             return []
-        if self.named:
-            return self.named[:1]
+        if self.ids:
+            return [*self.ids.values()][:1]
         if self.operation.name != "delete_batches":
             return []
         ids = (_object(self.body) or self.asked.body or {}).get("ids")
@@ -176,7 +176,10 @@ class Writes:
         self._looked_up = kept
 
     async def answer(self, came: Came) -> Sent | None:
-        """Its answer, or that of its first try; None for the retry of what was translated first."""
+        """Its answer, or that of its first try; None for the retry of what was translated first.
+
+        Raises DecidedOtherwise.
+        """
         one = self._journal.undertaking(
             came.caller.key,
             came.operation,
@@ -199,7 +202,7 @@ class Writes:
         try:
             call = _call(came, one)
             # Before it leaves: also where nobody will know what became of it, they stay there.
-            await self._begun.mark(one.owner, came.batches)
+            await self._begun.begin(one.owner, came.batches)
             await course.enter(call)
             return Sent(await self._outcome(came, course, call), course.one)
         except AlreadyBegun:
@@ -236,7 +239,8 @@ class Writes:
         if came.operation.name == "create_batch":
             if made is None:
                 log.error("begun_unseen", means="a batch was begun, and its id cannot be read")
-            await self._begun.mark(came.caller.key.owner, [made] if made else [])
+            else:
+                await self._begun.mark(came.caller.key.owner, made)
         # Before others can see that it is done: its client has it as good as got.
         self._journal.delivering[course.one.id] = course
         try:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.begun import Begun
+import pytest
+
+from gateway.begun import Begun, DecidedOtherwise
 from gateway.ids import Ids
 from gateway.settings import State
 from gateway.store import Ledger, Owner, open_store
 from gateway.store.id_rows import keep
+from mappings.grammar import Conflict, Record
 
 ACME = Owner("acme", "live")
 
@@ -21,7 +24,49 @@ async def test_what_was_begun_there_stays_there_by_either_id_whatever_was_under_
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.record(ACME, "batch", "B-REAL", facts)
         assert [await begun.side(ACME, one) for one in ("B-KNOWN", "B-REAL")] == [None, None]
-        await begun.mark(ACME, ["B-KNOWN"])
+        await begun.mark(ACME, "B-KNOWN")
         # An edit that met another mode came to its end after the start that was forwarded.
         await ledger.record(ACME, "batch", "B-REAL", {"phase": "draft", "version": 2})
         assert [await begun.side(ACME, one) for one in ("B-KNOWN", "B-REAL")] == ["legacy"] * 2
+
+
+@pytest.mark.parametrize("name", ["B-KNOWN", "B-REAL"])
+async def test_who_touches_a_batch_second_finds_that_the_other_was_first(
+    name: str, state: State
+) -> None:
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        begun = Begun(ledger, Ids(store, "all"))
+        await keep(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
+        facts = {"phase": "sent", "version": 1, "imported": 1}
+        await ledger.record(ACME, "batch", "B-REAL", facts)
+        untouched = await begun.nowhere(ACME, ["B-REAL"])
+        change = Record("batch", "B-REAL", {"phase": "editing"})
+        await begun.begin(ACME, [name])
+        assert await ledger.recall(ACME, "batch", "B-REAL") == facts
+        with pytest.raises(Conflict):
+            await ledger.record_all(ACME, [*untouched, change])
+        await begun.unmark(ACME, [name])
+        await ledger.record_all(ACME, [*untouched, change])
+        with pytest.raises(DecidedOtherwise):
+            await begun.begin(ACME, [name])
+        assert await begun.side(ACME, name) == "current"
+
+
+async def test_a_batch_changed_here_while_it_is_begun_there_is_found_to_be(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        begun = Begun(ledger, Ids(store, "all"))
+        seen = begun.side
+
+        async def changed_as_soon_as_seen(owner: Owner, batch: str) -> object:
+            side = await seen(owner, batch)
+            await ledger.record(ACME, "batch", "B-1", {"phase": "editing", "version": 0})
+            return side
+
+        monkeypatch.setattr(begun, "side", changed_as_soon_as_seen)
+        with pytest.raises(DecidedOtherwise):
+            await begun.begin(ACME, ["B-1"])
+        assert await ledger.recall(ACME, "begun", "B-1") == {}
