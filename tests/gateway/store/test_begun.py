@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from gateway.begun import Begun, DecidedOtherwise
@@ -70,3 +72,25 @@ async def test_a_batch_changed_here_while_it_is_begun_there_is_found_to_be(
         with pytest.raises(DecidedOtherwise):
             await begun.begin(ACME, ["B-1"])
         assert await ledger.recall(ACME, "begun", "B-1") == {}
+
+
+async def test_of_two_instances_that_touch_a_batch_at_once_one_does(state: State) -> None:
+    async with open_store(state) as here, open_store(state) as there:
+        ledger, begun = Ledger(here), Begun(Ledger(there), Ids(there, "all"))
+
+        async def change(batch: str, seconds: float) -> None:
+            untouched = await Begun(ledger, Ids(here, "all")).nowhere(ACME, [batch])
+            await asyncio.sleep(seconds)
+            editing = Record("batch", batch, {"phase": "editing"}, find={"phase": None})
+            await ledger.record_all(ACME, [*untouched, editing])
+
+        for number in range(20):
+            batch = f"B-{number}"
+            changed, began = await asyncio.gather(
+                change(batch, 0.001 * (number % 3)),
+                begun.begin(ACME, [batch]),
+                return_exceptions=True,
+            )
+            assert (changed is None) is isinstance(began, DecidedOtherwise)
+            assert (began is None) is isinstance(changed, Conflict)
+            assert await begun.side(ACME, batch) == ("current" if changed is None else "legacy")
