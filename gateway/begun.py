@@ -17,7 +17,7 @@ from typing import Any, Literal
 from gateway.ids import Ids
 from gateway.store import Ledger, Owner
 from mappings.drafts import as_found
-from mappings.grammar import Conflict, Record
+from mappings.grammar import Record
 
 BEGUN = "begun"
 LEGACY: Mapping[str, Any] = {"at": "legacy"}
@@ -41,21 +41,18 @@ class Begun:
         """It was made at the legacy service."""
         await self._ledger.record(owner, BEGUN, batch, LEGACY)
 
-    async def begin(self, owner: Owner, batches: Iterable[str]) -> None:
-        """They are at the legacy service from now on; raises DecidedOtherwise."""
-        new = [
-            await self._marked(owner, one)
+    async def marks(self, owner: Owner, batches: Iterable[str]) -> list[Record]:
+        """What marks those that are not marked yet, and finds them untouched here.
+
+        To be recorded with the first write that goes there; raises DecidedOtherwise.
+        """
+        return [
+            await self._mark(owner, one)
             for one in batches
             if not await self._ledger.recall(owner, BEGUN, one)
         ]
-        if not new:
-            return
-        try:
-            await self._ledger.record_all(owner, new)
-        except Conflict:
-            raise DecidedOtherwise from None
 
-    async def _marked(self, owner: Owner, batch: str) -> Record:
+    async def _mark(self, owner: Owner, batch: str) -> Record:
         current = await self._current(owner, batch)
         facts = await self._ledger.recall(owner, "batch", current)
         match await self.side(owner, batch):
@@ -67,7 +64,10 @@ class Begun:
         return Record(BEGUN, batch, LEGACY, also=(untouched,))
 
     async def nowhere(self, owner: Owner, batches: Iterable[str]) -> Sequence[Record]:
-        """What finds none of them marked, by any of its names, and changes nothing."""
+        """What finds none of them marked, by any of its names, and changes nothing.
+
+        To be recorded with the first change that is made here.
+        """
         names: dict[str, None] = {}
         for one in batches:
             current = await self._current(owner, one)

@@ -294,8 +294,8 @@ class Handler:
         try:
             read = await self._wording.read(request, visit, came.body)
             asked = await self._wording.asked(request, visit, came.ids, read)
-            untouched = await self._forwarding.untouched(came)
-            return await self._translated(request, visit, came.operation, asked, untouched)
+            placing = await self._forwarding.placing(came)
+            return await self._translated(request, visit, came.operation, asked, placing)
         except Failure as failure:
             if carried := await self._forwarding.instead(came, failure):
                 return carried
@@ -307,14 +307,14 @@ class Handler:
         visit: Visit,
         operation: Operation,
         asked: Request,
-        untouched: Sequence[Record] = (),
+        placing: Sequence[Record] = (),
     ) -> Said:
         if visit.caller is None or not operation.writes:
             flow = operation.flow(asked)
             answer = await self._player.play(flow, visit.caller, asked.problems)
             return await self._wording.answered(visit, answer)
         wanted = Wanted(
-            operation, asked, visit.caller, _idempotency(request), asked.problems, untouched
+            operation, asked, visit.caller, _idempotency(request), asked.problems, placing
         )
         say = partial(self._wording.answered, visit)
         said, visit.over = await self._once.answer(

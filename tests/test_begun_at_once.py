@@ -18,6 +18,7 @@ import pytest
 from gateway.begun import Begun
 from gateway.simulator import Fault
 from gateway.simulator.switches import Key
+from mappings.grammar import Record
 from tests.house import KEY, Got
 from tests.operating import logged
 from tests.test_cutover import imported, populate
@@ -90,13 +91,14 @@ async def test_a_start_that_meets_an_edit_at_the_current_service_goes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_street(tmp_path) as street:
-        begin, decided = Begun.begin, asyncio.Event()
+        marks, decided = Begun.marks, asyncio.Event()
 
-        async def begins_late(self: Begun, *given: Any) -> None:
+        async def marked_late(self: Begun, *given: Any) -> list[Record]:
+            its = await marks(self, *given)
             await decided.wait()
-            await begin(self, *given)
+            return its
 
-        monkeypatch.setattr(Begun, "begin", begins_late)
+        monkeypatch.setattr(Begun, "marks", marked_late)
         start = asyncio.ensure_future(street.starts())
         await asyncio.sleep(0.2)
         edited = await street.edits()

@@ -75,8 +75,8 @@ class Forwarding:
             del came.told["mode"]
         return sent
 
-    async def untouched(self, came: Came) -> Sequence[Record]:
-        """What a write on batches by the current service's calls is to find with its first change."""
+    async def placing(self, came: Came) -> Sequence[Record]:
+        """What a write by the current service's calls finds with its first change: batches of no mark."""
         return await self._begun.nowhere(came.caller.key.owner, came.batches if came.writes else [])
 
     async def _read(self, came: Came) -> Sent | None:

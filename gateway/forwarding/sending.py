@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 
 from gateway import traces, wire
 from gateway.aside import aside_if
-from gateway.begun import Begun
+from gateway.begun import Begun, DecidedOtherwise
 from gateway.http.answers import Carried
 from gateway.http.inflating import NotInflated, TooLarge, inflated
 from gateway.passing import passed_headers
@@ -49,6 +49,7 @@ from gateway.upstream.client import ANSWER_BYTES, NO_ANSWER
 from mappings.grammar import (
     JSON,
     Call,
+    Conflict,
     Failure,
     Invalid,
     Operation,
@@ -202,9 +203,11 @@ class Writes:
         try:
             call = _call(came, one)
             # Before it leaves: also where nobody will know what became of it, they stay there.
-            await self._begun.begin(one.owner, came.batches)
+            course.placing = await self._begun.marks(one.owner, came.batches)
             await course.enter(call)
             return Sent(await self._outcome(came, course, call), course.one)
+        except Conflict:
+            raise DecidedOtherwise from None
         except AlreadyBegun:
             raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN) from None
         finally:

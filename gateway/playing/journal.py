@@ -296,8 +296,8 @@ class Course:
     """By the monotonic clock, when the turn was last seen to be its own, or a little before."""
     unread: list[Failure] = field(default_factory=list)
     """The reads that failed and may be answered later, since something was last kept."""
-    untouched: Sequence[Record] = ()
-    """What is to be found with the first change, of where its batches are: else DecidedOtherwise."""
+    placing: Sequence[Record] = ()
+    """Of where its batches are: recorded, or found, with its first change; else DecidedOtherwise."""
     names: dict[str, str] = field(default_factory=dict)
     """What objects are about to be called to its client, legacy id to current id: kept with its end."""
     has_pieces: bool = False
@@ -389,7 +389,7 @@ class Course:
         self.is_sending = True
         # What may not be sent without its client is as good as begun anew, however late that asks.
         minds = self._minds(call.prompt or not self.writes)
-        await self._keep(enters=write, records=self._found_first, **minds)
+        await self._keep(enters=write, records=self._places, **minds)
         self.writes[write.number] = write
 
     @property
@@ -419,7 +419,7 @@ class Course:
         self._since.append((step, None))
         minds = self.operation.method != "GET" and self.is_untouched
         try:
-            await self._keep(records=[*self._found_first, step], **self._minds(minds))
+            await self._keep(records=[*self._places, step], **self._minds(minds))
         except (Conflict, Halted) as failure:
             self._since[-1] = (step, failure)
             self._position += 1
@@ -435,8 +435,8 @@ class Course:
             await self._keep()
 
     @property
-    def _found_first(self) -> Sequence[Record]:
-        return self.untouched if self.is_untouched else ()
+    def _places(self) -> Sequence[Record]:
+        return self.placing if self.is_untouched else ()
 
     def _minds(self, begins: bool) -> dict[str, Any]:
         """What keeps it from beginning to change anything: what has begun is finished, but for a start."""

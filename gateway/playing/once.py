@@ -89,8 +89,8 @@ class Wanted:
     caller: Caller
     idempotency: str | None = None
     problems: Sequence[Problem] = ()
-    untouched: Sequence[Record] = ()
-    """What is to be found with its first change; see ``Course``."""
+    placing: Sequence[Record] = ()
+    """Of where its batches are; see ``Course``."""
 
 
 def idempotency_key(given: Sequence[str]) -> str | None:
@@ -275,7 +275,7 @@ class Once:
     async def _new(self, one: Undertaken, wanted: Wanted, visit: _Visit) -> Course | None:
         _refuse_deserted(wanted)
         course = self._journal.course(one, wanted.operation, wanted.asked)
-        course.untouched = wanted.untouched
+        course.placing = wanted.placing
         # Where a first try came to nothing, this is the second: others join it.
         course.deserted = visit.first is not None
         try:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.begun import Begun, DecidedOtherwise
+from gateway.begun import BEGUN, Begun, DecidedOtherwise
 from gateway.ids import Ids
 from gateway.settings import State
 from gateway.store import Ledger, Owner, open_store
@@ -44,34 +44,28 @@ async def test_who_touches_a_batch_second_finds_that_the_other_was_first(
         await ledger.record(ACME, "batch", "B-REAL", facts)
         untouched = await begun.nowhere(ACME, ["B-REAL"])
         change = Record("batch", "B-REAL", {"phase": "editing"})
-        await begun.begin(ACME, [name])
+        await ledger.record_all(ACME, await begun.marks(ACME, [name]))
         assert await ledger.recall(ACME, "batch", "B-REAL") == facts
         with pytest.raises(Conflict):
             await ledger.record_all(ACME, [*untouched, change])
         await begun.unmark(ACME, [name])
         await ledger.record_all(ACME, [*untouched, change])
         with pytest.raises(DecidedOtherwise):
-            await begun.begin(ACME, [name])
+            await begun.marks(ACME, [name])
         assert await begun.side(ACME, name) == "current"
 
 
-async def test_a_batch_changed_here_while_it_is_begun_there_is_found_to_be(
-    state: State, monkeypatch: pytest.MonkeyPatch
+async def test_a_batch_changed_here_before_its_mark_is_recorded_is_not_marked(
+    state: State,
 ) -> None:
     async with open_store(state) as store:
         ledger = Ledger(store)
         begun = Begun(ledger, Ids(store, "all"))
-        seen = begun.side
-
-        async def changed_as_soon_as_seen(owner: Owner, batch: str) -> object:
-            side = await seen(owner, batch)
-            await ledger.record(ACME, "batch", "B-1", {"phase": "editing", "version": 0})
-            return side
-
-        monkeypatch.setattr(begun, "side", changed_as_soon_as_seen)
-        with pytest.raises(DecidedOtherwise):
-            await begun.begin(ACME, ["B-1"])
-        assert await ledger.recall(ACME, "begun", "B-1") == {}
+        marks = await begun.marks(ACME, ["B-1"])
+        await ledger.record(ACME, "batch", "B-1", {"phase": "editing", "version": 0})
+        with pytest.raises(Conflict):
+            await ledger.record_all(ACME, marks)
+        assert await ledger.recall(ACME, BEGUN, "B-1") == {}
 
 
 async def test_of_two_instances_that_touch_a_batch_at_once_one_does(state: State) -> None:
@@ -84,13 +78,16 @@ async def test_of_two_instances_that_touch_a_batch_at_once_one_does(state: State
             editing = Record("batch", batch, {"phase": "editing"}, find={"phase": None})
             await ledger.record_all(ACME, [*untouched, editing])
 
+        async def begin(batch: str) -> None:
+            await Ledger(there).record_all(ACME, await begun.marks(ACME, [batch]))
+
         for number in range(20):
             batch = f"B-{number}"
             changed, began = await asyncio.gather(
                 change(batch, 0.001 * (number % 3)),
-                begun.begin(ACME, [batch]),
+                begin(batch),
                 return_exceptions=True,
             )
-            assert (changed is None) is isinstance(began, DecidedOtherwise)
+            assert (changed is None) is isinstance(began, Conflict | DecidedOtherwise)
             assert (began is None) is isinstance(changed, Conflict)
             assert await begun.side(ACME, batch) == ("current" if changed is None else "legacy")
