@@ -381,7 +381,8 @@ class Handler:
             visit.caller = await self._named_all_the_same(request, visit, operation, address)
             return await self._limits.admit(f"address {address}", self._requests_per_hour)
         key = await self._key(request, visit)
-        visit.caller = Caller(key, visit.request_id)
+        # To find the key may have taken a while: nobody heard of a client that went away meanwhile.
+        visit.caller = Caller(key, visit.request_id, is_gone=request.transport is None)
         if key.allowed_ips and (address is None or not key.admits(address)):
             visit.told["why"] = "the client's address is not among the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)

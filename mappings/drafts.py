@@ -73,7 +73,7 @@ TURNS = 1000
 def _in_its_turn(batch_id: str, request: Request) -> Sub:
     """The batch, taken for an edit before it is read, so that whoever waits reads it but once."""
     # Unlike any other's, also where clocks are coarse: by it the batch is given back.
-    taken = {"phase": "editing", "since": f"{request.now.isoformat()} {request.seed}"}
+    since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(TURNS):
         try:
             facts = yield Await("batch", batch_id, until=_is_edited_by_nobody)
@@ -83,6 +83,8 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
             raise Invalid(WRONG_STATUS)
         if facts.get("phase") == "deleted":
             raise Invalid(NOT_FOUND)
+        # A start that was refused may have left nothing that was known of it.
+        taken = ({} if facts else elsewhere(batch_id)) | {"phase": "editing", "since": since}
         try:
             yield Record("batch", batch_id, taken, find=as_found(facts))
         except Conflict:
@@ -90,7 +92,7 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
         try:
             batch: Batch = yield from loaded(batch_id)
         except Failure:
-            yield Record("batch", batch_id, {"phase": facts.get("phase"), "since": None})
+            yield Record("batch", batch_id, {name: facts.get(name) for name in taken})
             raise
         return replace(batch, is_held=True)
     raise Unreachable("other changes of the batch are under way", retry_after=1)
@@ -126,9 +128,16 @@ def taken(batch: Batch, phase: str, now: datetime) -> Sub:
         raise Conflict("batch")
     facts: dict[str, JSON] = {"phase": phase, "since": now.isoformat()}
     if not batch.facts:
-        facts |= {"upstream": batch.id, "version": 0, "elsewhere": True, "currency": batch.currency}
+        facts |= {**elsewhere(batch.id), "currency": batch.currency}
         facts |= {name: batch.given.get(name) for name in ("description", "createdAt")}
     yield Record("batch", batch.id, facts, find=as_found(batch.facts))
+
+
+def elsewhere(upstream: str) -> dict[str, JSON]:
+    """What is to be known of a batch that was made elsewhere, from when it is taken: without it, it
+    would be a draft.
+    """
+    return {"upstream": upstream, "version": 0, "elsewhere": True}
 
 
 def as_found(facts: Mapping[str, JSON]) -> dict[str, JSON]:

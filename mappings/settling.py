@@ -349,6 +349,8 @@ def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[s
             found = next((one for one in there if one.get("id") == sending.told), None)
             is_it = found is not None and sending.told not in known and may_be(found)
             return _as_told(sending.told, "payment", found if is_it else None)
+        if not _tells_which(summary):
+            return CannotTell(_WHICH)
         new = [one for one in payments_in(summary) if one.get("id") not in known]
         if payments_told(summary) is None or not all(map(_tells_whom, new)):
             return CannotTell("the service does not show whom the batch pays")
@@ -379,6 +381,8 @@ def edited_batch(
         summary = yield Call("GET", SUMMARY.format(id=upstream))
         if payments_told(summary) is None:
             return CannotTell("the service does not show what the batch pays")
+        if not _tells_which(summary):
+            return CannotTell(_WHICH)
         were = {str(one["upstream"]): one for one in before if one.get("upstream")}
         there = {str(one.get("id")): one for one in payments_in(summary)}
         signs = [id_ not in there for id_ in removed()]
@@ -479,6 +483,14 @@ def _as_told(told: str, name: str, found: dict[str, JSON] | None) -> Happened | 
 def _tells_payments(summary: JSON) -> bool:
     there = payments_told(summary)
     return there is not None and all(map(_tells_whom, there))
+
+
+_WHICH = "the service does not show the ids of the batch's payments"
+
+
+def _tells_which(summary: JSON) -> bool:
+    """Whether one that was there before can be told from one that is new."""
+    return all(one.get("id") for one in payments_in(summary))
 
 
 def _tells_whom(payment: Given) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from mappings import settling
 from mappings.batch_reads import WRONG_STATUS
-from mappings.drafts import stamp
+from mappings.drafts import elsewhere, stamp
 from mappings.grammar import (
     JSON,
     Answer,
@@ -40,7 +40,7 @@ def start_signed_batch(request: Request) -> Flow:
         raise Invalid(WRONG_STATUS)
     taken: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
     if not facts:
-        taken |= {"upstream": upstream, "version": 0, "elsewhere": True}
+        taken |= elsewhere(upstream)
     found = {name: facts.get(name) for name in ("phase", "version", "since")}
     try:
         yield Record("batch", batch, taken, find=found)

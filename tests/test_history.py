@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from gateway.operating.reconciling import open_reconciler
 from gateway.operating.standing import figures
 from gateway.playing.player import MANY
 from gateway.simulator import Service, Switches
@@ -201,6 +202,18 @@ async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
     await done(house, "GET", "/batches")
     assert len(threads) == 3
     assert all(name.startswith("aside") for name in threads), threads
+
+
+async def test_whether_abandoned_batches_were_started_is_looked_for_among_those_alone(
+    house: House, rows_read: list[int]
+) -> None:
+    async with open_store(house.settings.state) as store:
+        await Ledger(store).record(OWNER, "alias", "B-LEFT", {"abandoned": True})
+        rows_read.clear()
+        async with open_reconciler(house.settings, store) as reconciler:
+            assert await reconciler.abandoned() == []
+    assert rows_read
+    assert sum(rows_read) < 10, rows_read
 
 
 async def test_abandoned_batches_are_found_by_an_index(tmp_path: Path) -> None:

@@ -28,13 +28,17 @@ from gateway.store.tables import pieces
 from mappings.rows import Packed
 from tests.bench import big_batch
 from tests.bench.big_service import BigConnection
+from tests.gateway.compare.towns import open_town as open_service
 from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
 from tests.house import KEY, Got, House, open_house
 from tests.operating import eventually
-from tests.payday import make_recipient, open_town
+from tests.payday import make_batch, make_recipient, open_town
 from tests.test_unknown_outcomes import town
+from tests.valley import NAME, open_valley
 
 COUNT = 2000
+LONG_AS_TEXT_ALONE = 400
+"""So many that nothing is worked on by slices, and the answer's text is long all the same."""
 RECIPIENT = "/v1/recipients/R-BENCHABC00000001"
 WHEN = re.compile(rf'"(createdAt|updatedAt)":"(?!{re.escape(big_batch.MADE)}")[^"]*"')
 ID = re.compile(r"\b[BP]-[A-Za-z0-9]{6,}\b")
@@ -460,9 +464,62 @@ async def test_a_long_answer_that_is_kept_for_a_retry_is_the_same(tmp_path: Path
         assert any(one.startswith("answer ") for one in await holders(tmp_path))
 
 
-async def test_a_long_answer_that_nobody_may_ask_for_again_is_not_kept(tmp_path: Path) -> None:
+async def test_a_long_answer_that_was_kept_without_its_client_goes_as_soon_as_the_client_has_it(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, seconds=20) as here:
+        recipient = await make_recipient(here.house)
+        batch = await make_batch(here.house, recipient, *["1.00"] * COUNT)
+        path = f"/v1/batches/{batch}/generate-quote"
+        here.breaks("POST", path.replace(batch, "*"), close="after")
+        assert (await here.house.ask("POST", path)).status == 500
+
+        async def is_settled() -> bool:
+            return any(one.startswith("answer ") for one in await holders(tmp_path))
+
+        await eventually(is_settled)
+        again = await here.house.ask("POST", path)
+        assert again.body["batch"]["totalPayments"] == COUNT
+        assert len(again.text) > wire.LARGE
+        await eventually(partial(only_remembered, tmp_path))
+
+
+async def test_a_long_answer_of_the_legacy_service_is_kept_in_pieces_too(tmp_path: Path) -> None:
+    long = {"ok": True, "batch": {"id": "B-LEGACY0000000001", "memos": ["für Ada"] * 30_000}}
+
+    async with (
+        open_service(lambda one: long if one.method == "POST" else {"ok": True}) as legacy,
+        open_valley(tmp_path, legacy_url=legacy.url) as here,
+    ):
+        await here.says("modes", "set", "--key", NAME, "forward", "--yes")
+
+        async def follows() -> bool:
+            await here.house.ask("GET", "/v1/batches")
+            return bool(legacy.heard)
+
+        await eventually(follows)
+        legacy.heard.clear()
+        path, named = "/v1/batches/B-LEGACY0000000001/generate-quote", {"Idempotency-Key": "mine"}
+        first = await here.house.ask("POST", path, headers=named)
+        assert len(first.text) > wire.LARGE
+        assert [one.startswith("answer ") for one in await holders(tmp_path)] == [True]
+        assert (await here.house.ask("POST", path, headers=named)).text == first.text
+        assert len(legacy.heard) == 1
+        await here.house.ask("POST", path)
+        assert len(legacy.heard) == 2
+
+        async def is_one_left() -> bool:
+            return len(await holders(tmp_path)) == 1
+
+        await eventually(is_one_left)
+
+
+@pytest.mark.parametrize("count", [LONG_AS_TEXT_ALONE, COUNT])
+async def test_a_long_answer_that_nobody_may_ask_for_again_is_not_kept(
+    count: int, tmp_path: Path
+) -> None:
     async with service() as (url, _bodies), open_house(tmp_path, url) as house:
-        made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
+        made = await house.ask("POST", "/v1/batches", data=big_batch.body(count, 1))
         path = f"/v1/batches/{made.body['batch']['id']}/generate-quote"
         assert len((await house.ask("POST", path)).text) > wire.LARGE
         await eventually(partial(only_remembered, tmp_path))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.playing.player import Player
 from gateway.simulator import Fault, Service, Simulator, Switches
 from gateway.store import Ledger, Owner, open_store
+from mappings.grammar import Await
 from tests.house import House
 from tests.operating import post
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
@@ -189,6 +192,41 @@ async def test_a_batch_made_elsewhere_is_started_once_and_can_be_read_and_listed
         assert [row["status"] for row in rows] == ["processing"]
         assert (await edit(house, upstream)).status == 406
     assert len(simulator.service.starts) == 1
+
+
+@SERVICES
+async def test_an_edit_that_met_a_start_which_is_refused_edits_what_is_there(
+    *, inferred: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a batch made elsewhere nothing is known any more by then."""
+    plain, over = Player._awaited, asyncio.Event()
+
+    async def awaited(player: Player, step: Await, owner: Owner) -> Any:
+        await over.wait()
+        return await plain(player, step, owner)
+
+    monkeypatch.setattr(Player, "_awaited", awaited)
+    async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
+        recipient = await make_recipient(house)
+        payment = {"recipient": {"id": recipient}, "amount": "5.00", "currency": "USD"}
+        body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+        batch = (await signed(house, "POST", "/batches", body)).json["batch"]["id"]
+        refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
+        start, read = "/v1/batches/*/start-processing", "/v1/batch/*/summary"
+        simulator.next(Fault("POST", start, status=400, body=refusal, delay=0.4))
+        simulator.next(Fault("GET", read, answer_delay=0.2))
+        more = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        adding = asyncio.ensure_future(house.ask("POST", f"/v1/batches/{batch}/payments", more))
+        await asyncio.sleep(0.1)
+        assert refused(await begin(house, batch)) == (400, "expired_quote")
+        over.set()
+        assert (await adding).status == 200
+        assert (await facts_of(house, batch))["upstream"] == batch
+        shown = (await done(house, "GET", f"/batches/{batch}"))["batch"]
+        assert (shown["amount"], shown["currency"]) == ("12.00", "USD")
+        await done(house, "POST", f"/batches/{batch}/start-processing")
+    (started,) = simulator.service.starts
+    assert len(simulator.service.batch(started.batch_id).payments) == 2
 
 
 async def test_a_start_that_is_refused_there_can_be_tried_again(tmp_path: Path) -> None:

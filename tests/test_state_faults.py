@@ -23,11 +23,11 @@ Fault = Callable[[Path], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def locked(file: Path) -> AsyncIterator[None]:
+async def locked(file: Path, begin: str = "BEGIN EXCLUSIVE") -> AsyncIterator[None]:
     other = sqlite3.connect(file, isolation_level=None, timeout=0)
     while True:
         try:
-            other.execute("BEGIN EXCLUSIVE")
+            other.execute(begin)
             break
         except sqlite3.OperationalError:  # the gateway has it at this moment
             await asyncio.sleep(0.005)

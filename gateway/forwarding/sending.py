@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from multidict import CIMultiDict
 
-from gateway import traces, wire
+from gateway import texts, traces, wire
 from gateway.aside import aside_if
 from gateway.begun import Begun, DecidedOtherwise
 from gateway.http.answers import Carried
@@ -27,7 +27,7 @@ from gateway.passing.requests import Passage, Passing
 from gateway.passing.spool import Spool
 from gateway.playing import endings
 from gateway.playing.journal import Course, Journal
-from gateway.playing.once import OTHER_BODY
+from gateway.playing.once import OTHER_BODY, refuse_deserted
 from gateway.playing.player import Caller
 from gateway.playing.recent_reads import Kept
 from gateway.playing.settling import Settling, never_read
@@ -194,17 +194,21 @@ class Writes:
         if not first.operation.startswith(PASSED_ON):
             return None
         if first.answer is not None and first.state in (DONE, ANSWERED):
-            return Sent(_carried(first.answer), first)
+            is_long = texts.is_long(first.answer)
+            return Sent(await aside_if(is_long, _carried, first.answer), first)
         raise Unknown("its first try went there, and what became of it is not known")
 
     async def _written(self, came: Came, one: Undertaken) -> Sent:
-        course = self._journal.course(_passed_on(one), came.operation, came.asked)
-        came.caller.course, course.deserted = course, came.caller.is_gone
+        refuse_deserted(came.caller)
+        course = came.caller.course = self._journal.course(
+            _passed_on(one), came.operation, came.asked
+        )
         try:
             call = _call(came, one)
             # Before it leaves: also where nobody will know what became of it, they stay there.
             course.placing = await self._begun.marks(one.owner, came.batches)
             await course.enter(call)
+            await self._refuse_deserted(came, course, call)
             return Sent(await self._outcome(came, course, call), course.one)
         except Conflict:
             raise DecidedOtherwise from None
@@ -214,6 +218,15 @@ class Writes:
             if came.operation.path.startswith("/recipients"):
                 self._looked_up.forget(one.owner, came.asked.ids.get("id", ""))
             self._journal.leave(course)
+
+    async def _refuse_deserted(self, came: Came, course: Course, call: Call) -> None:
+        """Another instance may have been asked again before it could see this."""
+        try:
+            refuse_deserted(came.caller)
+        except Unknown:
+            course.told(call, Unreachable("not sent: its client does not wait any more"))
+            await _kept(course.close(UNDONE))
+            raise
 
     async def _outcome(self, came: Came, course: Course, call: Call) -> Carried:
         try:
@@ -229,7 +242,7 @@ class Writes:
         return carried
 
     async def _answered(self, came: Came, course: Course, call: Call, carried: Carried) -> None:
-        text = _text(carried)
+        text = await aside_if(len(carried.body) > wire.LARGE, _text, carried)
         if carried.status >= 400:
             course.told(call, Refused(carried.status))
             keeps = came.idempotency is not None and carried.status in (404, 406)
@@ -335,10 +348,10 @@ def _call(came: Came, one: Undertaken) -> Call:
     return Call(came.operation.method, path, settle=never_read, known_by=[one.fingerprint])
 
 
-def _text(carried: Carried) -> str:
+def _text(carried: Carried) -> Text:
     body = carried.body.decode("utf-8", "replace")
     named = {name: carried.headers[name] for name in ("Content-Type",) if name in carried.headers}
-    return endings.worded(carried.status, body, named)
+    return texts.kept(endings.worded(carried.status, body, named))
 
 
 def _carried(text: Text) -> Carried:

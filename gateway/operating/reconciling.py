@@ -205,8 +205,7 @@ class Reconciler:
     async def _abandoned(self, owner: Owner) -> list[Look]:
         return [
             Look(owner, id_, partial(self._left, id_), "abandoned")
-            for id_, facts in (await self._ledger.recall_all(owner, "alias")).items()
-            if facts.get("abandoned")
+            for id_ in await self._ledger.abandoned(owner)
         ]
 
     def _now(self) -> str:

@@ -273,7 +273,7 @@ class Once:
         return sorted(rows, key=self._settling.is_played) + self._journal.not_begun(one)
 
     async def _new(self, one: Undertaken, wanted: Wanted, visit: _Visit) -> Course | None:
-        _refuse_deserted(wanted)
+        refuse_deserted(wanted.caller)
         course = self._journal.course(one, wanted.operation, wanted.asked)
         course.placing = wanted.placing
         # Where a first try came to nothing, this is the second: others join it.
@@ -298,7 +298,7 @@ class Once:
             raise
         try:
             # Another instance may have been asked again before it could see this.
-            _refuse_deserted(wanted)
+            refuse_deserted(wanted.caller)
         except Unknown:
             await course.close(UNDONE)
             raise
@@ -390,9 +390,9 @@ class Once:
         )
 
 
-def _refuse_deserted(wanted: Wanted) -> None:
+def refuse_deserted(caller: Caller) -> None:
     """Nothing is begun for a client that has gone: it may have asked again, and been answered."""
-    if wanted.caller.is_gone:
+    if caller.is_gone:
         raise Unknown("its client went away before anything of it was begun")
 
 

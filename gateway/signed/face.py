@@ -42,7 +42,7 @@ from gateway.upstream import outgoing
 from gateway.upstream.attempt import Turn
 from gateway.usage import NO_OWNER, Usage
 from mappings import errors
-from mappings.grammar import Failure, Invalid
+from mappings.grammar import Failure, Invalid, Unreachable
 
 READS = ("GET", "HEAD", "OPTIONS")
 METHODS = (*READS[:2], "POST", "PUT", "PATCH", "DELETE")
@@ -228,9 +228,10 @@ class SignedFace:
             body if body.size else None,
             write=writes,
         )
-        client = _client(request, reads=not writes)
+        # With its client a read ends, and a write that has begun never does.
+        client = Client(request, None if writes else asyncio.current_task())
         async with AsyncExitStack() as stack:
-            send = partial(self._begun, stack, passage, visit)
+            send = partial(self._begun, stack, passage, client, visit)
             try:
                 passed = await (
                     self._written(send, passage, sender, visit, stamp) if writes else send()
@@ -258,9 +259,19 @@ class SignedFace:
             raise Refusal(refusals.WRONG_STATUS, why) from None
 
     async def _begun(
-        self, stack: AsyncExitStack, passage: Passage, visit: Visit, turn: Turn | None = None
+        self,
+        stack: AsyncExitStack,
+        passage: Passage,
+        client: Client,
+        visit: Visit,
+        turn: Turn | None = None,
     ) -> Passed:
-        """Sends the request; the answer from its head on."""
+        """Sends the request; the answer from its head on.
+
+        Nothing is begun for a client that has gone: it may have asked again, and been answered.
+        """
+        if client.is_gone:
+            raise Unreachable("the client went away before anything was sent")
         began = asyncio.get_running_loop().time()
         visit.calls = 1
         path = self._outlines.endpoint(passage.method, passage.target)
@@ -272,14 +283,6 @@ class SignedFace:
                 return passed
         finally:
             visit.seconds = asyncio.get_running_loop().time() - began
-
-
-def _client(request: web.BaseRequest, *, reads: bool) -> Client:
-    """Nothing is begun for a client that has gone, and a read ends with it; a write never does."""
-    client = Client(request, asyncio.current_task() if reads else None)
-    if client.is_gone:
-        raise Refusal(errors.INTERNAL, "the client went away before anything was sent")
-    return client
 
 
 def _failed(failure: Failure, visit: Visit) -> Said:

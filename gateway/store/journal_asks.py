@@ -14,6 +14,7 @@ from sqlalchemy import (
     case,
     delete,
     func,
+    literal,
     or_,
     select,
     text,
@@ -34,6 +35,7 @@ from gateway.store.tables import (
     journal_numbers,
     journal_steps,
     journal_subjects,
+    pieces,
     writes,
 )
 
@@ -148,16 +150,27 @@ PUT_STEPS = put(journal_steps, ("undertaking", "number"), ("given",))
 DROP_STEPS = Statement(
     lambda _kind: delete(journal_steps).where(journal_steps.c.undertaking == bindparam("its"))
 )
+OF_ANSWERS = "answer "
+"""How it begins whose the pieces of an answer are: it may be kept for longer than the rest."""
+A_PIECE = (
+    select(pieces.c.number)
+    .where(pieces.c.holder == literal(OF_ANSWERS) + journal.c.id)
+    .limit(1)
+    .correlate(journal)
+    .scalar_subquery()
+)
 CLOSE = Statement(
     lambda _kind: (
         update(journal)
         .where(journal.c.id == bindparam("its"), IS_DONE)
         .values(answer=case((journal.c.idempotency.is_not(None), journal.c.answer)))
-        .returning(journal.c.id, journal.c.asked)  # SQLite 3.40 is wrong about IS NOT NULL here
+        # SQLite 3.40 is wrong about IS NOT NULL here.
+        .returning(journal.c.id, journal.c.asked, journal.c.idempotency, A_PIECE)
     ),
     ("state", "ended_at"),
 )
-"""Gives what it was asked where that is still kept, and with it what its steps were given."""
+"""Gives what it was asked where that is still kept, and with it what its steps were given; what it is
+called by where its answer stays; and whether that is in pieces."""
 
 DROP_ASKED = Statement(
     lambda _kind: update(journal).where(journal.c.id == bindparam("its")).values(asked=None)

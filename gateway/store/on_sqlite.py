@@ -22,7 +22,7 @@ from gateway.store.statements import Asked, Made, Rows, Several, Steps, Work
 from gateway.store.together import Done, Spoilt
 
 LOOKING_SECONDS = 0.005
-"""For how long, at most, other processes wait for what is only looked up."""
+"""For how long other processes wait for what is only looked up; longer only where this one is held up."""
 
 Begin = Literal["BEGIN", "BEGIN IMMEDIATE"]
 """What a transaction is for: one that is to change something has its lock at once."""
@@ -66,10 +66,8 @@ class File:
         if connection is None or self._turn.locked() or not work.is_brief:
             return None
         try:
-            if self._looks:
-                (done,) = _played(connection, [work])
-            else:
-                (done,) = _begun(connection, [work], "BEGIN")
+            (done,) = _begun(connection, [work], None if self._looks else "BEGIN")
+            if not self._looks:
                 self._looks = True
                 asyncio.get_running_loop().call_later(LOOKING_SECONDS, self._have_looked)
         except BaseException as error:
@@ -132,10 +130,12 @@ class _Busy(Exception):
 
 
 def _begun(
-    connection: sqlite3.Connection, works: Sequence[Work[Any]], begin: Begin
+    connection: sqlite3.Connection, works: Sequence[Work[Any]], begin: Begin | None
 ) -> list[Done[Any]]:
+    """In a transaction that is open, where none is to ``begin``: it may have no lock yet."""
     try:
-        connection.execute(begin)
+        if begin is not None:
+            connection.execute(begin)
         return _played(connection, works)
     except sqlite3.OperationalError as error:
         if _is_busy(error):

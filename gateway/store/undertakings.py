@@ -328,10 +328,17 @@ class Undertakings:
 
         def answered() -> Steps[None]:
             closed = yield asks.CLOSE.of(*those)
-            if whole := [{"its": id_} for id_, asked in closed if asked is not None]:
+            left = [
+                asks.OF_ANSWERS + id_
+                for id_, _asked, idempotency, piece in closed
+                if idempotency is None and piece is not None
+            ]
+            if whole := [{"its": id_} for id_, asked, *_ in closed if asked is not None]:
                 yield asks.DROP_ASKED.of(*whole)
                 yield asks.DROP_STEPS.of(*whole)
-                yield pieces.drop(*(one["its"] for one in whole))
+                left += [one["its"] for one in whole]
+            if left:
+                yield pieces.drop(*left)
 
         work = Work(answered, is_brief=len(ids) <= FEW)
         await self._store.carried_out(work, within=NOTED_WITHIN)
@@ -530,7 +537,7 @@ class Undertakings:
             kept = and_(
                 late, journal.c.idempotency.is_not(None), journal.c.state.in_((ANSWERED, UNDONE))
             )
-            its = select(_OF_ANSWERS + journal.c.id).where(kept)
+            its = select(asks.OF_ANSWERS + journal.c.id).where(kept)
             await connection.execute(pieces.dropping(its))
             await connection.execute(
                 update(journal).where(kept).values(idempotency=None, answer=None)
@@ -599,12 +606,9 @@ def _place(one: Undertaken, column: str) -> Place:
     return Place("journal", one.owner.merchant, one.owner.environment, f"{column} of {one.id}")
 
 
-_OF_ANSWERS = "answer "
-
-
 def _holder(one: Undertaken, column: str) -> str:
-    """Whose pieces a column's are: an answer may be kept for longer than the rest."""
-    return f"{_OF_ANSWERS}{one.id}" if column == "answer" else one.id
+    """Whose pieces a column's are."""
+    return f"{asks.OF_ANSWERS}{one.id}" if column == "answer" else one.id
 
 
 def _of_a_row(row: Sequence[Any], subjects: Mapping[str, tuple[str, ...]]) -> Undertaken:

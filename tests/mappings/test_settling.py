@@ -64,3 +64,23 @@ def test_what_a_summary_tells_is_believed(settle: Callable[[], Settle]) -> None:
 def test_of_a_batch_that_another_write_made_nothing_need_be_told() -> None:
     claimed = Sending(SENDING.since, frozenset({"B-9"}), 1, None, False)
     assert isinstance(read(created_batch(BODY), {}, claimed), DidNot)
+
+
+THERE = {**SHOWN, "id": "P-1", "upstream": "P-1"}
+UNNAMED = {name: value for name, value in SHOWN.items() if name != "id"}
+CHANGES: dict[str, Callable[[], Settle]] = {
+    "an addition": lambda: added_payment("B-9", SENT, "USD", ["P-1"]),
+    "a change that adds": lambda: edited_batch("B-9", [THERE], "USD", added=ADDED),
+    "a change": lambda: edited_batch(
+        "B-9", [THERE], "USD", changed=lambda: {"P-1": {"sourceAmount": "6.00"}}
+    ),
+    "a removal": lambda: edited_batch("B-9", [THERE], "USD", removed=lambda: ["P-1"]),
+}
+
+
+@pytest.mark.parametrize("settle", CHANGES.values(), ids=CHANGES)
+def test_a_payment_that_a_summary_shows_without_its_id_is_not_taken_for_another(
+    settle: Callable[[], Settle],
+) -> None:
+    """It may be the one that was there before: added it was not, nor removed."""
+    assert isinstance(read(settle(), {"payments": [UNNAMED]}), CannotTell)

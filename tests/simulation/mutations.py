@@ -92,7 +92,7 @@ def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _one_is_begun_for_a_client_that_has_gone() -> Iterator[tuple[Any, str, Any]]:
-    yield once, "_refuse_deserted", lambda _wanted: None
+    yield once, "refuse_deserted", lambda _caller: None
 
 
 def _those(*names: str) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,21 @@ async def test_what_is_looked_up_keeps_nobody_from_a_change(sqlite: State) -> No
         assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
         await keep(store, ACME, {"R-3": "R-4"})
         assert await current_ids(store, ACME, ["R-3"]) == {"R-3": "R-4"}
+
+
+async def test_what_is_looked_up_after_nothing_was_waits_for_another_process(sqlite: State) -> None:
+    """A transaction has its lock from its first statement on."""
+    file = sqlite_file(parsed(sqlite.url))
+    assert file is not None
+    async with open_store(sqlite) as store:
+        await keep(store, ACME, {"R-1": "R-2"})
+        assert await current_ids(store, ACME, []) == {}
+        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            looking = asyncio.ensure_future(current_ids(store, ACME, ["R-1"]))
+            await asyncio.sleep(0.1)
+            other.execute("COMMIT")
+        assert await looking == {"R-1": "R-2"}
 
 
 async def test_what_was_prepared_outlives_a_change_of_its_table(postgres: State) -> None:

@@ -1,0 +1,77 @@
+"""Clients that go away before anything of theirs was begun: they may have asked again, elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.simulator import Service
+from tests.house import House
+from tests.payday import make_batch, make_recipient, open_town
+from tests.signed import CLIENT, open_signed, recording
+from tests.sockets import wire
+from tests.test_forwarding import paying
+from tests.test_state_faults import locked
+from tests.valley import open_valley
+
+A_MOMENT = 0.3
+"""Seconds, in which a request that nothing holds up is over."""
+
+
+READS, WRITES = "BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"
+"""What has to wait for another process that has the state: also what is only read, or not."""
+
+
+async def asks_and_goes(house: House, file: Path, data: bytes, waits: str = READS) -> None:
+    """While the state is held up: what its request waits for comes when the client has gone."""
+    async with locked(file, waits):
+        async with await wire(house.running.port) as connection:
+            await connection.say(data)
+            await asyncio.sleep(A_MOMENT)
+        await asyncio.sleep(A_MOMENT)
+    await asyncio.sleep(A_MOMENT)
+
+
+def request(api_key: str, target: str, body: object = None) -> bytes:
+    data = b"" if body is None else json.dumps(body).encode()
+    lines = [f"POST {target} HTTP/1.1", "Host: gateway", f"X-API-Key: {api_key}"]
+    lines += [f"Content-Length: {len(data)}", "", ""]
+    return "\r\n".join(lines).encode() + data
+
+
+async def test_nothing_is_started_for_it_though_its_key_had_to_be_looked_up_first(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1)
+    async with open_town(tmp_path, service) as (house, _):
+        batch = await make_batch(house, await make_recipient(house), "5.00")
+        key = await house.import_key(api_key="one-that-was-never-used", name="another")
+        target = f"/v1/batches/{batch}/start-processing"
+        await asks_and_goes(house, tmp_path / "gateway.db", request(key, target))
+    assert service.starts == []
+
+
+@pytest.mark.parametrize("waits", [READS, WRITES])
+async def test_nothing_is_forwarded_for_it(tmp_path: Path, waits: str) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        recipient = await make_recipient(here.house)
+        asked = request(here.house.api_key, "/v1/batches", paying(recipient, "10.00"))
+        await asks_and_goes(here.house, tmp_path / "gateway.db", asked, waits)
+        assert here.asked_legacy("POST", "/v1/batches") == 0
+        # Its client asks again, and is the first to be heard.
+        await make_batch(here.house, recipient, "10.00")
+        assert here.asked_legacy("POST", "/v1/batches") == 1
+
+
+async def test_nothing_that_it_signed_is_passed_on(tmp_path: Path) -> None:
+    async with recording() as recorder, open_signed(tmp_path, recorder.url) as house:
+        async with await wire(house.running.port) as connection:
+            await connection.say(CLIENT.request())
+            assert await connection.answer()
+        asked = CLIENT.request("POST", "/v1/batches", b'{"currency":"USD"}')
+        await asks_and_goes(house, tmp_path / "gateway.db", asked)
+    assert [one.method for one in recorder.requests] == ["GET"]
