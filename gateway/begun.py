@@ -1,7 +1,8 @@
 """At which service a batch was begun: there it stays, whatever is switched later.
 
 Of what went through the legacy service the ledger has a mark (kind ``begun``, by the id that
-clients know). Of what was made, edited or started through the current one it has facts (kind
+clients know), and in it the write that was the first: where nothing of that happened, the mark is
+taken back, unless another write came meanwhile. Of what was made, edited or started through the current one it has facts (kind
 ``batch``). What was only imported has facts as well, and has not been touched here.
 
 Of two requests that are the first to touch a batch, one for each service, one wins: whoever marks it
@@ -12,17 +13,18 @@ decided anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from gateway.ids import Ids
 from gateway.store import Ledger, Owner
 from mappings.drafts import as_found
-from mappings.grammar import Record
+from mappings.grammar import Conflict, Record
 
 BEGUN = "begun"
 LEGACY: Mapping[str, Any] = {"at": "legacy"}
 """The facts of a mark."""
-NOWHERE: Mapping[str, Any] = {"at": None}
+NOWHERE: Mapping[str, Any] = {"at": None, "by": None}
 """What takes one away, and what is found where there is none."""
 
 Side = Literal["legacy", "current"]
@@ -41,27 +43,31 @@ class Begun:
         """It was made at the legacy service."""
         await self._ledger.record(owner, BEGUN, batch, LEGACY)
 
-    async def marks(self, owner: Owner, batches: Iterable[str]) -> list[Record]:
+    async def marks(self, owner: Owner, batches: Iterable[str], by: str) -> list[Record]:
         """What marks those that are not marked yet, and finds them untouched here.
 
-        To be recorded with the first write that goes there; raises DecidedOtherwise.
+        To be recorded with the write ``by`` which they go there; raises DecidedOtherwise.
         """
-        return [
-            await self._mark(owner, one)
-            for one in batches
-            if not await self._ledger.recall(owner, BEGUN, one)
-        ]
+        marks = []
+        for one in batches:
+            there = await self._ledger.recall(owner, BEGUN, one)
+            if not there:
+                marks.append(await self._mark(owner, one, by))
+            elif first := there.get("by"):  # from now on not by that one alone
+                marks.append(Record(BEGUN, one, {"by": None}, find={"by": first}))
+        return marks
 
-    async def _mark(self, owner: Owner, batch: str) -> Record:
+    async def _mark(self, owner: Owner, batch: str, by: str) -> Record:
+        mark = {**LEGACY, "by": by}
         current = await self._current(owner, batch)
         facts = await self._ledger.recall(owner, "batch", current)
         match await self.side(owner, batch):
             case "legacy":  # by another name, whatever was under way here then
-                return Record(BEGUN, batch, LEGACY)
+                return Record(BEGUN, batch, mark, find=NOWHERE)
             case "current":
                 raise DecidedOtherwise
         untouched = Record("batch", current, {}, find=as_found(facts))
-        return Record(BEGUN, batch, LEGACY, also=(untouched,))
+        return Record(BEGUN, batch, mark, find=NOWHERE, also=(untouched,))
 
     async def nowhere(self, owner: Owner, batches: Iterable[str]) -> Sequence[Record]:
         """What finds none of them marked, by any of its names, and changes nothing.
@@ -74,6 +80,9 @@ class Begun:
             name = await self._name(owner, current) or current
             names |= dict.fromkeys((one, current, name))
         return [Record(BEGUN, name, {}, find=NOWHERE) for name in names]
+
+    async def take_back(self, owner: Owner, batches: Iterable[str], by: str) -> None:
+        await take_back(self._ledger, owner, batches, by)
 
     async def unmark(self, owner: Owner, batches: Iterable[str]) -> None:
         """They are not there, or no more."""
@@ -105,6 +114,13 @@ class Begun:
     async def _name(self, owner: Owner, current: str) -> str | None:
         """What clients call it, where that is something else."""
         return (await self._ids.known(owner, {current})).get(current)
+
+
+async def take_back(ledger: Ledger, owner: Owner, batches: Iterable[str], by: str) -> None:
+    """The marks that a write made, of which it is known that nothing happened."""
+    for one in batches:
+        with suppress(Conflict):
+            await ledger.record(owner, BEGUN, one, NOWHERE, find={"by": by})
 
 
 def is_as_imported(facts: Mapping[str, Any]) -> bool:

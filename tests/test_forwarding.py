@@ -497,7 +497,11 @@ async def test_what_never_left_may_be_sent_again(tmp_path: Path, unused_tcp_port
         await eventually(unreachable)
         got = await here.house.ask("POST", "/v1/recipients", ADA)
         assert (got.status, "nothing was changed" in got.text) == (500, True)
+        path = "/v1/batches/B-1234567890123456/start-processing"
+        assert (await here.house.ask("POST", path)).status == 500
         assert (await here.told("writes", "unsettled"))["writes"] == []
+        # A service that is gone for good keeps no batch that it never heard of.
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == []
 
 
 async def test_a_freeze_holds_for_what_is_forwarded(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ class Writes:
         try:
             call = _call(came, one)
             # Before it leaves: also where nobody will know what became of it, they stay there.
-            course.placing = await self._begun.marks(one.owner, came.batches)
+            course.placing = await self._begun.marks(one.owner, came.batches, one.id)
             await course.enter(call)
             await self._refuse_deserted(came, course, call)
             return Sent(await self._outcome(came, course, call), course.one)
@@ -225,7 +225,7 @@ class Writes:
             refuse_deserted(came.caller)
         except Unknown:
             course.told(call, Unreachable("not sent: its client does not wait any more"))
-            await _kept(course.close(UNDONE))
+            await _kept(self._undone(came, course))
             raise
 
     async def _outcome(self, came: Came, course: Course, call: Call) -> Carried:
@@ -236,10 +236,15 @@ class Writes:
             raise
         except Unreachable as unreachable:
             course.told(call, unreachable)
-            await _kept(course.close(UNDONE))
+            await _kept(self._undone(came, course))
             raise
         await _kept(self._answered(came, course, call, carried))
         return carried
+
+    async def _undone(self, came: Came, course: Course) -> None:
+        """Nothing of it was sent: its batches are where they were."""
+        await course.close(UNDONE)
+        await self._begun.take_back(course.one.owner, came.batches, course.one.id)
 
     async def _answered(self, came: Came, course: Course, call: Call, carried: Carried) -> None:
         text = await aside_if(len(carried.body) > wire.LARGE, _text, carried)

@@ -44,14 +44,14 @@ async def test_who_touches_a_batch_second_finds_that_the_other_was_first(
         await ledger.record(ACME, "batch", "B-REAL", facts)
         untouched = await begun.nowhere(ACME, ["B-REAL"])
         change = Record("batch", "B-REAL", {"phase": "editing"})
-        await ledger.record_all(ACME, await begun.marks(ACME, [name]))
+        await ledger.record_all(ACME, await begun.marks(ACME, [name], "one"))
         assert await ledger.recall(ACME, "batch", "B-REAL") == facts
         with pytest.raises(Conflict):
             await ledger.record_all(ACME, [*untouched, change])
         await begun.unmark(ACME, [name])
         await ledger.record_all(ACME, [*untouched, change])
         with pytest.raises(DecidedOtherwise):
-            await begun.marks(ACME, [name])
+            await begun.marks(ACME, [name], "one")
         assert await begun.side(ACME, name) == "current"
 
 
@@ -61,10 +61,40 @@ async def test_a_batch_changed_here_before_its_mark_is_recorded_is_not_marked(
     async with open_store(state) as store:
         ledger = Ledger(store)
         begun = Begun(ledger, Ids(store, "all"))
-        marks = await begun.marks(ACME, ["B-1"])
+        marks = await begun.marks(ACME, ["B-1"], "one")
         await ledger.record(ACME, "batch", "B-1", {"phase": "editing", "version": 0})
         with pytest.raises(Conflict):
             await ledger.record_all(ACME, marks)
+        assert await ledger.recall(ACME, BEGUN, "B-1") == {}
+
+
+async def test_a_mark_is_taken_back_unless_another_write_came_meanwhile(state: State) -> None:
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        begun = Begun(ledger, Ids(store, "all"))
+
+        async def begins(by: str) -> None:
+            await ledger.record_all(ACME, await begun.marks(ACME, ["B-1"], by))
+
+        await begins("one")
+        await begun.take_back(ACME, ["B-1"], "another")
+        assert await begun.side(ACME, "B-1") == "legacy"
+        await begun.take_back(ACME, ["B-1"], "one")
+        assert await begun.side(ACME, "B-1") is None
+        # Who saw no mark, and who was to see that it is not only the first one's.
+        marks = [await begun.marks(ACME, ["B-1"], by) for by in ("two", "three")]
+        await ledger.record_all(ACME, marks[0])
+        with pytest.raises(Conflict):
+            await ledger.record_all(ACME, marks[1])
+        shared = await begun.marks(ACME, ["B-1"], "three")
+        await begun.take_back(ACME, ["B-1"], "two")
+        with pytest.raises(Conflict):
+            await ledger.record_all(ACME, shared)
+        await begins("four")
+        await begins("five")
+        await begun.take_back(ACME, ["B-1"], "four")
+        assert await begun.side(ACME, "B-1") == "legacy"
+        await begun.unmark(ACME, ["B-1"])
         assert await ledger.recall(ACME, BEGUN, "B-1") == {}
 
 
@@ -79,7 +109,7 @@ async def test_of_two_instances_that_touch_a_batch_at_once_one_does(state: State
             await ledger.record_all(ACME, [*untouched, editing])
 
         async def begin(batch: str) -> None:
-            await Ledger(there).record_all(ACME, await begun.marks(ACME, [batch]))
+            await Ledger(there).record_all(ACME, await begun.marks(ACME, [batch], "one"))
 
         for number in range(20):
             batch = f"B-{number}"
