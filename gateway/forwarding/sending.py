@@ -254,6 +254,8 @@ class Writes:
             await course.close(ANSWERED, text if keeps else None)
             if carried.status == 404 and came.operation.name in _OF_THE_BATCH_ALONE:
                 await self._begun.unmark(came.caller.key.owner, came.batches)
+            elif carried.status < 500:
+                await self._begun.take_back(course.one.owner, came.batches, course.one.id)
             return
         made = _made(came, carried.body)
         course.told(call, {"id": made} if made else {})
