@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.simulator import Service
 from tests.house import House
 from tests.payday import make_batch, make_recipient, open_town
-from tests.signed import CLIENT, open_signed, recording
+from tests.signed import CLIENT, http, open_signed, recording
 from tests.sockets import wire
 from tests.test_forwarding import paying
 from tests.test_state_faults import locked
@@ -75,3 +76,27 @@ async def test_nothing_that_it_signed_is_passed_on(tmp_path: Path) -> None:
         asked = CLIENT.request("POST", "/v1/batches", b'{"currency":"USD"}')
         await asks_and_goes(house, tmp_path / "gateway.db", asked)
     assert [one.method for one in recorder.requests] == ["GET"]
+
+
+async def test_nothing_that_it_signed_leaves_once_there_is_a_connection_for_it(
+    tmp_path: Path,
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def play(_: Any, _reader: Any, writer: asyncio.StreamWriter) -> None:
+        await goes_on.wait()
+        writer.write(http())
+
+    only = {"upstream": {"connections": 1}}
+    asked = CLIENT.request("POST", "/v1/batches", b'{"currency":"USD"}')
+    async with recording(play) as recorder, open_signed(tmp_path, recorder.url, **only) as house:
+        async with await wire(house.running.port) as first:
+            await first.say(asked)
+            async with await wire(house.running.port) as second:
+                await second.say(asked)
+                await asyncio.sleep(A_MOMENT)
+            await asyncio.sleep(A_MOMENT)
+            goes_on.set()
+            assert await first.answer()
+        await asyncio.sleep(A_MOMENT)
+    assert len(recorder.requests) == 1

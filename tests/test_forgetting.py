@@ -131,6 +131,23 @@ async def test_of_an_erased_recipient_nothing_is_left_that_says_who_it_is(tmp_pa
         assert whole["batch"]["totalPayments"] == 2, "the batch is what it was"
 
 
+async def test_of_an_erased_recipient_answers_are_told_that_nobody_has_asked_for_yet(
+    tmp_path: Path,
+) -> None:
+    async with post(tmp_path, seconds=5) as here:
+        here.breaks("POST", "/v1/recipients", close="after")
+        with pytest.raises(AssertionError):
+            await make_recipient(here.house, "eve")
+
+        async def is_settled() -> bool:
+            return not (await here.told("writes", "unsettled"))["writes"]
+
+        await eventually(is_settled)
+        (eve,) = here.service.world().recipients
+        told = await here.told("erase", eve, "--key", await key_name(here), "--yes")
+        assert told["answers"] == 1
+
+
 async def key_name(here: Post) -> str:
     return str((await here.told("keys", "list"))["keys"][0]["name"])
 

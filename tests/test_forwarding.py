@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Fault
+from gateway.store import Ledger, open_store
+from gateway.store.undertakings import Undertakings
 from tests.gateway.compare.towns import Heard, Said
 from tests.gateway.compare.towns import open_town as open_service
 from tests.house import KEY
 from tests.operating import Post, eventually, logged
 from tests.payday import done, make_batch, make_recipient
+from tests.sockets import until
 from tests.valley import API_KEY, NAME, Valley, open_valley
 
 ADA = {"type": "individual", "firstName": "Ada", "lastName": "Byron", "email": "byron@example.com"}
@@ -606,6 +609,25 @@ async def test_an_idempotency_key_holds_whoever_answers(tmp_path: Path) -> None:
         assert here.asked_current("POST", "/v1/recipients") == 0
 
 
+@pytest.mark.parametrize("status", [403, 429, 500])
+async def test_an_idempotency_key_is_free_again_where_what_was_refused_may_be_done_later(
+    status: int, tmp_path: Path
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down."}]}'
+        here.breaks_legacy("POST", "/v1/recipients", status=status, body=refusal)
+        named = {"Idempotency-Key": "payday"}
+        first = await here.house.ask("POST", "/v1/recipients", ADA, headers=named)
+        assert (first.status, first.text.encode()) == (status, refusal)
+        again = await here.house.ask("POST", "/v1/recipients", ADA, headers=named)
+        assert again.status == 200, again.text
+        assert (
+            await here.house.ask("POST", "/v1/recipients", ADA, headers=named)
+        ).text == again.text
+        assert len(here.legacy.world().recipients) == 1
+
+
 async def test_what_is_forwarded_is_in_no_log_and_not_open_in_the_state(tmp_path: Path) -> None:
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward")
@@ -634,3 +656,29 @@ async def test_a_legacy_service_that_is_silent_is_told_apart_from_the_current_on
     assert told["service"] == {"sandbox": "answering", "legacy sandbox": "failing"}
     (line,) = [one for one in logged(tmp_path).splitlines() if "service_silent" in one]
     assert re.search("service=\\S*legacy", line)
+
+
+async def test_a_write_that_was_given_up_while_it_waited_for_a_connection_does_not_leave(
+    tmp_path: Path,
+) -> None:
+    """As after a long pause of its process: meanwhile an operator may have said that it was not sent."""
+    sections = {"upstream": {"connections": 1, "timeout_seconds": 5}, "gone_seconds": 0.4}
+    async with open_valley(tmp_path, apart=True, sections=sections) as here:
+        await here.switch("forward")
+        recipient = await make_recipient(here.house)
+        here.breaks_legacy("POST", "/v1/batches", answer_delay=1)
+        first = asyncio.ensure_future(make_batch(here.house, recipient, "1.00"))
+        await until(lambda: len(here.legacy.world().batches) == 1)
+        second = asyncio.ensure_future(
+            here.house.ask("POST", "/v1/batches", paying(recipient, "2.00"))
+        )
+        await asyncio.sleep(0.3)
+        async with open_store(here.house.settings.state) as store:
+            rows = Undertakings(store, Ledger(store))
+            _, waits = await rows.unfinished()
+            assert await rows.take(waits, "another")
+        got = await second
+        assert got.status == 500
+        assert "unknown" in got.body["errors"][0]["message"]
+        assert await first
+        assert len(here.legacy.world().batches) == 1

@@ -216,6 +216,27 @@ async def test_whether_abandoned_batches_were_started_is_looked_for_among_those_
     assert sum(rows_read) < 10, rows_read
 
 
+async def test_for_the_figures_nothing_is_gone_through_that_is_over(tmp_path: Path) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def noted(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        asked.append((statement, values))
+
+    async with open_store(settings_for(tmp_path, "http://127.0.0.1:1").state) as store:
+        event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
+        await figures(store)
+        looks = [one for one in asked if one[0].startswith("SELECT")]
+        assert len(looks) == 7
+        async with store.read() as connection:
+            for look, values in looks:
+                its = f"EXPLAIN QUERY PLAN {look}"
+                plan = [row.detail for row in await connection.exec_driver_sql(its, values)]
+                for one in plan:
+                    goes_through = one.startswith(("SCAN journal", "SCAN writes"))
+                    is_small = one.endswith((" ix_journal_open", " ix_writes_sent"))
+                    assert is_small or not goes_through, (look, plan)
+
+
 async def test_abandoned_batches_are_found_by_an_index(tmp_path: Path) -> None:
     asked: list[str] = []
     settings = settings_for(tmp_path, "http://127.0.0.1:1")

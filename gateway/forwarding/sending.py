@@ -40,6 +40,7 @@ from gateway.store.undertakings import (
     UNDONE,
     UNSETTLED,
     AlreadyBegun,
+    Overtaken,
     Undertaken,
 )
 from gateway.texts import Text
@@ -142,7 +143,7 @@ class Sender:
                 spool if spool.size else None,
                 write=came.writes,
             )
-            async with self._passing.sent(passage) as passed:
+            async with self._passing.sent(passage, caller.course) as passed:
                 headers = passed_headers.of_answer(passed.headers)
                 body = await _plain(await _whole(passed.parts()), headers)
                 status = passed.status
@@ -214,6 +215,8 @@ class Writes:
             raise DecidedOtherwise from None
         except AlreadyBegun:
             raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN) from None
+        except Overtaken:
+            raise Unknown("another process goes on with it") from None
         finally:
             if came.operation.path.startswith("/recipients"):
                 self._looked_up.forget(one.owner, came.asked.ids.get("id", ""))
@@ -250,8 +253,10 @@ class Writes:
         text = await aside_if(len(carried.body) > wire.LARGE, _text, carried)
         if carried.status >= 400:
             course.told(call, Refused(carried.status))
-            keeps = came.idempotency is not None and carried.status in (404, 406)
-            await course.close(ANSWERED, text if keeps else None)
+            # As of what is translated: the rest need not be so the next time.
+            lasts = carried.status in (404, 406)
+            keeps = lasts and came.idempotency is not None
+            await course.close(ANSWERED if lasts else UNDONE, text if keeps else None)
             if carried.status == 404 and came.operation.name in _OF_THE_BATCH_ALONE:
                 await self._begun.unmark(came.caller.key.owner, came.batches)
             elif carried.status < 500:

@@ -239,7 +239,7 @@ async def _none_under_way(store: Store, owner: Owner) -> None:
 
 async def _kept_answers(store: Store, owner: Owner, names: Iterable[str]) -> int:
     its = await Undertakings(store, Ledger(store)).of_object(owner, names)
-    return sum(one.idempotency is not None and one.answer is not None for one in its)
+    return sum(one.answer is not None for one in its)
 
 
 async def _without(ledger: Ledger, owner: Owner, batch: str, names: frozenset[str]) -> None:

@@ -67,13 +67,12 @@ async def figures(store: Store) -> Figures:
     late = sent.where(SENT, writes.c.entered_at < now - IN_FLIGHT)
     last = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
     its = writes.c.undertaking == journal.c.id
-    # Found unsettled once, it has a reason until it is over: also while it is looked at again.
+    # Found unsettled once, it has a reason until it is over: also while it is looked at again. Not
+    # joined: SQLite would go through the whole journal, in the order in which it is to be grouped.
     stuck = (
-        select(last.label("at"))
-        .join_from(journal, writes, its)
+        select(select(last).where(its).correlate(journal).scalar_subquery().label("at"))
         .where(OPEN, journal.c.why.is_not(None))
         .where(~select(writes.c.number).where(its, SENT).correlate(journal).exists())
-        .group_by(journal.c.id)
         .subquery()
     )
     held_up = select(func.count(), func.min(stuck.c.at, type_=stuck.c.at.type)).where(

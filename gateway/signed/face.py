@@ -54,6 +54,8 @@ NEVER = ("CONNECT", "TRACE")
 NOBODY_KNOWN = "unknown keys"
 """Who sends with a key that is not held here: together they have the share of one merchant."""
 
+GONE = "the client went away before anything was sent"
+
 NOBODY = 499
 """The status in the log, and nowhere else, of a request whose client went away before its answer."""
 
@@ -271,18 +273,34 @@ class SignedFace:
         Nothing is begun for a client that has gone: it may have asked again, and been answered.
         """
         if client.is_gone:
-            raise Unreachable("the client went away before anything was sent")
+            raise Unreachable(GONE)
         began = asyncio.get_running_loop().time()
         visit.calls = 1
         path = self._outlines.endpoint(passage.method, passage.target)
         try:
             with outgoing.told(passage.environment, passage.method, path) as told:
                 passage.headers.update(traces.headers())
-                passed = await stack.enter_async_context(self._passing.sent(passage, turn))
+                passed = await stack.enter_async_context(
+                    self._passing.sent(passage, turn or _Waits(client))
+                )
                 told.answered(passed.status)
                 return passed
         finally:
             visit.seconds = asyncio.get_running_loop().time() - began
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """The turn of whoever waits for an answer; until there is a connection it may be over."""
+
+    client: Client
+
+    @property
+    def is_fenced(self) -> bool:
+        return not self.client.is_gone
+
+    async def fence(self) -> None:
+        raise Unreachable(GONE)
 
 
 def _failed(failure: Failure, visit: Visit) -> Said:

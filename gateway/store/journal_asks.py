@@ -210,7 +210,7 @@ RIVALS = Statement(
             select(writes.c.undertaking).where(
                 owned_by(writes),
                 writes.c.alike == bindparam("alike"),
-                writes.c.state == states.SENT,
+                A_SENT,
                 writes.c.undertaking != bindparam("its"),
             )
         ),

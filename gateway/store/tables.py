@@ -237,6 +237,13 @@ Index(
     sqlite_where=text(IS_OPEN),
     postgresql_where=text(IS_OPEN),
 )
+Index(
+    # Those that clients gave an Idempotency-Key, until it is forgotten.
+    "ix_journal_named",
+    journal.c.began_at,
+    sqlite_where=text("idempotency IS NOT NULL"),
+    postgresql_where=text("idempotency IS NOT NULL"),
+)
 
 journal_subjects = Table(
     # Which objects an undertaking or its writes name, or made: what must wait for it, and what

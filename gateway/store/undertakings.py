@@ -622,7 +622,7 @@ def _alike(one: Undertaken, write: Write) -> Any:
     return select(writes.c.undertaking).where(
         _owned(writes, one.owner),
         writes.c.alike == write.alike,
-        writes.c.state == SENT,
+        asks.A_SENT,
         writes.c.undertaking != one.id,
     )
 

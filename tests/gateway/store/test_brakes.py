@@ -8,14 +8,15 @@ import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Table, func, select, text, update
+from sqlalchemy import Table, event, func, select, text, update
 
 import gateway
 from gateway.operating.closing import close
 from gateway.settings import State
-from gateway.store import Ledger, Owner, Store, open_store
+from gateway.store import Ledger, Owner, Store, journal_asks, open_store
 from gateway.store.acts import acts_of
 from gateway.store.engine import (
     sqlite_connection,
@@ -287,6 +288,30 @@ async def test_what_is_open_is_found_without_reading_the_whole_journal(
                 whole = [
                     one for one in plan if one.startswith("SCAN") and "ix_journal_open" not in one
                 ]
+                assert not whole, (statement, plan)
+
+
+async def test_what_others_may_have_made_and_what_is_to_be_forgotten_is_found_by_an_index(
+    sqlite: State,
+) -> None:
+    """Also of statements with parameters: an index of some rows serves where these are spelled out."""
+    asked: list[str] = []
+
+    def noted(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    async with open_store(sqlite) as store:
+        rows = Undertakings(store, Ledger(store))
+        event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
+        await rows.rivals(begun("a"), sent())
+        await rows.expire(NOW)
+        asked = [one for one in asked if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
+        assert len(asked) == 4
+        async with store.read() as connection:
+            for statement in [*asked, journal_asks.RIVALS.on_sqlite.text]:
+                its, values = f"EXPLAIN QUERY PLAN {statement}", ("",) * statement.count("?")
+                plan = [row.detail for row in await connection.exec_driver_sql(its, values)]
+                whole = [one for one in plan if one == "SCAN journal" or "ix_writes_merch" in one]
                 assert not whole, (statement, plan)
 
 

@@ -1,0 +1,22 @@
+"""Requests with an Idempotency-Key by an index: what is to be forgotten of them is looked for each minute."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0015"
+down_revision = "0014"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    is_named = sa.text("idempotency IS NOT NULL")
+    op.create_index(
+        "ix_journal_named",
+        "journal",
+        ["began_at"],
+        sqlite_where=is_named,
+        postgresql_where=is_named,
+    )
