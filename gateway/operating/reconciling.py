@@ -233,9 +233,10 @@ class Reconciler:
         except StoreUnavailable:
             raise
         except Failure as failure:
-            why = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
-            said = f"it could not be read ({type(failure).__name__}, {why})"
-            do = "see that the service can be reached, and run this again"
+            status = failure.status if isinstance(failure, Refused) else None
+            why = f"refused, status {status}" if status else str(failure)
+            said = f"it could not be read ({why})"
+            do = f"{_to_mend(status)}, and run this again"
             report.unreadable.append(Finding(look.owner, "unreadable", look.id or "-", said, do))
             return
         report.counts[look.of] = report.counts.get(look.of, 0) + 1
@@ -258,7 +259,8 @@ class Reconciler:
     def _listed(self, look: Look, answer: Answer, report: Report) -> None:
         if answer.body["listed"] is None:
             said = "the service lists none: those that the ledger does not know cannot be seen"
-            report.unlisted.append(Finding(look.owner, "unlisted", "batches", said, "nothing"))
+            do = "nothing is to be done here"
+            report.unlisted.append(Finding(look.owner, "unlisted", "batches", said, do))
             return
         for id_, status in answer.body["unknown"].items():
             said = (
@@ -314,6 +316,12 @@ class Reconciler:
 
 def _unnamed_recipients(_busy: bool) -> Flow:
     return agreement.unnamed_recipients()
+
+
+def _to_mend(status: int | None) -> str:
+    if status in (401, 403):
+        return "see what `payout-gateway keys verify` says of its pair and mend that"
+    return "see that the service can be reached"
 
 
 def _names(facts: Mapping[str, Any]) -> frozenset[str]:
