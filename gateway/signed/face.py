@@ -227,6 +227,7 @@ class SignedFace:
             headers,
             body if body.size else None,
             write=writes,
+            stamp=stamp,
         )
         client = _client(request, reads=not writes)
         async with AsyncExitStack() as stack:
