@@ -636,7 +636,7 @@ async def test_a_wrong_pair_does_not_change_a_right_clock():
     assert len(service.seen) == 2
 
 
-async def test_a_proxy_whose_clock_is_off_costs_one_more_request_once():
+async def test_a_proxy_whose_clock_is_off_costs_nothing():
     """The service takes the right stamp; every answer carries another time."""
 
     async def play(seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -647,7 +647,7 @@ async def test_a_proxy_whose_clock_is_off_costs_one_more_request_once():
     async with between(play) as (_, upstream):
         replies = [await write(upstream) for _ in range(6)]
     assert [reply.status for reply in replies] == [200] * 6
-    assert sorted(reply.attempts for reply in replies) == [1, 1, 1, 1, 1, 2]
+    assert [reply.attempts for reply in replies] == [1] * 6
 
 
 # What is signed.
