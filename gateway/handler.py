@@ -7,7 +7,8 @@ leaves through one error table, and every request leaves one line in the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,6 +20,7 @@ import structlog
 from aiohttp import web
 
 from gateway import logs, metrics, request_line
+from gateway.begun import DecidedOtherwise
 from gateway.brownouts import Brownouts
 from gateway.deprecation import End
 from gateway.forwarding.alongside import Alongside
@@ -51,10 +53,14 @@ from mappings.grammar import (
     Failure,
     Invalid,
     Operation,
+    Record,
     Request,
     Unknown,
     Unreachable,
 )
+
+DECISIONS = 5
+"""How often it is decided at which service a request's batches are, while others touch them first."""
 
 log = structlog.get_logger()
 
@@ -274,26 +280,42 @@ class Handler:
         await stay.begin(came.caller.key.who)
         if await self._forwarding.compares(came):
             visit.compares, visit.told["mode"] = came, COMPARE
+        for _ in range(DECISIONS):
+            with suppress(DecidedOtherwise):
+                return await self._where_decided(request, visit, came)
+        raise Unreachable("others decide at which service it is", retry_after=1)
+
+    async def _where_decided(
+        self, request: web.BaseRequest, visit: Visit, came: Came
+    ) -> Said | Carried:
         if sent := await self._forwarding.answer(came):
             visit.over = sent.over
             return sent.carried
         try:
-            read = await self._wording.read(request, visit, data)
-            asked = await self._wording.asked(request, visit, ids, read)
-            return await self._translated(request, visit, came.operation, asked)
+            read = await self._wording.read(request, visit, came.body)
+            asked = await self._wording.asked(request, visit, came.ids, read)
+            placing = await self._forwarding.placing(came)
+            return await self._translated(request, visit, came.operation, asked, placing)
         except Failure as failure:
             if carried := await self._forwarding.instead(came, failure):
                 return carried
             raise
 
     async def _translated(
-        self, request: web.BaseRequest, visit: Visit, operation: Operation, asked: Request
+        self,
+        request: web.BaseRequest,
+        visit: Visit,
+        operation: Operation,
+        asked: Request,
+        placing: Sequence[Record] = (),
     ) -> Said:
         if visit.caller is None or not operation.writes:
             flow = operation.flow(asked)
             answer = await self._player.play(flow, visit.caller, asked.problems)
             return await self._wording.answered(visit, answer)
-        wanted = Wanted(operation, asked, visit.caller, _idempotency(request), asked.problems)
+        wanted = Wanted(
+            operation, asked, visit.caller, _idempotency(request), asked.problems, placing
+        )
         say = partial(self._wording.answered, visit)
         said, visit.over = await self._once.answer(
             wanted, say, partial(self._wording.refusal, visit)
@@ -328,11 +350,10 @@ class Handler:
         headers["X-Request-Id"] = visit.request_id
         target = f"{path}?{query}" if query else path
         operation, caller = cast("Operation", visit.operation), cast("Caller", visit.caller)
-        named = tuple(ids.values())
         return Came(
             operation,
             caller,
-            named,
+            ids,
             asked,
             target,
             headers,

@@ -36,6 +36,10 @@ class Ids:
         self._legacy: Lately[tuple[Owner, str], str] = Lately(_KEPT, _SECONDS)
         self._current: LRUCache[tuple[Owner, str], str] = LRUCache(_KEPT)
 
+    def has_stand_ins(self, kind: str) -> bool:
+        """Whether objects of a kind whose ids are too long for legacy clients get any."""
+        return self._mode == "all" or (self._mode == "batches" and kind == "batch")
+
     async def current(
         self, owner: Owner, those: Iterable[str], *, keeps: bool = True
     ) -> dict[str, str]:

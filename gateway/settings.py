@@ -591,7 +591,7 @@ def load(path: Path | None) -> Settings:
         written = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise Misconfigured([f"{path}: not TOML: {error}"]) from None
-    if exposed := list(_secrets(written, path)):
+    if exposed := list(_secrets(written, file)):
         raise Misconfigured(exposed)
     try:
         return Settings(**written).read_from(file)
@@ -603,14 +603,15 @@ SECRETS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
 """Keys that a variable or a file of their own may set, and the configuration file may not."""
 
 
-def _secrets(written: dict[str, Any], path: Path | None) -> Iterator[str]:
+def _secrets(written: dict[str, Any], file: Written) -> Iterator[str]:
     for section, key in SECRETS:
         there = written.get(section)
         if isinstance(there, dict) and key in there:
             variable = f"{ENVIRONMENT_PREFIX}{section}__{key}".upper()
-            yield (
-                f"{path}: {section}.{key}: is a secret, and not for this file; put it into a file "
-                f"of its own that {key}_file names, or set {variable}"
+            yield file.in_file(
+                f"{section}.{key}",
+                "is a secret, and not for this file; put it into a file of its own that "
+                f"{key}_file names, or set {variable}",
             )
 
 

@@ -28,6 +28,7 @@ from mappings.grammar import (
     Record,
     Refused,
 )
+from mappings.ids import needs_stand_in
 from mappings.paging import pages_to_read
 from mappings.payment_lists import batch_in
 from mappings.payouts import Sub
@@ -163,6 +164,27 @@ def unknown_batches() -> Flow:
 
 
 # Recipients
+
+
+def unnamed_recipients() -> Flow:
+    """GET /recipients, the newest first; ``unnamed`` are those that clients have no name for here.
+
+    As far as a page has any: whoever was there when clients were last told of recipients has one,
+    where these need one at all.
+    """
+    found: list[JSON] = []
+    number, pages = 1, 1
+    while number <= pages:
+        newest = {"orderBy": "createdAt", "sortBy": "desc"}
+        query = {"page": str(number), "pageSize": "100", **newest}
+        body = yield Call("GET", "/recipients", query=query)
+        ids = [row["id"] for row in body.get("recipients") or [] if row.get("id")]
+        names = yield Recall("legacy id", ids=tuple(ids))
+        new = [id_ for id_ in ids if id_ not in names and needs_stand_in("recipient", id_, "all")]
+        found += new
+        pages = pages_to_read(body, number, is_new=bool(new))
+        number += 1
+    return _answer(unnamed=found)
 
 
 def deleted_recipient(recipient_id: str) -> Flow:

@@ -86,7 +86,7 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
         # A start that was refused may have left nothing that was known of it.
         taken = ({} if facts else elsewhere(batch_id)) | {"phase": "editing", "since": since}
         try:
-            yield Record("batch", batch_id, taken, find=_as_found(facts))
+            yield Record("batch", batch_id, taken, find=as_found(facts))
         except Conflict:
             continue
         try:
@@ -105,7 +105,7 @@ def _is_edited_by_nobody(facts: Mapping[str, JSON]) -> bool:
 def _let_go(held: Batch) -> Sub:
     """Gives back what was taken before it was read, unless that is done."""
     try:
-        yield Record("batch", held.id, _given_back(held), find=_as_found(held.facts))
+        yield Record("batch", held.id, _given_back(held), find=as_found(held.facts))
     except Conflict:
         return
 
@@ -130,7 +130,7 @@ def taken(batch: Batch, phase: str, now: datetime) -> Sub:
     if not batch.facts:
         facts |= {**elsewhere(batch.id), "currency": batch.currency}
         facts |= {name: batch.given.get(name) for name in ("description", "createdAt")}
-    yield Record("batch", batch.id, facts, find=_as_found(batch.facts))
+    yield Record("batch", batch.id, facts, find=as_found(batch.facts))
 
 
 def elsewhere(upstream: str) -> dict[str, JSON]:
@@ -140,7 +140,7 @@ def elsewhere(upstream: str) -> dict[str, JSON]:
     return {"upstream": upstream, "version": 0, "elsewhere": True}
 
 
-def _as_found(facts: Mapping[str, JSON]) -> dict[str, JSON]:
+def as_found(facts: Mapping[str, JSON]) -> dict[str, JSON]:
     """By which it is seen whether another has changed a batch meanwhile."""
     return {name: facts.get(name) for name in ("phase", "version", "since")}
 
@@ -339,7 +339,7 @@ def given_up(
         left = {"phase": "sent", "upstream": made, "is_new": True}
         also = (_renamed(batch_id, facts, made),)
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
-    return Record("batch", batch_id, freed, find=_as_found(facts), also=also)
+    return Record("batch", batch_id, freed, find=as_found(facts), also=also)
 
 
 def _renamed(batch_id: str, facts: Mapping[str, JSON], made: str) -> Record:

@@ -78,8 +78,8 @@ def read(body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem
 
     def account(name: str) -> Mapping[str, JSON] | None:
         its = given(accounts.get(name))
-        # Typed clients send the account that they do not use, too, with nothing in its fields.
-        return its if its or method in (None, name) else None
+        # Typed clients send the accounts that they do not use, too, with nothing in their fields.
+        return its if its or method == name else None
 
     holds = {name: given(body[name]) for name in ("autoswitch", "holdup") if body.get(name)}
     return Payout(

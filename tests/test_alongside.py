@@ -125,6 +125,11 @@ async def test_what_differs_is_counted_by_field_and_without_values(tmp_path: Pat
         explained = await report(here, "--rules", str(tmp_path / "rules.toml"))
         assert explained["unexplained"] == told["unexplained"] - 1
         (tmp_path / "rules.toml").write_text(
+            '[[present]]\npath = "recipient.status"\nreason = "each has one of its own"\n'
+        )
+        present = await report(here, "--rules", str(tmp_path / "rules.toml"))
+        assert present["unexplained"] == explained["unexplained"]
+        (tmp_path / "rules.toml").write_text(
             '[[ignore]]\npath = "recipient"\nreason = "and all that is below it"\n'
         )
         below = await report(here, "--rules", str(tmp_path / "rules.toml"))

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 
 import aiohttp
@@ -18,7 +19,7 @@ from gateway.upstream.clock import Clock
 from tests.audit import audit
 from tests.house import KEY, House, import_lines, settings_for
 from tests.judge import Judge, judging
-from tests.signed import Client, asked
+from tests.signed import Client, asked, http, recording, says
 from tests.sockets import until
 from tests.test_faults import Ticks, person
 
@@ -132,3 +133,22 @@ async def test_what_signed_requests_are_answered_tells_the_service_s_time(
         assert await status(time.time()) == 200
         # It is the service's 30 seconds that count, to both sides.
         assert [await status(time.time() + off) for off in (-35, 35)] == [401, 401]
+
+
+@pytest.mark.parametrize("odd", [45, -45, 3600])
+async def test_a_date_that_is_not_the_service_s_keeps_no_signed_request_out(
+    odd: float, tmp_path: Path
+) -> None:
+    """A proxy's, say: by it the service would not have taken the stamps that it took."""
+    date = formatdate(time.time() + odd, usegmt=True)
+    answer = http(200, b'{"ok":true,"balances":{}}', f"Date: {date}")
+    async with recording(says(answer)) as service:
+        settings = settings_for(tmp_path, service.url)
+        await import_lines(settings, [KEY])
+        async with run(settings) as running, aiohttp.ClientSession() as session:
+            house = House(running, settings, session)
+            for _ in range(2):  # those that are signed here tell as little
+                assert (await house.ask("GET", "/v1/profile/balances")).status == 200
+            for _ in range(4):
+                data = Client().request("GET", "/v1/recipients", stamp=int(time.time()))
+                assert (await asked(house, data)).status == 200

@@ -281,6 +281,26 @@ async def test_an_imported_batch_goes_where_its_key_goes_until_it_is_changed_her
         assert here.asked_legacy("GET", path) == before
 
 
+async def test_a_write_that_the_legacy_service_refused_does_not_keep_a_batch_there(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path) as here:
+        made = await populate(here)
+        await imported(here)
+        path = f"/v1/batches/{made['open']}"
+        await here.switch("forward")
+        wrong = {"payments": [pay(made["plain"], "1.001")]}
+        assert (await here.house.ask("PATCH", path, wrong)).status == 406
+        here.breaks_legacy("DELETE", path, status=403, body=b'{"ok":false,"errors":[]}')
+        assert (await here.house.ask("DELETE", path)).status == 403
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == []
+        right = {"payments": [pay(made["plain"], "1.00")]}
+        assert (await here.house.ask("PATCH", path, right)).status == 200
+        assert (await here.house.ask("PATCH", path, wrong)).status == 406
+        (told,) = (await here.told("modes", "list"))["begun_at_legacy"]
+        assert told["batches"] == 1
+
+
 async def test_a_write_that_was_lost_is_not_sent_again_once_its_ids_are_imported(
     tmp_path: Path,
 ) -> None:

@@ -500,7 +500,11 @@ async def test_what_never_left_may_be_sent_again(tmp_path: Path, unused_tcp_port
         await eventually(unreachable)
         got = await here.house.ask("POST", "/v1/recipients", ADA)
         assert (got.status, "nothing was changed" in got.text) == (500, True)
+        path = "/v1/batches/B-1234567890123456/start-processing"
+        assert (await here.house.ask("POST", path)).status == 500
         assert (await here.told("writes", "unsettled"))["writes"] == []
+        # A service that is gone for good keeps no batch that it never heard of.
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == []
 
 
 async def test_a_freeze_holds_for_what_is_forwarded(tmp_path: Path) -> None:
@@ -511,6 +515,10 @@ async def test_a_freeze_holds_for_what_is_forwarded(tmp_path: Path) -> None:
         assert (got.status, got.body["errors"][0]["code"]) == (403, "not_authorized")
         assert here.asked_legacy("POST", "/v1/recipients") == 0
         assert (await here.house.ask("GET", "/v1/recipients")).status == 200
+        # Nothing of it was sent: it is at neither service.
+        path = "/v1/batches/B-1234567890123456/start-processing"
+        assert (await here.house.ask("POST", path)).status == 403
+        assert (await here.told("modes", "list"))["begun_at_legacy"] == []
 
 
 @pytest.mark.parametrize("status", [502, 524])

@@ -268,7 +268,8 @@ def _tell(report: Report) -> None:
     for name in ("control", "candidate"):
         side = report[name]
         typical = "" if side["median_ms"] is None else f", typically in {side['median_ms']:g} ms"
-        click.echo(f"{name:9}  {side['url']}  {side['answers']:,} answers{typical}")
+        answers = f"{side['answers']:,} {'answer' if side['answers'] == 1 else 'answers'}"
+        click.echo(f"{name:9}  {side['url']}  {answers}{typical}")
     if report["operations"]:
         click.echo()
         heads = ["operation", "answers", "equal", "different", "status of control/candidate"]

@@ -58,7 +58,7 @@ compare.add_command(asked.compare, "run")
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="What to overlook, and why (TOML); only rules that ignore.",
+    help="What to overlook, and why (TOML): rules that need no value, `ignore` and `present`.",
 )
 @click.option("--forget", is_flag=True, help="Forget what was counted of --key, and begin anew.")
 @yes_option
@@ -97,12 +97,13 @@ def _rules(files: tuple[Path, ...]) -> list[Rule]:
     from gateway.compare.inputs import text_of
     from gateway.compare.mistakes import Unusable
     from gateway.compare.rules import rules_file
+    from gateway.operating.readiness import OVERLOOKING
 
     try:
         read = [rules_file(text_of(path), str(path)) for path in files]
     except Unusable as unusable:
         raise Mistake(str(unusable)) from None
-    return [rule for one in read for rule in one.rules if rule.kind == "ignore"]
+    return [rule for one in read for rule in one.rules if rule.kind in OVERLOOKING]
 
 
 async def _read(

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 _CUT_OFF = "…"
 
+ADDED = (
+    "Now, before anything else is written: give every instance the file, and end and start every "
+    "gateway on this state. One that runs on cannot read what is encrypted with the new key."
+)
+
 Done = TypeVar("Done")
 
 
@@ -270,7 +275,9 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
     """Make the key file (state.encryption_key_file), or add a key to it.
 
     The last key of the file encrypts what is written; all of them decrypt. Give every instance
-    the file before any is started with it, and back it up apart from the database.
+    the file before any is started with it, and back it up apart from the database. A gateway that
+    runs knows a key that was added once it is started again: until then it cannot read what other
+    commands write.
     """
     from gateway.store import StoreUnavailable
     from gateway.store.keyfile import add_key, make_key_file
@@ -283,6 +290,8 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
     except StoreUnavailable as error:
         raise Mistake(str(error)) from None
     click.echo(f"{'Added a key to' if add else 'Made'} {file}")
+    if add:
+        click.echo(ADDED)
 
 
 # What the commands have in common.

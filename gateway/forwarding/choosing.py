@@ -7,7 +7,9 @@ it is.
 
 from __future__ import annotations
 
-from gateway.begun import Begun
+from collections.abc import Sequence
+
+from gateway.begun import Begun, DecidedOtherwise
 from gateway.forwarding.modes import Modes, group_of
 from gateway.forwarding.sending import Came, Sender, Sent, Writes
 from gateway.http.answers import Carried
@@ -16,7 +18,7 @@ from gateway.playing.player import Caller
 from gateway.settings import Comparing
 from gateway.store.mode_rows import COMPARE, FORWARD, TRANSLATE
 from mappings import errors
-from mappings.grammar import Failure, Invalid, Operation, Problem, Unreachable
+from mappings.grammar import Failure, Invalid, Operation, Problem, Record, Unreachable
 
 BOTH_SIDES = Problem(
     "invalid_field",
@@ -55,16 +57,27 @@ class Forwarding:
         return caller is not None and self._modes.has(caller.key.owner)
 
     async def answer(self, came: Came) -> Sent | None:
-        """The legacy service's answer; None where the current one's calls are to be made."""
+        """The legacy service's answer; None where the current one's calls are to be made.
+
+        Raises DecidedOtherwise: it is to be asked again.
+        """
         if not await self._goes_there(came):
             return None
         if not self._sender.has(came.caller.key.environment):
             raise Unreachable(NO_ADDRESS)
         came.told.setdefault("mode", FORWARD)
-        sent = await self._writes.answer(came) if came.writes else await self._read(came)
+        try:
+            sent = await self._writes.answer(came) if came.writes else await self._read(came)
+        except DecidedOtherwise:
+            del came.told["mode"]
+            raise
         if sent is None and came.told["mode"] == FORWARD:
             del came.told["mode"]
         return sent
+
+    async def placing(self, came: Came) -> Sequence[Record]:
+        """What a write by the current service's calls finds with its first change: batches of no mark."""
+        return await self._begun.nowhere(came.caller.key.owner, came.batches if came.writes else [])
 
     async def _read(self, came: Came) -> Sent | None:
         carried = await self._sender.sent(came)

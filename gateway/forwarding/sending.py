@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 
 from gateway import texts, traces, wire
 from gateway.aside import aside_if
-from gateway.begun import Begun
+from gateway.begun import Begun, DecidedOtherwise
 from gateway.http.answers import Carried
 from gateway.http.inflating import NotInflated, TooLarge, inflated
 from gateway.passing import passed_headers
@@ -49,6 +49,7 @@ from gateway.upstream.client import ANSWER_BYTES, NO_ANSWER
 from mappings.grammar import (
     JSON,
     Call,
+    Conflict,
     Failure,
     Invalid,
     Operation,
@@ -68,7 +69,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A legacy request as it came: ``target`` from /v1 on, ``named`` the ids of its path.
+    """A legacy request as it came: ``target`` from /v1 on, ``ids`` those of its path.
 
     ``asked`` is the same as it would be translated, to know a retry of it by, ``told`` what the log
     says of it.
@@ -76,7 +77,7 @@ class Came:
 
     operation: Operation
     caller: Caller
-    named: tuple[str, ...]
+    ids: Mapping[str, str]
     asked: Request
     target: str
     headers: CIMultiDict[str]
@@ -93,8 +94,8 @@ class Came:
         """Those that it names, as the client spells them, where it is about batches."""
         if not self.operation.path.startswith("/batches"):
             return []
-        if self.named:
-            return self.named[:1]
+        if self.ids:
+            return [*self.ids.values()][:1]
         if self.operation.name != "delete_batches":
             return []
         ids = (_object(self.body) or self.asked.body or {}).get("ids")
@@ -175,7 +176,10 @@ class Writes:
         self._looked_up = kept
 
     async def answer(self, came: Came) -> Sent | None:
-        """Its answer, or that of its first try; None for the retry of what was translated first."""
+        """Its answer, or that of its first try; None for the retry of what was translated first.
+
+        Raises DecidedOtherwise.
+        """
         one = self._journal.undertaking(
             came.caller.key,
             came.operation,
@@ -201,10 +205,12 @@ class Writes:
         try:
             call = _call(came, one)
             # Before it leaves: also where nobody will know what became of it, they stay there.
-            await self._begun.mark(one.owner, came.batches)
+            course.placing = await self._begun.marks(one.owner, came.batches, one.id)
             await course.enter(call)
             await self._refuse_deserted(came, course, call)
             return Sent(await self._outcome(came, course, call), course.one)
+        except Conflict:
+            raise DecidedOtherwise from None
         except AlreadyBegun:
             raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN) from None
         except Overtaken:
@@ -220,7 +226,7 @@ class Writes:
             refuse_deserted(came.caller)
         except Unknown:
             course.told(call, Unreachable("not sent: its client does not wait any more"))
-            await _kept(course.close(UNDONE))
+            await _kept(self._undone(came, course))
             raise
 
     async def _outcome(self, came: Came, course: Course, call: Call) -> Carried:
@@ -231,10 +237,15 @@ class Writes:
             raise
         except Unreachable as unreachable:
             course.told(call, unreachable)
-            await _kept(course.close(UNDONE))
+            await _kept(self._undone(came, course))
             raise
         await _kept(self._answered(came, course, call, carried))
         return carried
+
+    async def _undone(self, came: Came, course: Course) -> None:
+        """Nothing of it was sent: its batches are where they were."""
+        await course.close(UNDONE)
+        await self._begun.take_back(course.one.owner, came.batches, course.one.id)
 
     async def _answered(self, came: Came, course: Course, call: Call, carried: Carried) -> None:
         text = await aside_if(len(carried.body) > wire.LARGE, _text, carried)
@@ -246,13 +257,16 @@ class Writes:
             await course.close(ANSWERED if lasts else UNDONE, text if keeps else None)
             if carried.status == 404 and came.operation.name in _OF_THE_BATCH_ALONE:
                 await self._begun.unmark(came.caller.key.owner, came.batches)
+            elif carried.status < 500:
+                await self._begun.take_back(course.one.owner, came.batches, course.one.id)
             return
         made = _made(came, carried.body)
         course.told(call, {"id": made} if made else {})
         if came.operation.name == "create_batch":
             if made is None:
                 log.error("begun_unseen", means="a batch was begun, and its id cannot be read")
-            await self._begun.mark(came.caller.key.owner, [made] if made else [])
+            else:
+                await self._begun.mark(came.caller.key.owner, made)
         # Before others can see that it is done: its client has it as good as got.
         self._journal.delivering[course.one.id] = course
         try:

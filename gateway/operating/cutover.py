@@ -35,6 +35,7 @@ from gateway.upstream.inferred import InferredOperations
 from gateway.upstream.learned import recall_learned
 from mappings import cutover
 from mappings.batch_views import EDITABLE, with_entries
+from mappings.drafts import as_found
 from mappings.grammar import JSON, Conflict, Failure, Flow, Record
 from mappings.ids import SHAPE
 
@@ -239,11 +240,10 @@ class Cutover:
             return
         version = (known.get("version") or 0) + 1
         # Who edits it at this moment wins: what is imported is older.
-        found_so = {name: known.get(name) for name in ("phase", "version", "since")}
         whole = {**facts, "version": version, "imported": version}
         try:
             if not self._options.dry_run:
-                await self._record(replace(with_entries(id_, whole, entries), find=found_so))
+                await self._record(replace(with_entries(id_, whole, entries), find=as_found(known)))
         except Conflict:
             self._count("batches", STAYS)
         else:

@@ -16,6 +16,9 @@ from gateway.store.difference_rows import Asked, Tally, all_tallies
 from gateway.store.usage_rows import used_since
 from mappings import OPERATIONS, UNLISTED
 
+OVERLOOKING = ("ignore", "present")
+"""The kinds of rules that need no value: none is kept of what was compared."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -118,10 +121,12 @@ def _standing(
 
 def _differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Difference]:
     for (kind, place), answers in sorted(tally.places.items()):
-        why = next((one.reason for one in rules if _ignores(one, name, place)), None)
+        why = next((one.reason for one in rules if _overlooks(one, name, kind, place)), None)
         yield Difference(name, kind, place, answers, why)
 
 
-def _ignores(rule: Rule, operation: str, place: str) -> bool:
-    """Whether a rule that ignores covers a place, or something that it stands in."""
-    return any(rule.covers(operation, one) for one in (place, *above(place)))
+def _overlooks(rule: Rule, operation: str, kind: str, place: str) -> bool:
+    """Whether a rule covers something that a place stands in, or what differs at the place itself."""
+    if any(rule.covers(operation, one) for one in above(place)):
+        return True
+    return (rule.kind == "ignore" or kind == "value") and rule.covers(operation, place)

@@ -75,6 +75,8 @@ class Report:
     unreadable: list[Finding] = field(default_factory=list)
     unlisted: list[Finding] = field(default_factory=list)
     """Whose batches the service does not list."""
+    unnamed: dict[Owner, list[str]] = field(default_factory=dict)
+    """Recipients of whom it is not known here what clients call them."""
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -130,20 +132,24 @@ class Reconciler:
     ) -> Report:
         """Looks at everything of these owners; StoreUnavailable.
 
-        Where the state ``was_restored``, batches that it does not know may be known to clients: they
-        are called again what clients were told.
+        Where the state ``was_restored``, batches and recipients that it does not know may be known to
+        clients: they are called again what clients were told.
         """
         report, looks = Report(), []
         for owner in owners:
             its = await self._looks(owner)
             if owner.environment in self._configured:
                 looks += [*its, Look(owner, "", lambda _busy: agreement.unknown_batches(), "lists")]
+                if was_restored and self._ids.has_stand_ins("recipient"):
+                    looks.append(Look(owner, "", _unnamed_recipients, "names"))
             elif its:
                 said = f"[environments.{owner.environment}] is not configured"
                 report.unreadable.append(Finding(owner, "unreadable", "-", said, "configure it"))
         await self._take(looks, report, progress)
         if was_restored:
             report.unknown = await self._named(report.unknown)
+        for owner, ids in report.unnamed.items():
+            await self._ids.legacy(owner, {("recipient", id_) for id_ in ids}, keeps=False)
         return report
 
     async def _named(self, unknown: Sequence[Finding]) -> list[Finding]:
@@ -227,14 +233,17 @@ class Reconciler:
         except StoreUnavailable:
             raise
         except Failure as failure:
-            why = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
-            said = f"it could not be read ({type(failure).__name__}, {why})"
-            do = "see that the service can be reached, and run this again"
+            status = failure.status if isinstance(failure, Refused) else None
+            why = f"refused, status {status}" if status else str(failure)
+            said = f"it could not be read ({why})"
+            do = f"{_to_mend(status)}, and run this again"
             report.unreadable.append(Finding(look.owner, "unreadable", look.id or "-", said, do))
             return
         report.counts[look.of] = report.counts.get(look.of, 0) + 1
         if look.of == "lists":
             self._listed(look, answer, report)
+        if look.of == "names":
+            report.unnamed[look.owner] = answer.body["unnamed"]
         for found in await self._lasting(look, answer.body["differences"]):
             report.findings.append(await self._finding(look, found))
 
@@ -250,7 +259,8 @@ class Reconciler:
     def _listed(self, look: Look, answer: Answer, report: Report) -> None:
         if answer.body["listed"] is None:
             said = "the service lists none: those that the ledger does not know cannot be seen"
-            report.unlisted.append(Finding(look.owner, "unlisted", "batches", said, "nothing"))
+            do = "nothing is to be done here"
+            report.unlisted.append(Finding(look.owner, "unlisted", "batches", said, do))
             return
         for id_, status in answer.body["unknown"].items():
             said = (
@@ -302,6 +312,16 @@ class Reconciler:
             key = Key("", "reconcile", "", owner.merchant, owner.environment, pair, None, ())
             self._callers[owner] = Caller(key, "reconcile")
         return self._callers[owner]
+
+
+def _unnamed_recipients(_busy: bool) -> Flow:
+    return agreement.unnamed_recipients()
+
+
+def _to_mend(status: int | None) -> str:
+    if status in (401, 403):
+        return "see what `payout-gateway keys verify` says of its pair and mend that"
+    return "see that the service can be reached"
 
 
 def _names(facts: Mapping[str, Any]) -> frozenset[str]:

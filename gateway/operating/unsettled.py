@@ -21,6 +21,7 @@ from gateway.store.undertakings import (
     PASSED_ON,
     RUNNING,
     SENT,
+    TOLD,
     Undertaken,
     Undertakings,
 )
@@ -214,12 +215,18 @@ def what_to_do(one: Undertaken, write: Row) -> str:
             f"Where it cannot be carried on, finish by hand what `payout-gateway trace` shows to "
             f"be missing, and then `payout-gateway writes close {id_}`"
         )
-    if write.told:
-        return (
-            "nothing: a running gateway goes on from what was found out, where it has to read the "
-            "service as soon as it can. If that was wrong, say it anew with "
-            f"`payout-gateway writes settle {id_}`"
-        )
+    if not write.told:
+        return _look(one, write)
+    if write.told not in TOLD and write.told in (one.why or ""):
+        return f"what was found out cannot be so: {_look(one, write)}"
+    return (
+        "nothing: a running gateway goes on from what was found out, where it has to read the "
+        f"service as soon as it can. If that was wrong, {_look(one, write)}"
+    )
+
+
+def _look(one: Undertaken, write: Row) -> str:
+    id_ = write_id(one, write)
     told, where = _sought(one, write), "the service's dashboard"
     if one.operation.startswith(PASSED_ON):
         where = "the legacy service, which it was forwarded to,"
@@ -318,8 +325,11 @@ def refuse_odd(write: Row, word: Word) -> None:
         raise NotSettled(f"it made something: say what, with --made {prefix}-…")
     if word.made and not prefix:
         raise NotSettled("it makes nothing: say --happened or --did-not-happen")
-    if word.made and not word.made.startswith(f"{prefix}-"):
-        raise NotSettled(f"the id of what it made begins with {prefix}-")
+    if word.made and not re.fullmatch(f"{prefix}-[A-Za-z0-9]+", word.made):
+        raise NotSettled(
+            f"the id of what it made begins with {prefix}-, and has letters and digits after that; "
+            "copy it from where it was found"
+        )
 
 
 def _early(store: Store, write: Row) -> int:

@@ -41,7 +41,8 @@ BODILESS = (204, 304)
 class Passage:
     """A request: ``target`` from /v1 on and ``headers`` are sent as they are, with the body.
 
-    ``write`` tells that it may change something: no answer leaves open whether it did.
+    ``write`` tells that it may change something: no answer leaves open whether it did. ``stamp``
+    is its client's, in seconds since 1970, where it has one.
     """
 
     environment: str
@@ -50,6 +51,7 @@ class Passage:
     headers: CIMultiDict[str]
     body: Spool | None
     write: bool
+    stamp: int | None = None
 
 
 @dataclass(slots=True)
@@ -174,17 +176,18 @@ class Passing:
             why = type(error).__name__  # once it has left, it is open what the service did
         else:
             trial.answered()
-            self._note(passage.environment, response, crossing)
+            self._note(passage, response, crossing)
             return response
         raise Unknown(why) if passage.write and crossing.left else Unreachable(why)
 
-    def _note(self, environment: str, response: aiohttp.ClientResponse, crossing: Crossing) -> None:
+    def _note(self, passage: Passage, response: aiohttp.ClientResponse, crossing: Crossing) -> None:
         """What an accepted request's answer tells of the service's clock."""
-        if self._clock is None or not 200 <= response.status < 300:
+        if self._clock is None or passage.stamp is None or not 200 <= response.status < 300:
             return
-        took = time.monotonic() - crossing.sent
-        if seen := sighting(response.headers, self._clock.wall(), took):
-            self._clock.accepted(environment, seen)
+        took, wall = time.monotonic() - crossing.sent, self._clock.wall()
+        if seen := sighting(response.headers, wall, took):
+            stamped = passage.stamp - (wall - took / 2)
+            self._clock.accepted(passage.environment, seen, stamped)
 
     async def _sent(self, passage: Passage, url: URL, crossing: Crossing) -> aiohttp.ClientResponse:
         headers, body = passage.headers.copy(), passage.body

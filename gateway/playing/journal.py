@@ -19,6 +19,7 @@ from typing import Any, TypeGuard
 
 from gateway import texts, wire
 from gateway.aside import aside, aside_if
+from gateway.begun import BEGUN, DecidedOtherwise
 from gateway.folded import Folded
 from gateway.keyed import Keyed
 from gateway.keys import Key
@@ -295,6 +296,8 @@ class Course:
     """By the monotonic clock, when the turn was last seen to be its own, or a little before."""
     unread: list[Failure] = field(default_factory=list)
     """The reads that failed and may be answered later, since something was last kept."""
+    placing: Sequence[Record] = ()
+    """Of where its batches are: recorded, or found, with its first change; else DecidedOtherwise."""
     names: dict[str, str] = field(default_factory=dict)
     """What objects are about to be called to its client, legacy id to current id: kept with its end."""
     has_pieces: bool = False
@@ -385,7 +388,8 @@ class Course:
         write = Write(self._position, call.method, call.path, alike, now)
         self.is_sending = True
         # What may not be sent without its client is as good as begun anew, however late that asks.
-        await self._keep(enters=write, **self._minds(call.prompt or not self.writes))
+        minds = self._minds(call.prompt or not self.writes)
+        await self._keep(enters=write, records=self._places, **minds)
         self.writes[write.number] = write
 
     @property
@@ -415,7 +419,7 @@ class Course:
         self._since.append((step, None))
         minds = self.operation.method != "GET" and self.is_untouched
         try:
-            await self._keep(records=[step], **self._minds(minds))
+            await self._keep(records=[*self._places, step], **self._minds(minds))
         except (Conflict, Halted) as failure:
             self._since[-1] = (step, failure)
             self._position += 1
@@ -429,6 +433,10 @@ class Course:
         """To be called before a step that is not to find the ledger as it was."""
         if self._waiting:
             await self._keep()
+
+    @property
+    def _places(self) -> Sequence[Record]:
+        return self.placing if self.is_untouched else ()
 
     def _minds(self, begins: bool) -> dict[str, Any]:
         """What keeps it from beginning to change anything: what has begun is finished, but for a start."""
@@ -560,6 +568,10 @@ class Course:
             raise Halted(errors.FROZEN) from None
         except BeingChecked:
             raise Halted(errors.BEING_CHECKED) from None
+        except Conflict as conflict:
+            if str(conflict) == BEGUN:
+                raise DecidedOtherwise from None
+            raise
         except StoreUnavailable:
             if self.begun and self._settled:
                 self.journal.unsaved[one.id] = self

@@ -27,6 +27,7 @@ import structlog
 
 from gateway import texts
 from gateway.aside import aside, aside_if
+from gateway.begun import DecidedOtherwise
 from gateway.http.answers import Said
 from gateway.playing import endings
 from gateway.playing.journal import Course, Journal
@@ -50,6 +51,7 @@ from mappings.grammar import (
     Invalid,
     Operation,
     Problem,
+    Record,
     Request,
     Unknown,
 )
@@ -87,6 +89,8 @@ class Wanted:
     caller: Caller
     idempotency: str | None = None
     problems: Sequence[Problem] = ()
+    placing: Sequence[Record] = ()
+    """Of where its batches are; see ``Course``."""
 
 
 def idempotency_key(given: Sequence[str]) -> str | None:
@@ -128,7 +132,7 @@ class Once:
     async def answer(self, wanted: Wanted, say: Say, refuse: Refuse) -> Told:
         """What its client is told, and what is over as soon as the client has it.
 
-        That is being delivered until ``undelivered`` is called.
+        That is being delivered until ``undelivered`` is called. Raises DecidedOtherwise.
         """
         visit = _Visit(self._journal.monotonic() + self._patience)
         try:
@@ -163,6 +167,9 @@ class Once:
             answer = await self._player.play(flow, wanted.caller, wanted.problems, course)
         except Unknown as unknown:
             await self._leave(course, unknown)
+            raise
+        except DecidedOtherwise:
+            await course.close(UNDONE)
             raise
         except Failure as failure:
             if course.is_unread(failure) and (course.has_happened or course.resumed):
@@ -268,6 +275,7 @@ class Once:
     async def _new(self, one: Undertaken, wanted: Wanted, visit: _Visit) -> Course | None:
         refuse_deserted(wanted.caller)
         course = self._journal.course(one, wanted.operation, wanted.asked)
+        course.placing = wanted.placing
         # Where a first try came to nothing, this is the second: others join it.
         course.deserted = visit.first is not None
         try:

@@ -20,7 +20,7 @@ import structlog
 
 from gateway import logs
 from gateway.aside import aside_if
-from gateway.begun import BEGUN, LEGACY
+from gateway.begun import BEGUN, LEGACY, take_back
 from gateway.keys import Key
 from gateway.playing import endings
 from gateway.playing.instances import Instances
@@ -181,6 +181,7 @@ class Settling:
             await self._ledger.record(course.one.owner, BEGUN, made, LEGACY)
         if told == DID_NOT:
             await course.close(UNDONE)
+            await take_back(self._ledger, course.one.owner, course.one.subjects, course.one.id)
         else:
             # Its client may ask again for a day, and is not to have it done twice.
             await course.finish()

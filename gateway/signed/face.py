@@ -229,6 +229,7 @@ class SignedFace:
             headers,
             body if body.size else None,
             write=writes,
+            stamp=stamp,
         )
         # With its client a read ends, and a write that has begun never does.
         client = Client(request, None if writes else asyncio.current_task())

@@ -132,8 +132,9 @@ def _closed(place: Place, key_id: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"{place.column} of {place.merchant} {place.environment} in table {place.table} "
         f"cannot be decrypted with key {key_id[:32]!r}",
-        means="the key file has another key or none of that id, or the row was altered",
-        do="restore the key file that this state was used with, or the row",
+        means="the key file had another key or none of that id when it was read, or the row was altered",
+        do="restart what runs on this state where a key was added to the file since; else restore the "
+        "key file that the state was used with, or the row",
     )
 
 

@@ -236,6 +236,10 @@ def lost_by(error: Exception) -> Lost:
         return Lost("an answer that is not HTTP")
     if isinstance(error, aiohttp.ClientPayloadError):
         return Lost("an answer that is cut off", dropped=True)
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return Lost("the connection was closed before an answer came", dropped=True)
+    if isinstance(error, OSError) and error.errno:
+        return Lost(f"the connection failed: {os.strerror(error.errno).lower()}", dropped=True)
     return Lost(
         type(error).__name__, dropped=isinstance(error, OSError | aiohttp.ClientConnectionError)
     )

@@ -48,6 +48,10 @@ class Sighting:
     def agrees_with(self, correction: float) -> bool:
         return abs(self.offset - correction) <= max(SMALL, self.uncertainty)
 
+    def allows(self, stamped: float) -> bool:
+        """Whether a service with this clock takes a stamp that is so far ahead of the wall clock."""
+        return abs(self.offset - stamped) <= STAMP_AGE + 2 * self.uncertainty
+
     @property
     def correction(self) -> float:
         return 0.0 if self.agrees_with(0.0) else self.offset
@@ -100,18 +104,18 @@ class Clock:
         """Seconds that are added to the wall clock in this environment; 0.0 where it is right."""
         return self._of(environment).correction
 
-    def accepted(self, environment: str, seen: Sighting) -> None:
+    def accepted(self, environment: str, seen: Sighting, stamped: float | None = None) -> None:
         """Takes note of the time that an accepted call's answer told.
 
         The stamp was good enough, so there is no hurry: what it told is believed once the next
-        one says the same, and never over a correction that was proven, unless it could be small
-        enough for both to be true.
+        one says the same, and never where the service, if that were its time, would have refused
+        the stamp. ``stamped`` is how far ahead of the wall clock that was, where a client made it.
         """
         known = self._of(environment)
         odd, known.odd = known.odd, None
         if seen.agrees_with(known.correction):
             return
-        if known.proven and abs(seen.offset - known.correction) > STAMP_AGE + seen.uncertainty:
+        if not seen.allows(known.correction if stamped is None else stamped):
             return
         if odd is not None and abs(seen.offset - odd) <= SMALL:
             self._correct(environment, seen.correction, proven=False)

@@ -387,7 +387,9 @@ def test_a_new_encryption_key_is_made_once_and_added_on_purpose(run: Run, tmp_pa
     assert "--add" in run("new-encryption-key", code=2).stderr
     run("import", "-", stdin=line())
     before = file.read_text()
-    assert before.split()[1] not in run("new-encryption-key", "--add").output
+    added = run("new-encryption-key", "--add").output
+    assert before.split()[1] not in added
+    assert "end and start every gateway on this state" in added
     assert file.read_text().startswith(before)
     assert "acme-live" in run("list").stdout
 

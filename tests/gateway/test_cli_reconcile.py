@@ -226,7 +226,9 @@ async def test_that_a_service_lists_no_batches_is_said(tmp_path: Path) -> None:
         await make_batch(here.house, await make_recipient(here.house), "5.00")
         told = await here.told("reconcile")
         assert told["not_listed"] == [{"merchant": "demo", "environment": "sandbox"}]
-        assert "batches: the service lists none" in (await here.says("reconcile")).stdout
+        said = (await here.says("reconcile")).stdout
+        assert "batches: the service lists none" in said
+        assert "cannot be seen; nothing is to be done here\n" in said
 
 
 async def test_a_recipient_that_clients_deleted_and_that_is_active_again_is_a_finding(
@@ -271,7 +273,18 @@ async def test_what_could_not_be_read_is_told_and_the_rest_is_compared(tmp_path:
         told = await here.told("reconcile", code=2)
         assert (told["complete"], len(told["unreadable"])) == (False, 1)
         assert told["compared"]["batches"] == 1
-        assert "Refused, status 500" in told["unreadable"][0]["says"]
+        assert "(refused, status 500)" in told["unreadable"][0]["says"]
+
+
+async def test_of_a_pair_that_is_refused_it_is_not_said_that_the_service_cannot_be_reached(
+    tmp_path: Path,
+) -> None:
+    async with post(tmp_path) as here:
+        await make_batch(here.house, await make_recipient(here.house), "5.00")
+        here.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=401, times=9))
+        (one,) = (await here.told("reconcile", code=2))["unreadable"]
+        assert "(refused, status 401)" in one["says"]
+        assert one["what_to_do"].startswith("see what `payout-gateway keys verify` says")
 
 
 async def test_a_service_that_is_asked_too_often_is_asked_again(tmp_path: Path) -> None:

@@ -277,6 +277,9 @@ async def test_what_was_mistyped_is_not_believed(tmp_path: Path) -> None:
         nobody = "B-0000000000000000000000"
         await here.says(*SETTLE, write, "--made", nobody, "--yes")
         await eventually(lambda: says_why(here, f"no batch {nobody}, which was told to be it"))
+        to_do = (await only(here))["what_to_do"]
+        assert to_do.startswith("what was found out cannot be so: look in the service's dashboard")
+        assert f"writes settle {write} --made B-…" in to_do
         batches = here.service.world().batches
         odd = next(one for id_, one in batches.items() if id_ != known_already)
         payments = dict(odd.payments)
@@ -295,6 +298,7 @@ async def test_what_cannot_be_said_of_a_write_is_refused_in_one_line(tmp_path: P
         refused = {
             "say what, with --made B-…": (write, "--happened"),
             "begins with B-": (write, "--made", "R-0123456789"),
+            "letters and digits after that": (write, "--made", "B-…"),
             "there is no write 000000000000.1": ("000000000000.1", "--happened"),
             "there is no write nonsense": ("nonsense", "--happened"),
             "say one of": (write,),

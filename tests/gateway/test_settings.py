@@ -628,7 +628,7 @@ def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[server]\nadmin_token = 'hush-hush-hush-hush'", "server.admin_token: is a secret"),
+        ("[server]\nadmin_token = 'hush-hush-hush-hush'", ":2: server.admin_token: is a secret"),
         ("[upstream]\nproxy_credentials = 'gate:hush'", "upstream.proxy_credentials: is a secret"),
         ("[server]\nadmin_token_file = 'short'", "at least 16 visible characters"),
         ("[server]\nadmin_token_file = 'empty'", "at least 16 visible characters"),

@@ -1014,6 +1014,23 @@ def _long_run() -> Iterator[Sequence]:
             *seen(),
         ],
     )
+    unfilled: Body = {
+        "primary": {"method": "", "currency": ""},
+        "accounts": {"bank": {"country": "", "iban": None}, "wallet": {"address": ""}},
+    }
+    yield (
+        "payouts",
+        [
+            post(R, {**PERSON, "payout": unfilled}),
+            post(METHODS, unfilled),
+            patch(METHODS, unfilled),
+            *seen(),
+            post(METHODS, US_BANK),
+            patch(METHODS, unfilled),
+            patch(ONE_R, {"payout": unfilled}),
+            *seen(),
+        ],
+    )
     nameless = {**US_BANK, "accounts": {"bank": without(US_BANK["accounts"]["bank"], "name")}}
     yield (
         "payouts",

@@ -259,9 +259,9 @@ def _same_country(before: Account, written: Written) -> bool:
 
 
 def _is_given(word: str, sent: object, method: object) -> bool:
-    """Not where nothing is in its fields and another method is named: a typed client's way to say none."""
+    """Not where nothing is in its fields and its method is not named: a typed client's way to say none."""
     says_nothing = isinstance(sent, dict) and all(map(blank, sent.values()))
-    return sent is not None and not (says_nothing and not blank(method) and method != word)
+    return sent is not None and not (says_nothing and method != word)
 
 
 def _hold(problems: Problems, sent: JsonObject, before: JsonObject) -> JsonObject:

@@ -62,6 +62,7 @@ async def test_two_that_say_the_same_end_with_0(tmp_path: Path) -> None:
         done = await run(tmp_path, control.url, candidate.url, "reads.txt")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("\nEqual: 1 answer of each side says the same.\n")
+    assert f"{control.url}  1 answer, typically in" in done.stdout
     assert done.stderr == ""
 
 

@@ -280,6 +280,27 @@ async def test_what_was_found_is_looked_at_before_anything_is_started(tmp_path: 
             assert len(here.service.starts) == 1
 
 
+async def test_recipients_made_since_the_backup_are_found_again_by_the_ids_that_clients_know(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, recipient_id_length=20, max_page_size=5) as here:
+        async with here.gateway() as house:
+            for number in range(15):
+                await make_recipient(house, f"early-{number}")
+        here.save()
+        async with here.gateway() as house:
+            recipient = await make_recipient(house, "late")
+            assert recipient not in here.service.world().recipients
+        here.put_back()
+        told = await here.reconciled()
+        assert (told["cleared"], told["findings"]) == (True, [])
+        # The second page has none that clients do not know: all after it are older.
+        assert len(here.service.calls("GET", "/v1/recipients")) == 2
+        async with here.gateway() as house:
+            path = f"/recipients/{recipient}"
+            assert (await done(house, "GET", path))["recipient"]["id"] == recipient
+
+
 async def test_the_last_words_say_whether_batches_are_started_and_what_comes_first(
     tmp_path: Path,
 ) -> None:

@@ -73,7 +73,8 @@ async def test_where_a_batch_is(state: State) -> None:
         for change in ({"version": 2}, {"version": 1, "phase": "draft"}, {"imported": None}):
             await ledger.record(ACME, "batch", "B-1", {**facts, **change})
             assert await begun.side(ACME, "B-1") == "current"
-        await begun.mark(ACME, ["B-1", "B-2"])
+        for one in ("B-1", "B-2"):
+            await begun.mark(ACME, one)
         assert await ledger.recall(ACME, BEGUN, "B-2") == LEGACY
         assert await begun.side(ACME, "B-1") == "legacy"
         assert await begun.side(Owner("other", "live"), "B-1") is None

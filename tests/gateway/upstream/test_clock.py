@@ -40,16 +40,27 @@ def test_a_small_offset_or_an_uncertain_one_is_none(small: Sighting):
 
 def test_one_odd_date_changes_nothing_and_two_that_agree_do():
     clock = Clock()
-    for offset in (300, 0, 300, 100, 300, 0):
+    for offset in (25, 0, 25, 10, 25, 0):
         clock.accepted("live", seen(offset))
         assert clock.offset("live") == 0
     with capture_logs() as logs:
-        clock.accepted("live", seen(300))
-        clock.accepted("live", seen(301))
-        clock.accepted("live", seen(300))
-    assert clock.offset("live") == 301
+        clock.accepted("live", seen(25))
+        clock.accepted("live", seen(26))
+        clock.accepted("live", seen(25))
+    assert clock.offset("live") == 26
     assert clock.offset("sandbox") == 0
-    assert [entry["seconds"] for entry in logs] == [301]
+    assert [entry["seconds"] for entry in logs] == [26]
+
+
+@pytest.mark.parametrize("offset", [32, -32, 3600])
+def test_a_time_by_which_the_stamp_was_no_good_is_not_the_service_s(offset: float):
+    clock = Clock()
+    for _ in range(3):
+        clock.accepted("live", seen(offset))
+    assert clock.offset("live") == 0
+    for _ in range(2):
+        clock.accepted("live", seen(offset), stamped=offset / 2)
+    assert clock.offset("live") == (offset if abs(offset) < 60 else 0)
 
 
 def test_a_refusal_is_tried_again_at_once_at_the_time_it_tells():
@@ -69,9 +80,9 @@ def test_a_refusal_of_a_call_that_was_stamped_before_the_correction_is_tried_aga
 
 def test_a_correction_that_only_dates_speak_for_is_given_up_on_a_refusal():
     clock = Clock()
-    clock.accepted("live", seen(300))
-    clock.accepted("live", seen(300))
-    assert clock.after_refusal("live", seen(300), 300.0) == 0
+    clock.accepted("live", seen(25))
+    clock.accepted("live", seen(25))
+    assert clock.after_refusal("live", seen(25), 25.0) == 0
     clock.prove("live", 0)
     for _ in range(3):
         clock.accepted("live", seen(300))
