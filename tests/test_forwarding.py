@@ -469,6 +469,24 @@ async def test_what_did_not_happen_may_be_sent_again(tmp_path: Path) -> None:
         assert (await here.house.ask("PATCH", f"/v1/recipients/{recipient}", changed)).status == 200
 
 
+async def test_what_did_not_happen_there_keeps_no_batch_there(tmp_path: Path) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        path = "/v1/batches/B-1234567890123456/start-processing"
+        here.breaks_legacy("POST", path, close="before")
+        assert (await here.house.ask("POST", path)).status == 500
+        (owner,) = (await here.told("modes", "list"))["begun_at_legacy"]
+        assert owner["batches"] == 1
+        await lapse(here)
+        (lost,) = (await here.told("writes", "unsettled"))["writes"]
+        await here.says("writes", "settle", lost["write"], "--did-not-happen", "--yes")
+
+        async def is_nowhere() -> bool:
+            return (await here.told("modes", "list"))["begun_at_legacy"] == []
+
+        await eventually(is_nowhere)
+
+
 async def lapse(here: Valley) -> None:
     await Post(here.house, here.current, here.ticks, here.folder).lapse()
 

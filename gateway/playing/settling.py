@@ -181,7 +181,10 @@ class Settling:
             await self._ledger.record(course.one.owner, BEGUN, made, LEGACY)
         if told == DID_NOT:
             await course.close(UNDONE)
-            await take_back(self._ledger, course.one.owner, course.one.subjects, course.one.id)
+            row = await self._journal.rows.read(course.one.id)  # with all that it names
+            await take_back(
+                self._ledger, course.one.owner, row.subjects if row else (), course.one.id
+            )
         else:
             # Its client may ask again for a day, and is not to have it done twice.
             await course.finish()
