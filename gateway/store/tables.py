@@ -254,6 +254,7 @@ journal_subjects = Table(
     Column("object", Text, nullable=False),
     Column("undertaking", Text, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "object", "undertaking"),
+    Index(None, "undertaking"),
 )
 
 journal_steps = Table(

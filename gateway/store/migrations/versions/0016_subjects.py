@@ -1,0 +1,14 @@
+"""What an undertaking names by an index: it is looked for where one is read, and where it is forgotten."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0016"
+down_revision = "0015"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_index("ix_journal_subjects_undertaking", "journal_subjects", ["undertaking"])
