@@ -684,15 +684,20 @@ async def test_a_write_that_was_given_up_while_it_waited_for_a_connection_does_n
     async with open_valley(tmp_path, apart=True, sections=sections) as here:
         await here.switch("forward")
         recipient = await make_recipient(here.house)
-        here.breaks_legacy("POST", "/v1/batches", answer_delay=1)
+        here.breaks_legacy("POST", "/v1/batches", answer_delay=2)
         first = asyncio.ensure_future(make_batch(here.house, recipient, "1.00"))
         await until(lambda: len(here.legacy.world().batches) == 1)
         second = asyncio.ensure_future(
             here.house.ask("POST", "/v1/batches", paying(recipient, "2.00"))
         )
-        await asyncio.sleep(0.3)
         async with open_store(here.house.settings.state) as store:
             rows = Undertakings(store, Ledger(store))
+
+            async def both_wait() -> bool:
+                return len(await rows.unfinished()) == 2
+
+            await eventually(both_wait)
+            await asyncio.sleep(0.3)
             _, waits = await rows.unfinished()
             assert await rows.take(waits, "another")
         got = await second

@@ -213,8 +213,8 @@ async def test_an_edit_that_met_a_start_which_is_refused_edits_what_is_there(
         batch = (await signed(house, "POST", "/batches", body)).json["batch"]["id"]
         refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
         start, read = "/v1/batches/*/start-processing", "/v1/batch/*/summary"
-        simulator.next(Fault("POST", start, status=400, body=refusal, delay=0.4))
-        simulator.next(Fault("GET", read, answer_delay=0.2))
+        simulator.next(Fault("POST", start, status=400, body=refusal, delay=1.2))
+        simulator.next(Fault("GET", read, answer_delay=0.8))
         more = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
         adding = asyncio.ensure_future(house.ask("POST", f"/v1/batches/{batch}/payments", more))
         await asyncio.sleep(0.1)
