@@ -407,6 +407,19 @@ async def test_a_signed_request_leaves_no_canary_and_no_signature(
     assert_silent(place)
 
 
+@pytest.mark.parametrize("spelled", ["{}", "order-{}.1"])
+async def test_a_request_id_that_holds_the_signature_is_not_logged(
+    place: Place, spelled: str
+) -> None:
+    sent = Client(ACCESS_KEY, SECRET_KEY).request(stamp=int(time.time()))
+    given = spelled.format(made_of(sent))
+    answer = await heard(place.gateway.port, sent[:-2] + f"X-Request-Id: {given}\r\n\r\n".encode())
+    assert answer is not None
+    assert answer.status == 200
+    await until(lambda: bool(place.new_log()))
+    assert given not in place.new_log()
+
+
 @pytest.mark.parametrize("fault", UNSAID.values(), ids=UNSAID)
 async def test_a_service_in_trouble_behind_the_signed_face_leaves_no_canary_in_the_log(
     place: Place, fault: Fault

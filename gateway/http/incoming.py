@@ -60,12 +60,14 @@ def parameters(query: str) -> dict[str, str]:
 
 
 def request_id(request: web.BaseRequest) -> str:
-    """The client's ``X-Request-Id``, or one made here; it is logged, so never one with its key in it."""
+    """The client's ``X-Request-Id``, or one made here; it is logged, so never one with its credentials."""
     given = request.headers.get("X-Request-Id", "")
     if not given:
         return token()
-    keys = [key for line in request.headers.getall("X-API-Key", ()) if (key := line.strip())]
-    if any(key in given for key in keys) or not _REQUEST_ID.fullmatch(given):
+    keys = [line.strip() for line in request.headers.getall("X-API-Key", ())]
+    for line in request.headers.getall("Authorization", ()):
+        keys += re.split(r"[:\s]+", line.strip())[1:]
+    if any(key and key in given for key in keys) or not _REQUEST_ID.fullmatch(given):
         return token()
     return given
 
