@@ -13,7 +13,7 @@ from mappings.banking import empty, invalid
 from mappings.batch_views import Batch
 from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together
 from mappings.ids import SHAPE
-from mappings.matching import Entry, matched, recipient_id
+from mappings.matching import Entry, recipient_id
 from mappings.objects import Facts, is_gone, shown_status
 from mappings.payouts import Sub
 from mappings.rows import each, some_of
@@ -236,8 +236,8 @@ def is_as_asked(batch: Batch) -> bool:
     """Whether the service's batch pays what the ledger says: to whom, how much, in what currency."""
     asked = Counter(_asked(entry, batch.facts.get("currency")) for entry in batch.entries)
     paid: Counter[tuple[JSON, ...]] = Counter()
-    for payment, entry in matched(batch.payments, batch.entries, batch.currency):
-        side = "source" if entry is None or entry.get("sourceAmount") else "target"
+    for payment in batch.payments:
+        side = payment.get("asked_side") or "source"
         amount = money.amount_of(payment.get(f"{side}Amount"))
         recipient = (payment.get("recipient") or {}).get("id")
         paid[recipient, amount, payment.get(f"{side}Currency")] += 1

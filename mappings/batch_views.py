@@ -257,7 +257,7 @@ def as_asked(batch: Batch, given: Payment, entry: Entry) -> Payment:
 
 def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
     """A payment with what the service leaves out: as asked, or computed where it can be."""
-    asked = entry or {}
+    asked = _as_paid(entry or {}, payment, batch)
     filled = {**payment}
     filled["id"] = asked.get("id") or payment.get("id")
     filled["upstream"] = payment.get("id") or asked.get("upstream")
@@ -288,6 +288,18 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
         filled["createdAt"] = asked.get("createdAt") or filled["createdAt"]
         filled["batch"] = {**filled["batch"], "createdAt": shown["createdAt"]}
     return filled
+
+
+def _as_paid(asked: Entry, payment: Payment, batch: _OfBatch) -> Entry:
+    """A target amount in the batch's own currency is what is paid, and may arrive in another.
+
+    Then the target amount that the service shows is its reckoning, and not what the client fixed.
+    """
+    of, arrives_as = asked.get("targetCurrency"), payment.get("targetCurrency")
+    if not asked.get("targetAmount") or of != batch.currency or arrives_as in (None, of):
+        return asked
+    fixed = {"sourceAmount": asked["targetAmount"], "targetAmount": None, "targetCurrency": None}
+    return {**asked, **fixed}
 
 
 def _asked_side(asked: Entry) -> str | None:

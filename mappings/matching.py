@@ -58,7 +58,7 @@ def _is_first(payment: Payment, entry: Entry, currency: JSON) -> bool:
         return bool(recipient_id(payment) == recipient_id(entry))  # as most are shown
     side, amount, of = next(_told(payment, currency), (None, None, None))
     is_its_currency = side == "source" or of in (None, entry.get("targetCurrency"))
-    return is_its_currency and (side, recipient_id(payment), amount) == _pay_of(entry)
+    return is_its_currency and (side, recipient_id(payment), amount) == _pay_of(entry, currency)
 
 
 def _found(
@@ -83,16 +83,19 @@ def _by_what_they_pay(
     """Sets what it finds in its place; returns the entries that are left."""
     by_pay: dict[tuple[JSON, ...], list[Entry]] = {}
     for entry in unnamed:
-        by_pay.setdefault(_pay_of(entry), []).append(entry)
+        by_pay.setdefault(_pay_of(entry, currency), []).append(entry)
     for place, payment in enumerate(payments):
         if found[place] is None:
             found[place] = _taken(by_pay, payment, currency)
     return [entry for those in by_pay.values() for entry in those]
 
 
-def _pay_of(entry: Entry) -> tuple[JSON, ...]:
+def _pay_of(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
+    """A target amount in the batch's own ``currency`` is paid as a source amount is."""
     side = "source" if entry.get("sourceAmount") else "target"
-    return side, recipient_id(entry), money.amount_of(entry.get(f"{side}Amount"))
+    amount = money.amount_of(entry.get(f"{side}Amount"))
+    is_paid = side == "target" and currency is not None and entry.get("targetCurrency") == currency
+    return "source" if is_paid else side, recipient_id(entry), amount
 
 
 def _taken(
@@ -110,7 +113,10 @@ def _told(payment: Payment, currency: JSON) -> Iterator[tuple[str, JSON, JSON]]:
     """What a payment may have been asked as: the side, the amount, and the target's currency."""
     for side in ("source", "target"):
         if (amount := money.amount_of(payment.get(f"{side}Amount"))) is not None:
-            yield side, amount, payment.get("targetCurrency")
+            of = payment.get("targetCurrency")
+            yield side, amount, of
+            if side == "target" and of is not None and of == currency:
+                yield "source", amount, None
     if (amount := money.amount_of(payment.get("amount"))) is not None:
         of = payment.get("currency")
         if None in (of, currency) or of == currency:

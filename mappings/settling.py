@@ -39,6 +39,8 @@ Reading = Generator[Step, Any, Verdict]
 MOST_PAGES = 20
 """Of a list that is read for one object; a longer one is no way to find it."""
 
+OTHER_CURRENCY = "the service shows no amount in the currency that was asked for"
+
 
 # Recipients
 
@@ -238,9 +240,11 @@ def _paying_the_same(
             continue
         if not _tells_payments(summary):
             return CannotTell(f"the service does not show what {row['id']} pays")
-        if _pays_the_same(body, summary):
+        if _pays_the_same(body, summary, _pays):
             same.append(row)
-            exact |= {row["id"]} if _pays_the_same(body, summary, memos=True) else set()
+            exact |= {row["id"]} if _pays_the_same(body, summary, _pays_with_memo) else set()
+        elif _pays_the_same(body, summary, _may_pay):
+            return CannotTell(f"{OTHER_CURRENCY}, in {row['id']}")
     return same, exact
 
 
@@ -254,7 +258,9 @@ def _told_batch(batch_id: str, body: Given) -> Reading:
         return CannotTell(f"the service has no batch {batch_id}, which was told to be it")
     there = payments_in(summary)
     tells = all(map(_tells_whom, there))
-    if len(there) != len(body["payments"]) or (tells and not _pays_the_same(body, summary)):
+    if len(there) != len(body["payments"]) or (
+        tells and not _pays_the_same(body, summary, _may_pay)
+    ):
         return CannotTell(f"{batch_id}, which was told to be it, pays something else")
     return Happened({"batch": {"id": batch_id}}, made=batch_id)
 
@@ -288,15 +294,19 @@ def _may_be(body: Given, row: Given) -> bool:
     )
 
 
-def _pays_the_same(body: Given, summary: JSON, *, memos: bool = False) -> bool:
+Test = Callable[[Given, Given, JSON], bool]
+"""Whether a payment that is shown is one that was sent, in a batch of some currency."""
+
+
+def _pays_the_same(body: Given, summary: JSON, is_it: Test) -> bool:
     left: dict[JSON, list[Given]] = {}
     there = payments_in(summary)
     for one in there:
         left.setdefault(str(_paid(one)), []).append(one)
     for payment in body["payments"]:
         of, its = body.get("currency"), left.get(str(recipient_id(payment)), [])
-        those = (place for place, one in enumerate(its) if _pays(payment, one, of))
-        match = next((at for at in those if not memos or _has_memo_of(payment, its[at])), None)
+        those = (place for place, one in enumerate(its) if is_it(payment, one, of))
+        match = next(those, None)
         if match is None:
             return False
         del its[match]
@@ -309,15 +319,28 @@ def _has_memo_of(sent: Given, shown: Given) -> bool:
 
 def _pays(sent: Given, shown: Given, batch_currency: JSON) -> bool:
     """Whether a payment is the one that was sent: who gets how much, in which currency."""
+    return _compared(sent, shown, batch_currency) is True
+
+
+def _pays_with_memo(sent: Given, shown: Given, batch_currency: JSON) -> bool:
+    return _pays(sent, shown, batch_currency) and _has_memo_of(sent, shown)
+
+
+def _may_pay(sent: Given, shown: Given, batch_currency: JSON) -> bool:
+    """The same, or nobody can tell: it pays whom it should, in other currencies than was asked for."""
+    return _compared(sent, shown, batch_currency) is not False
+
+
+def _compared(sent: Given, shown: Given, batch_currency: JSON) -> bool | None:
     if _paid(shown) != recipient_id(sent):
         return False
-    for side, amount, currency in _sides(sent, batch_currency):
-        for name in (f"{side}Amount", "amount"):
-            same = money.amount_of(shown.get(name)) == money.amount_of(amount)
-            of = shown.get("currency" if name == "amount" else f"{side}Currency")
-            if shown.get(name) is not None and same and of in (None, currency):
-                return True
-    return False
+    compared = [
+        money.amount_of(shown[name]) == money.amount_of(amount)
+        for side, amount, currency in _sides(sent, batch_currency)
+        for name, of in ((f"{side}Amount", f"{side}Currency"), ("amount", "currency"))
+        if shown.get(name) is not None and shown.get(of) in (None, currency)
+    ]
+    return any(compared) if compared else None
 
 
 def _paid(shown: Given) -> JSON:
@@ -328,8 +351,11 @@ def _sides(sent: Given, batch_currency: JSON) -> list[tuple[str, JSON, JSON]]:
     """The side, amount and currency of a payment in the words of either interface."""
     if sent.get("sourceAmount"):
         return [("source", sent["sourceAmount"], batch_currency)]
-    if sent.get("targetAmount"):
-        return [("target", sent["targetAmount"], sent.get("targetCurrency"))]
+    if amount := sent.get("targetAmount"):
+        currency = sent.get("targetCurrency")
+        # In the batch's own currency it is what is paid, and may arrive in another.
+        sides = ["target", "source"] if currency == batch_currency else ["target"]
+        return [(side, amount, currency) for side in sides]
     currency = sent.get("currency")
     sides = ["source"] if currency == batch_currency else ["target"]
     return [(side, sent.get("amount"), currency) for side in sides]
@@ -340,7 +366,7 @@ def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[s
     known = frozenset(before)
 
     def may_be(shown: Given) -> bool:
-        return not _tells_whom(shown) or _pays(body, shown, currency)
+        return not _tells_whom(shown) or _may_pay(body, shown, currency)
 
     def reading(sending: Sending) -> Reading:
         summary = yield Call("GET", SUMMARY.format(id=upstream))
@@ -358,6 +384,9 @@ def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[s
         new_one = _new(like, sending, dated=False, whole=lambda one: _has_memo_of(body, one))
         if isinstance(new_one, dict):
             return Happened({"payment": new_one}, made=new_one.get("id"))
+        others = (one for one in new if one.get("id") not in sending.claimed)
+        if isinstance(new_one, DidNot) and any(_may_pay(body, one, currency) for one in others):
+            return CannotTell(OTHER_CURRENCY)
         return new_one
 
     return reading
@@ -397,7 +426,10 @@ def edited_batch(
         signs += [any(_pays(body, one, currency) for one in others) for body in added]
         if signs and all(signs):
             return Happened({"object": "updated"})
-        return CannotTell("only a part of it is seen") if any(signs) else DidNot()
+        if any(signs):
+            return CannotTell("only a part of it is seen")
+        is_told = not any(_may_pay(body, one, currency) for body in added for one in others)
+        return DidNot() if is_told else CannotTell(OTHER_CURRENCY)
 
     return reading
 

@@ -207,3 +207,33 @@ async def test_the_amount_that_a_client_fixed_is_what_a_draft_pays(
     made = [one for one in service.calls("POST") if one.path == "/v1/batches"]
     sent = [(one["amount"], one["currency"]) for one in json.loads(made[-1].body)["payments"]]
     assert sent == [("25.00", "EUR"), ("12.00", "USD"), ("7.00", "USD")]
+
+
+IN_EUROS = {
+    "primary": {"method": "bank", "currency": "EUR"},
+    "accounts": {"bank": {"country": "DE", "iban": "DE89370400440532013000"}},
+}
+
+
+@pytest.mark.parametrize("answers", ["full", "bare"])
+async def test_a_target_amount_in_the_batches_own_currency_stays_what_a_draft_pays(
+    answers: Any, tmp_path: Path
+) -> None:
+    """It arrives in the account's currency: that amount is the service's reckoning."""
+    service = Service(switches=Switches(inferred=False, answers=answers), seed=1)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        payee = {"id": await make_recipient(house)}
+        await done(house, "POST", f"/recipients/{payee['id']}/payout-methods", IN_EUROS)
+        fixed = {"recipient": payee, "targetAmount": "25.03", "targetCurrency": "USD"}
+        other = {"recipient": {"id": await make_recipient(house, "bob")}, "sourceAmount": "10.00"}
+        body = {"sourceCurrency": "USD", "payments": [fixed, other]}
+        batch = (await done(house, "POST", "/batches", body))["batch"]["id"]
+        first, second = await payment_ids(house, batch)
+        await done(house, "DELETE", f"/batches/{batch}/payments/{second}")
+        draft = (await done(house, "GET", f"/batches/{batch}"))["batch"]
+        assert draft["amount"] == "25.03"
+        assert [one["id"] for one in draft["payments"]["payments"]] == [first]
+        await done(house, "POST", f"/batches/{batch}/generate-quote")
+    made = [one for one in service.calls("POST") if one.path == "/v1/batches"]
+    sent = [(one["amount"], one["currency"]) for one in json.loads(made[-1].body)["payments"]]
+    assert sent == [("25.03", "USD")]

@@ -213,6 +213,29 @@ async def test_a_list_that_cannot_be_read_does_not_show_that_a_lost_batch_is_not
         assert here.service.created["batch"] == 1
 
 
+async def test_a_lost_change_is_seen_where_its_target_amount_is_in_the_batches_own_currency(
+    tmp_path: Path,
+) -> None:
+    """The payment arrives in the account's currency; it was added, and paid, twice."""
+    async with town(tmp_path) as here:
+        recipient = await make_recipient(here.house)
+        path = f"/v1/recipients/{recipient}/payout-methods"
+        in_euros = {
+            "primary": {"method": "bank", "currency": "EUR"},
+            "accounts": {"bank": {"country": "DE", "iban": "DE89370400440532013000"}},
+        }
+        assert (await here.house.ask("POST", path, in_euros)).status == 200
+        batch = f"/v1/batches/{await make_batch(here.house, recipient, '10.00')}"
+        one = {"recipient": {"id": recipient}, "targetAmount": "7.00", "targetCurrency": "USD"}
+        here.breaks("PATCH", "/v1/batches/*", close="after")
+        assert (await here.house.ask("PATCH", batch, {"payments": [one]})).status == 500
+        here.waits()
+        again = await here.house.ask("PATCH", batch, {"payments": [one]})
+        assert again.status == 200, again.text
+        assert here.service.created["payment"] == 2
+        assert here.sent("PATCH", "/v1/batches/*") == 1
+
+
 async def test_a_payout_whose_answer_was_lost_is_carried_on_without_its_client(
     tmp_path: Path,
 ) -> None:

@@ -61,6 +61,42 @@ def test_what_a_summary_tells_is_believed(settle: Callable[[], Settle]) -> None:
     assert isinstance(read(settle(), {"payments": []}), DidNot)
 
 
+IN_EUROS = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "EUR"}
+SENT_IN_EUROS = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "EUR"}
+IN_ANOTHER: dict[str, Callable[[], Settle]] = {
+    "a create": lambda: created_batch({"currency": "USD", "payments": [SENT_IN_EUROS]}),
+    "an addition": lambda: added_payment("B-9", SENT_IN_EUROS, "USD", ()),
+    "a change that adds": lambda: edited_batch("B-9", (), "USD", added=(IN_EUROS,)),
+}
+
+
+@pytest.mark.parametrize("settle", IN_ANOTHER.values(), ids=IN_ANOTHER)
+def test_a_payment_shown_in_other_currencies_than_was_asked_for_may_be_the_one(
+    settle: Callable[[], Settle],
+) -> None:
+    shown = {**SHOWN, "sourceCurrency": "USD", "targetAmount": "4.20", "targetCurrency": "GBP"}
+    assert isinstance(read(settle(), {"payments": [shown]}), CannotTell)
+    euros = {"targetAmount": "5.00", "targetCurrency": "EUR"}
+    assert isinstance(read(settle(), {"payments": [{**shown, **euros}]}), Happened)
+    fewer = {"targetAmount": "4.00", "targetCurrency": "EUR"}
+    assert isinstance(read(settle(), {"payments": [{**shown, **fewer}]}), DidNot)
+    other = {**shown, "recipient": {"id": "R-2"}}
+    assert isinstance(read(settle(), {"payments": [other]}), DidNot)
+
+
+@pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
+def test_a_payment_without_an_amount_may_be_the_one(settle: Callable[[], Settle]) -> None:
+    bare = {"id": "P-9", "recipient": {"id": "R-1"}}
+    assert isinstance(read(settle(), {"payments": [bare]}), CannotTell)
+
+
+def test_a_target_amount_in_the_batches_own_currency_is_what_is_paid() -> None:
+    asked = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "USD"}
+    shown = {**SHOWN, "sourceCurrency": "USD", "targetAmount": "4.60", "targetCurrency": "EUR"}
+    settle = edited_batch("B-9", (), "USD", added=(asked,))
+    assert isinstance(read(settle, {"payments": [shown]}), Happened)
+
+
 def test_of_a_batch_that_another_write_made_nothing_need_be_told() -> None:
     claimed = Sending(SENDING.since, frozenset({"B-9"}), 1, None, False)
     assert isinstance(read(created_batch(BODY), {}, claimed), DidNot)
