@@ -222,7 +222,7 @@ async def run(
             settings,
             senders=Senders(settings, signers, limits, upstream.clock),
             passing=await stack.enter_async_context(_to_current(settings, breakers, clock)),
-            transitions=Transitions(ledger, journal.rows, once, now),
+            transitions=Transitions(ledger, journal.rows, once, now, patience(settings)),
             kept=kept,
             usage=usage,
             load=load,

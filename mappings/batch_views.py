@@ -13,7 +13,7 @@ is the one that it has at the service now.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -60,7 +60,8 @@ class Batch:
 
     ``computed`` is its status by the balance, set before it is shown where nothing else tells.
     ``tells_payments`` is whether its payments are known, as those of one that was made elsewhere
-    need not be. ``is_held`` is whether an edit took it before it was read.
+    need not be. ``is_held`` is whether an edit took it before it was read, ``signed`` what was known
+    before that of changes that clients have signed.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Batch:
     computed: str | None = None
     tells_payments: bool = True
     is_held: bool = False
+    signed: Facts = field(default_factory=dict)
 
     @property
     def payments(self) -> Sequence[Payment]:

@@ -3,7 +3,9 @@
 Editing and starting a batch at the same time must not both win: each first moves the batch's phase
 in the ledger from where it was found, and the one that finds it moved is refused. An edit that
 finds another edit waits for its turn instead, since the batch is open all the while; and a read
-that needs a draft made real waits as well: it may be answered with what another request made.
+that needs a draft made real waits as well: it may be answered with what another request made. So
+does an edit that finds a change under way which its client has signed: what that adds may not be
+there yet when the batch is read, and a draft would be made without it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from mappings.grammar import (
     Invalid,
     NoSuchOperation,
     Problem,
+    Recall,
     Record,
     Refused,
     Request,
@@ -54,11 +57,15 @@ def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
     Where another edit is under way, or has been made since it was read, it is made once more of
     what that left: clients add payments to one batch by several requests at a time.
     """
-    batch = yield from loaded(request.ids["id"])
-    try:
-        return (yield from change(batch))
-    except Conflict:
-        held = yield from _in_its_turn(batch.id, request)
+    id_ = request.ids["id"]
+    signed = yield Recall(SIGNED, id_)
+    batch: Batch = yield from loaded(id_)
+    if batch.id == id_ and not signed_now(signed, request.now):
+        try:
+            return (yield from change(replace(batch, signed=signed)))
+        except Conflict:
+            pass
+    held = yield from _in_its_turn(batch.id, request)
     try:
         return (yield from change(held))
     except Failure:
@@ -76,6 +83,7 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
     since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(TURNS):
         try:
+            signed = yield Await(SIGNED, batch_id, until=partial(_is_over, request.now))
             facts = yield Await("batch", batch_id, until=_is_edited_by_nobody)
         except Conflict:
             break
@@ -86,7 +94,8 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
         # A start that was refused may have left nothing that was known of it.
         taken = ({} if facts else elsewhere(batch_id)) | {"phase": "editing", "since": since}
         try:
-            yield Record("batch", batch_id, taken, find=as_found(facts))
+            also = (_still(batch_id, signed),)
+            yield Record("batch", batch_id, taken, find=as_found(facts), also=also)
         except Conflict:
             continue
         try:
@@ -110,6 +119,36 @@ def _let_go(held: Batch) -> Sub:
         return
 
 
+SIGNED = "signed"
+"""The kind of what is known of changes that clients have signed: how many of a batch are under way
+(``count``), and when the last one began (``at``)."""
+
+SIGNED_SECONDS = 90
+"""After which one that nobody has seen the end of is over: a stamp may be 30 seconds ahead, and is good
+for 30 more."""
+
+
+def _is_over(now: datetime, signed: Mapping[str, JSON]) -> bool:
+    return not signed_now(signed, now)
+
+
+def signed_now(signed: Mapping[str, JSON], now: datetime) -> int:
+    """How many signed changes of a batch are under way."""
+    if not signed.get("count"):
+        return 0
+    age = now - datetime.fromisoformat(str(signed["at"]))
+    return int(signed["count"]) if age.total_seconds() < SIGNED_SECONDS else 0
+
+
+def as_signed(signed: Mapping[str, JSON]) -> dict[str, JSON]:
+    """By which it is seen whether one has begun or ended meanwhile."""
+    return {name: signed.get(name) for name in ("count", "at")}
+
+
+def _still(batch_id: str, signed: Mapping[str, JSON]) -> Record:
+    return Record(SIGNED, batch_id, {}, find=as_signed(signed))
+
+
 def moved(batch: Batch, phase: str, now: datetime) -> Sub:
     """Takes the batch for one change; Invalid where another has it, or its status is past that."""
     try:
@@ -118,8 +157,8 @@ def moved(batch: Batch, phase: str, now: datetime) -> Sub:
         raise Invalid(WRONG_STATUS) from None
 
 
-def taken(batch: Batch, phase: str, now: datetime) -> Sub:
-    """The same, and Conflict where another has it or had it."""
+def taken(batch: Batch, phase: str, now: datetime, also: Sequence[Record] = ()) -> Sub:
+    """The same, and Conflict where another has it or had it; ``also`` is found with it."""
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     if batch.is_held:
@@ -130,7 +169,7 @@ def taken(batch: Batch, phase: str, now: datetime) -> Sub:
     if not batch.facts:
         facts |= {**elsewhere(batch.id), "currency": batch.currency}
         facts |= {name: batch.given.get(name) for name in ("description", "createdAt")}
-    yield Record("batch", batch.id, facts, find=as_found(batch.facts))
+    yield Record("batch", batch.id, facts, find=as_found(batch.facts), also=also)
 
 
 def elsewhere(upstream: str) -> dict[str, JSON]:
@@ -216,7 +255,7 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
     From the first edit of that kind on, the batch is a draft in the ledger and the one that the
     service has is abandoned: it is never started through the gateway.
     """
-    yield from taken(batch, "editing", request.now)
+    yield from taken(batch, "editing", request.now, (_still(batch.id, batch.signed),))
     now = stamp(request.now)
     if batch.is_draft:
         entries = edit.in_draft(batch.entries, now)

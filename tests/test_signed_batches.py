@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gateway.simulator import Fault, Service, Simulator, Switches
 from gateway.store import Ledger, Owner, open_store
 from mappings.grammar import Await
 from tests.house import House
-from tests.operating import post
+from tests.operating import eventually, post
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 from tests.signed import Client, asked, refused
 from tests.sockets import Heard, wire
@@ -192,6 +193,102 @@ async def test_a_batch_made_elsewhere_is_started_once_and_can_be_read_and_listed
         assert [row["status"] for row in rows] == ["processing"]
         assert (await edit(house, upstream)).status == 406
     assert len(simulator.service.starts) == 1
+
+
+def adds(recipient: str, amount: str) -> bytes:
+    payment = {"recipient": {"id": recipient}, "amount": amount, "currency": "USD"}
+    return json.dumps(payment).encode()
+
+
+@SERVICES
+async def test_what_is_added_here_while_it_is_edited_there_is_paid(
+    tmp_path: Path, *, inferred: bool
+) -> None:
+    async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (upstream,) = upstream_ids(simulator)
+        path = f"/batches/{upstream}/payments"
+        simulator.service.faults.append(Fault("POST", f"/v1{path}", delay=0.6))
+        adding = asyncio.ensure_future(signed(house, "POST", path, adds(recipient, "7.00")))
+        await asyncio.sleep(0.2)
+        edited, added = await edit(house, batch), await adding
+        assert (edited.status, added.status) == (200, 200)
+        started = await done(house, "POST", f"/batches/{batch}/start-processing")
+        assert started["batch"]["amount"] == "16.00"
+        assert len(simulator.service.starts) == 1
+        whole = (await done(house, "GET", f"/batches/{batch}"))["batch"]["payments"]["payments"]
+        assert sorted(one["sourceAmount"] for one in whole) == ["7.00", "9.00"]
+
+
+async def test_what_is_added_here_after_an_edit_there_has_read_the_batch_is_paid(
+    tmp_path: Path,
+) -> None:
+    async with open_town(tmp_path, service_of(inferred=False)) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (upstream,) = upstream_ids(simulator)
+        (payment,) = await payment_ids(house, batch)
+        simulator.service.faults.append(
+            Fault("GET", f"/v1/batch/{upstream}/summary", answer_delay=0.5)
+        )
+        path, change = f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
+        editing = asyncio.ensure_future(house.ask("PATCH", path, change))
+        await asyncio.sleep(0.2)
+        added = await signed(
+            house, "POST", f"/batches/{upstream}/payments", adds(recipient, "7.00")
+        )
+        assert (added.status, editing.done(), (await editing).status) == (200, False, 200)
+        started = await done(house, "POST", f"/batches/{batch}/start-processing")
+        assert started["batch"]["amount"] == "16.00"
+
+
+async def test_what_is_added_here_while_an_edit_there_makes_a_draft_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with open_town(tmp_path, service_of(inferred=False)) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (upstream,) = upstream_ids(simulator)
+        path = f"/batches/{upstream}/payments"
+        # Each look at the batch takes a while: the one for the path comes once it is taken.
+        summary = f"/v1/batch/{upstream}/summary"
+        simulator.service.faults.append(Fault("GET", summary, delay=0.4, times=9))
+        editing = asyncio.ensure_future(edit(house, batch))
+
+        async def is_taken() -> bool:
+            return (await facts_of(house, upstream)).get("phase") == "editing"
+
+        await eventually(is_taken)
+        added, edited = await signed(house, "POST", path, adds(recipient, "7.00")), await editing
+        assert edited.status == 200
+        assert refused(added) == WRONG_STATUS
+        assert simulator.service.calls("POST", f"/v1{path}") == []
+
+
+async def test_an_addition_here_whose_answer_is_lost_holds_edits_up_there_until_it_is_over(
+    tmp_path: Path,
+) -> None:
+    sections = {"upstream": {"timeout_seconds": 1}}
+    async with open_town(tmp_path, service_of(inferred=False), **sections) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (upstream,) = upstream_ids(simulator)
+        path = f"/batches/{upstream}/payments"
+        (payment,) = await payment_ids(house, batch)
+        edit = partial(
+            house.ask, "PATCH", f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
+        )
+        simulator.service.faults.append(Fault("POST", f"/v1{path}", close="after"))
+        assert (await signed(house, "POST", path, adds(recipient, "7.00"))).status == 500
+        edited = await edit()
+        assert (edited.status, edited.headers["Retry-After"]) == (500, "1")
+        async with open_store(house.settings.state) as store:
+            its = {"count": 1, "at": "2026-01-01T00:00:00+00:00"}
+            await Ledger(store).record(OWNER, "signed", upstream, its)
+        assert (await edit()).status == 200
+        started = await done(house, "POST", f"/batches/{batch}/start-processing")
+        assert started["batch"]["amount"] == "16.00"
 
 
 @SERVICES

@@ -8,7 +8,9 @@ operator's freeze keeps all of them from leaving.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
@@ -18,26 +20,32 @@ from gateway.keys import Key
 from gateway.playing.once import Once, Wanted
 from gateway.playing.player import Caller
 from gateway.signing import Pair
-from gateway.store import Ledger, Owner
+from gateway.store import Ledger, Owner, StoreUnavailable
 from gateway.store.undertakings import Undertakings
 from gateway.targets import names_in
 from gateway.upstream.attempt import Turn
 from gateway.upstream.client import NO_ANSWER
-from mappings import errors
+from mappings import drafts, errors
 from mappings.grammar import (
     JSON,
     Answer,
     Call,
+    Conflict,
     Failure,
     Halted,
     Invalid,
+    Record,
     Refused,
     Request,
     Unknown,
+    Unreachable,
 )
 from mappings.starts import START
 
 _START = "start-processing"
+
+LOOKS_AGAIN = 0.05
+"""Seconds between two looks at an edit that is waited for."""
 
 
 class WrongStatus(Exception):
@@ -73,12 +81,19 @@ class Written:
 
 class Transitions:
     def __init__(
-        self, ledger: Ledger, rows: Undertakings, once: Once, now: Callable[[], datetime]
+        self,
+        ledger: Ledger,
+        rows: Undertakings,
+        once: Once,
+        now: Callable[[], datetime],
+        patience: float,
     ) -> None:
+        """``patience`` is in seconds: for how long a change waits for an edit of the batch."""
         self._ledger = ledger
         self._rows = rows
         self._once = once
         self._now = now
+        self._patience = patience
 
     async def send(self, written: Written, send: Send[Its]) -> Its:
         """The service's answer.
@@ -100,14 +115,68 @@ class Transitions:
         alias = await self._ledger.recall(written.owner, "alias", batch)
         if alias.get("abandoned"):
             raise WrongStatus
-        if action != _START:
-            return await send(None)
         first = str(alias.get("id") or batch)
+        if action in _UNCHANGING:
+            return await send(None)
+        if action != _START:
+            return await self._change(written.owner, batch, first, send)
         asked = Request(self._now(), written.request_id, {"id": batch, "batch": first})
         key = _key(written.owner, written.pair)
         return await Start(Wanted(START, asked, Caller(key, written.request_id)), send).made(
             self._once, written.stamp
         )
+
+    async def _change(self, owner: Owner, batch: str, first: str, send: Send[Its]) -> Its:
+        """A change of what a batch holds: a legacy edit of it waits until it is there to be read."""
+        await self._counted_in(owner, batch, first)
+        try:
+            passed = await send(None)
+        except Unknown:
+            raise  # it may come there as long as its stamp is good
+        except BaseException:
+            await self._counted_out(owner, first)
+            raise
+        if passed.status not in NO_ANSWER:
+            await self._counted_out(owner, first)
+        return passed
+
+    async def _counted_in(self, owner: Owner, batch: str, first: str) -> None:
+        """Waits for an edit that is under way, and finds that it has abandoned nothing."""
+        loop = asyncio.get_running_loop()
+        over = loop.time() + self._patience
+        while loop.time() < over:
+            facts = await self._ledger.recall(owner, "batch", first)
+            signed = await self._ledger.recall(owner, drafts.SIGNED, first)
+            if (await self._ledger.recall(owner, "alias", batch)).get("abandoned"):
+                raise WrongStatus
+            if facts.get("phase") == "editing":
+                await asyncio.sleep(LOOKS_AGAIN)
+                continue
+            now = self._now()
+            count = drafts.signed_now(signed, now) + 1
+            seen = Record("batch", first, {}, find=drafts.as_found(facts))
+            one_more = {"count": count, "at": now.isoformat()}
+            its = Record(
+                drafts.SIGNED, first, one_more, find=drafts.as_signed(signed), also=(seen,)
+            )
+            with suppress(Conflict):
+                await self._ledger.record_all(owner, [its])
+                return
+        raise Unreachable("other changes of the batch are under way", retry_after=1)
+
+    async def _counted_out(self, owner: Owner, first: str) -> None:
+        """What cannot be written down now is over by itself; the client has its answer all the same."""
+        with suppress(StoreUnavailable):
+            while (signed := await self._ledger.recall(owner, drafts.SIGNED, first)).get("count"):
+                # When it began stays: who read the batch before that has to read it again.
+                one_less, found = {"count": signed["count"] - 1 or None}, drafts.as_signed(signed)
+                with suppress(Conflict):
+                    await self._ledger.record(owner, drafts.SIGNED, first, one_less, find=found)
+                    return
+
+
+_UNCHANGING = ("generate-quote",)
+"""What changes nothing of what a batch holds."""
 
 
 def _on_batch(target: str) -> tuple[str | None, str]:

@@ -72,7 +72,7 @@ async def gate(tmp_path: Path) -> AsyncIterator[Gate]:
     # Nothing listens there: the journal's own readings find nobody.
     async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
         rows = parts.journal.rows
-        transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW)
+        transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW, 1.0)
         yield Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
 
 
