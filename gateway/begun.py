@@ -2,8 +2,9 @@
 
 Of what went through the legacy service the ledger has a mark (kind ``begun``, by the id that
 clients know), and in it the write that was the first: where nothing of that happened, the mark is
-taken back, unless another write came meanwhile. Of what was made, edited or started through the current one it has facts (kind
-``batch``). What was only imported has facts as well, and has not been touched here.
+taken back, unless another write came meanwhile. Of what was made, edited or started through the
+current one it has facts (kind ``batch``). What was only imported has facts as well, and has not been
+touched here.
 
 Of two requests that are the first to touch a batch, one for each service, one wins: whoever marks it
 finds it untouched, and whoever changes it first finds no mark, in the same commit. The other one is

@@ -18,7 +18,7 @@ from gateway.store import Store
 from gateway.store.id_rows import Collision, current_ids, keep, legacy_ids
 from gateway.store.ledger import Ledger
 from gateway.store.owners import Owner
-from mappings.ids import needs_stand_in, stand_in
+from mappings.ids import has_stand_ins, needs_stand_in, stand_in
 
 FEW = 100
 """Stand-ins that are made while others wait."""
@@ -37,8 +37,7 @@ class Ids:
         self._current: LRUCache[tuple[Owner, str], str] = LRUCache(_KEPT)
 
     def has_stand_ins(self, kind: str) -> bool:
-        """Whether objects of a kind whose ids are too long for legacy clients get any."""
-        return self._mode == "all" or (self._mode == "batches" and kind == "batch")
+        return has_stand_ins(kind, self._mode)
 
     async def current(
         self, owner: Owner, those: Iterable[str], *, keeps: bool = True

@@ -34,9 +34,12 @@ PREFIXES = frozenset({"R", "B", "P"})
 
 def needs_stand_in(kind: str, id_: str, mode: Literal["all", "batches", "none"]) -> bool:
     """Whether an id is too long for legacy clients, and the operator wants a stand-in for it."""
-    if mode == "none" or (mode == "batches" and kind != "batch"):
-        return False
-    return len(id_.partition("-")[2]) > LENGTH
+    return has_stand_ins(kind, mode) and len(id_.partition("-")[2]) > LENGTH
+
+
+def has_stand_ins(kind: str, mode: Literal["all", "batches", "none"]) -> bool:
+    """Whether objects of a kind whose ids are too long for legacy clients get any."""
+    return mode == "all" or (mode == "batches" and kind == "batch")
 
 
 def stand_in(key: bytes, merchant: str, id_: str) -> str:

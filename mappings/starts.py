@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from mappings import settling
 from mappings.batch_reads import WRONG_STATUS
-from mappings.drafts import elsewhere, stamp
+from mappings.drafts import as_found, elsewhere, stamp
 from mappings.grammar import (
     JSON,
     Answer,
@@ -41,9 +41,8 @@ def start_signed_batch(request: Request) -> Flow:
     taken: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
     if not facts:
         taken |= elsewhere(upstream)
-    found = {name: facts.get(name) for name in ("phase", "version", "since")}
     try:
-        yield Record("batch", batch, taken, find=found)
+        yield Record("batch", batch, taken, find=as_found(facts))
     except Conflict:
         raise Invalid(WRONG_STATUS) from None
     settle = settling.started(upstream)

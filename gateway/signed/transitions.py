@@ -2,7 +2,8 @@
 
 Signed writes on batches take the same transitions as legacy ones. A batch that was abandoned (its
 legacy clients go on with another in its place) is not changed and not started by anybody. A start
-is an undertaking like any other: entered before it leaves, and settled where no answer came. An
+is an undertaking like any other: entered before it leaves, and settled where no answer came. Changes
+of what a batch holds are counted in and out, so that a legacy edit reads it without any under way. An
 operator's freeze keeps all of them from leaving.
 """
 
@@ -43,6 +44,8 @@ from mappings.grammar import (
 from mappings.starts import START
 
 _START = "start-processing"
+_QUOTE = "generate-quote"
+"""Which changes nothing of what a batch holds."""
 
 LOOKS_AGAIN = 0.05
 """Seconds between two looks at an edit that is waited for."""
@@ -116,7 +119,7 @@ class Transitions:
         if alias.get("abandoned"):
             raise WrongStatus
         first = str(alias.get("id") or batch)
-        if action in _UNCHANGING:
+        if action == _QUOTE:
             return await send(None)
         if action != _START:
             return await self._change(written.owner, batch, first, send)
@@ -173,10 +176,6 @@ class Transitions:
                 with suppress(Conflict):
                     await self._ledger.record(owner, drafts.SIGNED, first, one_less, find=found)
                     return
-
-
-_UNCHANGING = ("generate-quote",)
-"""What changes nothing of what a batch holds."""
 
 
 def _on_batch(target: str) -> tuple[str | None, str]:
