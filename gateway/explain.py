@@ -137,7 +137,7 @@ def _json(operation: Operation, data: bytes) -> JSON:
     try:
         return wire.read(data)
     except wire.Unreadable as unreadable:
-        raise Invalid(Problem("invalid_field", f"The body is no JSON: {unreadable}.")) from None
+        raise Invalid(Problem("invalid_field", f"The body cannot be read: {unreadable}.")) from None
 
 
 def _body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Problem, ...]]:

@@ -23,7 +23,7 @@ _BY_HAND = {
 }
 
 _CALL = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[ .].*)?")
-_MORE = re.compile(r" {20,}(?P<note>\S.*)")
+_MORE = re.compile(r" {4,}(?P<note>\S.*)")
 
 
 def becomes(operation: Operation) -> list[dict[str, str]]:

@@ -73,8 +73,8 @@ def trace(
 def _the_one(owners: list[Owner]) -> Owner:
     if not owners:
         raise Mistake(
-            "nothing is known of this id: what changed nothing, as a read or a refused request, "
-            "leaves its line in the log alone, and a retry's line names its first try, as retry_of"
+            "nothing is known of this id; a request that changed nothing (a read, a refused one) is in "
+            "the log alone, and of a retry the log has its first try, as retry_of: trace that"
         )
     if len(owners) > 1:
         whose = ", ".join(map(str, owners))

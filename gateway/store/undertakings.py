@@ -566,7 +566,8 @@ class Undertakings:
 NOTED_WITHIN = 0.05
 """Seconds in which it is noted that clients have their answers; nobody waits for that."""
 
-_IDS = re.compile(ID)
+_IDS = re.compile(rf"(?<=/){ID}(?=[/?]|$)")
+"""In a path, where they are all of a step: `start-processing` has none in it."""
 
 _SHORT = 256 * 1024
 """Bytes of text up to which it is put into the state as a part of a brief work."""

@@ -241,6 +241,18 @@ async def test_nothing_personal_is_printed(tmp_path: Path) -> None:
         assert "lovelace" not in listed
 
 
+async def test_a_request_names_objects_and_no_part_of_a_path(tmp_path: Path) -> None:
+    async with post(tmp_path) as here:
+        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
+        (current,) = here.service.world().batches
+        for step in ("generate-quote", "start-processing"):
+            await done(here.house, "POST", f"/batches/{batch}/{step}")
+        for one in (await traced(here, batch))["requests"]:
+            told = await here.told("trace", one["request_id"])
+            named = {name["id"] for name in told["names"]} - {one["request_id"]}
+            assert named == {current}, one["operation"]
+
+
 async def test_an_id_of_two_merchants_has_to_be_said_whose(tmp_path: Path) -> None:
     async with post(tmp_path) as here:
         await here.house.import_key(merchant="other", api_key="another-api-key", access_key="AK2")
