@@ -151,6 +151,7 @@ async def test_every_spelling_of_a_batch_leads_to_the_same(tmp_path: Path) -> No
             )
         what = {(name["id"], name["what"]) for name in told[batch]["names"]}
         assert (first, "the service's, abandoned: never to be started") in what
+        assert (first, "the service's") not in what
         assert ("B-OLD1", "what clients call it, imported") in what
         started = told[batch]["requests"][2]["writes"]
         assert [write["path"] for write in started] == [
