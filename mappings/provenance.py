@@ -39,6 +39,15 @@ def becomes(operation: Operation) -> list[dict[str, str]]:
     return found
 
 
+def replaced_by(operation: Operation) -> list[dict[str, str]]:
+    """Those of them that a client makes which has moved: drafts are the gateway's own affair.
+
+    One that made a batch anew for its quote or start, as the gateway does for a draft, would pay it
+    twice.
+    """
+    return [one for one in becomes(operation) if not one["note"].startswith("for a draft")]
+
+
 def kept_back(body: JSON, sent: set[str | None]) -> Iterator[tuple[str, str]]:
     """The fields of a body that are in no call, and why."""
     for name in _fields(body):
