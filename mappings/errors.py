@@ -97,6 +97,13 @@ def status_told(problems: Sequence[Problem]) -> int:
     return 400 if is_refusal else 500
 
 
+def is_for_the_moment(failure: Failure) -> bool:
+    """Whether a read failed in a way that tells nothing of what was to be read."""
+    if isinstance(failure, Refused):
+        return failure.status == 429 or failure.status >= 500
+    return True
+
+
 def in_body(refused: Refused) -> Refused:
     """A refusal of what the *body* names: what is not found is a wrong value of its field."""
     told = [

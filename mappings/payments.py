@@ -11,7 +11,7 @@ from mappings.batch_bodies import Sent
 from mappings.batch_reads import WRONG_STATUS, loaded
 from mappings.batch_views import Batch, as_asked, listed_answer, payees, present, with_entries
 from mappings.drafts import Edit, changed, edited, entries_of, free, taken, tried
-from mappings.errors import NOT_FOUND, in_body
+from mappings.errors import NOT_FOUND, in_body, is_for_the_moment
 from mappings.grammar import (
     Answer,
     Call,
@@ -51,9 +51,8 @@ def create_payment(request: Request) -> Flow:
         payment = batch.payment(payment_id) if payment_id else _newest(batch, entry)
     except Failure:
         payment = None  # it is added: a client told otherwise would add it again
-    return Answer(
-        {"payment": (yield from _shown(payment or as_asked(batch, given, entry), request))}
-    )
+    payment = payment or as_asked(batch, given, entry)
+    return Answer({"payment": (yield from _shown(payment, request, is_added=True))})
 
 
 def _with_one_more(batch: Batch, request: Request) -> Sub:
@@ -168,8 +167,12 @@ def _found(batch: Batch, request: Request) -> Payment:
     return payment
 
 
-def _shown(payment: Payment, request: Request) -> Sub:
-    """A payment with its recipient in full."""
+def _shown(payment: Payment, request: Request, *, is_added: bool = False) -> Sub:
+    """A payment with its recipient in full, or as the payment tells of one that the service does not show.
+
+    A service that fails for the moment has shown nothing: a client that was answered all the same took a
+    recipient for one without a payout method. Only what ``is_added`` is answered, or it would be added again.
+    """
     id_ = (payment.get("recipient") or {}).get("id")
     if id_ is None:
         return payment_answer(payment, None)
@@ -178,7 +181,9 @@ def _shown(payment: Payment, request: Request) -> Sub:
         recipient = (yield Call("GET", f"/recipients/{id_}", keeps=batch_bodies.CACHE_SECONDS))[
             "recipient"
         ]
-    except Failure:
+    except Failure as failure:
+        if not is_added and is_for_the_moment(failure):
+            raise
         recipient = payment.get("recipient") or {}
     return payment_answer(payment, recipient_answer(recipient, facts, request.manners))
 
