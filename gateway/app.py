@@ -171,6 +171,7 @@ async def run(
         kept = Kept(is_alone=store.is_of_one_process, changed=indexes.changed)
         usage = await stack.enter_async_context(Usage(store, now))
         journal = Journal(store, ledger, clock, gone_seconds)
+        ids = Ids(store, settings.legacy.stand_ins)
         settler = Settler(journal, clock, monotonic)
         player = Player(
             upstream,
@@ -179,7 +180,7 @@ async def run(
             inferred,
             kept=kept,
             settler=settler,
-            listing=Listing(indexes),
+            listing=Listing(indexes, ids.of_recipients),
         )
         under_way = UnderWay(now)
         instances = Instances(
@@ -188,7 +189,6 @@ async def run(
         settling = Settling(store, journal, player, settler, instances)
         load = Load(settings.load)
         once = Once(journal, player, settling, patience(settings))
-        ids = Ids(store, settings.legacy.stand_ins)
         legacy_breakers = _legacy_breakers(settings)
         sender = Sender(await stack.enter_async_context(_to_legacy(settings, legacy_breakers)))
         begun = Begun(ledger, ids)

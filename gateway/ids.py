@@ -110,6 +110,10 @@ class Ids:
                 self._legacy.put((owner, id_), known.get(id_, id_))
         return {id_: name for id_, name in known.items() if name != id_}
 
+    async def of_recipients(self, owner: Owner, those: Iterable[str]) -> dict[str, str]:
+        """What clients call recipients, or would: these are only put in order, so nothing is recorded."""
+        return await self.legacy(owner, {("recipient", id_) for id_ in those}, {}, keeps=False)
+
     def _made(self, owner: Owner, those: Mapping[str, str]) -> dict[str, str]:
         """The stand-ins of those that need one: legacy id to current id; ``those`` are kinds, by id."""
         new: dict[str, str] = {}

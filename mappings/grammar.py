@@ -171,7 +171,8 @@ class Find:
     cannot. Otherwise all that ``narrow`` lets through is read, what is ``hidden`` is left out,
     what ``where`` agrees to is kept and put in ``order``, ties by id. ``gone`` are rows which the
     client must not see and which are remembered, by their ids, and ``sorting`` is what the service is asked for while all is read. It is ``indexed`` where its
-    rows tell when they were last changed, and the service lists what was changed since.
+    rows tell when they were last changed, and the service lists what was changed since. It is ``by_id``
+    where the order is that of the ids as clients know them; ``order`` has those of the service.
     """
 
     path: str
@@ -186,6 +187,7 @@ class Find:
     narrow: Mapping[str, str]
     gone: frozenset[str] = frozenset()
     indexed: bool = False
+    by_id: bool = False
     sorting: Mapping[str, str] = field(
         default_factory=lambda: {"orderBy": "createdAt", "sortBy": "asc"}
     )

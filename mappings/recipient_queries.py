@@ -85,6 +85,7 @@ def find(query: Mapping[str, str], remembered: Remembered) -> Find:
         narrow=question.narrow,
         gone=gone,
         indexed=True,
+        by_id=order == "id",
     )
 
 

@@ -397,6 +397,22 @@ async def test_ties_are_in_the_order_of_their_ids_in_either_direction(
             assert tied == sorted(tied)
 
 
+@pytest.mark.parametrize("most", [20, 1000], ids=["several pages", "one page"])
+@pytest.mark.parametrize("index", [False, True], ids=["read each time", "index"])
+async def test_an_order_of_ids_is_that_of_the_ids_which_clients_see(
+    tmp_path: Path, index: bool, most: int
+) -> None:
+    """Clients walk such a list beside their own, to find who is missing in either."""
+    long = {"recipient_id_length": 22, "max_page_size": most}
+    async with town(tmp_path, seeded=50, index=index, **long) as made:
+        shown = await made.ids(orderBy="id", sortBy="asc", pageSize=100)
+        assert len(shown) == len(made.there())
+        assert not set(shown) & {each.id for each in made.there()}, "these are no stand-ins"
+        assert shown == sorted(shown)
+        pages = [await made.ids(orderBy="id", page=number) for number in range(1, 6)]
+        assert [id_ for page in pages for id_ in page] == shown[::-1]
+
+
 async def test_text_that_is_put_in_order_here_goes_by_code_point(busy: Town) -> None:
     got = await busy.list(orderBy="city", sortBy="asc", pageSize=1000)
     cities = [row["address"]["city"] or "" for row in got.body["recipients"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -33,6 +33,13 @@ REFRESHED_AT = 0.75
 _MOST_WITHOUT = 10_000
 
 log = structlog.get_logger()
+
+Ordered = Callable[[Find, Sequence[Entry]], Awaitable[Find]]
+"""A question with the order of the rows that it is asked of, where they have to be known for it."""
+
+
+async def _as_it_is(question: Find, _rows: Sequence[Entry]) -> Find:
+    return question
 
 
 class Figures(NamedTuple):
@@ -83,7 +90,9 @@ class Indexes:
         ages = (one.age for one in its if one.age < math.inf)
         return Figures(len(its), sum(len(one.rows) for one in its), max(ages, default=0.0))
 
-    async def find(self, question: Find, make: Make, owner: Owner) -> Found:
+    async def find(
+        self, question: Find, make: Make, owner: Owner, ordered: Ordered = _as_it_is
+    ) -> Found:
         """The page that a question asks for; raises NoIndex, and what a call raises."""
         held = self._held.get(owner)
         if held is None:
@@ -93,7 +102,7 @@ class Indexes:
         try:
             await held.sync(reading, question.gone)
         except Dropped:
-            return await self.find(question, make, owner)
+            return await self.find(question, make, owner, ordered)
         except NoIndex as why:
             self._drop(owner, held)
             self._without.put(owner, True)
@@ -104,7 +113,8 @@ class Indexes:
         if held.age > REFRESHED_AT * self._settings.index_seconds:
             # Beside the queries, so that none of them has to wait for it.
             held.begin(Reading(question, make, self._monotonic, held.page_size), question.gone)
-        return await aside(_page, question, [*held.rows.values()])
+        rows = [*held.rows.values()]
+        return await aside(_page, await ordered(question, rows), rows)
 
     async def lists_hidden(self, question: Find, owner: Owner) -> bool:
         """Whether the service lists what clients must not see, as far as is known."""

@@ -6,7 +6,9 @@ What the service cannot answer is decided over all that it lists: of an index wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 
 from cachetools import TTLCache
 
@@ -17,12 +19,20 @@ from mappings.grammar import Call, Find, Found, Refused
 
 A_DAY = 86_400
 
+Names = Callable[[Owner, Iterable[str]], Awaitable[Mapping[str, str]]]
+"""What clients call some of an owner's recipients, where that differs."""
+
+
+async def _no_names(_owner: Owner, _those: Iterable[str]) -> Mapping[str, str]:
+    return {}
+
 
 class Listing:
     """``indexes`` are None where none are to be kept."""
 
-    def __init__(self, indexes: Indexes | None = None) -> None:
+    def __init__(self, indexes: Indexes | None = None, names: Names = _no_names) -> None:
         self._indexes = indexes
+        self._names = names
         # Whether the service lists what clients must not see, as far as it has shown.
         self._lists_hidden: TTLCache[tuple[Owner, str], bool] = TTLCache(10_000, A_DAY)
 
@@ -42,18 +52,25 @@ class Listing:
                 pass  # it is read for this question alone, as if there were none
         rows = await scan(question, make)
         self._learn(question, about, rows)
-        return page_of_rows(question, rows)
+        return page_of_rows(await self._ordered(owner, question, rows), rows)
 
     async def _of_index(self, indexes: Indexes, question: Find, make: Make, owner: Owner) -> Found:
         """Raises NoIndex where none can be kept."""
         if not indexes.has(owner) and (rows := await on_one_page(question, make)) is not None:
             self._learn(question, (owner, question.path), rows)
-            return page_of_rows(question, rows)
-        found = await indexes.find(question, make, owner)
+            return page_of_rows(await self._ordered(owner, question, rows), rows)
+        found = await indexes.find(question, make, owner, partial(self._ordered, owner))
         about = (owner, question.path)
         if question.gone and about not in self._lists_hidden:
             self._lists_hidden[about] = await indexes.lists_hidden(question, owner)
         return found
+
+    async def _ordered(self, owner: Owner, question: Find, rows: Iterable[Row]) -> Find:
+        """The question over these rows: an order of ids is that of the ids which clients see."""
+        if not question.by_id:
+            return question
+        names = await self._names(owner, {str(row["id"]) for row in rows})
+        return replace(question, order=lambda row: names.get(str(row["id"]), str(row["id"])))
 
     def _may_list_hidden(self, question: Find, about: tuple[Owner, str]) -> bool:
         return self._lists_hidden.get(about, bool(question.gone))
