@@ -10,6 +10,7 @@ there yet when the batch is read, and a draft would be made without it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -429,9 +430,25 @@ def _made(batch: Batch, request: Request) -> Sub:
     )
     settle, known_by = settling.created_batch(body), settling.known_by_batch(body)
     call = Call("POST", "/batches", body, settle=settle, known_by=known_by)
-    made = batch_in((yield from tried(batch, call, in_body)))
+    made = batch_in((yield from tried(batch, call, partial(_naming, batch.entries))))
     upstream = made["id"]
     facts = {**free(batch, "sent"), "upstream": upstream, "is_new": True}
     renamed = _renamed(batch.id, batch.facts, upstream)
     yield Record("batch", batch.id, facts, also=(renamed,))
     return (yield from loaded(batch.id))
+
+
+_PAYMENT = re.compile(r"payments[.\[](\d+)")
+
+
+def _naming(entries: Sequence[Entry], refused: Refused) -> Refused:
+    """The refusal of a draft: its client has sent no payments with this, so no field can say which it is."""
+
+    def told(problem: Problem) -> Problem:
+        place = _PAYMENT.match(problem.field or "")
+        if place is None or int(place[1]) >= len(entries):
+            return problem
+        return replace(problem, message=f"{entries[int(place[1])]['id']}: {problem.message}")
+
+    refused = in_body(refused)
+    return Refused(refused.status, [*map(told, refused.problems)], retry_after=refused.retry_after)
