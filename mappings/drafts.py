@@ -120,8 +120,8 @@ def _let_go(held: Batch) -> Sub:
 
 
 SIGNED = "signed"
-"""The kind of what is known of changes that clients have signed: how many of a batch are under way
-(``count``), and when the last one began (``at``)."""
+"""The kind of what is known of changes that clients have signed: when each of a batch began that is
+under way (``since``), and when the last one did (``at``)."""
 
 SIGNED_SECONDS = 90
 """After which one that nobody has seen the end of is over: a stamp may be 30 seconds ahead, and is good
@@ -132,17 +132,19 @@ def _is_over(now: datetime, signed: Mapping[str, JSON]) -> bool:
     return not signed_now(signed, now)
 
 
-def signed_now(signed: Mapping[str, JSON], now: datetime) -> int:
-    """How many signed changes of a batch are under way."""
-    if not signed.get("count"):
-        return 0
-    age = now - datetime.fromisoformat(str(signed["at"]))
-    return int(signed["count"]) if age.total_seconds() < SIGNED_SECONDS else 0
+def signed_now(signed: Mapping[str, JSON], now: datetime) -> list[str]:
+    """When those signed changes of a batch began that are under way."""
+
+    def seconds(since: str) -> float:
+        return (now - datetime.fromisoformat(since)).total_seconds()
+
+    # Each for itself: one without an end is over in its time, however many come after it.
+    return [since for since in signed.get("since") or [] if seconds(since) < SIGNED_SECONDS]
 
 
 def as_signed(signed: Mapping[str, JSON]) -> dict[str, JSON]:
     """By which it is seen whether one has begun or ended meanwhile."""
-    return {name: signed.get(name) for name in ("count", "at")}
+    return {name: signed.get(name) for name in ("since", "at")}
 
 
 def _still(batch_id: str, signed: Mapping[str, JSON]) -> Record:

@@ -284,7 +284,7 @@ async def test_an_addition_here_whose_answer_is_lost_holds_edits_up_there_until_
         edited = await edit()
         assert (edited.status, edited.headers["Retry-After"]) == (500, "1")
         async with open_store(house.settings.state) as store:
-            its = {"count": 1, "at": "2026-01-01T00:00:00+00:00"}
+            its = {"since": ["2026-01-01T00:00:00+00:00"], "at": "2026-01-01T00:00:00+00:00"}
             await Ledger(store).record(OWNER, "signed", upstream, its)
         assert (await edit()).status == 200
         started = await done(house, "POST", f"/batches/{batch}/start-processing")
@@ -456,3 +456,23 @@ async def test_signed_writes_stop_where_an_operator_froze_them_and_reads_go_on(
         assert here.sent("POST", "*") == calls
         await here.says("unfreeze", "--merchant", "demo")
         assert (await begin(here.house, upstream)).status == 200
+
+
+async def test_what_waited_for_an_edit_is_not_sent_once_writes_are_frozen(tmp_path: Path) -> None:
+    async with post(tmp_path, seconds=15, inferred=True) as here:
+        recipient = await make_recipient(here.house)
+        batch = await make_batch(here.house, recipient, "5.00")
+        (upstream,) = here.service.world().batches
+        here.breaks("PATCH", "/v1/batches/*/payments/*", delay=3)
+        editing = asyncio.ensure_future(edit(here.house, batch))
+
+        async def is_taken() -> bool:
+            return (await facts_of(here.house, upstream)).get("phase") == "editing"
+
+        await eventually(is_taken)
+        path = f"/batches/{upstream}/payments"
+        adding = asyncio.ensure_future(signed(here.house, "POST", path, adds(recipient, "7.00")))
+        await here.says("freeze", "--merchant", "demo")
+        assert refused(await adding) == (403, "not_authorized")
+        assert here.sent("POST", f"/v1{path}") == 0
+        assert (await editing).status == 200

@@ -50,6 +50,9 @@ _QUOTE = "generate-quote"
 LOOKS_AGAIN = 0.05
 """Seconds between two looks at an edit that is waited for."""
 
+COUNTED_WITHIN = 1.0
+"""Seconds for which an answer waits until it is written down that its change is over."""
+
 
 class WrongStatus(Exception):
     """The ledger knows that this batch may not be changed so, now or ever; nothing was sent."""
@@ -97,6 +100,7 @@ class Transitions:
         self._once = once
         self._now = now
         self._patience = patience
+        self._counting: set[asyncio.Future[None]] = set()
 
     async def send(self, written: Written, send: Send[Its]) -> Its:
         """The service's answer.
@@ -104,8 +108,7 @@ class Transitions:
         Raises WrongStatus, StoreUnavailable, and the Failure that kept it from leaving or from
         being answered.
         """
-        if await self._rows.is_frozen(written.owner or Owner("", written.environment)):
-            raise Halted(errors.FROZEN)
+        await self._refuse_frozen(written.owner or Owner("", written.environment))
         batch, action = _on_batch(written.target)
         if batch is None:
             return await send(None)
@@ -129,22 +132,26 @@ class Transitions:
             self._once, written.stamp
         )
 
+    async def _refuse_frozen(self, owner: Owner) -> None:
+        if await self._rows.is_frozen(owner):
+            raise Halted(errors.FROZEN)
+
     async def _change(self, owner: Owner, batch: str, first: str, send: Send[Its]) -> Its:
         """A change of what a batch holds: a legacy edit of it waits until it is there to be read."""
-        await self._counted_in(owner, batch, first)
+        began = await self._counted_in(owner, batch, first)
         try:
             passed = await send(None)
         except Unknown:
             raise  # it may come there as long as its stamp is good
         except BaseException:
-            await self._counted_out(owner, first)
+            await self._counted_out(owner, first, began)
             raise
         if passed.status not in NO_ANSWER:
-            await self._counted_out(owner, first)
+            await self._counted_out(owner, first, began)
         return passed
 
-    async def _counted_in(self, owner: Owner, batch: str, first: str) -> None:
-        """Waits for an edit that is under way, and finds that it has abandoned nothing."""
+    async def _counted_in(self, owner: Owner, batch: str, first: str) -> str:
+        """Waits for an edit that is under way, and finds that it has abandoned nothing; when this began."""
         loop = asyncio.get_running_loop()
         over = loop.time() + self._patience
         while loop.time() < over:
@@ -154,27 +161,42 @@ class Transitions:
                 raise WrongStatus
             if facts.get("phase") == "editing":
                 await asyncio.sleep(LOOKS_AGAIN)
+                await self._refuse_frozen(owner)  # meanwhile
                 continue
             now = self._now()
-            count = drafts.signed_now(signed, now) + 1
+            began = now.isoformat()
+            one_more = {"since": [*drafts.signed_now(signed, now), began], "at": began}
             seen = Record("batch", first, {}, find=drafts.as_found(facts))
-            one_more = {"count": count, "at": now.isoformat()}
             its = Record(
                 drafts.SIGNED, first, one_more, find=drafts.as_signed(signed), also=(seen,)
             )
             with suppress(Conflict):
                 await self._ledger.record_all(owner, [its])
-                return
+                return began
         raise Unreachable("other changes of the batch are under way", retry_after=1)
 
-    async def _counted_out(self, owner: Owner, first: str) -> None:
-        """What cannot be written down now is over by itself; the client has its answer all the same."""
+    async def _counted_out(self, owner: Owner, first: str, began: str) -> None:
+        """Before the answer goes on, but where the state hangs: who waits in vain for the answer to what
+        was added asks for it once more.
+        """
+        counting = asyncio.ensure_future(self._count_out(owner, first, began))
+        self._counting.add(counting)
+        counting.add_done_callback(self._counting.discard)
+        await asyncio.wait([counting], timeout=COUNTED_WITHIN)
+
+    async def _count_out(self, owner: Owner, first: str, began: str) -> None:
+        """What cannot be written down now is over by itself."""
         with suppress(StoreUnavailable):
-            while (signed := await self._ledger.recall(owner, drafts.SIGNED, first)).get("count"):
-                # When it began stays: who read the batch before that has to read it again.
-                one_less, found = {"count": signed["count"] - 1 or None}, drafts.as_signed(signed)
+            while True:
+                signed = await self._ledger.recall(owner, drafts.SIGNED, first)
+                left = [*signed.get("since", [])]
+                if began not in left:
+                    return
+                left.remove(began)
+                # When the last one began stays: who read the batch before that has to read it again.
+                its, found = {"since": left or None}, drafts.as_signed(signed)
                 with suppress(Conflict):
-                    await self._ledger.record(owner, drafts.SIGNED, first, one_less, find=found)
+                    await self._ledger.record(owner, drafts.SIGNED, first, its, find=found)
                     return
 
 

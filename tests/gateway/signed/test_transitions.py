@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gateway.store import Ledger, Owner, Store, StoreUnavailable
 from gateway.store.freezing import freeze
 from gateway.store.marks import Mark, flag_restored
 from gateway.upstream.attempt import Turn
+from mappings import drafts
 from mappings.grammar import Halted, Unknown, Unreachable
 from tests.house import settings_for
 from tests.parts import open_parts
@@ -61,6 +63,8 @@ class Gate:
     ledger: Ledger
     transitions: Transitions
     service: Service
+    ahead: timedelta = timedelta()
+    """Of NOW."""
 
     async def send(self, written: Written, *answers: int | Exception) -> int:
         self.service.answers = list(answers)
@@ -72,8 +76,9 @@ async def gate(tmp_path: Path) -> AsyncIterator[Gate]:
     # Nothing listens there: the journal's own readings find nobody.
     async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
         rows = parts.journal.rows
-        transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW, 1.0)
-        yield Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
+        transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW + gate.ahead, 1.0)
+        gate = Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
+        yield gate
 
 
 @pytest.fixture
@@ -176,6 +181,77 @@ async def test_any_other_write_takes_nothing(gate: Gate, ledger: Ledger, target:
     with pytest.raises(Unreachable):
         await gate.send(write(target), Unreachable("refused"))
     assert gate.service.seen == await facts(ledger) == SENT
+
+
+# Changes under way.
+
+
+async def under_way(gate: Gate) -> int:
+    signed = await gate.ledger.recall(ACME, drafts.SIGNED, "B-1")
+    return len(drafts.signed_now(signed, NOW + gate.ahead))
+
+
+async def test_a_change_without_an_end_is_over_in_its_time_though_others_come_after_it(
+    gate: Gate, ledger: Ledger
+) -> None:
+    await ledger.record(ACME, "batch", "B-1", SENT)
+    adds = write("/v1/batches/B-1/payments")
+    with pytest.raises(Unknown):
+        await gate.send(adds, Unknown("lost"))
+    assert await under_way(gate) == 1
+    for seconds in (40, 80):
+        gate.ahead = timedelta(seconds=seconds)
+        assert await gate.send(adds) == 200
+        assert await under_way(gate) == 1
+    gate.ahead = timedelta(seconds=drafts.SIGNED_SECONDS)
+    assert await under_way(gate) == 0
+
+
+async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(
+    gate: Gate, ledger: Ledger
+) -> None:
+    await ledger.record(ACME, "batch", "B-1", SENT)
+    adds, left, goes_on = write("/v1/batches/B-1/payments"), asyncio.Event(), asyncio.Event()
+
+    async def long(turn: Turn | None) -> Passed:
+        left.set()
+        await goes_on.wait()
+        return await gate.service(turn)
+
+    first = asyncio.ensure_future(gate.transitions.send(adds, long))
+    await left.wait()
+    gate.ahead = timedelta(seconds=drafts.SIGNED_SECONDS)
+    with pytest.raises(Unknown):
+        await gate.send(adds, Unknown("lost"))
+    goes_on.set()
+    await first
+    assert await under_way(gate) == 1
+
+
+class Hanging(Ledger):
+    """On a state that gives no answers from some time on."""
+
+    hangs = False
+
+    async def recall(self, owner: Owner, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - as it is called
+        if self.hangs:
+            await asyncio.Event().wait()
+        return await super().recall(owner, kind, id)
+
+
+async def test_an_answer_does_not_wait_for_a_state_that_hangs(tmp_path: Path) -> None:
+    """Its client would give up, and add the payment once more."""
+    async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
+        ledger, rows = Hanging(parts.store), parts.journal.rows
+        transitions = Transitions(ledger, rows, parts.once, lambda: NOW, 1.0)
+
+        async def hangs(turn: Turn | None) -> Passed:
+            ledger.hangs = True
+            return Passed(200)
+
+        async with asyncio.timeout(20):
+            passed = await transitions.send(write("/v1/batches/B-1/payments"), hangs)
+        assert passed.status == 200
 
 
 # Freezes.
