@@ -120,12 +120,15 @@ def _let_go(held: Batch) -> Sub:
 
 
 SIGNED = "signed"
-"""The kind of what is known of changes that clients have signed: when each of a batch began that is
-under way (``since``), and when the last one did (``at``)."""
+"""The kind of what is known of changes of a batch that clients have signed: when each began that is
+under way, by a name of its own, and which was the last to begin (``last``). So several that begin and
+end at a time need not find each other."""
 
 SIGNED_SECONDS = 90
 """After which one that nobody has seen the end of is over: a stamp may be 30 seconds ahead, and is good
 for 30 more."""
+
+_LAST = "last"
 
 
 def _is_over(now: datetime, signed: Mapping[str, JSON]) -> bool:
@@ -133,18 +136,24 @@ def _is_over(now: datetime, signed: Mapping[str, JSON]) -> bool:
 
 
 def signed_now(signed: Mapping[str, JSON], now: datetime) -> list[str]:
-    """When those signed changes of a batch began that are under way."""
+    """The names of those signed changes of a batch that are under way."""
 
     def seconds(since: str) -> float:
         return (now - datetime.fromisoformat(since)).total_seconds()
 
-    # Each for itself: one without an end is over in its time, however many come after it.
-    return [since for since in signed.get("since") or [] if seconds(since) < SIGNED_SECONDS]
+    began = ((name, since) for name, since in signed.items() if name != _LAST)
+    return [name for name, since in began if seconds(since) < SIGNED_SECONDS]
+
+
+def one_more_signed(signed: Mapping[str, JSON], name: str, now: datetime) -> dict[str, JSON]:
+    """What is remembered where another begins: it, and none that is over."""
+    over = signed.keys() - {_LAST, *signed_now(signed, now)}
+    return {**dict.fromkeys(over), name: now.isoformat(), _LAST: name}
 
 
 def as_signed(signed: Mapping[str, JSON]) -> dict[str, JSON]:
-    """By which it is seen whether one has begun or ended meanwhile."""
-    return {name: signed.get(name) for name in ("since", "at")}
+    """By which it is seen whether one has begun meanwhile."""
+    return {_LAST: signed.get(_LAST)}
 
 
 def _still(batch_id: str, signed: Mapping[str, JSON]) -> Record:

@@ -284,8 +284,10 @@ async def test_an_addition_here_whose_answer_is_lost_holds_edits_up_there_until_
         edited = await edit()
         assert (edited.status, edited.headers["Retry-After"]) == (500, "1")
         async with open_store(house.settings.state) as store:
-            its = {"since": ["2026-01-01T00:00:00+00:00"], "at": "2026-01-01T00:00:00+00:00"}
-            await Ledger(store).record(OWNER, "signed", upstream, its)
+            ledger = Ledger(store)
+            (name,) = set(await ledger.recall(OWNER, "signed", upstream)) - {"last"}
+            began = {name: "2026-01-01T00:00:00+00:00"}
+            await ledger.record(OWNER, "signed", upstream, began)
         assert (await edit()).status == 200
         started = await done(house, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["amount"] == "16.00"

@@ -10,6 +10,7 @@ operator's freeze keeps all of them from leaving.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -138,20 +139,21 @@ class Transitions:
 
     async def _change(self, owner: Owner, batch: str, first: str, send: Send[Its]) -> Its:
         """A change of what a batch holds: a legacy edit of it waits until it is there to be read."""
-        began = await self._counted_in(owner, batch, first)
+        name = os.urandom(8).hex()
+        await self._counted_in(owner, batch, first, name)
         try:
             passed = await send(None)
         except Unknown:
             raise  # it may come there as long as its stamp is good
         except BaseException:
-            await self._counted_out(owner, first, began)
+            await self._counted_out(owner, first, name)
             raise
         if passed.status not in NO_ANSWER:
-            await self._counted_out(owner, first, began)
+            await self._counted_out(owner, first, name)
         return passed
 
-    async def _counted_in(self, owner: Owner, batch: str, first: str) -> str:
-        """Waits for an edit that is under way, and finds that it has abandoned nothing; when this began."""
+    async def _counted_in(self, owner: Owner, batch: str, first: str, name: str) -> None:
+        """Waits for an edit that is under way, and finds that it has abandoned nothing."""
         loop = asyncio.get_running_loop()
         over = loop.time() + self._patience
         while loop.time() < over:
@@ -163,41 +165,27 @@ class Transitions:
                 await asyncio.sleep(LOOKS_AGAIN)
                 await self._refuse_frozen(owner)  # meanwhile
                 continue
-            now = self._now()
-            began = now.isoformat()
-            one_more = {"since": [*drafts.signed_now(signed, now), began], "at": began}
+            one_more = drafts.one_more_signed(signed, name, self._now())
             seen = Record("batch", first, {}, find=drafts.as_found(facts))
-            its = Record(
-                drafts.SIGNED, first, one_more, find=drafts.as_signed(signed), also=(seen,)
-            )
             with suppress(Conflict):
+                its = Record(drafts.SIGNED, first, one_more, also=(seen,))
                 await self._ledger.record_all(owner, [its])
-                return began
+                return
         raise Unreachable("other changes of the batch are under way", retry_after=1)
 
-    async def _counted_out(self, owner: Owner, first: str, began: str) -> None:
+    async def _counted_out(self, owner: Owner, first: str, name: str) -> None:
         """Before the answer goes on, but where the state hangs: who waits in vain for the answer to what
         was added asks for it once more.
         """
-        counting = asyncio.ensure_future(self._count_out(owner, first, began))
+        counting = asyncio.ensure_future(self._count_out(owner, first, name))
         self._counting.add(counting)
         counting.add_done_callback(self._counting.discard)
         await asyncio.wait([counting], timeout=COUNTED_WITHIN)
 
-    async def _count_out(self, owner: Owner, first: str, began: str) -> None:
+    async def _count_out(self, owner: Owner, first: str, name: str) -> None:
         """What cannot be written down now is over by itself."""
         with suppress(StoreUnavailable):
-            while True:
-                signed = await self._ledger.recall(owner, drafts.SIGNED, first)
-                left = [*signed.get("since", [])]
-                if began not in left:
-                    return
-                left.remove(began)
-                # When the last one began stays: who read the batch before that has to read it again.
-                its, found = {"since": left or None}, drafts.as_signed(signed)
-                with suppress(Conflict):
-                    await self._ledger.record(owner, drafts.SIGNED, first, its, find=found)
-                    return
+            await self._ledger.record(owner, drafts.SIGNED, first, {name: None})
 
 
 def _on_batch(target: str) -> tuple[str | None, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from gateway.store.freezing import freeze
 from gateway.store.marks import Mark, flag_restored
 from gateway.upstream.attempt import Turn
 from mappings import drafts
-from mappings.grammar import Halted, Unknown, Unreachable
+from mappings.grammar import Halted, Record, Unknown, Unreachable
 from tests.house import settings_for
 from tests.parts import open_parts
 from tests.processes import free_port
@@ -228,15 +228,42 @@ async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(
     assert await under_way(gate) == 1
 
 
+class Counting(Ledger):
+    """What was read of it is outdated by the time that it is known."""
+
+    recorded = 0
+
+    async def recall(self, owner: Owner, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - as it is called
+        facts = await super().recall(owner, kind, id)
+        await asyncio.sleep(0.01)
+        return facts
+
+    async def record_all(self, owner: Owner, records: Sequence[Record]) -> None:
+        self.recorded += 1
+        await super().record_all(owner, records)
+
+
+async def test_changes_that_come_at_a_time_do_not_keep_each_other_out(tmp_path: Path) -> None:
+    async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
+        ledger, rows = Counting(parts.store), parts.journal.rows
+        transitions, service = (
+            Transitions(ledger, rows, parts.once, lambda: NOW, 30.0),
+            Service(ledger),
+        )
+        adds = write("/v1/batches/B-1/payments")
+        await asyncio.gather(*(transitions.send(adds, service) for _ in range(20)))
+        assert (service.sent, ledger.recorded) == (20, 40), "each in and out, and never once more"
+
+
 class Hanging(Ledger):
     """On a state that gives no answers from some time on."""
 
     hangs = False
 
-    async def recall(self, owner: Owner, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - as it is called
+    async def record_all(self, owner: Owner, records: Sequence[Record]) -> None:
         if self.hangs:
             await asyncio.Event().wait()
-        return await super().recall(owner, kind, id)
+        await super().record_all(owner, records)
 
 
 async def test_an_answer_does_not_wait_for_a_state_that_hangs(tmp_path: Path) -> None:
