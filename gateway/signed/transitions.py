@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,15 +141,17 @@ class Transitions:
         """A change of what a batch holds: a legacy edit of it waits until it is there to be read."""
         name = os.urandom(8).hex()
         await self._counted_in(owner, batch, first, name)
+        is_lost = False
         try:
             passed = await send(None)
+            is_lost = passed.status in NO_ANSWER
         except Unknown:
-            raise  # it may come there as long as its stamp is good
-        except BaseException:
-            await self._counted_out(owner, first, name)
+            is_lost = True
             raise
-        if passed.status not in NO_ANSWER:
-            await self._counted_out(owner, first, name)
+        finally:
+            # One without an answer may come there as long as its stamp is good.
+            lost = self._now() if is_lost else None
+            await self._counted_out(owner, first, drafts.one_less_signed(name, lost))
         return passed
 
     async def _counted_in(self, owner: Owner, batch: str, first: str, name: str) -> None:
@@ -173,19 +175,19 @@ class Transitions:
                 return
         raise Unreachable("other changes of the batch are under way", retry_after=1)
 
-    async def _counted_out(self, owner: Owner, first: str, name: str) -> None:
+    async def _counted_out(self, owner: Owner, first: str, its: Mapping[str, JSON]) -> None:
         """Before the answer goes on, but where the state hangs: who waits in vain for the answer to what
         was added asks for it once more.
         """
-        counting = asyncio.ensure_future(self._count_out(owner, first, name))
+        counting = asyncio.ensure_future(self._count_out(owner, first, its))
         self._counting.add(counting)
         counting.add_done_callback(self._counting.discard)
         await asyncio.wait([counting], timeout=COUNTED_WITHIN)
 
-    async def _count_out(self, owner: Owner, first: str, name: str) -> None:
+    async def _count_out(self, owner: Owner, first: str, its: Mapping[str, JSON]) -> None:
         """What cannot be written down now is over by itself."""
         with suppress(StoreUnavailable):
-            await self._ledger.record(owner, drafts.SIGNED, first, {name: None})
+            await self._ledger.record(owner, drafts.SIGNED, first, its)
 
 
 def _on_batch(target: str) -> tuple[str | None, str]:

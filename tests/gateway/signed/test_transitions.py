@@ -186,46 +186,54 @@ async def test_any_other_write_takes_nothing(gate: Gate, ledger: Ledger, target:
 # Changes under way.
 
 
-async def under_way(gate: Gate) -> int:
-    signed = await gate.ledger.recall(ACME, drafts.SIGNED, "B-1")
-    return len(drafts.signed_now(signed, NOW + gate.ahead))
+async def changes(gate: Gate) -> tuple[int, bool]:
+    """How many are under way, and whether one is lost."""
+    signed, now = await gate.ledger.recall(ACME, drafts.SIGNED, "B-1"), NOW + gate.ahead
+    return len(drafts.signed_now(signed, now)), not drafts.none_is_lost(now, signed)
 
 
-async def test_a_change_without_an_end_is_over_in_its_time_though_others_come_after_it(
-    gate: Gate, ledger: Ledger
+async def test_a_change_that_is_lost_is_over_in_its_time_though_others_come_after_it(
+    gate: Gate,
 ) -> None:
-    await ledger.record(ACME, "batch", "B-1", SENT)
     adds = write("/v1/batches/B-1/payments")
     with pytest.raises(Unknown):
         await gate.send(adds, Unknown("lost"))
-    assert await under_way(gate) == 1
+    assert await changes(gate) == (0, True)
     for seconds in (40, 80):
         gate.ahead = timedelta(seconds=seconds)
         assert await gate.send(adds) == 200
-        assert await under_way(gate) == 1
+        assert await changes(gate) == (0, True)
     gate.ahead = timedelta(seconds=drafts.SIGNED_SECONDS)
-    assert await under_way(gate) == 0
+    assert await changes(gate) == (0, False)
+    assert await gate.send(adds, 502) == 502
+    assert await changes(gate) == (0, True)
 
 
-async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(
-    gate: Gate, ledger: Ledger
-) -> None:
-    await ledger.record(ACME, "batch", "B-1", SENT)
-    adds, left, goes_on = write("/v1/batches/B-1/payments"), asyncio.Event(), asyncio.Event()
+async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(gate: Gate) -> None:
+    adds, ends = write("/v1/batches/B-1/payments"), [asyncio.Event(), asyncio.Event()]
 
-    async def long(turn: Turn | None) -> Passed:
-        left.set()
-        await goes_on.wait()
-        return await gate.service(turn)
+    async def begun(end: asyncio.Event) -> asyncio.Future[Passed]:
+        left = asyncio.Event()
 
-    first = asyncio.ensure_future(gate.transitions.send(adds, long))
-    await left.wait()
+        async def long(turn: Turn | None) -> Passed:
+            left.set()
+            await end.wait()
+            return await gate.service(turn)
+
+        sending = asyncio.ensure_future(gate.transitions.send(adds, long))
+        await left.wait()
+        return sending
+
+    first = await begun(ends[0])
     gate.ahead = timedelta(seconds=drafts.SIGNED_SECONDS)
-    with pytest.raises(Unknown):
-        await gate.send(adds, Unknown("lost"))
-    goes_on.set()
+    assert await changes(gate) == (0, False)
+    second = await begun(ends[1])
+    ends[0].set()
     await first
-    assert await under_way(gate) == 1
+    assert await changes(gate) == (1, False)
+    ends[1].set()
+    await second
+    assert await changes(gate) == (0, False)
 
 
 class Counting(Ledger):
