@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from gateway.http.answers import Said
 from gateway.keys import Key
 from gateway.playing.once import Once, Wanted
-from gateway.playing.player import Caller
+from gateway.playing.player import FIRST_PAUSE, Caller
 from gateway.signing import Pair
 from gateway.store import Ledger, Owner, StoreUnavailable
 from gateway.store.undertakings import Undertakings
@@ -48,8 +48,8 @@ _START = "start-processing"
 _QUOTE = "generate-quote"
 """Which changes nothing of what a batch holds."""
 
-LOOKS_AGAIN = 0.05
-"""Seconds between two looks at an edit that is waited for."""
+LONGEST_PAUSE = 0.2
+"""Seconds between two looks at an edit that is waited for: many may wait for one."""
 
 COUNTED_WITHIN = 1.0
 """Seconds for which an answer waits until it is written down that its change is over."""
@@ -156,7 +156,7 @@ class Transitions:
 
     async def _counted_in(self, owner: Owner, batch: str, first: str, name: str) -> None:
         """Waits for an edit that is under way, and finds that it has abandoned nothing."""
-        loop = asyncio.get_running_loop()
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
         over = loop.time() + self._patience
         while loop.time() < over:
             facts = await self._ledger.recall(owner, "batch", first)
@@ -164,7 +164,8 @@ class Transitions:
             if (await self._ledger.recall(owner, "alias", batch)).get("abandoned"):
                 raise WrongStatus
             if facts.get("phase") == "editing":
-                await asyncio.sleep(LOOKS_AGAIN)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
                 await self._refuse_frozen(owner)  # meanwhile
                 continue
             one_more = drafts.one_more_signed(signed, name, self._now())
