@@ -95,7 +95,9 @@ def explained(settings: Settings, method: str, target: str, data: bytes) -> Expl
     matched = Routes(vocabulary).match(path)
     operation = matched.route.operations.get(method) if matched else None
     if matched is None or operation is None:
-        raise NoOperation(f"{method} {path} is no operation of the legacy interface")
+        raise NoOperation(
+            f"{method} {path} is no operation of the legacy interface; `operations` lists them"
+        )
     spelling = of_legacy(vocabulary)
     sent = spelling.inward(operation.takes, _json(operation, data))
     query_sent = spelling.inward(operation.query, parameters(query))
@@ -137,7 +139,7 @@ def _json(operation: Operation, data: bytes) -> JSON:
     try:
         return wire.read(data)
     except wire.Unreadable as unreadable:
-        raise Invalid(Problem("invalid_field", f"The body is no JSON: {unreadable}.")) from None
+        raise Invalid(Problem("invalid_field", f"The body cannot be read: {unreadable}.")) from None
 
 
 def _body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Problem, ...]]:

@@ -75,11 +75,14 @@ def read(body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem
     body = body or {}
     primary, accounts = body.get("primary") or {}, body.get("accounts") or {}
     method = primary.get("method")
+    told = frozenset(problem.field for problem in problems)
 
     def account(name: str) -> Mapping[str, JSON] | None:
         its = given(accounts.get(name))
-        # Typed clients send the accounts that they do not use, too, with nothing in their fields.
-        return its if its or method == name else None
+        # Typed clients send the accounts that they do not use, too, with nothing in their fields. What
+        # could not be read is not in one any more, and was something all the same.
+        had = any(field and field.startswith(f"{place}accounts.{name}.") for field in told)
+        return its if its or had or method == name else None
 
     holds = {name: given(body[name]) for name in ("autoswitch", "holdup") if body.get(name)}
     return Payout(
@@ -89,7 +92,7 @@ def read(body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem
         account(legacy.BANK),
         account(legacy.WALLET),
         {name: hold for name, hold in holds.items() if hold},
-        frozenset(problem.field for problem in problems),
+        told,
     )
 
 

@@ -23,7 +23,7 @@ _BY_HAND = {
 }
 
 _CALL = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[ .].*)?")
-_MORE = re.compile(r" {20,}(?P<note>\S.*)")
+_MORE = re.compile(r" {4,}(?P<note>\S.*)")
 
 
 def becomes(operation: Operation) -> list[dict[str, str]]:
@@ -37,6 +37,15 @@ def becomes(operation: Operation) -> list[dict[str, str]]:
         elif found and (more := _MORE.fullmatch(line)):
             found[-1]["note"] += f" {more['note']}"
     return found
+
+
+def replaced_by(operation: Operation) -> list[dict[str, str]]:
+    """Those of them that a client makes which has moved: drafts are the gateway's own affair.
+
+    One that made a batch anew for its quote or start, as the gateway does for a draft, would pay it
+    twice.
+    """
+    return [one for one in becomes(operation) if not one["note"].startswith("for a draft")]
 
 
 def kept_back(body: JSON, sent: set[str | None]) -> Iterator[tuple[str, str]]:

@@ -150,10 +150,13 @@ def update_fields(
 
 
 def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
-    """An individual's name is made of first and last name; on its own it is a change like any."""
+    """An individual's name is made of first and last name; on its own it is a change like any.
+
+    In an object sent back it is not: they are in it, and are left out where they were not changed.
+    """
     if body.get("type", recipient.get("type")) == "business":
         return True
-    parts = body.get("firstName") or body.get("lastName")
+    parts = body.get("id") or body.get("firstName") or body.get("lastName")
     return not parts and body["name"] != recipient.get("name")
 
 

@@ -236,7 +236,7 @@ def _paying_the_same(
     exact: set[JSON] = set()
     for row in rows:
         summary = None if row["id"] in sending.claimed else (yield from _summary(row["id"]))
-        if summary is None:
+        if summary is None or not _is_new(batch_in(summary), sending):
             continue
         if not _tells_payments(summary):
             return CannotTell(f"the service does not show what {row['id']} pays")

@@ -134,8 +134,11 @@ async def test_what_differs_is_counted_by_field_and_without_values(tmp_path: Pat
         )
         below = await report(here, "--rules", str(tmp_path / "rules.toml"))
         assert below["unexplained"] == explained["unexplained"]
-        await here.says("compare", "report", "--forget", "--key", NAME, "--yes")
+        forgot = await here.says("compare", "report", "--forget", "--key", NAME, "--yes")
+        assert forgot.startswith(f"Forgot what was compared of key {NAME};")
         assert json.loads((await asyncio.to_thread(_report, here)).stdout) == {"keys": []}
+        again = await here.says("compare", "report", "--forget", "--key", NAME, "--yes", code=2)
+        assert "nothing was compared of a key of this name" in again
 
 
 async def test_what_passes_is_no_difference(tmp_path: Path) -> None:

@@ -123,6 +123,29 @@ def test_one_gateway_is_never_two_unless_that_is_asked_for() -> None:
     assert selector.items() <= labels.items()
 
 
+def test_as_many_share_a_limit_as_there_may_be() -> None:
+    several = built("several")
+    (gateway,) = several["Deployment"]["spec"]["template"]["spec"]["containers"]
+    hosts = {one["name"]: one["value"] for one in gateway["env"]}["PAYOUT_GATEWAY_LIMITS__HOSTS"]
+    assert int(hosts) == several["HorizontalPodAutoscaler"]["spec"]["maxReplicas"]
+
+
+@pytest.mark.parametrize("overlay", ["base", "several"])
+def test_only_gateways_are_counted_and_sent_requests(overlay: str) -> None:
+    made = built(overlay)
+    job = made["Job"]["spec"]["template"]["metadata"]["labels"]
+    pod = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    selectors = [
+        made["Deployment"]["spec"]["selector"]["matchLabels"],
+        made["Service"]["spec"]["selector"],
+    ]
+    if "PodDisruptionBudget" in made:
+        selectors.append(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
+    for selector in selectors:
+        assert selector.items() <= pod.items()
+        assert not selector.items() <= job.items()
+
+
 def test_a_pod_is_given_the_time_that_its_end_takes_and_the_files_that_its_configuration_names() -> (
     None
 ):

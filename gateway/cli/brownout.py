@@ -41,8 +41,8 @@ def brownout() -> None:
 
 
 @brownout.command("schedule")
-@click.option("--from", "begins_at", type=Moment(), help="Default: now.")
-@click.option("--until", "ends_at", type=Moment(), required=True)
+@click.option("--from", "begins_at", type=Moment(), help="As 2026-11-30T09:00Z; default: now.")
+@click.option("--until", "ends_at", type=Moment(), required=True, help="As 2026-11-30T09:30Z.")
 @click.option(
     "--merchant", "merchants", metavar="NAME", multiple=True, help="Only these merchants' requests."
 )
@@ -53,7 +53,9 @@ def brownout() -> None:
     "--operation",
     "operations",
     multiple=True,
-    help="Only these, as `operations` names them, or a group such as batches.",
+    metavar="NAME",
+    help="Only these, as `operations` names them, or all of recipients, payout_methods, batches "
+    "(without their payments), payments, balances or geography.",
 )
 @click.option("--dry-run", is_flag=True, help="Refuse nobody; count whom it would have hit.")
 @yes_option

@@ -85,12 +85,19 @@ def report(
         confirmed(f"Forget what was compared of key {name}?", yes=yes)
     standings = completed(_read(settings, name, _rules(rules_files), forget=forget))
     if name and not standings and not forget:
-        raise Mistake("nothing was compared of a key of this name; see `modes list`")
+        raise Mistake(_NOTHING)
     if as_json:
         document({"keys": [_as_json(one) for one in standings]})
+    elif forget:
+        click.echo(
+            f"Forgot what was compared of key {name}; what its clients ask now is counted anew."
+        )
     else:
         _tell(standings)
     click.get_current_context().exit(0 if all(one.is_ready for one in standings) else 1)
+
+
+_NOTHING = "nothing was compared of a key of this name; see `modes list`"
 
 
 def _rules(files: tuple[Path, ...]) -> list[Rule]:
@@ -115,7 +122,10 @@ async def _read(
 
     async with open_store(settings.state, create=False) as store:
         if forget:
-            for owner in {one.owner for one in await all_tallies(store) if one.key == name}:
+            owners = {one.owner for one in await all_tallies(store) if one.key == name}
+            if not owners:
+                raise Mistake(_NOTHING)
+            for owner in owners:
                 await forget_tallies(store, owner, str(name))
             return []
         return await standings(store, name, rules)
@@ -159,7 +169,7 @@ def _as_json(one: Standing) -> dict[str, Any]:
 
 def _tell(standings: list[Standing]) -> None:
     if not standings:
-        click.echo("Nothing was compared; `modes set … compare` has it done.")
+        click.echo("Nothing was compared yet; `modes set … compare` has it done.")
     for one in standings:
         click.echo(f"{one.owner}, key {one.key}: {one.sentence}\n")
         rows = [

@@ -135,7 +135,8 @@ async def _key(store: Store, name: str, api_key: str) -> Key:
 
     found = chosen(await listed_keys(store), name)
     if len(found) != 1:
-        raise Mistake("--key means no key, or several; `keys list` shows their names")
+        what = "several keys begin" if found else "no key has this name, or begins"
+        raise Mistake(f"--key {name}: {what} so; `keys list` shows their names")
     key = await key_of(store, api_key)
     if key is None or key.id != found[0].id:
         raise Mistake("the API key that was given is not the one of this name")

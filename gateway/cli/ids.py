@@ -11,6 +11,7 @@ from gateway.cli.configured import config_option
 from gateway.cli.mistakes import Mistake
 from gateway.cli.output import completed
 from gateway.cli.told import Commands
+from gateway.plurals import counted
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def import_(
                 await keep(store, owner, names, imported=True)
             except Collision as collision:
                 raise PairsRefused(pairs[collision.legacy_id][0], str(collision)) from None
-        click.echo(f"Imported {len(pairs)} pairs of ids: {owner}")
+        click.echo(f"Imported {counted(len(pairs), 'pair')} of ids: {owner}")
 
     try:
         completed(done(read_id_pairs(file.read())), "Importing")

@@ -42,9 +42,8 @@ def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Sett
 async def _page(settings: Settings, word: str, since: date | None) -> str:
     from gateway.cli.keys import the_one
     from gateway.guide import gathered, page_of
-    from gateway.operating.uses import known_becomes
     from gateway.store import open_store
 
     async with open_store(settings.state, create=False) as store:
         found = await gathered(settings, store, await the_one(store, word), since)
-    return page_of(found, settings, known_becomes())
+    return page_of(found, settings)

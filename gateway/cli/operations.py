@@ -55,6 +55,7 @@ def operations(*, config: Path | None, as_json: bool) -> None:
 
 def _as_json(operation: Operation) -> dict[str, Any]:
     return {
+        "name": operation.name,
         "method": operation.method,
         "path": f"/v1{re.sub('[<>]', '', operation.path)}",
         "section": operation.section,
@@ -68,7 +69,8 @@ def _as_json(operation: Operation) -> dict[str, Any]:
 def _show(heading: str, rows: list[dict[str, Any]]) -> None:
     click.echo(f"{heading}\n")
     for row in rows:
-        click.echo(f"{row['method']} {row['path']}  (section {row['section']}, {row['exactness']})")
+        said = f"{row['name']}, section {row['section']}, {row['exactness']}"
+        click.echo(f"{row['method']} {row['path']}  ({said})")
         width = max(len(one["call"]) for one in row["becomes"])
         for one in row["becomes"]:
             click.echo(f"    {one['call']:{width}}  {one['note']}".rstrip())

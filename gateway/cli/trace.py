@@ -73,8 +73,8 @@ def trace(
 def _the_one(owners: list[Owner]) -> Owner:
     if not owners:
         raise Mistake(
-            "nothing is known of this id: what changed nothing, as a read or a refused request, "
-            "leaves its line in the log alone, and a retry's line names its first try, as retry_of"
+            "nothing is known of this id; a request that changed nothing (a read, a refused one) is in "
+            "the log alone, and of a retry the log has its first try, as retry_of: trace that"
         )
     if len(owners) > 1:
         whose = ", ".join(map(str, owners))
@@ -228,8 +228,13 @@ def _word(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
 
 
 def _by(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
-    from gateway.store.journal_states import in_words
+    from gateway.operating.unsettled import write_id
+    from gateway.store.journal_states import in_words, told_of
 
-    told = f"told: {in_words(write.told or '')}"
-    who = [act.by for act in acts if act.about == one.id and act.what == told]
+    told = write.told or ""
+    whats = (
+        told_of(write_id(one, write), told),
+        f"told: {in_words(told)}",
+    )  # the latter in an older state
+    who = [act.by for act in acts if act.about == one.id and act.what in whats]
     return ", ".join(dict.fromkeys(who)) or "an operator"

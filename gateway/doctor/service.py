@@ -146,5 +146,5 @@ def _of_endpoint(name: str, endpoint: str, known: Mapping[str, Any] | None) -> F
         at = moment(datetime.fromtimestamp(known["at"], UTC))
         there = "there" if known["present"] else "not there"
         return Finding(name, endpoint, "well", f"{there}, remembered{at}; not tried now")
-    do = 'nothing: it is found out when it is needed; upstream.inferred_operations = "avoid" spares that'
+    do = "nothing: it is found out when first needed"
     return Finding(name, endpoint, "unknown", "not needed yet", do)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from gateway.guide.gathered import Gathered, Left, moment, title
 from gateway.settings import Settings
 from gateway.signed import refusals
 from mappings import errors
+from mappings.provenance import replaced_by
 
 CURRENT_STATUS = {
     **refusals.STATUS,
@@ -62,8 +63,7 @@ class Failure(NamedTuple):
     after: int | None
 
 
-def page_of(found: Gathered, settings: Settings, becomes: Mapping[str, Sequence[str]]) -> str:
-    """``becomes``: by operation, every call that may take its place."""
+def page_of(found: Gathered, settings: Settings) -> str:
     environment = Environment(
         autoescape=False,  # noqa: S701 - Markdown; what is not ours goes through a filter
         undefined=StrictUndefined,
@@ -92,7 +92,7 @@ def page_of(found: Gathered, settings: Settings, becomes: Mapping[str, Sequence[
         snippets=snippets,
         failures=failures(),
         changed=changed,
-        others=lambda left: list(others(left, becomes.get(left.operation.name, ()))),
+        others=lambda left: list(others(left)),
         answered=answered,
         remembered=remembered,
     )
@@ -110,13 +110,14 @@ def changed(call: Made) -> list[Any]:
     return [one for one in call.fields if one.rule != "same"]
 
 
-def others(left: Left, becomes: Sequence[str]) -> Iterator[str]:
-    """Calls that other requests of the operation need, and the example does not."""
+def others(left: Left) -> Iterator[tuple[str, str]]:
+    """Calls that other requests of the operation need, and the example does not; and when."""
     made = [f"{call.method} {call.target.partition('?')[0]}" for call in left.after.calls]
-    for call in becomes:
+    for one in replaced_by(left.operation):
+        call = one["call"]
         pattern = re.sub(r":[\w-]+", "[^/]+", call.partition("?")[0].replace(" /", " /v1/"))
-        if call != "No call" and not any(re.fullmatch(pattern, one) for one in made):
-            yield call
+        if call != "No call" and not any(re.fullmatch(pattern, its) for its in made):
+            yield call, one["note"]
 
 
 def answered(left: Left) -> list[tuple[str, str, str]]:

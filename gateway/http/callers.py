@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_HOP = re.compile(r"([0-9.]+)(?::[0-9]+)?|\[([^\]]+)\](?::[0-9]+)?")
+"""An address as some proxies write it: with the port behind it, that of IPv6 in brackets."""
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -25,11 +29,16 @@ def address_of(
     address = _read(remote)
     hops = [hop for line in forwarded for hop in line.split(",")]
     while address is not None and hops and _within(address, trusted):
-        nearer = _read(hops.pop().strip())
+        nearer = _read(_without_port(hops.pop().strip()))
         if nearer is None:
             return None
         address = nearer
     return address
+
+
+def _without_port(hop: str) -> str:
+    found = _HOP.fullmatch(hop)
+    return found[1] or found[2] if found else hop
 
 
 def _within(address: Address, trusted: Sequence[Network]) -> bool:

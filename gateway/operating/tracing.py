@@ -43,6 +43,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 
 
 FIRST = "the id that it had first"
+SERVICES = "the service's"
 REAL = "the service's, of what was made of a draft"
 ABANDONED = "the service's, abandoned: never to be started"
 REQUEST = "a request"
@@ -143,6 +144,9 @@ async def _names(store: Store, ledger: Ledger, owner: Owner, id_: str) -> list[N
         for name in await _of(store, ledger, owner, one):
             found[name.id, name.what] = name
             wanted.append(name.id)
+    for its, what in [*found]:
+        if what in (REAL, ABANDONED):  # that says it, and more
+            found.pop((its, SERVICES), None)
     return list(found.values()) or [Name(id_, "as it was given")]
 
 
@@ -170,7 +174,7 @@ async def _spellings(store: Store, owner: Owner, id_: str) -> list[Name]:
     async with store.read() as connection:
         for row in await connection.execute(those):
             what = "what clients call it, imported" if row.imported else "what clients call it"
-            found += [Name(row.legacy_id, what), Name(row.current_id, "the service's")]
+            found += [Name(row.legacy_id, what), Name(row.current_id, SERVICES)]
     return found
 
 

@@ -304,8 +304,9 @@ async def tell(store: Store, named: str, word: Word) -> Unsettled:
     if write.state != SENT:
         raise NotSettled(f"{named} is settled already: {in_words(write.state)}")
     refuse_odd(write, word)
+    id_ = write_id(one, write)
     left = {each.id: each for each in await unsettled_writes(store, only=one.id)}
-    if (unsettled := left.get(write_id(one, write))) is None:
+    if (unsettled := left.get(id_)) is None:
         raise NotSettled(f"{named} is being carried out at this moment; wait for its answer")
     if not (word.happened or word.made) and (early := _early(store, write)):
         raise NotSettled(
@@ -313,7 +314,7 @@ async def tell(store: Store, named: str, word: Word) -> Unsettled:
         )
     if word.made:
         word = Word(happened=True, made=await _free(store, one, word.made))
-    if not await Undertakings(store, Ledger(store)).tell(one, write.number, word.told):
+    if not await Undertakings(store, Ledger(store)).tell(one, write.number, word.told, id_):
         raise NotSettled(f"{named} has been settled meanwhile")
     return unsettled
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from gateway.store import Owner
 from gateway.store.usage_rows import Used
 from mappings import OPERATIONS, UNLISTED
-from mappings.provenance import becomes
+from mappings.provenance import replaced_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +40,5 @@ def by_key(rows: Iterable[Used]) -> list[KeyUse]:
 
 def known_becomes() -> dict[str, Sequence[str]]:
     """For each operation the current calls that replace it, from the mapping itself."""
-    return {one.name: [call["call"] for call in becomes(one)] for one in (*OPERATIONS, *UNLISTED)}
+    those = (*OPERATIONS, *UNLISTED)
+    return {one.name: [call["call"] for call in replaced_by(one)] for one in those}

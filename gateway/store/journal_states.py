@@ -17,3 +17,8 @@ IN_WORDS = {
 def in_words(state: str) -> str:
     """A write's state, or what somebody said of it, as operators read it."""
     return IN_WORDS.get(state, state)
+
+
+def told_of(named: str, told: str) -> str:
+    """The act of an operator who said what became of a write."""
+    return f"told of {named}: {in_words(told)}"

@@ -50,7 +50,7 @@ from gateway.store.journal_states import (
     UNDONE,
     UNSENT,
     UNSETTLED,
-    in_words,
+    told_of,
 )
 from gateway.store.ledger import Ledger, are_few, are_long, ready
 from gateway.store.owners import Owner
@@ -495,8 +495,8 @@ class Undertakings:
             )
         )
 
-    async def tell(self, one: Undertaken, number: int, told: str) -> bool:
-        """Notes what an operator found out of a write; False where it is settled already.
+    async def tell(self, one: Undertaken, number: int, told: str, named: str) -> bool:
+        """Notes what an operator found out of a write, ``named`` so; False where it is settled already.
 
         Whoever settles undertakings takes it into account at its next look at what is open.
         """
@@ -506,9 +506,8 @@ class Undertakings:
                 update(writes).where(that, writes.c.state == SENT).values(told=told)
             )
             if done.rowcount == 1:
-                await note(
-                    self._store, connection, f"told: {in_words(told)}", one.owner, about=one.id
-                )
+                what = told_of(named, told)
+                await note(self._store, connection, what, one.owner, about=one.id)
         return done.rowcount == 1
 
     async def told(self, ids: Sequence[str]) -> dict[str, Told]:
@@ -566,7 +565,8 @@ class Undertakings:
 NOTED_WITHIN = 0.05
 """Seconds in which it is noted that clients have their answers; nobody waits for that."""
 
-_IDS = re.compile(ID)
+_IDS = re.compile(rf"(?<=/){ID}(?=[/?]|$)")
+"""In a path, where they are all of a step: `start-processing` has none in it."""
 
 _SHORT = 256 * 1024
 """Bytes of text up to which it is put into the state as a part of a brief work."""

@@ -104,7 +104,7 @@ async def test_whose_they_are_is_said_where_there_are_several(tmp_path: Path, ru
         return run(f"B-1,{LONG}\n", words, code)
 
     assert await asyncio.to_thread(lambda: imported().stdout) == (
-        "Imported 1 pairs of ids: demo sandbox\n"
+        "Imported 1 pair of ids: demo sandbox\n"
     )
     other = {**KEY, "merchant": "other", "api_key": "another-api-key", "access_key": "AKOTHER"}
     await import_lines(settings_for(tmp_path, "http://127.0.0.1:1"), [other])
@@ -113,7 +113,7 @@ async def test_whose_they_are_is_said_where_there_are_several(tmp_path: Path, ru
     told = await asyncio.to_thread(lambda: imported("--environment", "sandbox", code=2).stderr)
     assert "--merchant and --environment: demo sandbox, other sandbox" in told
     assert await asyncio.to_thread(lambda: imported("--merchant", "demo").stdout) == (
-        "Imported 1 pairs of ids: demo sandbox\n"
+        "Imported 1 pair of ids: demo sandbox\n"
     )
     words = ("--merchant", "demoo", "--environment", "sandbox")
     told = await asyncio.to_thread(lambda: imported(*words, code=2).stderr)

@@ -15,6 +15,9 @@ from gateway.simulator import Service, Switches
 from mappings import OPERATIONS, UNLISTED
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
+NAMES = {one.name for one in (*OPERATIONS, *UNLISTED)}
+"""As the log, `report usage`, `brownout schedule` and `[recording]` call them."""
+
 
 def configured(folder: Path) -> list[str]:
     path = folder / "gateway.toml"
@@ -32,6 +35,7 @@ def test_every_operation_is_listed_with_its_calls_and_reasons() -> None:
     assert (len(told["operations"]), len(told["unlisted"])) == (29, len(UNLISTED))
     assert told["inferred"] == {}
     for one in [*told["operations"], *told["unlisted"]]:
+        assert one["name"] in NAMES, one
         assert one["becomes"], one
         assert one["because"], one
         assert one["exactness"] in ("exact", "emulated", "inferred", "lossy")
@@ -42,7 +46,8 @@ def test_in_words_it_says_the_same() -> None:
     said = CliRunner().invoke(operations, []).stdout
     for one in (*OPERATIONS, *UNLISTED):
         assert f"because: {one.because}" in said
-    assert "PATCH /v1/batches/{id}  (section 4.3, inferred)" in said
+    assert "PATCH /v1/batches/{id}  (update_batch, section 4.3, inferred)" in said
+    assert "for the index: how many there are, which were changed since" in said
     assert "    POST /batches/:id/start-processing  once\n" in said
 
 

@@ -151,6 +151,7 @@ async def test_every_spelling_of_a_batch_leads_to_the_same(tmp_path: Path) -> No
             )
         what = {(name["id"], name["what"]) for name in told[batch]["names"]}
         assert (first, "the service's, abandoned: never to be started") in what
+        assert (first, "the service's") not in what
         assert ("B-OLD1", "what clients call it, imported") in what
         started = told[batch]["requests"][2]["writes"]
         assert [write["path"] for write in started] == [
@@ -239,6 +240,18 @@ async def test_nothing_personal_is_printed(tmp_path: Path) -> None:
                     assert personal not in said
         listed = (await here.says("writes", "unsettled")).stdout.casefold()
         assert "lovelace" not in listed
+
+
+async def test_a_request_names_objects_and_no_part_of_a_path(tmp_path: Path) -> None:
+    async with post(tmp_path) as here:
+        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
+        (current,) = here.service.world().batches
+        for step in ("generate-quote", "start-processing"):
+            await done(here.house, "POST", f"/batches/{batch}/{step}")
+        for one in (await traced(here, batch))["requests"]:
+            told = await here.told("trace", one["request_id"])
+            named = {name["id"] for name in told["names"]} - {one["request_id"]}
+            assert named == {current}, one["operation"]
 
 
 async def test_an_id_of_two_merchants_has_to_be_said_whose(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ async def test_what_did_not_happen_is_sent_again_when_its_client_asks_again(tmp_
         traced = (await here.says("trace", write)).stdout
         assert f"POST /batches  did not happen (said by {operator()})" in traced
         assert ", did not happen\n" in traced, "of the request"
-        assert f"{operator()} told: did not happen: " in traced
+        assert f"{operator()} told of {write}: did not happen: " in traced
         assert (await here.house.ask("POST", "/v1/batches", body)).status == 200
         assert here.service.created["batch"] == 1
 
@@ -323,7 +323,9 @@ async def test_who_said_what_of_a_write_is_kept(tmp_path: Path) -> None:
         acts = (await here.told("trace", made))["acts"]
         said = f"happened (said by {operator()}), made {made}"
         assert said in (await here.says("trace", made)).stdout
-        assert [(act["what"], act["by"]) for act in acts] == [(f"told: {made}", operator())]
+        assert [(act["what"], act["by"]) for act in acts] == [
+            (f"told of {write}: {made}", operator())
+        ]
         assert acts[0]["undertaking"].startswith(write.partition(".")[0])
 
 

@@ -248,7 +248,7 @@ def test_a_request_is_read_as_curl_writes_it(words: list[str], tmp_path: Path) -
         ),
         (["-X"], "needs a value"),
         (["-X", "PUT", "/v1/batches"], "no operation"),
-        (["-X", "POST", "/v1/batches", "-d", "{"], "no JSON"),
+        (["-X", "POST", "/v1/batches", "-d", "{"], "not JSON"),
         (["-X", "POST", "/v1/batches", "-d", "@nowhere.json"], "nowhere.json"),
     ],
 )

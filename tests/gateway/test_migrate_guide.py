@@ -108,6 +108,16 @@ async def test_every_operation_has_a_before_and_an_after(tmp_path: Path) -> None
     assert [one.split('"')[1] for one in sections if "After: no call" in one] == ["read_country"]
 
 
+async def test_who_has_moved_is_not_told_to_make_a_batch_twice(tmp_path: Path) -> None:
+    """A draft is made real by the gateway; a client of the current interface has none."""
+    await used(tmp_path, "generate_quote", "read_batch_summary", "start_batch")
+    page = await guide(tmp_path)
+    calls = page[page.index("## Calls") : page.index("## Errors")]
+    assert "POST /batches`" not in calls
+    assert "POST /v1/batches\n" not in calls
+    assert "- `GET /balance`: where no status is told" in calls
+
+
 async def test_the_words_of_a_service_are_its_own(tmp_path: Path) -> None:
     words = '[vocabulary.legacy]\nwallet = "paypal"\n[vocabulary.current]\nbatch_currency = "cur"\n'
     await used(tmp_path, "create_batch", "read_wallet_balance", more=words)

@@ -32,7 +32,12 @@ SETTLES: dict[str, Callable[[], Settle]] = {
 }
 
 
-def read(settle: Settle, shown: dict[str, Any], sending: Sending = SENDING) -> Verdict:
+def read(
+    settle: Settle,
+    shown: dict[str, Any],
+    sending: Sending = SENDING,
+    listed: dict[str, Any] = LISTED,
+) -> Verdict:
     """What it says of a service that lists one batch, whose summary shows this."""
     reading = settle(sending)
     answer: Any = None
@@ -44,7 +49,7 @@ def read(settle: Settle, shown: dict[str, Any], sending: Sending = SENDING) -> V
             return verdict
         assert isinstance(step, Call)
         is_list = step.path == "/batches"
-        answer = {"batches": [LISTED]} if is_list else {"batch": {"id": "B-9", **shown}}
+        answer = {"batches": [listed]} if is_list else {"batch": {"id": "B-9", **shown}}
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
@@ -100,6 +105,18 @@ def test_a_target_amount_in_the_batches_own_currency_is_what_is_paid() -> None:
 def test_of_a_batch_that_another_write_made_nothing_need_be_told() -> None:
     claimed = Sending(SENDING.since, frozenset({"B-9"}), 1, None, False)
     assert isinstance(read(created_batch(BODY), {}, claimed), DidNot)
+
+
+@pytest.mark.parametrize("created", [{}, {"createdAt": None}], ids=["unlisted", "empty"])
+def test_a_batch_that_the_list_does_not_date_is_dated_by_its_summary(
+    created: dict[str, Any],
+) -> None:
+    listed = {"id": "B-9", **created}
+    settle, paying = created_batch(BODY), {"payments": [SHOWN]}
+    old, new = ({**paying, "createdAt": f"{day}T09:00:00Z"} for day in ("2026-02-28", "2026-03-01"))
+    assert isinstance(read(settle, old, listed=listed), DidNot)
+    assert isinstance(read(settle, new, listed=listed), Happened)
+    assert isinstance(read(settle, paying, listed=listed), Happened)
 
 
 THERE = {**SHOWN, "id": "P-1", "upstream": "P-1"}

@@ -65,7 +65,7 @@ def page_typed(text: str) -> str:
         ("", "No request"),
         ("curl -X POST /v1/nowhere", "is no operation of the legacy interface"),
         ("curl -X POST /v1/recipients -d '{", "A quote is open"),
-        ("curl -X POST /v1/recipients -d '{'", "The body is no JSON"),
+        ("curl -X POST /v1/recipients -d '{'", "The body cannot be read: not JSON"),
         ("curl -X POST /v1/recipients -d @/etc/hostname", "No file is read here"),
         ("curl -X POST /v1/recipients -d @-", "No file is read here"),
         ("curl -X", "-X needs a value"),
