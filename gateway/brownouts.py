@@ -76,6 +76,6 @@ class Brownouts:
 def _interruption(until: datetime, now: datetime) -> Interruption:
     told = (
         "A planned interruption of this interface, which is going away: "
-        f"it answers again at {until:%Y-%m-%dT%H:%M:%SZ}. Nothing was changed."
+        f"it answers again at {until:%Y-%m-%dT%H:%M:%SZ}. This request changed nothing."
     )
     return Interruption(Problem("not_authorized", told), math.ceil((until - now).total_seconds()))

@@ -61,7 +61,8 @@ def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
     id_ = request.ids["id"]
     signed = yield Recall(SIGNED, id_)
     batch: Batch = yield from loaded(id_)
-    if batch.id == id_ and not signed_now(signed, request.now):
+    now = request.now
+    if batch.id == id_ and none_goes_on(now, signed) and none_is_lost(now, signed):
         try:
             return (yield from change(replace(batch, signed=signed)))
         except Conflict:
@@ -84,7 +85,7 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
     since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(TURNS):
         try:
-            signed = yield Await(SIGNED, batch_id, until=partial(_is_over, request.now))
+            yield Await(SIGNED, batch_id, until=partial(none_is_lost, request.now))
             facts = yield Await("batch", batch_id, until=_is_edited_by_nobody)
         except Conflict:
             break
@@ -95,14 +96,23 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
         # A start that was refused may have left nothing that was known of it.
         taken = ({} if facts else elsewhere(batch_id)) | {"phase": "editing", "since": since}
         try:
-            also = (_still(batch_id, signed),)
-            yield Record("batch", batch_id, taken, find=as_found(facts), also=also)
+            yield Record("batch", batch_id, taken, find=as_found(facts))
         except Conflict:
+            continue
+        before = {name: facts.get(name) for name in taken}
+        try:
+            # From here on none begins: whoever waits for those that have does not wait for ever.
+            signed = yield Await(SIGNED, batch_id, until=partial(none_goes_on, request.now))
+        except Conflict:
+            yield Record("batch", batch_id, before)
+            break
+        if not none_is_lost(request.now, signed):
+            yield Record("batch", batch_id, before)
             continue
         try:
             batch: Batch = yield from loaded(batch_id)
         except Failure:
-            yield Record("batch", batch_id, {name: facts.get(name) for name in taken})
+            yield Record("batch", batch_id, before)
             raise
         return replace(batch, is_held=True)
     raise Unreachable("other changes of the batch are under way", retry_after=1)
@@ -121,29 +131,51 @@ def _let_go(held: Batch) -> Sub:
 
 
 SIGNED = "signed"
-"""The kind of what is known of changes that clients have signed: how many of a batch are under way
-(``count``), and when the last one began (``at``)."""
+"""The kind of what is known of changes of a batch that clients have signed: when each began that is
+under way, by a name of its own; which was the last to begin (``last``); and when it was last seen that one
+has no answer, and may be carried out yet (``lost``). So several that begin and end at a time need not
+find each other."""
 
 SIGNED_SECONDS = 90
 """After which one that nobody has seen the end of is over: a stamp may be 30 seconds ahead, and is good
 for 30 more."""
 
+_LAST, _LOST = "last", "lost"
 
-def _is_over(now: datetime, signed: Mapping[str, JSON]) -> bool:
+
+def signed_now(signed: Mapping[str, JSON], now: datetime) -> list[str]:
+    """The names of those signed changes of a batch that are under way."""
+    those = signed.keys() - {_LAST, _LOST}
+    return [name for name in those if _may_go_on(signed[name], now)]
+
+
+def none_goes_on(now: datetime, signed: Mapping[str, JSON]) -> bool:
     return not signed_now(signed, now)
 
 
-def signed_now(signed: Mapping[str, JSON], now: datetime) -> int:
-    """How many signed changes of a batch are under way."""
-    if not signed.get("count"):
-        return 0
-    age = now - datetime.fromisoformat(str(signed["at"]))
-    return int(signed["count"]) if age.total_seconds() < SIGNED_SECONDS else 0
+def none_is_lost(now: datetime, signed: Mapping[str, JSON]) -> bool:
+    """Whether each of those that are not under way any more can be read by now."""
+    return not (signed.get(_LOST) and _may_go_on(signed[_LOST], now))
+
+
+def _may_go_on(since: JSON, now: datetime) -> bool:
+    return (now - datetime.fromisoformat(str(since))).total_seconds() < SIGNED_SECONDS
+
+
+def one_more_signed(signed: Mapping[str, JSON], name: str, now: datetime) -> dict[str, JSON]:
+    """What is remembered where another begins: it, and none that is over."""
+    over = signed.keys() - {_LAST, _LOST, *signed_now(signed, now)}
+    return {**dict.fromkeys(over), name: now.isoformat(), _LAST: name}
+
+
+def one_less_signed(name: str, lost: datetime | None = None) -> dict[str, JSON]:
+    """What is remembered where one ends, or has no answer."""
+    return {name: None} if lost is None else {name: None, _LOST: lost.isoformat()}
 
 
 def as_signed(signed: Mapping[str, JSON]) -> dict[str, JSON]:
-    """By which it is seen whether one has begun or ended meanwhile."""
-    return {name: signed.get(name) for name in ("count", "at")}
+    """By which it is seen whether one has begun meanwhile."""
+    return {_LAST: signed.get(_LAST)}
 
 
 def _still(batch_id: str, signed: Mapping[str, JSON]) -> Record:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
-from gateway.operating.forgetting import Forgetting, sweep
+from gateway.operating.forgetting import AT_ONCE, Forgetting, forget_signed, sweep
 from gateway.operating.guard import is_older
 from gateway.settings import Retention, State
 from gateway.simulator import Service
@@ -315,3 +315,17 @@ async def test_a_running_gateway_sweeps_by_itself(
 def test_too_short_a_time_is_a_mistake(days: int) -> None:
     with pytest.raises(ValidationError):
         Retention(journal_days=days)
+
+
+async def test_of_changes_that_clients_signed_nothing_is_kept_for_long(state: State) -> None:  # noqa: F811
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        for number in range(AT_ONCE + 1):
+            await ledger.record(OWNER, "signed", f"B-{number}", {"last": "a name"})
+        old = update(remembered).where(remembered.c.id != "B-0")
+        async with store.write() as connection:
+            await connection.execute(old.values(updated_at=store.clock() - timedelta(days=2)))
+        await ledger.record(OWNER, "batch", "B-1", {"phase": "sent"})
+        await forget_signed(store)
+        assert list(await ledger.recall_all(OWNER, "signed")) == ["B-0"]
+        assert await ledger.recall(OWNER, "batch", "B-1")

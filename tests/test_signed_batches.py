@@ -19,7 +19,7 @@ from tests.house import House
 from tests.operating import eventually, post
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 from tests.signed import Client, asked, refused
-from tests.sockets import Heard, wire
+from tests.sockets import Heard, until, wire
 
 OWNER = Owner("demo", "sandbox")
 CLIENT = Client()
@@ -284,8 +284,8 @@ async def test_an_addition_here_whose_answer_is_lost_holds_edits_up_there_until_
         edited = await edit()
         assert (edited.status, edited.headers["Retry-After"]) == (500, "1")
         async with open_store(house.settings.state) as store:
-            its = {"count": 1, "at": "2026-01-01T00:00:00+00:00"}
-            await Ledger(store).record(OWNER, "signed", upstream, its)
+            lost = {"lost": "2026-01-01T00:00:00+00:00"}
+            await Ledger(store).record(OWNER, "signed", upstream, lost)
         assert (await edit()).status == 200
         started = await done(house, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["amount"] == "16.00"
@@ -456,3 +456,48 @@ async def test_signed_writes_stop_where_an_operator_froze_them_and_reads_go_on(
         assert here.sent("POST", "*") == calls
         await here.says("unfreeze", "--merchant", "demo")
         assert (await begin(here.house, upstream)).status == 200
+
+
+async def test_what_waited_for_an_edit_is_not_sent_once_writes_are_frozen(tmp_path: Path) -> None:
+    async with post(tmp_path, seconds=15, inferred=True) as here:
+        recipient = await make_recipient(here.house)
+        batch = await make_batch(here.house, recipient, "5.00")
+        (upstream,) = here.service.world().batches
+        here.breaks("PATCH", "/v1/batches/*/payments/*", delay=3)
+        editing = asyncio.ensure_future(edit(here.house, batch))
+
+        async def is_taken() -> bool:
+            return (await facts_of(here.house, upstream)).get("phase") == "editing"
+
+        await eventually(is_taken)
+        path = f"/batches/{upstream}/payments"
+        adding = asyncio.ensure_future(signed(here.house, "POST", path, adds(recipient, "7.00")))
+        await here.says("freeze", "--merchant", "demo")
+        assert refused(await adding) == (403, "not_authorized")
+        assert here.sent("POST", f"/v1{path}") == 0
+        assert (await editing).status == 200
+
+
+@SERVICES
+async def test_an_edit_there_waits_for_what_was_under_way_here_and_for_nothing_that_came_later(
+    *, inferred: bool, tmp_path: Path
+) -> None:
+    async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient, "5.00")
+        (upstream,) = upstream_ids(simulator)
+        path = f"/batches/{upstream}/payments"
+        simulator.next(Fault("POST", f"/v1{path}", answer_delay=3))
+        first = asyncio.ensure_future(signed(house, "POST", path, adds(recipient, "6.00")))
+        await until(lambda: len(simulator.service.batch(upstream).payments) == 2)
+        more = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        adding = asyncio.ensure_future(house.ask("POST", f"/v1/batches/{batch}/payments", more))
+
+        async def is_taken() -> bool:
+            return (await facts_of(house, upstream)).get("phase") == "editing"
+
+        await eventually(is_taken)
+        last = await signed(house, "POST", path, adds(recipient, "8.00"))
+        assert [(await first).status, (await adding).status, last.status] == [200] * 3
+    paid = [one.terms.source for one in simulator.service.batch(upstream).payments.values()]
+    assert [str(one) for one in paid] == ["5.00", "6.00", "7.00", "8.00"]

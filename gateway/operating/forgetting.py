@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import and_, delete, exists, func, or_, select
+from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
 
 from gateway.rounds import Rounds
 from gateway.settings import Retention
@@ -35,6 +35,7 @@ from gateway.store.tables import (
 )
 from gateway.store.traffic_rows import forget_traffic
 from gateway.store.undertakings import ANSWERED, SENT, UNDONE, Undertakings
+from mappings.drafts import SIGNED
 from mappings.grammar import Conflict, Record
 from mappings.rows import each
 
@@ -82,6 +83,7 @@ class Forgetting(Rounds):
     async def _sweep(self) -> None:
         gone = await sweep(self._store, self._settings, lambda: self.is_ending)
         await forget_traffic(self._store)
+        await forget_signed(self._store)
         if any(gone.values()):
             log.info("forgotten", **gone)
 
@@ -164,6 +166,19 @@ def bare(entry: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in entry.items() if name != "memo"}
     payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
     return {**kept, "recipient": payee}
+
+
+async def forget_signed(store: Store) -> None:
+    """What was kept of changes that clients have signed: a day later each of them is long over."""
+    table, before = remembered.c, store.clock() - timedelta(days=1)
+    named = (table.merchant, table.environment, table.id)
+    is_old = and_(table.kind == SIGNED, table.updated_at < before)
+    some = tuple_(*named).in_(select(*named).where(is_old).limit(AT_ONCE))
+    gone = AT_ONCE
+    while gone == AT_ONCE:
+        async with store.write() as connection:
+            gone = (await connection.execute(delete(remembered).where(is_old, some))).rowcount
+        await asyncio.sleep(0)  # others that wait to write have their turn
 
 
 async def _usage(store: Store, before: datetime) -> int:

@@ -10,7 +10,8 @@ operator's freeze keeps all of them from leaving.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from gateway.http.answers import Said
 from gateway.keys import Key
 from gateway.playing.once import Once, Wanted
-from gateway.playing.player import Caller
+from gateway.playing.player import FIRST_PAUSE, Caller
 from gateway.signing import Pair
 from gateway.store import Ledger, Owner, StoreUnavailable
 from gateway.store.undertakings import Undertakings
@@ -47,8 +48,11 @@ _START = "start-processing"
 _QUOTE = "generate-quote"
 """Which changes nothing of what a batch holds."""
 
-LOOKS_AGAIN = 0.05
-"""Seconds between two looks at an edit that is waited for."""
+LONGEST_PAUSE = 0.2
+"""Seconds between two looks at an edit that is waited for: many may wait for one."""
+
+COUNTED_WITHIN = 1.0
+"""Seconds for which an answer waits until it is written down that its change is over."""
 
 
 class WrongStatus(Exception):
@@ -97,6 +101,7 @@ class Transitions:
         self._once = once
         self._now = now
         self._patience = patience
+        self._counting: set[asyncio.Future[None]] = set()
 
     async def send(self, written: Written, send: Send[Its]) -> Its:
         """The service's answer.
@@ -104,8 +109,7 @@ class Transitions:
         Raises WrongStatus, StoreUnavailable, and the Failure that kept it from leaving or from
         being answered.
         """
-        if await self._rows.is_frozen(written.owner or Owner("", written.environment)):
-            raise Halted(errors.FROZEN)
+        await self._refuse_frozen(written.owner or Owner("", written.environment))
         batch, action = _on_batch(written.target)
         if batch is None:
             return await send(None)
@@ -129,23 +133,30 @@ class Transitions:
             self._once, written.stamp
         )
 
+    async def _refuse_frozen(self, owner: Owner) -> None:
+        if await self._rows.is_frozen(owner):
+            raise Halted(errors.FROZEN)
+
     async def _change(self, owner: Owner, batch: str, first: str, send: Send[Its]) -> Its:
         """A change of what a batch holds: a legacy edit of it waits until it is there to be read."""
-        await self._counted_in(owner, batch, first)
+        name = os.urandom(8).hex()
+        await self._counted_in(owner, batch, first, name)
+        is_lost = False
         try:
             passed = await send(None)
+            is_lost = passed.status in NO_ANSWER
         except Unknown:
-            raise  # it may come there as long as its stamp is good
-        except BaseException:
-            await self._counted_out(owner, first)
+            is_lost = True
             raise
-        if passed.status not in NO_ANSWER:
-            await self._counted_out(owner, first)
+        finally:
+            # One without an answer may come there as long as its stamp is good.
+            lost = self._now() if is_lost else None
+            await self._counted_out(owner, first, drafts.one_less_signed(name, lost))
         return passed
 
-    async def _counted_in(self, owner: Owner, batch: str, first: str) -> None:
+    async def _counted_in(self, owner: Owner, batch: str, first: str, name: str) -> None:
         """Waits for an edit that is under way, and finds that it has abandoned nothing."""
-        loop = asyncio.get_running_loop()
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
         over = loop.time() + self._patience
         while loop.time() < over:
             facts = await self._ledger.recall(owner, "batch", first)
@@ -153,29 +164,31 @@ class Transitions:
             if (await self._ledger.recall(owner, "alias", batch)).get("abandoned"):
                 raise WrongStatus
             if facts.get("phase") == "editing":
-                await asyncio.sleep(LOOKS_AGAIN)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                await self._refuse_frozen(owner)  # meanwhile
                 continue
-            now = self._now()
-            count = drafts.signed_now(signed, now) + 1
+            one_more = drafts.one_more_signed(signed, name, self._now())
             seen = Record("batch", first, {}, find=drafts.as_found(facts))
-            one_more = {"count": count, "at": now.isoformat()}
-            its = Record(
-                drafts.SIGNED, first, one_more, find=drafts.as_signed(signed), also=(seen,)
-            )
             with suppress(Conflict):
+                its = Record(drafts.SIGNED, first, one_more, also=(seen,))
                 await self._ledger.record_all(owner, [its])
                 return
         raise Unreachable("other changes of the batch are under way", retry_after=1)
 
-    async def _counted_out(self, owner: Owner, first: str) -> None:
-        """What cannot be written down now is over by itself; the client has its answer all the same."""
+    async def _counted_out(self, owner: Owner, first: str, its: Mapping[str, JSON]) -> None:
+        """Before the answer goes on, but where the state hangs: who waits in vain for the answer to what
+        was added asks for it once more.
+        """
+        counting = asyncio.ensure_future(self._count_out(owner, first, its))
+        self._counting.add(counting)
+        counting.add_done_callback(self._counting.discard)
+        await asyncio.wait([counting], timeout=COUNTED_WITHIN)
+
+    async def _count_out(self, owner: Owner, first: str, its: Mapping[str, JSON]) -> None:
+        """What cannot be written down now is over by itself."""
         with suppress(StoreUnavailable):
-            while (signed := await self._ledger.recall(owner, drafts.SIGNED, first)).get("count"):
-                # When it began stays: who read the batch before that has to read it again.
-                one_less, found = {"count": signed["count"] - 1 or None}, drafts.as_signed(signed)
-                with suppress(Conflict):
-                    await self._ledger.record(owner, drafts.SIGNED, first, one_less, find=found)
-                    return
+            await self._ledger.record(owner, drafts.SIGNED, first, its)
 
 
 def _on_batch(target: str) -> tuple[str | None, str]:

@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
-from gateway.store.errors import telling
+from gateway.store.errors import StoreUnavailable, telling
 from gateway.store.statements import Made, Work
 
 AT_ONCE = 64
@@ -174,7 +174,9 @@ class Together:
             raise
         except Exception as error:  # noqa: BLE001 - it is everybody's who waits for it
             done = [Done(failure=error) for _ in those]
-            if time.monotonic() - began > PATIENCE_SECONDS:
+            took = time.monotonic() - began
+            # What a work raises itself, such as a Conflict, says nothing of the state.
+            if isinstance(error, StoreUnavailable) and took > PATIENCE_SECONDS:
                 self._give_up(error)
         self.works += len(those)
         for one, its in zip(those, done, strict=True):
@@ -185,7 +187,7 @@ class Together:
             else:
                 one.done.set_exception(its.failure)
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: StoreUnavailable) -> None:
         """Whoever came meanwhile has waited for the same, and would wait as long once more."""
         while self._waiting:
             one = self._waiting.popleft()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from gateway.store import Ledger, Owner, Store, StoreUnavailable
 from gateway.store.freezing import freeze
 from gateway.store.marks import Mark, flag_restored
 from gateway.upstream.attempt import Turn
-from mappings.grammar import Halted, Unknown, Unreachable
+from mappings import drafts
+from mappings.grammar import Halted, Record, Unknown, Unreachable
 from tests.house import settings_for
 from tests.parts import open_parts
 from tests.processes import free_port
@@ -61,6 +63,8 @@ class Gate:
     ledger: Ledger
     transitions: Transitions
     service: Service
+    ahead: timedelta = timedelta()
+    """Of NOW."""
 
     async def send(self, written: Written, *answers: int | Exception) -> int:
         self.service.answers = list(answers)
@@ -72,8 +76,9 @@ async def gate(tmp_path: Path) -> AsyncIterator[Gate]:
     # Nothing listens there: the journal's own readings find nobody.
     async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
         rows = parts.journal.rows
-        transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW, 1.0)
-        yield Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
+        transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW + gate.ahead, 1.0)
+        gate = Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
+        yield gate
 
 
 @pytest.fixture
@@ -176,6 +181,112 @@ async def test_any_other_write_takes_nothing(gate: Gate, ledger: Ledger, target:
     with pytest.raises(Unreachable):
         await gate.send(write(target), Unreachable("refused"))
     assert gate.service.seen == await facts(ledger) == SENT
+
+
+# Changes under way.
+
+
+async def changes(gate: Gate) -> tuple[int, bool]:
+    """How many are under way, and whether one is lost."""
+    signed, now = await gate.ledger.recall(ACME, drafts.SIGNED, "B-1"), NOW + gate.ahead
+    return len(drafts.signed_now(signed, now)), not drafts.none_is_lost(now, signed)
+
+
+async def test_a_change_that_is_lost_is_over_in_its_time_though_others_come_after_it(
+    gate: Gate,
+) -> None:
+    adds = write("/v1/batches/B-1/payments")
+    with pytest.raises(Unknown):
+        await gate.send(adds, Unknown("lost"))
+    assert await changes(gate) == (0, True)
+    for seconds in (40, 80):
+        gate.ahead = timedelta(seconds=seconds)
+        assert await gate.send(adds) == 200
+        assert await changes(gate) == (0, True)
+    gate.ahead = timedelta(seconds=drafts.SIGNED_SECONDS)
+    assert await changes(gate) == (0, False)
+    assert await gate.send(adds, 502) == 502
+    assert await changes(gate) == (0, True)
+
+
+async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(gate: Gate) -> None:
+    adds, ends = write("/v1/batches/B-1/payments"), [asyncio.Event(), asyncio.Event()]
+
+    async def begun(end: asyncio.Event) -> asyncio.Future[Passed]:
+        left = asyncio.Event()
+
+        async def long(turn: Turn | None) -> Passed:
+            left.set()
+            await end.wait()
+            return await gate.service(turn)
+
+        sending = asyncio.ensure_future(gate.transitions.send(adds, long))
+        await left.wait()
+        return sending
+
+    first = await begun(ends[0])
+    gate.ahead = timedelta(seconds=drafts.SIGNED_SECONDS)
+    assert await changes(gate) == (0, False)
+    second = await begun(ends[1])
+    ends[0].set()
+    await first
+    assert await changes(gate) == (1, False)
+    ends[1].set()
+    await second
+    assert await changes(gate) == (0, False)
+
+
+class Counting(Ledger):
+    """What was read of it is outdated by the time that it is known."""
+
+    recorded = 0
+
+    async def recall(self, owner: Owner, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - as it is called
+        facts = await super().recall(owner, kind, id)
+        await asyncio.sleep(0.01)
+        return facts
+
+    async def record_all(self, owner: Owner, records: Sequence[Record]) -> None:
+        self.recorded += 1
+        await super().record_all(owner, records)
+
+
+async def test_changes_that_come_at_a_time_do_not_keep_each_other_out(tmp_path: Path) -> None:
+    async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
+        ledger, rows = Counting(parts.store), parts.journal.rows
+        transitions, service = (
+            Transitions(ledger, rows, parts.once, lambda: NOW, 30.0),
+            Service(ledger),
+        )
+        adds = write("/v1/batches/B-1/payments")
+        await asyncio.gather(*(transitions.send(adds, service) for _ in range(20)))
+        assert (service.sent, ledger.recorded) == (20, 40), "each in and out, and never once more"
+
+
+class Hanging(Ledger):
+    """On a state that gives no answers from some time on."""
+
+    hangs = False
+
+    async def record_all(self, owner: Owner, records: Sequence[Record]) -> None:
+        if self.hangs:
+            await asyncio.Event().wait()
+        await super().record_all(owner, records)
+
+
+async def test_an_answer_does_not_wait_for_a_state_that_hangs(tmp_path: Path) -> None:
+    """Its client would give up, and add the payment once more."""
+    async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
+        ledger, rows = Hanging(parts.store), parts.journal.rows
+        transitions = Transitions(ledger, rows, parts.once, lambda: NOW, 1.0)
+
+        async def hangs(turn: Turn | None) -> Passed:
+            ledger.hangs = True
+            return Passed(200)
+
+        async with asyncio.timeout(20):
+            passed = await transitions.send(write("/v1/batches/B-1/payments"), hangs)
+        assert passed.status == 200
 
 
 # Freezes.

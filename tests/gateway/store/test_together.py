@@ -101,6 +101,19 @@ async def test_one_that_fails_is_taken_back_alone(state: State, after: bool) -> 
         assert await values(store) == {"a": "1", "b": "1"}
 
 
+async def test_what_one_does_wrong_on_a_slow_database_is_nobody_else_s_who_waits(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose flow took it for its own: a write that had happened was sent once more."""
+    monkeypatch.setattr("gateway.store.together.PATIENCE_SECONDS", 0)
+    async with open_store(state) as store:
+        wrong = Work(fails(store, after=True).steps, frozenset({"a"}))  # so that it goes alone
+        works = [wrong, *(adds(store, "a") for _ in range(20))]
+        told = await asyncio.gather(*map(store.carried_out, works), return_exceptions=True)
+        assert [type(one) for one in told] == [Wrong, *[type(None)] * 20]
+        assert await values(store) == {"a": "20"}
+
+
 async def test_one_that_the_database_refuses_is_told_so_alone(state: State) -> None:
     async with open_store(state) as store:
         unfit = Work(lambda: rows_of(PUT, {**learn(store, "unfit"), "value": None}))
