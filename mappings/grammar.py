@@ -170,8 +170,9 @@ class Find:
     ``ask`` is the query with which the service answers it alone, in one call; None where it
     cannot. Otherwise all that ``narrow`` lets through is read, what is ``hidden`` is left out,
     what ``where`` agrees to is kept and put in ``order``, ties by id. ``gone`` are rows which the
-    client must not see and which are remembered, by their ids, and ``sorting`` is what the service is asked for while all is read. It is ``indexed`` where its
-    rows tell when they were last changed, and the service lists what was changed since. It is ``by_id``
+    client must not see and which are remembered, by their ids, and ``sorting`` is what the service
+    is asked for while all is read. It is ``indexed`` where its rows tell when they were last changed,
+    and the service lists what was changed since. It is ``by_id``
     where the order is that of the ids as clients know them; ``order`` has those of the service.
     """
 

@@ -111,6 +111,21 @@ async def test_a_database_of_a_newer_version_is_refused_and_left_alone(state: St
     assert "newer version" in said
 
 
+async def test_an_update_drops_what_was_counted_of_signed_changes_before_they_had_names(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        await Ledger(store).record(
+            ACME, "signed", "B-1", {"count": 1, "at": "2026-11-01T00:00:00Z"}
+        )
+        await Ledger(store).record(ACME, "batch", "B-1", {"n": 1})
+        async with store.write() as connection:
+            await connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    async with open_store(state) as store:
+        assert await Ledger(store).recall(ACME, "signed", "B-1") == {}
+        assert await Ledger(store).recall(ACME, "batch", "B-1") == {"n": 1}
+
+
 async def test_tables_of_something_else_are_refused_and_nothing_is_half_made(
     sqlite: State,
 ) -> None:
