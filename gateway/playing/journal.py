@@ -236,12 +236,15 @@ class Journal:
             if id_ in left or not was_gone
         }
 
-    def not_begun(self, one: Undertaken) -> list[Undertaken]:
-        """Those that ask for the same in this process, and of which nothing is written down yet."""
+    def unseen(self, one: Undertaken, rows: Sequence[Undertaken]) -> list[Undertaken]:
+        """Those that ask for the same in this process, and are not among the rows that were read:
+        of which nothing is written down yet, or was not when they were read.
+        """
+        seen = {row.id for row in rows}
         return [
             course.one
             for course in self.under_way.values()
-            if not course.begun and one.asks_for_the_same(course.one)
+            if course.one.id not in seen and one.asks_for_the_same(course.one)
         ]
 
     def deliver(self, one: Undertaken) -> None:
