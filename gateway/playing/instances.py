@@ -50,6 +50,8 @@ class Instances:
         self._large = large
         self._seen: dict[str, _Seen] = {}
         self._looked = clock()
+        # Looks are numbered as they begin: of several at once the last to have begun has seen most.
+        self._looks = self._handled = 0
         self._beats = 0
         self._beaten = -self.beat_seconds
 
@@ -92,8 +94,13 @@ class Instances:
         return {"id": self._own, "beats": self._beats, "began_at": self._store.clock()}
 
     async def look(self) -> None:
+        self._looks += 1
+        number = self._looks
         async with self._store.read() as connection:
             rows = {row.id: row for row in await connection.execute(select(instances))}
+        if number < self._handled:
+            return  # one that began later was quicker: what has come since is not in these
+        self._handled = number
         now = self._clock()
         passed = min(now - self._looked, 2 * self.beat_seconds)
         self._looked = now
