@@ -31,6 +31,7 @@ from gateway.store import Ledger, Store, StoreUnavailable
 from gateway.store.key_rows import pair_of
 from gateway.store.undertakings import (
     DID_NOT,
+    DONE,
     PASSED_ON,
     RUNNING,
     TOLD,
@@ -297,8 +298,9 @@ class Settling:
         tries.due = self._journal.monotonic() + (min(pause, wait) if wait else pause)
 
     async def know_instances(self, those: Iterable[Undertaken]) -> None:
-        """To be called before it is asked who plays what."""
-        await self._instances.know(one.instance for one in those if one.state == RUNNING)
+        """To be called before it is asked who plays what, or has its answer on the way."""
+        at_it = (RUNNING, DONE)
+        await self._instances.know(one.instance for one in those if one.state in at_it)
 
     def is_played(self, one: Undertaken) -> bool:
         """Whether somebody is at it at this moment."""
