@@ -200,3 +200,23 @@ async def test_a_batch_made_at_the_legacy_service_while_the_state_went_away_stay
             return (await here.house.ask("GET", f"/v1/batches/{batch}")).status == 200
 
         await eventually(is_there)
+
+
+async def test_a_lost_write_at_the_legacy_service_is_listed_though_the_state_was_away_then(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path, apart=True, seconds=20) as here:
+        await here.switch("forward")
+        payment = {"recipient": {"id": await make_recipient(here.house)}, "sourceAmount": "5.00"}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+        here.breaks_legacy("POST", "/v1/batches", status=502, executes=True, answer_delay=2)
+        asking = asyncio.ensure_future(here.house.ask("POST", "/v1/batches", body))
+        await until(lambda: here.legacy.created["batch"] == 1)
+        async with locked(tmp_path / "gateway.db"):
+            assert (await asking).status == 500
+
+        async def is_listed() -> bool:
+            return len((await here.told("writes", "unsettled"))["writes"]) == 1
+
+        await eventually(is_listed)
+        assert here.legacy.created["batch"] == 1

@@ -60,6 +60,8 @@ _SIDE_BY_SIDE = 4
 _KEPT_FOR = timedelta(hours=24)
 _EXPIRES_EVERY = 60.0
 
+_UNLISTED = "passed on to the legacy service: the state could not be written when it was over"
+
 _FLOWS = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED, *SIGNED)}
 
 log = structlog.get_logger()
@@ -155,12 +157,17 @@ class Settling:
         operation = _FLOWS.get(one.operation.removeprefix(PASSED_ON))
         told = (await self._journal.rows.told([one.id])).get(one.id)
         is_unsaved = one.id in self._journal.unsaved
-        if operation is None or not (told or is_unsaved):
+        # What was sent here, and whose loss could not be written down, is in no list yet.
+        is_unlisted = one.state == RUNNING and self.is_own(one)
+        if operation is None or not (told or is_unsaved or is_unlisted):
             return False
         course = await self._journal.take(one, operation)
         if course is None:
             return False
         try:
+            if is_unlisted and not (told or is_unsaved):
+                await course.leave(_UNLISTED)
+                return False
             if not told:
                 await course.close()
                 return True
