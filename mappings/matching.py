@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mappings import money
 from mappings.grammar import JSON
-from mappings.rows import Rows, each
+from mappings.rows import each
 
 Entry = dict[str, JSON]
 """A payment as it was asked for, as the ledger keeps it."""
@@ -22,10 +22,11 @@ def matched(
 ) -> Sequence[tuple[Payment, Entry | None]]:
     """Each payment with its entry: by id, else by what it pays to whom, else by whom alone.
 
-    ``currency`` is the batch's, where it is known. Very many are mostly shown in the order in which
-    they were sent; where they are not, the entries are in hand until each has its payment.
+    ``currency`` is the batch's, where it is known. Mostly they are shown in the order in which they
+    were sent: of two that may be each other's the place decides. Of very many that are not, the
+    entries are in hand until each has its payment.
     """
-    if isinstance(payments, Rows) and _are_in_step(payments, entries, currency):
+    if _are_in_step(payments, entries, currency):
         return each(_pair, payments, entries)
     return _found(payments, entries, currency)
 
@@ -34,16 +35,16 @@ def _pair(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry | None]
     return payment, entry
 
 
-def _are_in_step(payments: Rows, entries: Sequence[Entry], currency: JSON) -> bool:
-    """Whether each entry is its payment's, in their order: the first that would be taken for it."""
-    if len(payments) != len(entries):
+def _are_in_step(payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON) -> bool:
+    """Whether each entry may be its payment's, in their order."""
+    if len(payments) != len(entries) or not entries:
         return False
     both = zip(payments, entries, strict=True)
     are_named = bool(_ids_of(entries[0]))
     return all(
         str(payment.get("id")) in _ids_of(entry)
         if are_named
-        else not _ids_of(entry) and _is_first(payment, entry, currency)
+        else not _ids_of(entry) and _may_be(payment, entry, currency)
         for payment, entry in both
     )
 
@@ -52,13 +53,20 @@ def _ids_of(entry: Entry) -> tuple[JSON, ...]:
     return tuple(id_ for id_ in (entry.get("id"), entry.get("upstream")) if id_)
 
 
-def _is_first(payment: Payment, entry: Entry, currency: JSON) -> bool:
+def _may_be(payment: Payment, entry: Entry, currency: JSON) -> bool:
     asked = entry.get("sourceAmount")
     if asked and asked == payment.get("sourceAmount") and money.amount_of(asked) is not None:
         return bool(recipient_id(payment) == recipient_id(entry))  # as most are shown
-    side, amount, of = next(_told(payment, currency), (None, None, None))
-    is_its_currency = side == "source" or of in (None, entry.get("targetCurrency"))
-    return is_its_currency and (side, recipient_id(payment), amount) == _pay_of(entry, currency)
+    pay, whom = _pay_of(entry, currency), recipient_id(payment)
+    return any(
+        (side, whom, amount) == pay and _is_in(entry, side, of)
+        for side, amount, of in _told(payment, currency)
+    )
+
+
+def _is_in(entry: Entry, side: str, currency: JSON) -> bool:
+    """Whether what is told of one side may be its entry's currency; a source has the batch's."""
+    return side == "source" or currency in (None, entry.get("targetCurrency"))
 
 
 def _found(
@@ -104,7 +112,7 @@ def _taken(
     for side, amount, of in _told(payment, currency):
         those = by_pay.get((side, recipient_id(payment), amount), [])
         for place, entry in enumerate(those):
-            if side == "source" or of in (None, entry.get("targetCurrency")):
+            if _is_in(entry, side, of):
                 return those.pop(place)
     return None
 

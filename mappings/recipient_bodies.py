@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from mappings.banking import empty, invalid
 from mappings.government_ids import Sent, entries
 from mappings.grammar import JSON, Problem
-from mappings.objects import RECIPIENT, UPSTREAM_STATUS, Facts, shown_ssn, shown_status
+from mappings.objects import RECIPIENT, UPSTREAM_STATUS, Facts, agrees, shown_ssn, shown_status
 from mappings.payouts import Recipient, masks
 
 SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
@@ -161,10 +161,17 @@ def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
 
 
 def status_fact(
-    body: Mapping[str, JSON], fields: Mapping[str, JSON], facts: Facts
+    body: Mapping[str, JSON],
+    fields: Mapping[str, JSON],
+    facts: Facts,
+    answered: Mapping[str, JSON],
 ) -> dict[str, JSON]:
-    """The word to remember, or to forget, once the service has taken the status."""
+    """The word to remember, or to forget, once the service has taken the status, or changed it itself.
+
+    ``answered`` is the recipient as the service answered with it, as far as it did.
+    """
     if "status" not in fields:
-        return {}
+        word, status = facts.get("status"), answered.get("status")
+        return {"status": None} if word and status and not agrees(word, status) else {}
     word = body["status"] if body["status"] != "active" else None
     return {"status": word} if word != facts.get("status") else {}

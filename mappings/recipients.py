@@ -360,6 +360,7 @@ def update_recipient(request: Request) -> Flow:
     holds = payouts.new_holds(payout, facts)
     fields = recipient_bodies.update_fields(body, recipient, facts, ids)
     id_ = recipient["id"]
+    answered: Mapping[str, JSON] = {}
     if fields:
         names = (
             RECIPIENT.sent_as()
@@ -367,8 +368,9 @@ def update_recipient(request: Request) -> Flow:
             | government_ids.sent_as(ids)
         )
         path, settle = f"/recipients/{id_}", settling.changed_recipient(id_, fields)
-        yield Call("PATCH", path, fields, sent_as=names, settle=settle)
-    if word := recipient_bodies.status_fact(body, fields, facts):
+        made = yield Call("PATCH", path, fields, sent_as=names, settle=settle)
+        answered = shown if isinstance(shown := made.get("recipient"), dict) else {}
+    if word := recipient_bodies.status_fact(body, fields, facts, answered):
         yield Record("recipient", id_, word)
     yield from payout_changes.carry_out(changes, manners)
     if holds:

@@ -285,7 +285,7 @@ class Writes:
         """Its first try; raises Invalid, and Unknown where another write is in the way."""
         rows = await self._journal.rows.open_ones(one)
         await self._settling.know_instances(rows)
-        for row in [*rows, *self._journal.not_begun(one)]:
+        for row in [*rows, *self._journal.unseen(one, rows)]:
             if row.key_id == one.key_id and None not in (row.idempotency, one.idempotency):
                 if row.idempotency == one.idempotency and not one.asks_for_the_same(row):
                     raise Invalid(OTHER_BODY)

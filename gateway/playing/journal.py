@@ -222,6 +222,10 @@ class Journal:
         """Now, as the service's clock has it: what a call that leaves now is stamped with."""
         return datetime.fromtimestamp(self._stamps.wall() + self._stamps.offset(environment), UTC)
 
+    def clocks(self) -> tuple[float, float]:
+        """The monotonic one of this machine and its wall clock, in seconds."""
+        return self.monotonic(), self._stamps.wall()
+
     def forget(self, left: set[str]) -> None:
         """Drops what is kept of undertakings that are open no more."""
         for id_ in self.unsaved.keys() - left:
@@ -232,12 +236,15 @@ class Journal:
             if id_ in left or not was_gone
         }
 
-    def not_begun(self, one: Undertaken) -> list[Undertaken]:
-        """Those that ask for the same in this process, and of which nothing is written down yet."""
+    def unseen(self, one: Undertaken, rows: Sequence[Undertaken]) -> list[Undertaken]:
+        """Those that ask for the same in this process, and are not among the rows that were read:
+        of which nothing is written down yet, or was not when they were read.
+        """
+        seen = {row.id for row in rows}
         return [
             course.one
             for course in self.under_way.values()
-            if not course.begun and one.asks_for_the_same(course.one)
+            if course.one.id not in seen and one.asks_for_the_same(course.one)
         ]
 
     def deliver(self, one: Undertaken) -> None:
@@ -292,8 +299,8 @@ class Course:
     """Whether the same request sent again is a retry: its client has gone, or it is one itself."""
     is_sending: bool = False
     """Whether a write is on its way, or its outcome not yet written down."""
-    fenced_at: float = 0.0
-    """By the monotonic clock, when the turn was last seen to be its own, or a little before."""
+    fenced_at: tuple[float, float] = (0.0, 0.0)
+    """By this machine's clocks, when the turn was last seen to be its own, or a little before."""
     unread: list[Failure] = field(default_factory=list)
     """The reads that failed and may be answered later, since something was last kept."""
     placing: Sequence[Record] = ()
@@ -394,8 +401,12 @@ class Course:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether nobody can have taken the turn since it was last seen to be its own."""
-        return self.journal.monotonic() - self.fenced_at < self.journal.late_after
+        """Whether nobody can have taken the turn since it was last seen to be its own.
+
+        By either clock: while a machine sleeps, one of them mostly stands still.
+        """
+        both = zip(self.journal.clocks(), self.fenced_at, strict=True)
+        return all(abs(now - then) < self.journal.late_after for now, then in both)
 
     async def fence(self) -> None:
         """To be called before a write leaves; raises Overtaken.
@@ -403,8 +414,7 @@ class Course:
         A process that was paused once it had entered the write may be taken for gone meanwhile, and
         the write for one that did not happen.
         """
-        if not self.is_fenced:
-            await self._keep(sends=True)
+        await self._keep(sends=True)
 
     async def record(self, step: Record) -> None:
         """Has the ledger remember, and the journal that it was done.
@@ -537,7 +547,7 @@ class Course:
         drops: bool = False,
         **parts: Any,
     ) -> None:
-        begun_at = self.journal.monotonic()
+        begun_at = self.journal.clocks()
         taken, settled, begins = self._since[:], self._settled[:], not self.begun
         waiting = self._waiting[:]
         is_long = self.is_long

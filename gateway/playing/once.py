@@ -270,7 +270,7 @@ class Once:
                 break
             # What was read may have been over by the time that it came: it is looked at once more.
             nobodys = left
-        return sorted(rows, key=self._settling.is_played) + self._journal.not_begun(one)
+        return sorted(rows, key=self._settling.is_played) + self._journal.unseen(one, rows)
 
     async def _new(self, one: Undertaken, wanted: Wanted, visit: _Visit) -> Course | None:
         refuse_deserted(wanted.caller)

@@ -268,6 +268,8 @@ class Player:
         if isinstance(verdict, DidNot) and course.has_happened and _may_go_on(call, course):
             # A part of what the client asked for is done: the rest is, rather than undo that.
             return await self._sent(call, caller, course)
+        # It may have been carried out long after it was sent: what was read meanwhile is from before.
+        self._forget(call, caller.key.owner)
         await course.found(call, verdict)
         if isinstance(verdict, Happened):
             return verdict.body
@@ -349,11 +351,14 @@ class Player:
         try:
             body = await self.call(call, caller)
         finally:
-            if not call.reads and call.path.startswith("/recipients"):
-                self._kept.forget(owner, recipient_in(call.path))
+            self._forget(call, owner)
         if call.keeps:
             self._kept.put(owner, call, body, asked_at)
         return body
+
+    def _forget(self, call: Call, owner: Owner) -> None:
+        if not call.reads and call.path.startswith("/recipients"):
+            self._kept.forget(owner, recipient_in(call.path))
 
     async def call(self, call: Call, caller: Caller) -> JSON:
         """The body of a 2xx answer; raises Refused, Unreachable or Unknown."""

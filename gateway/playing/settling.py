@@ -272,10 +272,12 @@ class Settling:
 
     async def sweep(self) -> None:
         """One look at everything that is not settled; what is due is tried from then on."""
+        before = set(self._journal.unsaved)
         rows = await self._journal.rows.left_open()
         await self.know_instances(rows)
         left = [one for one in rows if not self.is_played(one)]
-        self._forget({one.id for one in rows})
+        # What has begun since they were read is not among them, and open all the same.
+        self._forget({one.id for one in rows} | (self._journal.unsaved.keys() - before))
         now = self._journal.monotonic()
         told = await self._journal.rows.told([one.id for one in left]) if left else {}
         if self._ending.is_set():

@@ -141,12 +141,12 @@ class Transitions:
         """A change of what a batch holds: a legacy edit of it waits until it is there to be read."""
         name = os.urandom(8).hex()
         await self._counted_in(owner, batch, first, name)
-        is_lost = False
+        is_lost = True  # also where whoever sends it is cancelled, at the end of this process
         try:
             passed = await send(None)
             is_lost = passed.status in NO_ANSWER
-        except Unknown:
-            is_lost = True
+        except Failure as failure:
+            is_lost = isinstance(failure, Unknown)
             raise
         finally:
             # One without an answer may come there as long as its stamp is good.

@@ -237,6 +237,9 @@ class Upstream:
         answered = await self._attempt(call, way)
         while answered.status == 401 and (other := self._other_way(call, way, answered)):
             way = other
+            if call.turn and way.other_time:
+                # A machine that slept with all its clocks is told so by nothing but this.
+                await call.turn.fence()
             answered = await self._attempt(call, way)
         return way, answered
 

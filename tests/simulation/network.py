@@ -234,6 +234,8 @@ class Wire:
                 new = self.clock.after_refusal(environment, seen, correction)
                 if new is not None:
                     correction, other = new, True
+                    if call.turn:
+                        await call.turn.fence()
                     continue
             if other and status < 500 and status not in (401, 429):
                 self.clock.prove(environment, correction)

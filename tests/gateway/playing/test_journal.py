@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from gateway.playing.journal import Course, Journal
 from gateway.store import Ledger, Store, StoreUnavailable, open_store
-from gateway.store.undertakings import HAPPENED, SENT
+from gateway.store.undertakings import HAPPENED, SENT, Overtaken
 from gateway.tokens import token
 from gateway.upstream.clock import Clock
 from mappings import OPERATIONS
@@ -105,6 +105,40 @@ async def test_what_is_to_be_remembered_of_a_write_is_committed_with_what_follow
     await course.finish()
     assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts
     assert await ledger.legacy_ids(OWN_KEY.owner, ["R-1"]) == {"R-1": "R-1111111111111111"}
+
+
+@dataclass
+class Hands:
+    """A machine's clocks, in seconds."""
+
+    wall: float = 1_800_000_000.0
+    monotonic: float = 1000.0
+
+
+@pytest.mark.parametrize(
+    ("wall", "monotonic"),
+    [
+        pytest.param(60, 60, id="it was held up"),
+        pytest.param(60, 0, id="it slept: one of its clocks stood still"),
+        pytest.param(-60, 0, id="its clock was set back"),
+    ],
+)
+async def test_whoever_was_held_up_makes_sure_of_its_turn(
+    store: Store, ledger: Ledger, wall: float, monotonic: float
+) -> None:
+    hands = Hands()
+    clock = Clock(lambda: hands.wall, lambda: hands.monotonic)
+    journal = Journal(store, ledger, clock)
+    course = await sent(journal)
+    assert course.is_fenced
+    hands.wall, hands.monotonic = hands.wall + wall, hands.monotonic + monotonic
+    assert not course.is_fenced
+    await course.fence()
+    assert course.is_fenced
+    await journal.rows.take(course.one, "another")
+    hands.wall, hands.monotonic = hands.wall + wall, hands.monotonic + monotonic
+    with pytest.raises(Overtaken):
+        await course.fence()
 
 
 async def test_what_guards_a_write_is_committed_before_it(journal: Journal, ledger: Ledger) -> None:

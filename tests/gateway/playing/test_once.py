@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 
 from gateway.http.answers import Said
 from gateway.keys import Key
-from gateway.playing.journal import Journal
+from gateway.playing.journal import Course, Journal
 from gateway.playing.once import Once, Wanted
 from gateway.playing.player import Caller
 from gateway.signing import Pair
@@ -19,7 +19,7 @@ from gateway.simulator import Service, start
 from gateway.store import Ledger, Store
 from gateway.store.undertakings import ANSWERED, DONE, Undertaken, Undertakings
 from mappings import OPERATIONS
-from mappings.grammar import Answer, Failure, Request
+from mappings.grammar import Answer, Failure, Request, Unknown
 from tests.house import ENVIRONMENT, KEY, settings_for
 from tests.parts import open_parts
 
@@ -33,25 +33,33 @@ class Late(Undertakings):
     def __init__(self, store: Store, ledger: Ledger, journal: Journal) -> None:
         super().__init__(store, ledger)
         self._journal = journal
+        self.begins: Callable[[], Awaitable[None]] | None = None
+        """What is written down between the next reading and its answer."""
 
     async def open_ones(self, one: Undertaken) -> list[Undertaken]:
         rows = await super().open_ones(one)
         await self._journal.note_delivered()
+        if begins := self.begins:
+            self.begins = None
+            await begins()
         return rows
+
+
+PAIR = Pair(KEY["access_key"], KEY["secret_key"])
+ITS = Key("k", "key", "", KEY["merchant"], ENVIRONMENT, PAIR, None, ())
 
 
 @dataclass
 class Counter:
     once: Once
     service: Service
-    rows: Undertakings
+    rows: Late
+    journal: Journal
 
     async def ask(self, *, comes: bool = True) -> tuple[Said, Undertaken | None]:
         """A request whose client has its answer, where that ``comes``."""
-        pair = Pair(KEY["access_key"], KEY["secret_key"])
-        key = Key("k", "key", "", KEY["merchant"], ENVIRONMENT, pair, None, ())
         asked = Request(datetime.now(UTC), "a seed", body=ADA)
-        said, over = await self.once.answer(Wanted(CREATE, asked, Caller(key, "id")), _say, _refuse)
+        said, over = await self.once.answer(Wanted(CREATE, asked, Caller(ITS, "id")), _say, _refuse)
         if over:
             if comes:
                 self.once.delivered(over)
@@ -72,7 +80,8 @@ async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
     service = Service(seed=1)
     simulator = await start(service=service)
     async with open_parts(settings_for(tmp_path, simulator.url), Late) as parts:
-        yield Counter(parts.once, service, parts.journal.rows)
+        assert isinstance(parts.journal.rows, Late)
+        yield Counter(parts.once, service, parts.journal.rows, parts.journal)
     await simulator.stop()
 
 
@@ -83,6 +92,30 @@ async def test_one_that_is_noted_as_delivered_while_it_is_read_is_no_first_try(
         said, _ = await counter.ask()
         assert said.status == 200
     assert counter.service.created["recipient"] == 3
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_one_that_is_written_down_while_it_is_read_is_a_first_try(
+    counter: Counter, *, is_there: bool
+) -> None:
+    """And its client has gone meanwhile: the other request is the retry of it."""
+    journal = counter.journal
+
+    def course() -> Course:
+        asked = Request(datetime.now(UTC), "another seed", body=ADA)
+        return journal.course(journal.undertaking(ITS, CREATE, asked, "first"), CREATE, asked)
+
+    first = course() if is_there else None
+
+    async def begins() -> None:
+        begun = first or course()
+        await begun.begin()
+        await journal.desert(begun)
+
+    counter.rows.begins = begins
+    with pytest.raises(Unknown):
+        await counter.ask()
+    assert counter.service.created["recipient"] == 0
 
 
 async def test_of_what_is_done_the_answer_is_kept_until_it_has_come_and_nothing_else(

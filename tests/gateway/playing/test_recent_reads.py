@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from gateway.playing.recent_reads import SECONDS, Kept
 from gateway.simulator import Service
 from gateway.store.owners import Owner
 from mappings.grammar import Call
-from tests.house import House
+from tests.house import House, open_house
+from tests.judge import judging
+from tests.operating import eventually
 from tests.payday import done, make_recipient, open_town
 
 OWNER, OTHER = Owner("acme", "live"), Owner("bolt", "live")
@@ -139,6 +142,28 @@ async def test_a_change_of_a_recipient_is_seen_by_the_next_batch(tmp_path: Path)
         assert got.body["errors"][0]["field"] == "payments[0].recipient.email"
         await make_recipient(house, "p0")
         await done(house, "POST", "/batches", payday(1, 1))
+
+
+async def test_a_change_that_was_carried_out_late_is_seen_by_the_next_batch(tmp_path: Path) -> None:
+    """It was not answered, and when it came to be carried out a batch had looked them up once more."""
+    due = asyncio.Event()
+    async with (
+        judging(Service(seed=1)) as judge,
+        open_house(tmp_path, judge.url, upstream={"timeout_seconds": 1}) as house,
+    ):
+        change = f"/v1/recipients/{await make_recipient(house, 'p0')}", {"email": "n@example.com"}
+        judge.does("late", "PATCH", due=due)
+        assert (await house.ask("PATCH", *change)).status == 500
+        await done(house, "POST", "/batches", payday(1, 1))
+        due.set()
+
+        async def is_settled() -> bool:
+            return (await house.ask("PATCH", *change)).status == 200
+
+        await eventually(is_settled)
+        assert len(judge.writes("PATCH")) == 1, "what became of it was found out"
+        got = await house.ask("POST", "/v1/batches", payday(1, 1))
+        assert got.status == 406, got.text
 
 
 async def test_the_next_batch_to_the_same_addresses_looks_nobody_up(tmp_path: Path) -> None:

@@ -62,6 +62,30 @@ async def test_a_sweep_that_is_under_way_at_the_end_begins_nothing(
         assert not _tries()
 
 
+async def test_what_cannot_be_written_down_during_a_sweep_is_not_forgotten_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not among what the sweep has read: it began after that."""
+    settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
+    async with open_parts(settings, Slow) as parts:
+        asked = Request(datetime.now(UTC), "a seed", body={"type": "individual"})
+        one = parts.journal.undertaking(OWN_KEY, CREATE, asked, "a request")
+        course = parts.journal.course(one, CREATE, asked)
+        await course.enter(CALL)
+        rows = parts.journal.rows
+        assert isinstance(rows, Slow)
+        monkeypatch.setattr(parts.settling, "settle", _for_ever)
+        sweeping = asyncio.ensure_future(parts.settling.sweep())
+        async with asyncio.timeout(30):
+            await rows.asked.wait()
+        parts.journal.unsaved["begun since"] = course
+        rows.may.set()
+        await sweeping
+        assert "begun since" in parts.journal.unsaved
+        await parts.settling.sweep()
+        assert not parts.journal.unsaved, "it is not open any more"
+
+
 class Failing(Undertakings):
     """Fails to note an answered one, once and in some way, and then does."""
 

@@ -209,6 +209,24 @@ async def test_a_change_that_is_lost_is_over_in_its_time_though_others_come_afte
     assert await changes(gate) == (0, True)
 
 
+@pytest.mark.parametrize("answer", [RuntimeError("broken"), asyncio.CancelledError()])
+async def test_a_change_that_is_cut_off_may_be_carried_out_yet(
+    gate: Gate, answer: BaseException
+) -> None:
+    async def cut_off(_turn: Turn | None) -> Passed:
+        raise answer
+
+    with pytest.raises(type(answer)):
+        await gate.transitions.send(write("/v1/batches/B-1/payments"), cut_off)
+    assert await changes(gate) == (0, True)
+
+
+async def test_a_change_that_never_left_is_over(gate: Gate) -> None:
+    with pytest.raises(Unreachable):
+        await gate.send(write("/v1/batches/B-1/payments"), Unreachable("no connection"))
+    assert await changes(gate) == (0, False)
+
+
 async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(gate: Gate) -> None:
     adds, ends = write("/v1/batches/B-1/payments"), [asyncio.Event(), asyncio.Event()]
 

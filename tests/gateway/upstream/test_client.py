@@ -614,6 +614,30 @@ async def test_a_clock_that_is_off_is_corrected_with_one_more_request(off: float
     assert warning["seconds"] == pytest.approx(-off, abs=1.5)
 
 
+class Taken(Exception):
+    """Somebody else goes on with it."""
+
+
+class Slept:
+    """The turn of a machine that was held up with all its clocks: it looks as if no time had passed."""
+
+    is_fenced = True
+
+    async def fence(self) -> None:
+        raise Taken
+
+
+async def test_a_machine_that_slept_makes_sure_of_its_turn_before_it_stamps_a_write_anew():
+    """By the service's clock alone it can tell that somebody may have sent the write meanwhile."""
+    clock = Clock(lambda: time.time() - 300)
+    async with between(checks(), clock=clock) as (service, upstream):
+        with pytest.raises(Taken):
+            await upstream.send(
+                "live", PAIR, "POST", "/v1/x", None, request_id="r", write=True, turn=Slept()
+            )
+    assert len(service.seen) == 1
+
+
 async def test_calls_side_by_side_are_all_corrected_and_it_is_said_once():
     clock = Clock(lambda: time.time() - 300)
     async with between(checks(), clock=clock) as (service, upstream):
