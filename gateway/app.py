@@ -193,7 +193,7 @@ async def run(
         sender = Sender(await stack.enter_async_context(_to_legacy(settings, legacy_breakers)))
         begun = Begun(ledger, ids)
         forwarding = Forwarding(
-            await stack.enter_async_context(Modes(store)),
+            await stack.enter_async_context(Modes(store, keyring)),
             begun,
             sender,
             Writes(sender, begun, journal, settling, kept),

@@ -40,10 +40,6 @@ class Begun:
         self._ledger = ledger
         self._ids = ids
 
-    async def mark(self, owner: Owner, batch: str) -> None:
-        """It was made at the legacy service."""
-        await self._ledger.record(owner, BEGUN, batch, LEGACY)
-
     async def marks(self, owner: Owner, batches: Iterable[str], by: str) -> list[Record]:
         """What marks those that are not marked yet, and finds them untouched here.
 

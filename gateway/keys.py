@@ -40,7 +40,7 @@ from gateway.store.owners import Owner
 from mappings.grammar import Unknown, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from gateway.store import Store
     from gateway.store.key_rows import AnyRow, ListedKey
@@ -141,6 +141,7 @@ class Keyring:
         self._unknown: TTLCache[str, bool] = TTLCache(_UNKNOWN_KEYS, _UNKNOWN_SECONDS, clock)
         self._asking: Asking[Key | None] = Asking()
         self._watchers: list[Watcher] = []
+        self._ahead: list[Callable[[], Awaitable[None]]] = []
         self._count = -1
         self._confirmed = clock()
         self._readable = True
@@ -174,6 +175,10 @@ class Keyring:
         """Has it told of every change from now on."""
         self._watchers.append(watcher)
 
+    def look_ahead(self, look: Callable[[], Awaitable[None]]) -> None:
+        """Has this done from now on before a key is used that was changed, or not known."""
+        self._ahead.append(look)
+
     async def find(self, api_key: str) -> Key | None:
         """The key in use that a client names; None where there is none; StoreUnavailable."""
         if not 0 < len(api_key) <= LONGEST_KEY or not api_key.isascii():
@@ -199,6 +204,8 @@ class Keyring:
             changed = await changed_since(connection, self._count) if news else ()
         if count < self._count:  # the database is another one, or an earlier state of it
             self._known.clear()
+        for look in self._ahead if news else ():
+            await look()
         if count != self._count:
             self._unknown.clear()
             for watcher in self._watchers:
@@ -240,6 +247,8 @@ class Keyring:
         async with self._store.read() as connection:
             row, count = await key_in_use(connection, digests)
         key = self._key(row) if row else None
+        for look in self._ahead if key else ():
+            await look()
         if count < self._count:
             return key  # not kept: meanwhile a poll saw a change that this answer does not know of
         if key:

@@ -80,7 +80,11 @@ async def test_one_key_is_switched_and_no_other(tmp_path: Path) -> None:
         assert here.asked_legacy() == before
 
 
-async def test_a_key_that_is_renamed_stays_where_it_was_switched_to(tmp_path: Path) -> None:
+async def test_a_key_that_is_renamed_stays_where_it_was_switched_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A gateway hears of the new name long before it looks again for what was switched.
+    monkeypatch.setattr("gateway.forwarding.modes.EVERY_SECONDS", 4)
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward")
         await here.house.import_key(api_key=API_KEY, name="store")

@@ -16,8 +16,11 @@ from gateway.simulator import Service, start
 from tests.audit import audit
 from tests.house import Got, open_house
 from tests.operating import eventually
+from tests.payday import make_recipient
 from tests.scrape import scraped
+from tests.sockets import until
 from tests.test_faults import Town, batch_body, made_batch, made_recipient, person, town
+from tests.valley import open_valley
 
 Fault = Callable[[Path], AbstractAsyncContextManager[None]]
 
@@ -169,3 +172,51 @@ async def _lost_on_the_way(here: Town, fault: Fault, file: Path) -> Got:
             await asyncio.sleep(0.01)
     async with fault(file):
         return await asking
+
+
+async def test_a_batch_made_at_the_legacy_service_while_the_state_went_away_stays_there(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path, apart=True, seconds=20) as here:
+        await here.switch("forward")
+        payment = {"recipient": {"id": await make_recipient(here.house)}, "sourceAmount": "5.00"}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+        here.breaks_legacy("POST", "/v1/batches", answer_delay=2)
+        asking = asyncio.ensure_future(here.house.ask("POST", "/v1/batches", body))
+        await until(lambda: here.legacy.created["batch"] == 1)
+        async with locked(tmp_path / "gateway.db"):
+            made = await asking
+        assert made.status == 200, made.text
+
+        async def is_over() -> bool:
+            got = await here.house.ask("POST", "/v1/batches", body)
+            return got.status == 200 and got.body["batch"]["id"] != made.body["batch"]["id"]
+
+        await eventually(is_over)
+        await here.switch("translate")
+        batch = made.body["batch"]["id"]
+
+        async def is_there() -> bool:
+            return (await here.house.ask("GET", f"/v1/batches/{batch}")).status == 200
+
+        await eventually(is_there)
+
+
+async def test_a_lost_write_at_the_legacy_service_is_listed_though_the_state_was_away_then(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path, apart=True, seconds=20) as here:
+        await here.switch("forward")
+        payment = {"recipient": {"id": await make_recipient(here.house)}, "sourceAmount": "5.00"}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+        here.breaks_legacy("POST", "/v1/batches", status=502, executes=True, answer_delay=2)
+        asking = asyncio.ensure_future(here.house.ask("POST", "/v1/batches", body))
+        await until(lambda: here.legacy.created["batch"] == 1)
+        async with locked(tmp_path / "gateway.db"):
+            assert (await asking).status == 500
+
+        async def is_listed() -> bool:
+            return len((await here.told("writes", "unsettled"))["writes"]) == 1
+
+        await eventually(is_listed)
+        assert here.legacy.created["batch"] == 1

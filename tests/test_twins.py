@@ -94,3 +94,13 @@ async def test_one_whose_client_has_gone_is_the_first_try_of_the_next(two: Two) 
     answer = await again
     assert (answer.status, answer.body["batch"]["amount"]) == (200, "5.00"), answer.text
     assert two.made() == 1
+
+
+async def test_what_a_process_that_has_just_begun_answered_is_another_request(two: Two) -> None:
+    two.service.faults.clear()
+    first = await two.post(two.there)
+    # The older one has not seen the other yet, nor does the journal say that its client has the answer.
+    second = await two.post(two.here)
+    assert (first.status, second.status) == (200, 200)
+    assert first.body["batch"]["id"] != second.body["batch"]["id"]
+    assert two.made() == 2

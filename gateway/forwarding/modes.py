@@ -11,12 +11,13 @@ on the other side.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Self
 
 import structlog
 
-from gateway.keys import Key
+from gateway.keys import Key, Keyring
 from gateway.rounds import Rounds
 from gateway.store import Owner, Store
 from gateway.store.mode_rows import (
@@ -53,17 +54,23 @@ def group_of(operation: Operation) -> Group:
 
 
 class Modes:
-    """``async with`` it: it hears of switches from then on."""
+    """``async with`` it: it hears of switches from then on, and before a key of ``keyring`` is used
+    by another name.
+    """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, keyring: Keyring | None = None) -> None:
         self._store = store
+        self._keyring = keyring
         self._switches: dict[tuple[Owner, str, Group], Mode] = {}
         self._owners: frozenset[Owner] = frozenset()
         self._count = -1
-        self._rounds = Rounds("modes", EVERY_SECONDS, self._look)
+        self._turn = asyncio.Lock()
+        self._rounds = Rounds("modes", EVERY_SECONDS, self.look)
 
     async def __aenter__(self) -> Self:
-        await self._look()
+        await self.look()
+        if self._keyring:
+            self._keyring.look_ahead(self.look)
         await self._rounds.__aenter__()
         return self
 
@@ -82,6 +89,11 @@ class Modes:
     @property
     def any(self) -> bool:
         return bool(self._owners)
+
+    async def look(self) -> None:
+        """Hears of what was switched up to now."""
+        async with self._turn:
+            await self._look()
 
     async def _look(self) -> None:
         # The count first: what is switched between the two is seen the next time.

@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 
 from gateway import texts, traces, wire
 from gateway.aside import aside_if
-from gateway.begun import Begun, DecidedOtherwise
+from gateway.begun import BEGUN, LEGACY, Begun, DecidedOtherwise
 from gateway.http.answers import Carried
 from gateway.http.inflating import NotInflated, TooLarge, inflated
 from gateway.passing import passed_headers
@@ -53,6 +53,7 @@ from mappings.grammar import (
     Failure,
     Invalid,
     Operation,
+    Record,
     Refused,
     Request,
     Unknown,
@@ -266,7 +267,8 @@ class Writes:
             if made is None:
                 log.error("begun_unseen", means="a batch was begun, and its id cannot be read")
             else:
-                await self._begun.mark(came.caller.key.owner, made)
+                # With its end: what its client was told of is over, and stays there, or is neither.
+                await course.record(Record(BEGUN, made, LEGACY))
         # Before others can see that it is done: its client has it as good as got.
         self._journal.delivering[course.one.id] = course
         try:

@@ -31,6 +31,7 @@ from gateway.store import Ledger, Store, StoreUnavailable
 from gateway.store.key_rows import pair_of
 from gateway.store.undertakings import (
     DID_NOT,
+    DONE,
     PASSED_ON,
     RUNNING,
     TOLD,
@@ -58,6 +59,8 @@ LONGEST_PAUSE = 60.0
 _SIDE_BY_SIDE = 4
 _KEPT_FOR = timedelta(hours=24)
 _EXPIRES_EVERY = 60.0
+
+_UNLISTED = "passed on to the legacy service: the state could not be written when it was over"
 
 _FLOWS = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED, *SIGNED)}
 
@@ -154,12 +157,17 @@ class Settling:
         operation = _FLOWS.get(one.operation.removeprefix(PASSED_ON))
         told = (await self._journal.rows.told([one.id])).get(one.id)
         is_unsaved = one.id in self._journal.unsaved
-        if operation is None or not (told or is_unsaved):
+        # What was sent here, and whose loss could not be written down, is in no list yet.
+        is_unlisted = one.state == RUNNING and self.is_own(one)
+        if operation is None or not (told or is_unsaved or is_unlisted):
             return False
         course = await self._journal.take(one, operation)
         if course is None:
             return False
         try:
+            if is_unlisted and not (told or is_unsaved):
+                await course.leave(_UNLISTED)
+                return False
             if not told:
                 await course.close()
                 return True
@@ -299,8 +307,9 @@ class Settling:
         tries.due = self._journal.monotonic() + (min(pause, wait) if wait else pause)
 
     async def know_instances(self, those: Iterable[Undertaken]) -> None:
-        """To be called before it is asked who plays what."""
-        await self._instances.know(one.instance for one in those if one.state == RUNNING)
+        """To be called before it is asked who plays what, or has its answer on the way."""
+        at_it = (RUNNING, DONE)
+        await self._instances.know(one.instance for one in those if one.state in at_it)
 
     def is_played(self, one: Undertaken) -> bool:
         """Whether somebody is at it at this moment."""

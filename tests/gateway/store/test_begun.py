@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.begun import BEGUN, Begun, DecidedOtherwise
+from gateway.begun import BEGUN, LEGACY, Begun, DecidedOtherwise
 from gateway.ids import Ids
 from gateway.settings import State
 from gateway.store import Ledger, Owner, open_store
@@ -26,7 +26,7 @@ async def test_what_was_begun_there_stays_there_by_either_id_whatever_was_under_
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.record(ACME, "batch", "B-REAL", facts)
         assert [await begun.side(ACME, one) for one in ("B-KNOWN", "B-REAL")] == [None, None]
-        await begun.mark(ACME, "B-KNOWN")
+        await ledger.record(ACME, BEGUN, "B-KNOWN", LEGACY)
         # An edit that met another mode came to its end after the start that was forwarded.
         await ledger.record(ACME, "batch", "B-REAL", {"phase": "draft", "version": 2})
         assert [await begun.side(ACME, one) for one in ("B-KNOWN", "B-REAL")] == ["legacy"] * 2

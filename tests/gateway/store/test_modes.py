@@ -74,7 +74,7 @@ async def test_where_a_batch_is(state: State) -> None:
             await ledger.record(ACME, "batch", "B-1", {**facts, **change})
             assert await begun.side(ACME, "B-1") == "current"
         for one in ("B-1", "B-2"):
-            await begun.mark(ACME, one)
+            await ledger.record(ACME, BEGUN, one, LEGACY)
         assert await ledger.recall(ACME, BEGUN, "B-2") == LEGACY
         assert await begun.side(ACME, "B-1") == "legacy"
         assert await begun.side(Owner("other", "live"), "B-1") is None
