@@ -59,12 +59,18 @@ def test_where_all_are_trusted_it_is_the_farthest() -> None:
 
 @pytest.mark.parametrize(
     "hop",
-    ["", "unknown", "_hidden", "198.51.100.7:80", "[2001:db8::1]", "198.51.100", "198.51.0100.7",
-     "198.51.100.0/24", "١٩٨.51.100.7", "'198.51.100.7'", "198.51.100.7 198.51.100.8", "999.1.1.1"],
+    ["", "unknown", "_hidden", "198.51.100.7:", "198.51.100.7:http", "2001:db8::1:x", "[2001:db8::1",
+     "[unknown]:80", "198.51.100", "198.51.0100.7", "198.51.100.0/24", "١٩٨.51.100.7", "'198.51.100.7'", "198.51.100.7 198.51.100.8", "999.1.1.1"],
 )  # fmt: skip
 def test_a_hop_that_cannot_be_read_leaves_no_address(hop: str) -> None:
     assert told(PROXY, f"192.0.2.1, {hop}") is None
     assert told("192.0.2.1", hop) == "192.0.2.1", "from anybody else it is not even looked at"
+
+
+def test_a_port_behind_an_address_does_not_count() -> None:
+    assert told(PROXY, "192.0.2.1, 198.51.100.7:80") == "198.51.100.7"
+    assert told(PROXY, "[2001:db8::1]:80, 10.0.0.2:443") == "2001:db8::1"
+    assert told(PROXY, "[2001:db8::1]") == "2001:db8::1"
 
 
 @pytest.mark.parametrize("remote", [None, "", "/run/gateway.sock", "nonsense"])
