@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.payday import make_recipient
 from tests.scrape import scraped
 from tests.sockets import until
 from tests.test_faults import Town, batch_body, made_batch, made_recipient, person, town
-from tests.valley import open_valley
+from tests.valley import Valley, open_valley
 
 Fault = Callable[[Path], AbstractAsyncContextManager[None]]
 
@@ -174,16 +175,24 @@ async def _lost_on_the_way(here: Town, fault: Fault, file: Path) -> Got:
         return await asking
 
 
+async def _made_at_legacy(
+    here: Valley, **answer: Any
+) -> tuple[dict[str, Any], asyncio.Future[Got]]:
+    """A forwarded batch that was made, and its request, which is answered two seconds later."""
+    await here.switch("forward")
+    payment = {"recipient": {"id": await make_recipient(here.house)}, "sourceAmount": "5.00"}
+    body = {"sourceCurrency": "USD", "payments": [payment]}
+    here.breaks_legacy("POST", "/v1/batches", answer_delay=2, **answer)
+    asking = asyncio.ensure_future(here.house.ask("POST", "/v1/batches", body))
+    await until(lambda: here.legacy.created["batch"] == 1)
+    return body, asking
+
+
 async def test_a_batch_made_at_the_legacy_service_while_the_state_went_away_stays_there(
     tmp_path: Path,
 ) -> None:
     async with open_valley(tmp_path, apart=True, seconds=20) as here:
-        await here.switch("forward")
-        payment = {"recipient": {"id": await make_recipient(here.house)}, "sourceAmount": "5.00"}
-        body = {"sourceCurrency": "USD", "payments": [payment]}
-        here.breaks_legacy("POST", "/v1/batches", answer_delay=2)
-        asking = asyncio.ensure_future(here.house.ask("POST", "/v1/batches", body))
-        await until(lambda: here.legacy.created["batch"] == 1)
+        body, asking = await _made_at_legacy(here)
         async with locked(tmp_path / "gateway.db"):
             made = await asking
         assert made.status == 200, made.text
@@ -206,12 +215,7 @@ async def test_a_lost_write_at_the_legacy_service_is_listed_though_the_state_was
     tmp_path: Path,
 ) -> None:
     async with open_valley(tmp_path, apart=True, seconds=20) as here:
-        await here.switch("forward")
-        payment = {"recipient": {"id": await make_recipient(here.house)}, "sourceAmount": "5.00"}
-        body = {"sourceCurrency": "USD", "payments": [payment]}
-        here.breaks_legacy("POST", "/v1/batches", status=502, executes=True, answer_delay=2)
-        asking = asyncio.ensure_future(here.house.ask("POST", "/v1/batches", body))
-        await until(lambda: here.legacy.created["batch"] == 1)
+        _, asking = await _made_at_legacy(here, status=502, executes=True)
         async with locked(tmp_path / "gateway.db"):
             assert (await asking).status == 500
 

@@ -232,9 +232,7 @@ def _by(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
     from gateway.store.journal_states import in_words, told_of
 
     told = write.told or ""
-    whats = (
-        told_of(write_id(one, write), told),
-        f"told: {in_words(told)}",
-    )  # the latter in an older state
+    # The latter is how earlier versions noted it.
+    whats = (told_of(write_id(one, write), told), f"told: {in_words(told)}")
     who = [act.by for act in acts if act.about == one.id and act.what in whats]
     return ", ".join(dict.fromkeys(who)) or "an operator"

@@ -7,7 +7,7 @@ right stays: ids, what became of each write for as long as it is said, that a re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -83,7 +83,7 @@ class Forgetting(Rounds):
     async def _sweep(self) -> None:
         gone = await sweep(self._store, self._settings, lambda: self.is_ending)
         await forget_traffic(self._store)
-        await forget_signed(self._store)
+        await forget_signed(self._store, lambda: self.is_ending)
         if any(gone.values()):
             log.info("forgotten", **gone)
 
@@ -102,14 +102,24 @@ async def sweep(
         ("usage", settings.usage_days, _usage),
         ("audit", settings.audit_days, _audit),
     ):
-        gone[name] = 0
-        before = store.clock() - timedelta(days=days)
-        while days and not is_ending():
-            some = await forget(store, before)
-            gone[name] += some
-            if some < AT_ONCE:
-                break
-            await asyncio.sleep(0)  # others that wait to write have their turn
+        gone[name] = await _by_and_by(forget, store, days, is_ending) if days else 0
+    return gone
+
+
+async def _by_and_by(
+    forget: Callable[[Store, datetime], Awaitable[int]],
+    store: Store,
+    days: int,
+    is_ending: Callable[[], bool],
+) -> int:
+    """How many were forgotten, ``AT_ONCE`` at a time."""
+    before, gone = store.clock() - timedelta(days=days), 0
+    while not is_ending():
+        some = await forget(store, before)
+        gone += some
+        if some < AT_ONCE:
+            break
+        await asyncio.sleep(0)  # others that wait to write have their turn
     return gone
 
 
@@ -168,17 +178,18 @@ def bare(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "recipient": payee}
 
 
-async def forget_signed(store: Store) -> None:
+async def forget_signed(store: Store, is_ending: Callable[[], bool] = lambda: False) -> None:
     """What was kept of changes that clients have signed: a day later each of them is long over."""
-    table, before = remembered.c, store.clock() - timedelta(days=1)
+    await _by_and_by(_signed, store, 1, is_ending)
+
+
+async def _signed(store: Store, before: datetime) -> int:
+    table = remembered.c
     named = (table.merchant, table.environment, table.id)
     is_old = and_(table.kind == SIGNED, table.updated_at < before)
     some = tuple_(*named).in_(select(*named).where(is_old).limit(AT_ONCE))
-    gone = AT_ONCE
-    while gone == AT_ONCE:
-        async with store.write() as connection:
-            gone = (await connection.execute(delete(remembered).where(is_old, some))).rowcount
-        await asyncio.sleep(0)  # others that wait to write have their turn
+    async with store.write() as connection:
+        return (await connection.execute(delete(remembered).where(is_old, some))).rowcount
 
 
 async def _usage(store: Store, before: datetime) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.playing.journal import Journal
+from gateway.playing.journal import Course, Journal
 from gateway.playing.settling import Settling
 from gateway.store import Ledger, Store, StoreUnavailable
 from gateway.store.undertakings import Undertaken, Undertakings
@@ -40,15 +40,19 @@ class Slow(Undertakings):
         return rows
 
 
+def _course(journal: Journal) -> Course:
+    asked = Request(datetime.now(UTC), "a seed", body={"type": "individual"})
+    one = journal.undertaking(OWN_KEY, CREATE, asked, "a request")
+    return journal.course(one, CREATE, asked)
+
+
 async def test_a_sweep_that_is_under_way_at_the_end_begins_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would play on in a state that is being closed."""
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
     async with open_parts(settings, Slow) as parts:
-        asked = Request(datetime.now(UTC), "a seed", body={"type": "individual"})
-        one = parts.journal.undertaking(OWN_KEY, CREATE, asked, "a request")
-        course = parts.journal.course(one, CREATE, asked)
+        course = _course(parts.journal)
         await course.enter(CALL)
         await course.leave("nobody knows")
         parts.journal.leave(course)
@@ -68,9 +72,7 @@ async def test_what_cannot_be_written_down_during_a_sweep_is_not_forgotten_by_it
     """It is not among what the sweep has read: it began after that."""
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
     async with open_parts(settings, Slow) as parts:
-        asked = Request(datetime.now(UTC), "a seed", body={"type": "individual"})
-        one = parts.journal.undertaking(OWN_KEY, CREATE, asked, "a request")
-        course = parts.journal.course(one, CREATE, asked)
+        course = _course(parts.journal)
         await course.enter(CALL)
         rows = parts.journal.rows
         assert isinstance(rows, Slow)
@@ -112,9 +114,7 @@ async def test_an_answer_that_could_not_be_noted_is_noted_although_no_other_come
     monkeypatch.setattr("gateway.playing.settling.SWEEP_SECONDS", 0.01)
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
     async with open_parts(settings, Failing) as parts:
-        asked = Request(datetime.now(UTC), "a seed", body={"type": "individual"})
-        one = parts.journal.undertaking(OWN_KEY, CREATE, asked, "a request")
-        course = parts.journal.course(one, CREATE, asked)
+        course = _course(parts.journal)
         await course.begin()
         await course.finish(None)
         parts.journal.leave(course)
