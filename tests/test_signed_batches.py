@@ -63,6 +63,14 @@ async def edit(house: House, batch: str, amount: str = "9.00") -> Any:
     return await house.ask("PATCH", f"/v1/batches/{batch}/payments/{payment}", body)
 
 
+async def open_batch(house: House, simulator: Simulator) -> tuple[str, str, str]:
+    """A recipient, a batch that pays it 5.00, and that batch's id at the service."""
+    recipient = await make_recipient(house)
+    batch = await make_batch(house, recipient, "5.00")
+    (upstream,) = upstream_ids(simulator)
+    return recipient, batch, upstream
+
+
 @SERVICES
 async def test_a_batch_made_through_the_legacy_face_is_started_through_the_signed_one(
     *, inferred: bool, tmp_path: Path
@@ -205,9 +213,7 @@ async def test_what_is_added_here_while_it_is_edited_there_is_paid(
     tmp_path: Path, *, inferred: bool
 ) -> None:
     async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
-        recipient = await make_recipient(house)
-        batch = await make_batch(house, recipient, "5.00")
-        (upstream,) = upstream_ids(simulator)
+        recipient, batch, upstream = await open_batch(house, simulator)
         path = f"/batches/{upstream}/payments"
         simulator.service.faults.append(Fault("POST", f"/v1{path}", delay=0.6))
         adding = asyncio.ensure_future(signed(house, "POST", path, adds(recipient, "7.00")))
@@ -225,9 +231,7 @@ async def test_what_is_added_here_after_an_edit_there_has_read_the_batch_is_paid
     tmp_path: Path,
 ) -> None:
     async with open_town(tmp_path, service_of(inferred=False)) as (house, simulator):
-        recipient = await make_recipient(house)
-        batch = await make_batch(house, recipient, "5.00")
-        (upstream,) = upstream_ids(simulator)
+        recipient, batch, upstream = await open_batch(house, simulator)
         (payment,) = await payment_ids(house, batch)
         simulator.service.faults.append(
             Fault("GET", f"/v1/batch/{upstream}/summary", answer_delay=0.5)
@@ -247,9 +251,7 @@ async def test_what_is_added_here_while_an_edit_there_makes_a_draft_is_refused(
     tmp_path: Path,
 ) -> None:
     async with open_town(tmp_path, service_of(inferred=False)) as (house, simulator):
-        recipient = await make_recipient(house)
-        batch = await make_batch(house, recipient, "5.00")
-        (upstream,) = upstream_ids(simulator)
+        recipient, batch, upstream = await open_batch(house, simulator)
         path = f"/batches/{upstream}/payments"
         # Each look at the batch takes a while: the one for the path comes once it is taken.
         summary = f"/v1/batch/{upstream}/summary"
@@ -271,9 +273,7 @@ async def test_an_addition_here_whose_answer_is_lost_holds_edits_up_there_until_
 ) -> None:
     sections = {"upstream": {"timeout_seconds": 1}}
     async with open_town(tmp_path, service_of(inferred=False), **sections) as (house, simulator):
-        recipient = await make_recipient(house)
-        batch = await make_batch(house, recipient, "5.00")
-        (upstream,) = upstream_ids(simulator)
+        recipient, batch, upstream = await open_batch(house, simulator)
         path = f"/batches/{upstream}/payments"
         (payment,) = await payment_ids(house, batch)
         edit = partial(
@@ -483,9 +483,7 @@ async def test_an_edit_there_waits_for_what_was_under_way_here_and_for_nothing_t
     *, inferred: bool, tmp_path: Path
 ) -> None:
     async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
-        recipient = await make_recipient(house)
-        batch = await make_batch(house, recipient, "5.00")
-        (upstream,) = upstream_ids(simulator)
+        recipient, batch, upstream = await open_batch(house, simulator)
         path = f"/batches/{upstream}/payments"
         simulator.next(Fault("POST", f"/v1{path}", answer_delay=3))
         first = asyncio.ensure_future(signed(house, "POST", path, adds(recipient, "6.00")))
