@@ -85,6 +85,19 @@ def read(data: bytes | Folded, packs: Collection[str] = ()) -> Any:
     return value
 
 
+VALUE_BYTES = 80
+"""What a value in a JSON text is reckoned to take in memory, beside the text."""
+
+
+def memory_cost(data: bytes) -> int:
+    """Bytes that the values of a JSON text may take once they are read.
+
+    Every value but the first follows a separator or opens an array or object, so that these are counted
+    in the bytes: nothing is parsed before there is room for what it becomes.
+    """
+    return VALUE_BYTES * sum(map(data.count, (b",", b"[", b"{")))
+
+
 def own(text: str) -> Any:
     """As ``read``, of a text that ``write`` or ``again`` made: there is nothing in it to look for."""
     return _READER.decode(text)
@@ -260,8 +273,11 @@ class _Twice(Exception):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     read = dict(pairs)
     if len(read) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _Twice(next(key for key in read if keys.count(key) > 1))
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _Twice(key)
+            seen.add(key)
     return read
 
 

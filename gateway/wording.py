@@ -49,7 +49,7 @@ from mappings.ids import (
     with_ids,
     with_ids_in_text,
 )
-from mappings.rows import SLICE, Keyed, Packed, packed, some_of
+from mappings.rows import Keyed, packed, some_of
 from mappings.spelling import of_legacy
 
 log = structlog.get_logger()
@@ -191,11 +191,7 @@ class Wording:
 
     def _refused(self, answer: ErrorAnswer, takes: Any, names: Mapping[str, str]) -> Said:
         named = [self._named(one, takes, names) for one in answer.problems]
-        said = answers.refusal(ErrorAnswer(answer.status, tuple(named), answer.retry_after))
-        if len(named) <= SLICE:
-            return said
-        body = {**said.body, "errors": Packed(said.body["errors"])}
-        return replace(said, body={}, written=wire.in_parts(body))
+        return answers.refusal(ErrorAnswer(answer.status, tuple(named), answer.retry_after))
 
     async def _names_in_messages(self, answer: ErrorAnswer, visit: Visit) -> dict[str, str]:
         found = {id_ for one in answer.problems for id_ in IN_TEXT.findall(one.message)}

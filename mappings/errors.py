@@ -77,7 +77,9 @@ def _entry(problem: Problem) -> dict[str, str]:
 def answer(failure: Failure) -> ErrorAnswer:
     """What a legacy client is told of a failure that no flow dealt with."""
     if isinstance(failure, Invalid):
-        return of(*failure.problems)
+        return ErrorAnswer(
+            STATUS[failure.problems[0].code], bounded(failure.problems, failure.more)
+        )
     if isinstance(failure, Refused):
         return _refused(failure)
     if isinstance(failure, Unknown):
@@ -85,6 +87,20 @@ def answer(failure: Failure) -> ErrorAnswer:
     problem = failure.problem if isinstance(failure, Halted) else UNREACHED
     wait = failure.retry_after if isinstance(failure, Unreachable) else None
     return ErrorAnswer(STATUS[problem.code], (problem,), _wait(wait))
+
+
+MAX_ERRORS = 100
+"""How many errors are reported for one body; see the contract of the translation, section 2."""
+
+
+def bounded(problems: Sequence[Problem], more: int = 0) -> tuple[Problem, ...]:
+    """The first ``MAX_ERRORS`` problems; the last one says how many more there are."""
+    reported = tuple(problems[:MAX_ERRORS])
+    more += len(problems) - len(reported)
+    if not more:
+        return reported
+    last = replace(reported[-1], message=f"{reported[-1].message} … and {more:,} more")
+    return (*reported[:-1], last)
 
 
 def _wait(seconds: int | None) -> str | None:
@@ -139,8 +155,8 @@ def _refused(refused: Refused) -> ErrorAnswer:
         return ErrorAnswer(429, (_said(refused, OVER_LIMIT),), refused.retry_after)
     if faults := [one for one in refused.problems if one.code in VALIDATION]:
         words = _words(refused.sent_as)
-        told = [_named(one, refused.sent_as, words) for one in faults]
-        return ErrorAnswer(406, tuple(_once(told)))
+        told = [_named(one, refused.sent_as, words) for one in faults[:MAX_ERRORS]]
+        return ErrorAnswer(406, bounded([*_once(told)], len(faults) - len(told)))
     code = next((one.code for one in refused.problems if one.code in _BY_CODE), None)
     if code == "invalid_api_key":
         return of(INVALID_KEY)

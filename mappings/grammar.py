@@ -85,7 +85,7 @@ class Request:
         told = {problem.field for problem in self.problems if problem.field}
         others: dict[tuple[str, str], Problem] = {}
         for one in found:
-            if not told.intersection(_places(one.field)):
+            if not (told and told.intersection(_places(one.field))):
                 others.setdefault((one.code, one.field or one.message), one)
         if self.problems or others:
             raise Invalid(*self.problems, *others.values())
@@ -328,11 +328,15 @@ class Failure(Exception):
 
 
 class Invalid(Failure):
-    """The client's request cannot be carried out as it stands."""
+    """The client's request cannot be carried out as it stands.
 
-    def __init__(self, *problems: Problem) -> None:
+    ``more`` problems were found besides, and are only counted.
+    """
+
+    def __init__(self, *problems: Problem, more: int = 0) -> None:
         super().__init__(", ".join(problem.code for problem in problems))
         self.problems = problems
+        self.more = more
 
 
 class Refused(Failure):

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 from mappings.grammar import Invalid, Problem
-from mappings.rows import Packed, Rows
+from mappings.rows import SLICE, Packed, Rows
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -302,6 +302,8 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     found = _Found(shape)
     value = found.read(body)
     problems = tuple(dict.fromkeys(one for those in found.rounds for one in those))
+    if found.is_full:
+        raise Invalid(*problems, more=found.uncounted)
     if found.missing:
         # What is missing now was wrong, and taken out, or was never there.
         told = {problem.field: problem for problem in found.missing}
@@ -311,6 +313,18 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     return value, problems
 
 
+MAX_PROBLEMS = 100
+"""After so many the rest of a body is not looked into: at most as many are reported."""
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, Rows) or (isinstance(value, list) and len(value) > SLICE)
+
+
+def _slices(items: list[Any]) -> Iterator[list[Any]]:
+    return (items[start : start + SLICE] for start in range(0, len(items), SLICE))
+
+
 @dataclass(slots=True)
 class _Found:
     """What is wrong in a body: in the order in which it is seen, ever deeper, and then taken out."""
@@ -318,20 +332,28 @@ class _Found:
     shape: Any
     rounds: list[list[Problem]] = field(default_factory=list)
     missing: list[Problem] = field(default_factory=list)
+    uncounted: int = 0
+    """Problems that were found once the list was full: they are counted, and not built."""
+
+    @property
+    def is_full(self) -> bool:
+        return sum(map(len, self.rounds)) + len(self.missing) > MAX_PROBLEMS
 
     def read(self, body: dict[str, Any]) -> Any:
         """What is left; long lists are read a slice at a time, as if they were read at once."""
-        long = {name: value for name, value in body.items() if isinstance(value, Rows)}
+        long = {name: value for name, value in body.items() if _is_long(value)}
         value = self._taken(self.shape, left_out({**body, **{name: [] for name in long}}))
         for name, rows in long.items():
             if value and name in value:
-                read = Packed(self._rows(name, rows))
+                found = self._rows(name, rows)
+                read = Packed(found) if isinstance(rows, Rows) else [*found]
                 value |= {name: read} if len(read) == len(rows) else {name: None}
         return value
 
-    def _rows(self, name: str, rows: Rows) -> Iterator[Any]:
+    def _rows(self, name: str, rows: Rows | list[Any]) -> Iterator[Any]:
         shape, start = get_type_hints(self.shape, include_extras=True)[name], 0
-        for some in rows.slices():
+        slices = rows.slices() if isinstance(rows, Rows) else _slices(rows)
+        for some in slices:
             yield from self._taken(shape, left_out(some), (name, start)) or []
             start += len(some)
 
@@ -339,10 +361,14 @@ class _Found:
         """The body as the shape wants it, or the rows from there on; None if something is missing."""
         told: set[Problem] = set()
         number = 0
+        is_counted_only = self.is_full
         while True:
             try:
                 return reader(shape).validate_python(body)
             except ValidationError as error:
+                if is_counted_only:
+                    self.uncounted += error.error_count()
+                    return None
                 found = error.errors(include_url=False, include_context=False, include_input=False)
             wrong_ones = [one for one in found if one["type"] != "missing"]
             if not wrong_ones:
@@ -351,6 +377,8 @@ class _Found:
             places = [one["loc"] for one in wrong_ones]
             problems = [_problem(one, at) for one in wrong_ones]
             if told.issuperset(problems):
+                if at:
+                    return None  # an item that is no object cannot be emptied
                 places = [place[:1] for place in places]  # an emptied item is wrong as well
             told.update(problems)
             self.rounds += [[]] if number == len(self.rounds) else []

@@ -30,6 +30,11 @@ client has acknowledged all that was sent to it."""
 IS_LAST: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last", None)
 """Whether an answer that is sent now is its connection's last, and has to say so."""
 
+AUTHENTICATED: web.RequestKey[Callable[[], None]] = web.RequestKey("authenticated", None)
+"""To be called once the client has proven who it is: until then its connection may be closed to make
+place for others.
+"""
+
 BENEATH: web.RequestKey[asyncio.Transport] = web.RequestKey("beneath", asyncio.Transport)
 """The plain connection under one that speaks TLS."""
 
@@ -40,6 +45,29 @@ class Overlong(Exception):
     """A body over the limit; the rest of it is not read."""
 
     answer = ErrorAnswer(413, (TOO_LARGE,))
+
+
+def has_body(request: web.BaseRequest) -> bool:
+    return "Transfer-Encoding" in request.headers or bool(request.content_length)
+
+
+def is_read_with_body(request: web.BaseRequest) -> bool:
+    """Whether it is a GET or HEAD with a body: that is never sent on, and never a request of its own."""
+    return request.method in ("GET", "HEAD") and has_body(request)
+
+
+def ends_connection(request: web.BaseRequest) -> bool:
+    """Whether nothing may follow this request on its connection.
+
+    aiohttp's parser puts the last trailer field of a chunked body in front of the headers of the next
+    request (3.14.5), and a body that nobody expects may be a request in disguise.
+    """
+    return "Transfer-Encoding" in request.headers or is_read_with_body(request)
+
+
+def mark_authenticated(request: web.BaseRequest) -> None:
+    if mark := request.get(AUTHENTICATED):
+        mark()
 
 
 def path_and_query(request: web.BaseRequest) -> tuple[str, str]:
@@ -93,7 +121,10 @@ async def json_of(body: bytes, encoding: str, most: int, stay: Stay) -> JSON:
     """A body as values; raises Invalid where it is no JSON, Overlong where it is too large."""
     try:
         plain = await inflated(body, encoding, most, stay.hold)
-        return await aside_if(len(plain) > wire.LARGE, wire.read, plain, wire.LONG)
+        cost = await aside_if(len(plain) > wire.LARGE, wire.memory_cost, plain)
+        if len(plain) + cost <= stay.most_bytes:
+            stay.hold(cost)
+            return await aside_if(len(plain) > wire.LARGE, wire.read, plain, wire.LONG)
     except wire.Unreadable as unreadable:
         message = f"The body must be a JSON object: {unreadable}."
         raise Invalid(Problem("invalid_field", message)) from None
@@ -101,6 +132,7 @@ async def json_of(body: bytes, encoding: str, most: int, stay: Stay) -> JSON:
         raise Invalid(NOT_WHOLE) from None
     except TooLarge:
         raise Overlong from None
+    raise Overlong
 
 
 NOT_WHOLE = Problem("invalid_field", "The body is not what its headers say, or was cut off.")

@@ -18,11 +18,15 @@ class Held:
         self._by: Counter[str] = Counter()
         self.total = 0
 
+    @property
+    def most_per_merchant(self) -> int:
+        return self._most // 2
+
     def take(self, merchant: str, size: int, has: int = 0) -> bool:
         """Whether there is room for ``size`` more of a body that ``has`` as much already."""
         is_small = size + has <= SMALL
         room = self._most if is_small else self._most - self._most // 8
-        if self.total + size > room or self._by[merchant] + size > self._most // 2:
+        if self.total + size > room or self._by[merchant] + size > self.most_per_merchant:
             return False
         self._by[merchant] += size
         self.total += size

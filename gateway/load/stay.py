@@ -97,6 +97,11 @@ class Stay:
         if self._load.shares.would_shed(merchant):
             raise self._load.overloaded(TOO_MANY)
 
+    @property
+    def most_bytes(self) -> int:
+        """What a request can hold at most: more is refused however little others hold."""
+        return self._load.held.most_per_merchant
+
     def hold(self, size: int) -> None:
         """Raises Overloaded."""
         if size and not self._load.held.take(self._holder, size, self._bytes):

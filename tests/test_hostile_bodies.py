@@ -1,0 +1,84 @@
+"""Bodies that are made to cost more than they weigh: refused in linear time, with bounded answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway import wire
+from mappings import kinds, legacy
+from mappings.errors import MAX_ERRORS
+from mappings.grammar import Invalid
+from tests.house import House, open_house
+
+NO_SERVICE = "http://127.0.0.1:9"
+
+
+async def post(house: House, data: bytes, path: str = "/v1/batches", **headers: str):
+    sent = {"Content-Type": "application/json", **headers}
+    return await house.ask("POST", path, data=data, headers=sent)
+
+
+def seconds_to_read(keys: int) -> float:
+    """CPU seconds for an object whose last key stands twice."""
+    names = [*range(keys), keys - 1]
+    data = b"{" + b",".join(b'"%d":1' % name for name in names) + b"}"
+    began = time.process_time()
+    with pytest.raises(wire.Unreadable, match=f"'{keys - 1}' twice"):
+        wire.read(data)
+    return time.process_time() - began
+
+
+def test_duplicate_keys_are_found_in_one_pass():
+    assert seconds_to_read(40_000) < 50 * max(seconds_to_read(4_000), 0.002)
+
+
+async def test_body_of_many_tiny_values_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    parsed = []
+    monkeypatch.setattr(wire, "read", lambda *args: parsed.append(args))
+    async with open_house(tmp_path, NO_SERVICE) as house:
+        for item in (b"[]", b"1e1", b"{}"):
+            body = b'{"a":[' + b",".join([item] * 4_000_000) + b"]}"
+            got = await post(house, gzip.compress(body, 1), **{"Content-Encoding": "gzip"})
+            assert (got.status, got.body["ok"]) == (413, False), item
+    assert parsed == []
+
+
+async def test_body_nested_too_deep_is_refused(tmp_path: Path):
+    async with open_house(tmp_path, NO_SERVICE) as house:
+        for deep in (65, 5_000, 500_000):
+            got = await post(house, b'{"a":' + b"[" * deep + b"]" * deep + b"}")
+            assert (got.status, got.body["errors"][0]["code"]) == (406, "invalid_field"), deep
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "found"),
+    [
+        ("/v1/batches", {"sourceCurrency": "USD", "payments": [1] * 5_000}, 5_000),
+        ("/v1/batches", {"sourceCurrency": "USD", "payments": [{"a": 1}] * 5_000}, 10_000),
+        ("/v1/batches", {"sourceCurrency": "USD", "payments": [[]] * 200_000}, 200_000),
+    ],
+)
+async def test_at_most_a_hundred_errors_are_reported(
+    tmp_path: Path, path: str, body: object, found: int
+):
+    async with open_house(tmp_path, NO_SERVICE) as house:
+        got = await post(house, json.dumps(body).encode(), path)
+    errors = got.body["errors"]
+    assert (got.status, len(errors)) == (406, MAX_ERRORS)
+    assert errors[-1]["message"].endswith(f" … and {found - MAX_ERRORS:,} more")
+    assert all("more" not in error["message"] for error in errors[:-1])
+    assert errors[0]["field"].startswith("payments[0]")
+
+
+def test_wrong_items_of_any_list_are_bounded():
+    with pytest.raises(Invalid) as refused:
+        kinds.read(legacy.RecipientIdsBody, {"ids": [1.5] * 50_000})
+    assert len(refused.value.problems) < 3 * MAX_ERRORS
+    assert len(refused.value.problems) + refused.value.more == 50_000
