@@ -275,7 +275,9 @@ class Handler:
         self, request: web.BaseRequest, visit: Visit, ids: Mapping[str, str], stay: Stay
     ) -> Said | Carried:
         """What may be for the legacy service: its answer, else that of the current one's calls."""
-        data = visit.data = await incoming.whole(request, self._most, stay, self._pace)
+        is_dropped = incoming.is_read_with_body(request)
+        data = b"" if is_dropped else await incoming.whole(request, self._most, stay, self._pace)
+        visit.data = data
         came = await self._came(request, visit, ids, data)
         await stay.begin(came.caller.key.who)
         if await self._forwarding.compares(came):
@@ -409,6 +411,7 @@ class Handler:
         if len(given) == 1:
             key = await self._keyring.find(given[0].strip())
             if key and key.environment in self._environments:
+                incoming.mark_authenticated(request)
                 return key
             what = "of an environment that is not configured" if key else "unknown or revoked"
             visit.told["why"] = f"the API key is {what}"

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self, cast
 
 import structlog
@@ -22,7 +23,14 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from gateway import logs, metrics
 from gateway.http import answers
 from gateway.http.delivery import is_acknowledged
-from gateway.http.incoming import BENEATH, DESERTED, IS_LAST, TOO_SLOW
+from gateway.http.incoming import (
+    AUTHENTICATED,
+    BENEATH,
+    DESERTED,
+    IS_LAST,
+    TOO_SLOW,
+    ends_connection,
+)
 from gateway.http.tls import Certificate, begun
 from gateway.load import Bounds, Guests
 from gateway.tokens import token
@@ -34,6 +42,12 @@ LINGERING_SECONDS = 5
 
 TLS_END_SECONDS = 5
 """How long a client's own word that it ends TLS is waited for."""
+
+WRITE_STALL_SECONDS = 30
+"""After so long without a byte of its answer read, a client's connection is closed."""
+
+ADMIN_BOUNDS = Bounds(most=64, head_seconds=10, idle_seconds=75, pressed_seconds=2)
+"""Of the admin port, apart from the clients'; its descriptors are among ``descriptors.OTHERS``."""
 
 RETIRE_SECONDS = 5
 """How long a worker that another takes the place of waits for its clients' next requests."""
@@ -68,7 +82,15 @@ def _passes_over(data: bytes, message: RawRequestMessage) -> bool:
 class Connection(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_answered", "_ended", "_guests", "_latest", "_plain")
+    __slots__ = (
+        "_answered",
+        "_ended",
+        "_guests",
+        "_latest",
+        "_plain",
+        "_unread",
+        "_unread_since",
+    )
 
     def __init__(self, guests: Guests[Connection], *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -76,6 +98,8 @@ class Connection(RequestHandler):
         self._plain: Any = None
         self._answered = 0
         self._ended = False
+        self._unread = 0
+        self._unread_since = 0.0
         self._latest: Any = None
         """The body of the request that came last; no earlier one can be incomplete."""
 
@@ -100,6 +124,14 @@ class Connection(RequestHandler):
         """At once: nobody waits for an answer on it."""
         if self._plain is not None:
             self._plain.abort()
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether its client has not read anything of an answer for ``WRITE_STALL_SECONDS``."""
+        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        if not self._unread or waiting < self._unread:
+            self._unread_since = now
+        self._unread = waiting
+        return bool(waiting) and now - self._unread_since >= WRITE_STALL_SECONDS
 
     def data_received(self, data: bytes) -> None:
         if self._ended:
@@ -256,15 +288,16 @@ class Server(web.Server):
         certificate: Certificate | None = None,
         told: Mapping[str, str] = answers.NOTHING,
     ) -> None:
-        def is_last() -> bool:
-            return self._retiring
-
         async def handled(request: web.BaseRequest) -> web.StreamResponse:
+            is_last: Callable[[], bool] = partial(self._is_last, request)
             request[IS_LAST] = is_last
-            if beneath := cast("Connection", request.protocol).beneath:
+            connection = cast("Connection", request.protocol)
+            authenticated: Callable[[], None] = partial(self.guests.authenticated, connection)
+            request[AUTHENTICATED] = authenticated
+            if beneath := connection.beneath:
                 request[BENEATH] = beneath
             response = await handler(request)
-            if self._retiring and not response.prepared:
+            if self._is_last(request) and not response.prepared:
                 response.force_close()
             return response
 
@@ -278,6 +311,9 @@ class Server(web.Server):
         self.handshakes: set[asyncio.Task[None]] = set()
         self.guests: Guests[Connection] = Guests(bounds, self._loop.time)
         self._looking: list[asyncio.Task[None]] = []
+
+    def _is_last(self, request: web.BaseRequest) -> bool:
+        return self._retiring or ends_connection(request)
 
     async def __aenter__(self) -> Self:
         self._looking.append(asyncio.ensure_future(self.guests.sweep()))
@@ -321,23 +357,38 @@ class Server(web.Server):
         )
 
 
-class _AdminConnection(RequestHandler):
-    """Operators' tools send what is malformed as well."""
-
-    __slots__ = ()
-
-    handle_error = Connection.handle_error
-    log_exception = Connection.log_exception
-
-
 class _AdminServer(web.Server):
+    """Answers malformed requests as the client port does, within connection bounds of its own."""
+
+    def __init__(self, made: web.Server) -> None:
+        super().__init__(self._handle, request_factory=made.request_factory)
+        self._handler = made.request_handler
+        self.guests: Guests[Connection] = Guests(ADMIN_BOUNDS, self._loop.time)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._handler(request)
+        if ends_connection(request) and not response.prepared:
+            response.force_close()
+        return response
+
     def __call__(self) -> RequestHandler:
-        return _AdminConnection(self, loop=self._loop, access_log=NO_ACCESS_LOG)
+        idle = ADMIN_BOUNDS.idle_seconds
+        return Connection(
+            self.guests, self, loop=self._loop, access_log=NO_ACCESS_LOG, keepalive_timeout=idle
+        )
 
 
 class AdminRunner(web.AppRunner):
     """Runs an application whose connections repeat nothing that was sent."""
 
+    _sweeping: asyncio.Task[None] | None = None
+
     async def _make_server(self) -> web.Server:
-        made = await super()._make_server()
-        return _AdminServer(made.request_handler, request_factory=made.request_factory)
+        server = _AdminServer(await super()._make_server())
+        self._sweeping = asyncio.ensure_future(server.guests.sweep())
+        return server
+
+    async def cleanup(self) -> None:
+        await super().cleanup()
+        if self._sweeping is not None:
+            self._sweeping.cancel()

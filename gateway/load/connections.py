@@ -1,9 +1,10 @@
 """Which connections are kept, and which are ended to make place or because they take too long.
 
-A connection that has a request under way is never ended here. Of the others those go first that
-have not sent a request yet (still in their TLS handshake, silent, or in the middle of a header), and
-then those that wait for their next one; in each case whoever has waited longest. Under pressure,
-when more than half of the connections are taken, none of them may take its time.
+A connection with a request under way whose client has proven who it is gives no place to others. Of
+the others those go first that have proven nothing (still in their TLS handshake, silent, in the middle of
+a header, or with a request that is not authenticated), and then those that wait for their next one; in
+each case whoever has waited longest. Under pressure, when more than half of the connections are taken,
+none of them may take its time. A client that does not read its answer is ended by ``Guests``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Connections(Generic[One]):
         self._silent: dict[One, float] = {}
         self._heads: dict[One, float] = {}
         self._idle: dict[One, float] = {}
+        self._unproven: dict[One, float] = {}
+        """With a request under way whose client has not proven who it is."""
         self._busy: dict[One, float] = {}
         self._where: dict[One, dict[One, float]] = {}
         """In which of them each one is."""
@@ -67,7 +70,16 @@ class Connections(Generic[One]):
             self._moves(one, self._heads, now)
 
     def has_a_request(self, one: One, now: float) -> None:
-        self._moves(one, self._busy, now)
+        """More of its body, or another request behind it, changes nothing."""
+        if one not in self._busy and one not in self._unproven:
+            self._moves(one, self._unproven, now)
+
+    def is_authenticated(self, one: One, now: float) -> None:
+        if one in self._unproven:
+            self._moves(one, self._busy, now)
+
+    def with_a_request(self) -> list[One]:
+        return [*self._unproven, *self._busy]
 
     def waits_for_the_next(self, one: One, now: float) -> None:
         self._moves(one, self._idle, now)
@@ -104,7 +116,8 @@ class Connections(Generic[One]):
             yield from takewhile(lambda one: now - kind[one] >= seconds, kind)  # noqa: B023 - used at once
 
     def _longest_waiting(self) -> One | None:
-        strangers = [kind for kind in (self._shaking, self._silent, self._heads) if kind]
+        kinds = (self._shaking, self._silent, self._heads, self._unproven)
+        strangers = [kind for kind in kinds if kind]
         firsts = [next(iter(kind.items())) for kind in strangers]
         if firsts:
             return min(firsts, key=lambda one: one[1])[0]

@@ -21,6 +21,9 @@ class Ends(Protocol):
     def end(self) -> None:
         """At once."""
 
+    def is_stalled(self, now: float) -> bool:
+        """Whether its client has long read nothing of what was written to it."""
+
 
 One = TypeVar("One", bound=Ends)
 
@@ -53,6 +56,9 @@ class Guests(Generic[One]):
     def busy(self, one: One) -> None:
         self.connections.has_a_request(one, self._now())
 
+    def authenticated(self, one: One) -> None:
+        self.connections.is_authenticated(one, self._now())
+
     def waits(self, one: One) -> None:
         self.connections.waits_for_the_next(one, self._now())
 
@@ -63,9 +69,14 @@ class Guests(Generic[One]):
         """For ever."""
         while True:
             await asyncio.sleep(self._every)
-            for one in self.connections.overdue(self._now()):
+            now = self._now()
+            for one in self.connections.overdue(now):
                 self.shed["overdue"] += 1
                 one.end()
+            for one in self.connections.with_a_request():
+                if one.is_stalled(now):
+                    self.shed["unread"] += 1
+                    one.end()
             self._tell()
 
     def _tell(self) -> None:

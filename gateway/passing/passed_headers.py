@@ -1,34 +1,19 @@
 """Which headers of a request go on to the service as it came, and which of its answer come back.
 
-Requests: those that are named here, and no others. The service trusts what comes from the gateway,
-so a header that could make it see another address, method or path than the ones checked here
-(``X-Forwarded-For``, ``X-HTTP-Method-Override``, ``X-Original-URL``) must not be among them, and
-neither the credentials of the other face. Answers: all but those that speak of the connection or of
-the host, which to the client is the gateway.
+All end-to-end headers, both ways, but those that speak of the connection, of the host (which to the
+client is the gateway), or that the gateway itself has to decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from multidict import CIMultiDict, CIMultiDictProxy
-
-if TYPE_CHECKING:
-    from gateway.settings import CurrentWords
 
 
 def _named(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
-
-OF_REQUESTS = _named(
-    "accept accept-charset accept-encoding accept-language authorization cache-control content- "
-    "digest content-disposition content-encoding content-language content-md5 content-type "
-    "digest idempotency-key if-match if-modified-since if-none-match if-range if-unmodified- "
-    "since origin pragma prefer range traceparent tracestate user-agent x-correlation-id "
-    "x-request-id"
-)
 
 HOP_BY_HOP = _named(
     "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
@@ -37,34 +22,49 @@ HOP_BY_HOP = _named(
 """RFC 9110, section 7.6.1; besides, whatever ``Connection`` names."""
 
 OF_THE_HOST = _named(
-    "alt-svc clear-site-data content-length nel public-key-pins report-to reporting-endpoints "
-    "server set-cookie set-cookie2 strict-transport-security via"
+    "access-control-allow-credentials alt-svc clear-site-data content-length nel public-key-pins "
+    "report-to reporting-endpoints server set-cookie set-cookie2 strict-transport-security via "
+    "x-sendfile"
 )
-"""What a browser or library would keep of the gateway's address, and what is set here anew."""
+"""Of responses: what a browser or library would keep of the gateway's address, what a proxy in front of
+it would carry out (``X-Accel-*``, too), and what is set here.
+"""
+
+OF_THE_GATEWAY = _named(
+    "content-length cookie expect forwarded host true-client-ip via x-api-key x-client-ip "
+    "x-cluster-client-ip x-forwarded x-http-method x-http-method-override x-method-override "
+    "x-original-host x-original-method x-original-uri x-original-url x-real-ip x-rewrite-url"
+)
+"""Of requests: what is set here, belongs to the other interface, or could make a service that trusts the
+gateway see another client, method or path than the ones checked here (``X-Forwarded-*``, too).
+"""
+
+_OWN_PREFIXES = ("x-accel-", "x-forwarded-", "x-payout-gateway-", "cf-connecting-")
 
 
-def of_request(headers: CIMultiDictProxy[str], words: CurrentWords) -> CIMultiDict[str]:
-    wanted = (OF_REQUESTS | {words.timestamp_header.lower()}) - _nominated(headers)
-    return CIMultiDict(
-        (name, value) for name, value in _writable(headers) if name.lower() in wanted
-    )
-
-
-OF_LEGACY_REQUESTS = (OF_REQUESTS | {"x-api-key"}) - {"accept-encoding", "authorization"}
-"""The answer to a write is read here, so it is not to come in an encoding that is not known here."""
+def of_request(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+    """Every end-to-end header of a signed request but those of the gateway itself."""
+    return _without(headers, OF_THE_GATEWAY)
 
 
 def of_legacy_request(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
-    wanted = OF_LEGACY_REQUESTS - _nominated(headers)
-    return CIMultiDict(
-        (name, value) for name, value in _writable(headers) if name.lower() in wanted
-    )
+    """The answer to a write is read here, so it is not to come in an encoding that is not known here."""
+    passed = _without(headers, OF_THE_GATEWAY - {"x-api-key"})
+    for name in ("Accept-Encoding", "Authorization"):
+        passed.popall(name, None)
+    return passed
 
 
 def of_answer(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
-    unwanted = HOP_BY_HOP | OF_THE_HOST | _nominated(headers)
+    return _without(headers, OF_THE_HOST)
+
+
+def _without(headers: CIMultiDictProxy[str], unwanted: frozenset[str]) -> CIMultiDict[str]:
+    unwanted |= HOP_BY_HOP | _nominated(headers)
     return CIMultiDict(
-        (name, value) for name, value in _writable(headers) if name.lower() not in unwanted
+        (name, value)
+        for name, value in _writable(headers)
+        if (lower := name.lower()) not in unwanted and not lower.startswith(_OWN_PREFIXES)
     )
 
 

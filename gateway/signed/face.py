@@ -42,7 +42,7 @@ from gateway.upstream import outgoing
 from gateway.upstream.attempt import Turn
 from gateway.usage import NO_OWNER, Usage
 from mappings import errors
-from mappings.grammar import Failure, Invalid, Unreachable
+from mappings.grammar import Failure, Invalid, Problem, Unreachable
 
 READS = ("GET", "HEAD", "OPTIONS")
 METHODS = (*READS[:2], "POST", "PUT", "PATCH", "DELETE")
@@ -159,13 +159,15 @@ class SignedFace:
             return answers.response(self._preflight(), visit.request_id)
         credentials, address = self._credentials(request), self._address(request)
         signers = await self._senders.held(credentials, address)
-        visit.owner = signers[0].owner if len(signers) == 1 else None
+        if incoming.is_read_with_body(request):
+            raise Refusal(BODY_OF_READ, "a GET or HEAD has a body")
         incoming.refuse_overlong(request, self._most)
         secrets = [one.pair.secret_key for one in signers]
         proof = Proof(secrets, credentials, request.method, request.raw_path)
-        stay = self._stays(visit, signers)
+        stay = self._stays(visit, signers, address)
         async with self._spooled(request, proof, stay) as body:
             sender = self._senders.proven(signers, proof.found())
+            incoming.mark_authenticated(request)
             visit.owner = sender.owner
             await self._admit(sender, credentials, address, visit)
             await stay.begin(str(sender.owner or NOBODY_KNOWN))
@@ -186,10 +188,10 @@ class SignedFace:
         forwarded = request.headers.getall("X-Forwarded-For", [])
         return address_of(request.remote, forwarded, self._trusted)
 
-    def _stays(self, visit: Visit, signers: Sequence[Signer]) -> Stay:
-        """Nothing is proven yet: what is held by then is held for the signed face alone."""
+    def _stays(self, visit: Visit, signers: Sequence[Signer], address: Address | None) -> Stay:
+        """Nothing is proven yet: the body is held in the name of the client's address."""
         owner = str(signers[0].owner if signers else NOBODY_KNOWN)
-        visit.stay = self._load.stay(f"signed {owner}")
+        visit.stay = self._load.stay(f"unproven {address}")
         visit.stay.check(owner)
         return visit.stay
 
@@ -220,7 +222,7 @@ class SignedFace:
         self, request: web.BaseRequest, visit: Visit, sender: Sender, body: Spool, stamp: int
     ) -> web.StreamResponse:
         writes = request.method not in READS
-        headers = passed_headers.of_request(request.headers, self._words)
+        headers = passed_headers.of_request(request.headers)
         headers.setdefault("X-Request-Id", visit.request_id)
         passage = Passage(
             sender.environment,
@@ -288,6 +290,9 @@ class SignedFace:
                 return passed
         finally:
             visit.seconds = asyncio.get_running_loop().time() - began
+
+
+BODY_OF_READ = Problem("invalid_field", "A GET or HEAD has no body.")
 
 
 @dataclass(frozen=True, slots=True)

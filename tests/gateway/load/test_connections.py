@@ -19,6 +19,9 @@ def full(*kinds: str) -> Connections[str]:
             connections.begins_a_head(name, now)
         elif name.startswith(("busy", "idle")):
             connections.has_a_request(name, now)
+            connections.is_authenticated(name, now)
+        if name.startswith("unproven"):
+            connections.has_a_request(name, now)
         if name.startswith("idle"):
             connections.waits_for_the_next(name, now)
     return connections
@@ -33,6 +36,7 @@ def full(*kinds: str) -> Connections[str]:
         (("idle 1", "idle 2", "busy 1", "busy 2"), "idle 1"),
         (("busy 1", "busy 2", "busy 3", "idle"), "idle"),
         (("busy 1", "busy 2", "busy 3", "busy 4"), "new"),
+        (("busy 1", "idle", "unproven 1", "unproven 2"), "unproven 1"),
     ],
 )
 def test_for_a_new_one_goes_who_waits_longest_and_never_one_with_a_request(
