@@ -188,7 +188,14 @@ async def run(
         )
         settling = Settling(store, journal, player, settler, instances)
         load = Load(settings.load)
-        once = Once(journal, player, settling, patience(settings))
+        once = Once(
+            journal,
+            player,
+            settling,
+            patience(settings),
+            joins_running=settings.writes.identical_in_flight == "retry",
+            replay_seconds=settings.writes.replay_seconds,
+        )
         legacy_breakers = _legacy_breakers(settings)
         sender = Sender(await stack.enter_async_context(_to_legacy(settings, legacy_breakers)))
         begun = Begun(ledger, ids)
@@ -196,7 +203,15 @@ async def run(
             await stack.enter_async_context(Modes(store, keyring)),
             begun,
             sender,
-            Writes(sender, begun, journal, settling, kept),
+            Writes(
+                sender,
+                begun,
+                journal,
+                settling,
+                kept,
+                patience=patience(settings),
+                joins_running=settings.writes.identical_in_flight == "retry",
+            ),
             settings.comparing,
         )
         handler = Handler(

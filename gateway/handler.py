@@ -29,7 +29,7 @@ from gateway.forwarding.sending import Came
 from gateway.http import answers, incoming
 from gateway.http.answers import Carried, Said
 from gateway.http.callers import Address, address_of, networks
-from gateway.http.delivery import has_come
+from gateway.http.delivery import has_come, has_left
 from gateway.http.incoming import Pace
 from gateway.keys import Key, Keyring
 from gateway.large import UnderWay, Whose
@@ -129,6 +129,8 @@ class Handler:
                 response = answers.response(said, visit.request_id, visit.admission, told)
             if visit.over and await self._comes(request, response, visit):
                 self._once.delivered(visit.over)
+                reset: Callable[[], None] = partial(self._once.reopen, visit.over)
+                request[incoming.RESET] = reset
         finally:
             if visit.over:
                 self._once.undelivered(visit.over)
@@ -384,7 +386,12 @@ class Handler:
             return await self._limits.admit(f"address {address}", self._requests_per_hour)
         key = await self._key(request, visit)
         # To find the key may have taken a while: nobody heard of a client that went away meanwhile.
-        visit.caller = Caller(key, visit.request_id, is_gone=request.transport is None)
+        visit.caller = Caller(
+            key,
+            visit.request_id,
+            is_gone=request.transport is None,
+            has_left=partial(has_left, request),
+        )
         if key.allowed_ips and (address is None or not key.admits(address)):
             visit.told["why"] = "the client's address is not among the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)

@@ -385,6 +385,13 @@ class Legacy(Section):
         )
 
 
+class Writes(Section):
+    """What counts as a retry of a write; see the contract of the translation, section 7."""
+
+    identical_in_flight: Literal["retry", "separate"] = "retry"
+    replay_seconds: float = Field(0, ge=0, le=3600)
+
+
 class Signed(Section):
     unknown_keys: Literal["refuse", "forward"] = "refuse"
     environment: Literal["", "live", "sandbox"] = ""
@@ -504,6 +511,7 @@ class Settings(BaseSettings):
     upstream: Upstream = Upstream()
     legacy: Legacy = Legacy()
     lists: Lists = Lists()
+    writes: Writes = Writes()
     signed: Signed = Signed()
     comparing: Comparing = Comparing()
     recording: Recording = Recording()

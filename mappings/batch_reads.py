@@ -60,6 +60,12 @@ def loaded(named: str) -> Sub:
     return (yield from _as_told(known, (yield known.call)))
 
 
+def loaded_as(batch: Batch, facts: Facts) -> Sub:
+    """GET /batch/:id/summary of the batch that these facts name, whatever the ledger says by now."""
+    known = Known(batch.id, {**batch.facts, **facts}, batch.entries)
+    return (yield from _as_told(known, (yield known.call)))
+
+
 def loaded_together(names: Sequence[str]) -> Sub:
     """Several batches, their summaries read side by side; what failed stands in its place."""
     found: list[Batch | Exception] = []

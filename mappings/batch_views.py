@@ -80,7 +80,8 @@ class Batch:
 
     @property
     def upstream(self) -> str:
-        return str(self.facts.get("upstream") or self.id)
+        """The service's batch; empty for a draft, whose own id may name one that is superseded."""
+        return "" if self.is_draft else str(self.facts.get("upstream") or self.id)
 
     @property
     def is_draft(self) -> bool:

@@ -30,15 +30,28 @@ from mappings.batch_views import (
     with_entries,
 )
 from mappings.current import BALANCE, SUMMARY
-from mappings.drafts import changed, free, made_real, moved, stamp, tried
+from mappings.drafts import (
+    BEING_CHANGED,
+    ROUNDS,
+    changed,
+    free,
+    lock_batch,
+    made_real,
+    reloaded,
+    stamp,
+    taken,
+    tried,
+)
 from mappings.errors import NOT_FOUND, in_body
 from mappings.funds import balances_in
 from mappings.grammar import (
     JSON,
     Answer,
     Call,
+    Conflict,
     Failure,
     Flow,
+    Halted,
     Invalid,
     NoSuchOperation,
     Operation,
@@ -164,7 +177,7 @@ def read_batch_summary(request: Request) -> Flow:
     GET  /batch/:id/summary
     GET  /balance
     """
-    batch = yield from made_real((yield from loaded(request.ids["id"])), request, waits=True)
+    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
     balances = balances_in((yield Call("GET", BALANCE)))
     shown = summaries.summary(by_balance(batch, balances), balances, stamp(request.now))
     return Answer({"batchSummary": shown})
@@ -192,10 +205,13 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           rates and amounts as they are now
     GET  /balance                     where no status is told
     """
-    batch = yield from made_real((yield from loaded(request.ids["id"])), request, waits=True)
+    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
     settle = settling.quoted(batch.upstream, batch.given.get("quoteExpiredAt"))
     call = Call("POST", f"/batches/{batch.upstream}/generate-quote", settle=settle)
-    quoted = batch_in((yield call))
+    try:
+        quoted = batch_in((yield call))
+    except Conflict:  # an edit has superseded it since it was read
+        raise Halted(BEING_CHANGED, retry_after=1) from None
     batch = yield from loaded(batch.id)
     batch = replace(batch, given={**present(quoted), **present(batch.given)})
     batch = yield from with_status(batch)
@@ -215,11 +231,7 @@ def start_batch(request: Request) -> Flow:
     GET  /batch/:id/summary            where the answer does not tell all, or another amount
     """
     yield from not_abandoned(request.ids["id"])
-    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
-    if not batch.is_editable or (batch.tells_payments and not batch.filling):
-        raise Invalid(WRONG_STATUS)
-    notices = _verified(batch, request)
-    yield from moved(batch, "starting", request.now)
+    batch, notices = yield from _locked_for_start(request)
     path, settle = f"/batches/{batch.upstream}/start-processing", settling.started(batch.upstream)
     call = Call("POST", path, settle=settle, prompt=True)
     answered = yield from tried(batch, call)
@@ -237,6 +249,23 @@ def start_batch(request: Request) -> Flow:
         else:
             started = replace(batch, given={**given, **present(batch.given)})
     return Answer({"batch": batch_answer(started)}, notices)
+
+
+def _locked_for_start(request: Request) -> Sub:
+    """The batch, taken for its start before anything else can change it, and what to tell of it."""
+    batch = yield from loaded(request.ids["id"])
+    for _ in range(ROUNDS):
+        batch = yield from made_real(batch, request)
+        if not batch.is_editable or (batch.tells_payments and not batch.filling):
+            raise Invalid(WRONG_STATUS)
+        notices = _verified(batch, request)
+        try:
+            yield from taken(batch, "starting", request.now)
+        except Conflict:
+            batch = yield from reloaded(batch.id)
+        else:
+            return batch, notices
+    raise Halted(BEING_CHANGED, retry_after=1)
 
 
 def _is_another(amount: JSON, batch: Batch) -> bool:
@@ -306,7 +335,7 @@ def _left(ids: Sequence[str], together: str) -> Sub:
 
 
 def _deleted(batch: Batch, request: Request, together: str | None = None) -> Sub:
-    yield from moved(batch, "deleting", request.now)
+    batch = yield from lock_batch(batch, "deleting", request.now)
     abandoned = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
         id_ = batch.upstream

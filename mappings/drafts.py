@@ -1,10 +1,10 @@
 """Batches between the ledger and the service: edited, and made real.
 
 Editing and starting a batch at the same time must not both win: each first moves the batch's phase
-in the ledger from where it was found, and the one that finds it moved is refused. An edit that
-finds another edit waits for its turn instead, since the batch is open all the while; and a read
-that needs a draft made real waits as well: it may be answered with what another request made. So
-does an edit that finds a change under way which its client has signed: what that adds may not be
+in the ledger from where it was found, and the one that finds it moved waits, and reads the batch again:
+what only the gateway caused is never a definite refusal. Besides, no write names a service's batch that is
+superseded: that is checked in the transaction that records the write (``journal.Course.enter``). So does
+an edit that finds a change under way which its client has signed: what that adds may not be
 there yet when the batch is read, and a draft would be made without it.
 """
 
@@ -18,7 +18,7 @@ from functools import partial
 
 from mappings import money, settling
 from mappings.batch_bodies import batch_to_send, with_changes
-from mappings.batch_reads import WRONG_STATUS, loaded
+from mappings.batch_reads import WRONG_STATUS, loaded, loaded_as
 from mappings.batch_views import Batch, with_entries
 from mappings.errors import NOT_FOUND, in_body, where_named
 from mappings.grammar import (
@@ -27,6 +27,7 @@ from mappings.grammar import (
     Call,
     Conflict,
     Failure,
+    Halted,
     Invalid,
     NoSuchOperation,
     Problem,
@@ -47,6 +48,11 @@ CURRENCY_UNKNOWN = Problem(
 )
 PAYEE_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells whom all of its payments pay."
+)
+
+BEING_CHANGED = Problem(
+    "internal_server_error",
+    "Another change of this batch is under way; nothing was done. Try again later.",
 )
 
 # Changing
@@ -86,11 +92,9 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
     for _ in range(TURNS):
         try:
             yield Await(SIGNED, batch_id, until=partial(none_is_lost, request.now))
-            facts = yield Await("batch", batch_id, until=_is_edited_by_nobody)
+            facts = yield Await("batch", batch_id, until=is_free)
         except Conflict:
             break
-        if not is_free(facts):
-            raise Invalid(WRONG_STATUS)
         if facts.get("phase") == "deleted":
             raise Invalid(NOT_FOUND)
         # A start that was refused may have left nothing that was known of it.
@@ -115,11 +119,7 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
             yield Record("batch", batch_id, before)
             raise
         return replace(batch, is_held=True)
-    raise Unreachable("other changes of the batch are under way", retry_after=1)
-
-
-def _is_edited_by_nobody(facts: Mapping[str, JSON]) -> bool:
-    return facts.get("phase") not in ("editing", "making")
+    raise Halted(BEING_CHANGED, retry_after=1)
 
 
 def _let_go(held: Batch) -> Sub:
@@ -182,16 +182,32 @@ def _still(batch_id: str, signed: Mapping[str, JSON]) -> Record:
     return Record(SIGNED, batch_id, {}, find=as_signed(signed))
 
 
-def moved(batch: Batch, phase: str, now: datetime) -> Sub:
-    """Takes the batch for one change; Invalid where another has it, or its status is past that."""
+def reloaded(batch_id: str) -> Sub:
+    """The batch as another change leaves it; Unreachable if that takes too long.
+
+    Such a conflict is the gateway's own doing: it is waited for, and never a definite refusal.
+    """
     try:
-        yield from taken(batch, phase, now)
+        yield Await("batch", batch_id, until=is_free)
     except Conflict:
-        raise Invalid(WRONG_STATUS) from None
+        raise Halted(BEING_CHANGED, retry_after=1) from None
+    return (yield from loaded(batch_id))
+
+
+def lock_batch(batch: Batch, phase: str, now: datetime) -> Sub:
+    """Takes the batch for one change, and returns it as it was when it was taken."""
+    for _ in range(ROUNDS):
+        try:
+            yield from taken(batch, phase, now)
+        except Conflict:
+            batch = yield from reloaded(batch.id)
+        else:
+            return batch
+    raise Halted(BEING_CHANGED, retry_after=1)
 
 
 def taken(batch: Batch, phase: str, now: datetime, also: Sequence[Record] = ()) -> Sub:
-    """The same, and Conflict where another has it or had it; ``also`` is found with it."""
+    """Takes the batch for one change; Conflict if another has or had it. ``also`` is found with it."""
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     if batch.is_held:
@@ -232,6 +248,9 @@ def tried(batch: Batch, call: Call, told: Callable[[Refused], Refused] = lambda 
     except Unreachable:
         yield from _released(batch)
         raise
+    except Conflict:  # the service's batch was superseded meanwhile
+        yield from _released(batch)
+        raise Halted(BEING_CHANGED, retry_after=1) from None
 
 
 def _released(batch: Batch) -> Sub:
@@ -427,15 +446,14 @@ def stamp(now: datetime) -> str:
 
 
 ROUNDS = 20
-"""How often a read waits for others in turn, before it is told that they do not leave off."""
+"""How often a request waits for others in turn, before it is told to come again."""
 
 
-def made_real(batch: Batch, request: Request, *, waits: bool = False) -> Sub:
+def made_real(batch: Batch, request: Request) -> Sub:
     """POST /batches for a draft, once, when a quote, a summary or the start needs it.
 
-    Returns the batch as it then is; the ids that clients know stay. A batch that is no draft is
-    returned as it is. Where another request is at it, this one ``waits`` and goes on with what
-    that made, or is refused.
+    Returns the batch that the service has; the ids that clients know stay. A batch that is no draft is
+    returned as it is. If another request is at it, this one waits and goes on with what that made.
     """
     for _ in range(ROUNDS):
         if not batch.is_draft:
@@ -443,16 +461,10 @@ def made_real(batch: Batch, request: Request, *, waits: bool = False) -> Sub:
         try:
             yield from taken(batch, "making", request.now)
         except Conflict:
-            if not waits:
-                break
+            batch = yield from reloaded(batch.id)
         else:
             return (yield from _made(batch, request))
-        try:
-            yield Await("batch", batch.id, until=is_free)
-        except Conflict:
-            break
-        batch = yield from loaded(batch.id)
-    raise Invalid(WRONG_STATUS)
+    raise Halted(BEING_CHANGED, retry_after=1)
 
 
 def _made(batch: Batch, request: Request) -> Sub:
@@ -467,7 +479,9 @@ def _made(batch: Batch, request: Request) -> Sub:
     facts = {**free(batch, "sent"), "upstream": upstream, "is_new": True}
     renamed = _renamed(batch.id, batch.facts, upstream)
     yield Record("batch", batch.id, facts, also=(renamed,))
-    return (yield from loaded(batch.id))
+    # The batch that was just made, whatever an edit has made of it since: whoever goes on with it finds
+    # that edit when it takes the batch.
+    return (yield from loaded_as(batch, facts))
 
 
 _PAYMENT = re.compile(r"payments[.\[](\d+)")

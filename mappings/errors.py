@@ -40,9 +40,11 @@ NOT_FOUND = Problem("not_found", "Object not found.")
 INVALID_KEY = Problem("invalid_api_key", "Invalid API key.")
 NOT_AUTHORIZED = Problem("not_authorized", "Not authorized.")
 FROZEN = Problem(
-    "not_authorized",
-    "Writes are stopped for the moment by the operator of this gateway; nothing was changed.",
+    "internal_server_error",
+    "Writes are stopped for the moment by the operator of this gateway; nothing was done.",
 )
+FROZEN_SECONDS = 60
+"""After which a client may ask whether a freeze is over."""
 BEING_CHECKED = Problem(
     "internal_server_error",
     "The gateway's records are being checked; nothing was started. Try again later.",

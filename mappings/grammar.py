@@ -126,7 +126,8 @@ class Call:
 
     ``settle`` reads what became of a write that was sent and not answered, and looks for what
     agrees with ``known_by``, where that is less than the whole body. One that is ``prompt``
-    is only sent while its client waits, never by whoever finishes later what was cut off.
+    is only sent while its client waits, never by whoever finishes later what was cut off. Without a
+    cleanup the flow goes on, whatever became of it: it is refused if nothing proves that it happened.
     """
 
     method: str
@@ -138,6 +139,7 @@ class Call:
     keeps: float = 0
     settle: Settle | None = field(default=None, compare=False, repr=False)
     prompt: bool = False
+    is_cleanup: bool = False
     known_by: JSON = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

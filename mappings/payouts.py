@@ -401,7 +401,7 @@ def _promotion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
 
 def _deletion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
     settle = settling.deleted_account(recipient_id, account["recipientAccountId"])
-    return Call("DELETE", account_path(recipient_id, account), settle=settle)
+    return Call("DELETE", account_path(recipient_id, account), settle=settle, is_cleanup=True)
 
 
 def account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:

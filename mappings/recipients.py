@@ -135,7 +135,7 @@ def _plan(payout: Payout, body: Mapping[str, JSON]) -> payouts.Plan:
 def _undo(recipient_id: str) -> Sub:
     yield Record("recipient", recipient_id, {"deleted": True, "still_there": True})
     try:
-        yield _deletion(recipient_id)
+        yield replace(_deletion(recipient_id), is_cleanup=True)
     except Failure:
         return
     yield Record("recipient", recipient_id, {"still_there": None})

@@ -98,7 +98,8 @@ async def test_of_many_starts_at_once_one_is_made(*, inferred: bool, tmp_path: P
                 assert (await edit(house, batch, payment)).status == 200
             service.starts.clear()
             several = await asyncio.gather(*(begin(house, batch) for _ in range(4)))
-            assert sorted(got.status for got in several) == [200, 406, 406, 406]
+            # Those that come while it is open join it; the others find a batch that is started.
+            assert {200} <= {got.status for got in several} <= {200, 406}
             assert len(service.starts) == 1
 
 
@@ -171,9 +172,8 @@ async def test_a_summary_waits_while_another_request_makes_the_draft_real(tmp_pa
         simulator.next(Fault("POST", "/v1/batches", delay=0.4))
         first = asyncio.create_task(requote(house, batch))
         await being_made_real(house)
-        refused, looked = await asyncio.gather(begin(house, batch), look(house, batch))
-        assert is_lost(refused), "a start does not wait for another change"
-        assert looked.status == 200, looked.text
+        started, looked = await asyncio.gather(begin(house, batch), look(house, batch))
+        assert (started.status, looked.status) == (200, 200), looked.text
         assert looked.body["batchSummary"]["total"]["value"] == 9
         assert (await first).status == 200
         assert service.created["batch"] == before + 1
@@ -263,7 +263,7 @@ async def test_of_removals_of_one_payment_at_once_one_finds_it(
         payment, _other = await payment_ids(house, batch)
         several = (house.ask("DELETE", f"/v1/batches/{batch}/payments/{payment}") for _ in range(4))
         answers = await asyncio.gather(*several)
-        assert sorted(got.status for got in answers) == [200, 404, 404, 404]
+        assert {200} <= {got.status for got in answers} <= {200, 404}
         assert (await begin(house, batch)).status == 200, "those that found nothing let it go"
         assert paid(service) == ["6.00"]
 
@@ -319,7 +319,10 @@ async def test_who_read_the_batch_before_it_was_started_cannot_change_it_after(
         slow = asyncio.create_task(request())
         await asyncio.sleep(0.1)
         assert (await begin(house, batch)).status == 200
-        assert is_lost(await slow), "the batch was started meanwhile"
+        if late == "start":
+            assert (await slow).status == 200, "an identical request joins the open one"
+        else:
+            assert is_lost(await slow), "the batch was started meanwhile"
         assert (await done(house, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
         assert is_lost(await begin(house, batch))
         assert len(service.starts) == 1
@@ -327,7 +330,7 @@ async def test_who_read_the_batch_before_it_was_started_cannot_change_it_after(
 
 
 @SERVICES
-async def test_a_start_that_read_the_batch_before_an_edit_is_refused_after_it(
+async def test_start_that_read_the_batch_before_an_edit_pays_what_the_edit_left(
     *, inferred: bool, tmp_path: Path
 ) -> None:
     service = service_of(inferred=inferred)
@@ -339,9 +342,8 @@ async def test_a_start_that_read_the_batch_before_an_edit_is_refused_after_it(
         slow = asyncio.create_task(begin(house, batch))
         await asyncio.sleep(0.1)
         assert (await edit(house, batch, payment)).status == 200
-        assert is_lost(await slow)
-        assert not service.starts
-        assert (await begin(house, batch)).status == 200
+        assert (await slow).status == 200
+        assert len(service.starts) == 1
         assert paid(service) == ["9.00"]
 
 

@@ -84,16 +84,23 @@ async def test_it_holds_on_changes_and_deletions_too(tmp_path: Path) -> None:
         assert is_of_another_body(got)
 
 
-async def test_a_refusal_is_given_again_too(tmp_path: Path) -> None:
+async def test_validation_error_is_replayed_and_a_wrong_status_is_not(tmp_path: Path) -> None:
     service = Service(seed=1)
     async with open_town(tmp_path, service) as (house, _simulator):
-        batch = await make_batch(house, await make_recipient(house))
+        recipient = await make_recipient(house)
+        batch = await make_batch(house, recipient)
         path = f"/v1/batches/{batch}/start-processing"
-        first = await house.ask("POST", path, headers=key("one"))
-        assert (first.status, first.body["errors"][0]["code"]) == (406, "invalid_status")
+        for _ in range(2):
+            calls = len(service.calls())
+            got = await house.ask("POST", path, headers=key("one"))
+            assert (got.status, got.body["errors"][0]["code"]) == (406, "invalid_status")
+            assert len(service.calls()) > calls
+        path, body = f"/v1/recipients/{recipient}", {"email": "no address"}
+        first = await house.ask("PATCH", path, body, headers=key("two"))
         calls = len(service.calls())
-        again = await house.ask("POST", path, headers=key("one"))
-        assert (again.status, again.text) == (406, first.text)
+        again = await house.ask("PATCH", path, body, headers=key("two"))
+        assert (first.status, again.status, again.text) == (406, 406, first.text)
+        assert again.headers["Idempotent-Replayed"] == "true"
         assert len(service.calls()) == calls
 
 

@@ -69,13 +69,15 @@ async def _opened(folder: Path, url: str, state: State) -> AsyncIterator[House]:
         yield house
 
 
-async def test_two_whose_clients_both_wait_are_two(two: Two) -> None:
+async def test_identical_request_at_another_process_joins_the_open_one(two: Two) -> None:
     first = asyncio.ensure_future(two.post(two.here))
     await until(lambda: two.made() == 1)
     second = await two.post(two.there)
     assert ((await first).status, second.status) == (200, 200)
-    assert (await first).body["batch"]["id"] != second.body["batch"]["id"]
-    assert two.made() == 2
+    assert (await first).body["batch"]["id"] == second.body["batch"]["id"]
+    assert "Idempotent-Replayed" not in (await first).headers
+    assert second.headers["Idempotent-Replayed"] == "true"
+    assert two.made() == 1
 
 
 async def test_one_whose_client_has_gone_is_the_first_try_of_the_next(two: Two) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import select
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 from gateway.playing import steps
 from gateway.simulator import Fault, Service, Simulator, Switches, start
 from tests.house import House, open_house
-from tests.operating import Post, Ticks, eventually, post
+from tests.operating import Post, Ticks, eventually, no_reading_at_once, post
 from tests.payday import make_batch, make_recipient
 from tests.sockets import until
 
@@ -50,14 +53,23 @@ class Town:
 
 
 @asynccontextmanager
-async def town(folder: Path, seconds: float = 3, **switches: Any) -> AsyncIterator[Town]:
+async def town(
+    folder: Path,
+    seconds: float = 3,
+    *,
+    writes: Any = None,
+    sees_at_once: bool = False,
+    **switches: Any,
+) -> AsyncIterator[Town]:
     service = Service(switches=Switches(**switches), seed=1)
     simulator: Simulator = await start(service=service)
     ticks = Ticks()
     try:
         upstream = {"timeout_seconds": seconds}
-        async with open_house(folder, simulator.url, ticks, upstream=upstream) as house:
-            yield Town(house, service, ticks)
+        sections = {"upstream": upstream, "writes": writes or {}}
+        async with open_house(folder, simulator.url, ticks, **sections) as house:
+            with nullcontext() if sees_at_once else no_reading_at_once():
+                yield Town(house, service, ticks)
     finally:
         await simulator.stop()
 
@@ -105,7 +117,7 @@ async def test_a_create_that_did_not_happen_is_sent_again_only_when_that_is_sure
         assert here.service.created["recipient"] == 1
 
 
-async def test_two_identical_requests_that_were_both_answered_are_two(tmp_path: Path) -> None:
+async def test_identical_requests_are_two_if_the_first_was_delivered(tmp_path: Path) -> None:
     async with town(tmp_path) as here:
         for _ in range(2):
             assert (await here.house.ask("POST", "/v1/recipients", ADA)).status == 200
@@ -113,7 +125,75 @@ async def test_two_identical_requests_that_were_both_answered_are_two(tmp_path: 
             *(here.house.ask("POST", "/v1/recipients", ADA) for _ in range(2))
         )
         assert [one.status for one in both] == [200, 200]
-        assert here.service.created["recipient"] == 4
+        assert sorted("Idempotent-Replayed" in one.headers for one in both) == [False, True]
+        assert here.service.created["recipient"] == 3
+
+
+async def test_identical_requests_in_flight_are_two_if_the_setting_says_so(tmp_path: Path) -> None:
+    separate = {"identical_in_flight": "separate"}
+    async with town(tmp_path, writes=separate) as here:
+        here.breaks("POST", "/v1/recipients", answer_delay=0.5)
+        both = await asyncio.gather(
+            *(here.house.ask("POST", "/v1/recipients", ADA) for _ in range(2))
+        )
+        assert [one.status for one in both] == [200, 200]
+        assert here.service.created["recipient"] == 2
+
+
+async def test_waiter_becomes_the_request_if_the_first_was_refused(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Later"}]}'
+        here.breaks("POST", "/v1/recipients", status=429, body=refusal, delay=0.5)
+        both = await asyncio.gather(
+            *(here.house.ask("POST", "/v1/recipients", ADA) for _ in range(2))
+        )
+        assert sorted(one.status for one in both) == [200, 429]
+        assert here.service.created["recipient"] == 1
+
+
+async def test_identical_request_after_its_response_is_a_retry_for_replay_seconds(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, writes={"replay_seconds": 60}) as here:
+        first, again = [await here.house.ask("POST", "/v1/recipients", ADA) for _ in range(2)]
+        assert (first.status, again.status) == (200, 200)
+        assert again.headers["Idempotent-Replayed"] == "true"
+        assert here.service.created["recipient"] == 1
+
+
+async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(tmp_path: Path) -> None:
+    """The client's machine has the response; the client gives up without reading it."""
+    async with town(tmp_path) as here:
+        body = json.dumps(ADA).encode()
+        head = (
+            "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+            f"X-API-Key: {here.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", here.house.running.port)) as client:
+            client.sendall(head.encode() + body)
+            await asyncio.to_thread(select.select, [client], [], [], 10)
+            await asyncio.sleep(0.3)
+        # Closed with unread data: a reset.
+        again = await here.house.ask("POST", "/v1/recipients", ADA)
+        assert (again.status, again.headers.get("Idempotent-Replayed")) == (200, "true")
+        assert here.service.created["recipient"] == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 503, "body": b"<html>upstream connect error</html>", "executes": True},
+        {"close": "after"},
+    ],
+)
+async def test_lost_write_that_happened_is_confirmed_at_once(
+    tmp_path: Path, fault: dict[str, Any]
+) -> None:
+    async with town(tmp_path, sees_at_once=True) as here:
+        here.breaks("POST", "/v1/recipients", **fault)
+        got = await here.house.ask("POST", "/v1/recipients", ADA)
+        assert (got.status, got.body["recipient"]["email"]) == (200, ADA["email"])
+        assert here.service.created["recipient"] == 1
 
 
 async def test_two_identical_creates_of_which_one_was_lost_are_told_apart(tmp_path: Path) -> None:

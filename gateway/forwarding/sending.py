@@ -26,7 +26,7 @@ from gateway.passing.requests import Passage, Passing
 from gateway.passing.spool import Spool
 from gateway.playing import endings
 from gateway.playing.journal import Course, Journal
-from gateway.playing.once import A_DAY, OTHER_BODY, refuse_deserted
+from gateway.playing.once import A_DAY, LOOKS_AGAIN, OTHER_BODY, refuse_deserted
 from gateway.playing.player import Caller
 from gateway.playing.recent_reads import Kept
 from gateway.playing.settling import Settling, never_read
@@ -168,8 +168,18 @@ class Writes:
     """Those that go to the legacy service."""
 
     def __init__(
-        self, sender: Sender, begun: Begun, journal: Journal, settling: Settling, kept: Kept
+        self,
+        sender: Sender,
+        begun: Begun,
+        journal: Journal,
+        settling: Settling,
+        kept: Kept,
+        *,
+        patience: float,
+        joins_running: bool = True,
     ) -> None:
+        self._patience = patience
+        self._joins_running = joins_running
         self._sender = sender
         self._begun = begun
         self._journal = journal
@@ -189,14 +199,30 @@ class Writes:
             came.idempotency,
         )
         first = await self._first(one)
+        if first is not None and first.operation.startswith(PASSED_ON) and first.answer is None:
+            first = await self._outcome_of(first)
         if first is None:
             return await self._written(came, one)
         if not first.operation.startswith(PASSED_ON):
             return None
         if first.answer is not None and first.state in (DONE, ANSWERED):
             is_long = texts.is_long(first.answer)
-            return Sent(await aside_if(is_long, _carried, first.answer), first)
+            carried = await aside_if(is_long, _carried, first.answer)
+            carried.headers["Idempotent-Replayed"] = "true"
+            return Sent(carried, first)
         raise Unknown("its first try went there, and what became of it is not known")
+
+    async def _outcome_of(self, first: Undertaken) -> Undertaken | None:
+        """An identical request that is open, once it is over; None if it came to nothing."""
+        until = self._journal.monotonic() + self._patience
+        row: Undertaken | None = first
+        while row is not None and self._settling.is_played(row):
+            if self._journal.monotonic() > until:
+                raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN)
+            await asyncio.sleep(LOOKS_AGAIN)
+            row = await self._journal.rows.read(first.id)
+        is_refused = row is not None and row.state == ANSWERED and row.answer is None
+        return None if row is None or row.state == UNDONE or is_refused else row
 
     async def _written(self, came: Came, one: Undertaken) -> Sent:
         refuse_deserted(came.caller)
@@ -306,12 +332,8 @@ class Writes:
             return False
         if not row.operation.startswith(PASSED_ON):
             return True  # which of the two it is, those say who translate
-        # A twin whose client still waits is another request. Whether that of another process does
-        # is not known here, and to send it twice would be worse than to have it asked again.
-        is_elsewhere = self._settling.is_others(row)
-        waits = row.state == RUNNING and self._settling.is_played(row)
-        is_attended = (waits or row.id in self._journal.delivering) and not is_elsewhere
-        return self._journal.is_away(row) or not is_attended
+        is_running = row.state == RUNNING and self._settling.is_played(row)
+        return self._joins_running or not is_running or self._journal.is_away(row)
 
     async def _settles(self, row: Undertaken) -> None:
         if not self._settling.is_played(row) and not await self._settling.settle(row):

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import select
 import struct
 import termios
+
+from aiohttp import web
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
 """Seconds between two looks."""
@@ -32,6 +35,20 @@ async def has_come(
         await asyncio.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
     return transport is not None
+
+
+def has_left(request: web.BaseRequest) -> bool:
+    """Whether the client's end of the connection is closed, also if the loop has not read that yet.
+
+    A process that was paused goes on where it was, before it hears of what happened meanwhile.
+    """
+    transport = request.transport
+    connection = transport.get_extra_info("socket") if transport is not None else None
+    if connection is None or connection.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def is_acknowledged(

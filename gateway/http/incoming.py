@@ -35,6 +35,9 @@ AUTHENTICATED: web.RequestKey[Callable[[], None]] = web.RequestKey("authenticate
 place for others.
 """
 
+RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("reset", None)
+"""What of a request is to be called if its connection is reset after its response was acknowledged."""
+
 BENEATH: web.RequestKey[asyncio.Transport] = web.RequestKey("beneath", asyncio.Transport)
 """The plain connection under one that speaks TLS."""
 

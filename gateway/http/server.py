@@ -28,6 +28,7 @@ from gateway.http.incoming import (
     BENEATH,
     DESERTED,
     IS_LAST,
+    RESET,
     TOO_SLOW,
     ends_connection,
 )
@@ -88,6 +89,7 @@ class Connection(RequestHandler):
         "_guests",
         "_latest",
         "_plain",
+        "_reset",
         "_unread",
         "_unread_since",
     )
@@ -98,6 +100,7 @@ class Connection(RequestHandler):
         self._plain: Any = None
         self._answered = 0
         self._ended = False
+        self._reset: Callable[[], None] | None = None
         self._unread = 0
         self._unread_since = 0.0
         self._latest: Any = None
@@ -173,6 +176,7 @@ class Connection(RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         finished = await super().finish_response(request, resp, start_time)
+        self._reset = request.get(RESET)
         self._answered += 1
         if self._request_count == self._answered:
             self._guests.waits(self)
@@ -183,6 +187,8 @@ class Connection(RequestHandler):
         return finished
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        if self._reset is not None and isinstance(exc, ConnectionError):
+            self._reset()
         request = self._current_request
         beneath = request.get(BENEATH) if request is not None else None
         has_all = is_acknowledged(self.transport, beneath)

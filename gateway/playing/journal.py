@@ -71,6 +71,9 @@ from mappings.grammar import (
 )
 from mappings.ids import with_ids
 
+START_WITHIN = 25.0
+"""Seconds after its request came in which a start is sent (contract, section 7)."""
+
 
 def _new_id() -> str:
     return os.urandom(16).hex()
@@ -156,7 +159,7 @@ class Journal:
 
     def course(self, one: Undertaken, operation: Operation, asked: Request) -> Course:
         """A request that is about to be played for the first time."""
-        course = Course(self, one, operation, asked)
+        course = Course(self, one, operation, asked, came_at=self.clocks())
         self.under_way[one.id] = course
         return course
 
@@ -257,7 +260,12 @@ class Journal:
         while ids := list(self.delivered):
             await self.rows.answered(ids)
             for id_ in ids:
-                del self.delivered[id_]
+                self.delivered.pop(id_, None)
+
+    async def reopen(self, one: Undertaken) -> None:
+        """The connection was reset after its response was acknowledged: its client has not read it."""
+        self.delivered.pop(one.id, None)
+        await self.rows.reopen(one.id)
 
     async def desert(self, course: Course) -> None:
         """Its client went away: the same request sent again is the same."""
@@ -295,6 +303,8 @@ class Course:
     writes: dict[int, Write] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     resumed: bool = False
+    came_at: tuple[float, float] = (0.0, 0.0)
+    """By both clocks, when the request came that waits for it."""
     deserted: bool = False
     """Whether the same request sent again is a retry: its client has gone, or it is one itself."""
     is_sending: bool = False
@@ -396,7 +406,7 @@ class Course:
         self.is_sending = True
         # What may not be sent without its client is as good as begun anew, however late that asks.
         minds = self._minds(call.prompt or not self.writes)
-        await self._keep(enters=write, records=self._places, **minds)
+        await self._keep(enters=write, records=[*self._places, *_guard(call)], **minds)
         self.writes[write.number] = write
 
     @property
@@ -407,6 +417,12 @@ class Course:
         """
         both = zip(self.journal.clocks(), self.fenced_at, strict=True)
         return all(abs(now - then) < self.journal.late_after for now, then in both)
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether a start may still be sent: its request came no more than ``START_WITHIN`` ago."""
+        both = zip(self.journal.clocks(), self.came_at, strict=True)
+        return all(abs(now - then) < START_WITHIN for now, then in both)
 
     async def fence(self) -> None:
         """To be called before a write leaves; raises Overtaken.
@@ -575,7 +591,7 @@ class Course:
         try:
             await self.journal.rows.keep(one, point)
         except Frozen:
-            raise Halted(errors.FROZEN) from None
+            raise Halted(errors.FROZEN, retry_after=errors.FROZEN_SECONDS) from None
         except BeingChecked:
             raise Halted(errors.BEING_CHECKED) from None
         except Conflict as conflict:
@@ -598,6 +614,15 @@ class Course:
         if begins and self.deserted and not one.deserted:  # meanwhile
             with suppress(StoreUnavailable):
                 await self.journal.desert(self)
+
+
+_OF_A_BATCH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
+
+
+def _guard(call: Call) -> list[Record]:
+    """That the service's batch which a write names is not superseded (contract, section 7)."""
+    named = _OF_A_BATCH.match(call.path)
+    return [Record("alias", named[1], {}, find={"abandoned": None})] if named else []
 
 
 def _named_in(body: JSON) -> list[JSON]:

@@ -8,9 +8,8 @@ A request is held against those of its merchant that are still open (contract of
 - a write of unknown outcome on the same object is settled first;
 - an ``Idempotency-Key`` says which requests are one, for answered ones too.
 
-Nothing else is guessed: two identical requests that were both answered are two. Whether the client
-of one that another process carries out still waits is known there first: until it is known here as
-well, an identical one waits.
+An identical request joins an open one: running, of unknown outcome, or answered and not delivered. It
+gets the same response, or becomes the request if the first one came to nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -113,6 +112,8 @@ class _Visit:
 
     until: float
     """When it waits no longer."""
+    came_at: tuple[float, float]
+    """By both clocks, when the request came."""
     first: Undertaken | None = None
     """The undertaking that it is a retry of."""
     course: Course | None = None
@@ -121,8 +122,19 @@ class _Visit:
 
 class Once:
     def __init__(
-        self, journal: Journal, player: Player, settling: Settling, patience: float
+        self,
+        journal: Journal,
+        player: Player,
+        settling: Settling,
+        patience: float,
+        *,
+        joins_running: bool = True,
+        replay_seconds: float = 0,
     ) -> None:
+        """A request waits ``patience`` seconds for an identical one; see ``[writes]`` in the settings."""
+        self._joins_running = joins_running
+        self._replay_seconds = replay_seconds
+        self._reopening: set[asyncio.Task[None]] = set()
         self._journal = journal
         self._player = player
         self._settling = settling
@@ -134,7 +146,8 @@ class Once:
 
         That is being delivered until ``undelivered`` is called. Raises DecidedOtherwise.
         """
-        visit = _Visit(self._journal.monotonic() + self._patience)
+        came_at = self._journal.clocks()
+        visit = _Visit(came_at[0] + self._patience, came_at)
         try:
             while True:
                 course = await self._course(wanted, visit, say)
@@ -180,9 +193,8 @@ class Once:
                 await course.close(UNDONE)
                 return None
             said = await refuse(failure)
-            # What failed here, or was too much, need not be so the next time; nothing of it is left.
-            lasts = said.status in (404, 406) and not isinstance(failure, Halted)
-            kept = await aside_if(said.is_long, endings.told, said) if is_named and lasts else None
+            lasts = is_named and said.status in (404, 406) and not _may_change(failure)
+            kept = await aside_if(said.is_long, endings.told, said) if lasts else None
             await course.close(ANSWERED if lasts else UNDONE, kept)
             return said
         said = self._said[course] = await say(answer)
@@ -207,8 +219,24 @@ class Once:
             log.error("state", error=str(unavailable))
 
     def delivered(self, one: Undertaken) -> None:
-        """The client has the answer: the same request again is another one."""
-        self._journal.deliver(one)
+        """The client has the answer: the same request again is another one, ``replay_seconds`` later."""
+        if self._replay_seconds:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._replay_seconds, self._journal.deliver, one)
+        else:
+            self._journal.deliver(one)
+
+    def reopen(self, one: Undertaken) -> None:
+        """Its connection was reset after all: the client had its response, and has not read it."""
+        reopening = asyncio.ensure_future(self._reopen(one))
+        self._reopening.add(reopening)
+        reopening.add_done_callback(self._reopening.discard)
+
+    async def _reopen(self, one: Undertaken) -> None:
+        try:
+            await self._journal.reopen(one)
+        except StoreUnavailable as unavailable:
+            log.error("state", error=str(unavailable))
 
     def undelivered(self, one: Undertaken) -> None:
         """Its answer is on the way no more; the same request again is a retry, unless it came."""
@@ -223,6 +251,8 @@ class Once:
     async def _course(self, wanted: Wanted, visit: _Visit, say: Say) -> Course | Told:
         """The course to play, a new one or that of the first try; or what that one's client got."""
         caller = wanted.caller
+        if self._reopening:
+            await asyncio.gather(*self._reopening)
         undertaking = partial(
             self._journal.undertaking,
             caller.key,
@@ -236,10 +266,7 @@ class Once:
             rows = await self._rows(one)
             first = next((row for row in rows if self._is_same(row, one, wanted, visit)), None)
             if first is None:
-                if twin := next((row for row in rows if self._may_be_same(row, one, wanted)), None):
-                    await self._waits_for(twin, visit)
-                    continue
-                if told := await self._ended(visit):
+                if told := await self._ended(visit, wanted.caller, say):
                     return told
                 if not await self._settles(one, rows, visit) and (
                     course := await self._new(one, wanted, visit)
@@ -248,12 +275,16 @@ class Once:
                 continue
             if not one.asks_for_the_same(first):
                 raise Invalid(OTHER_BODY)
+            if self._is_being_delivered(first, one, visit):
+                await self._waits_for(first, _Visit(visit.until, visit.came_at))
+                continue
             if said := await _kept_of(first, wanted.caller, say):
-                return said, first
+                return _replayed(said), first
             visit.first = first
             if not self._settling.is_played(first) and (
                 course := await self._settling.take(first, wanted.operation)
             ):
+                course.came_at = visit.came_at
                 return course
             if told := await self._waits_for(first, visit):
                 return told
@@ -275,7 +306,7 @@ class Once:
     async def _new(self, one: Undertaken, wanted: Wanted, visit: _Visit) -> Course | None:
         refuse_deserted(wanted.caller)
         course = self._journal.course(one, wanted.operation, wanted.asked)
-        course.placing = wanted.placing
+        course.placing, course.came_at = wanted.placing, visit.came_at
         # Where a first try came to nothing, this is the second: others join it.
         course.deserted = visit.first is not None
         try:
@@ -317,9 +348,9 @@ class Once:
     def _said_of(self, course: Course) -> Told | None:
         """What another request was told, which was a try of the same."""
         said = self._said.get(course)
-        return (said, course.one) if said is not None and course.ended.is_set() else None
+        return (_replayed(said), course.one) if said is not None and course.ended.is_set() else None
 
-    async def _ended(self, visit: _Visit) -> Told | None:
+    async def _ended(self, visit: _Visit, caller: Caller, say: Say) -> Told | None:
         """What became of the first try that this was seen to be a retry of, and is open no more."""
         if visit.first is None:
             return None
@@ -327,6 +358,8 @@ class Once:
             return told
         row = await self._journal.rows.read(visit.first.id)
         if row is not None and row.state in (DONE, ANSWERED):
+            if said := await _kept_of(row, caller, say):
+                return _replayed(said), row
             raise Unknown("the same request, sent at the same time, was answered")
         return None
 
@@ -341,7 +374,7 @@ class Once:
                     raise Unknown("a write on it is of unknown outcome", retry_after=wait)
                 return True
             if row.state != RUNNING or row.turn or self._is_resumed(row):
-                await self._waits_for(row, _Visit(visit.until))
+                await self._waits_for(row, _Visit(visit.until, visit.came_at))
                 return True
         return False
 
@@ -350,27 +383,25 @@ class Once:
         return course is not None and course.resumed
 
     def _is_same(self, row: Undertaken, one: Undertaken, wanted: Wanted, visit: _Visit) -> bool:
-        """Whether it is known to be a try of the same request."""
+        """Whether the request is a retry of ``row``: one that says so, or an identical one while it is open.
+
+        That the first one's connection is open proves nothing: a load balancer may hold it after its
+        client has left (contract, section 7).
+        """
         if self._is_named(row, one):
             return True
         if not self._is_alike(row, one, wanted):
             return False
-        if self._journal.is_away(row) or (visit.first and visit.first.id == row.id):
+        if self._joins_running or (visit.first and visit.first.id == row.id):
             return True
-        # A twin whose first client still waits is another request; one whose client has gone, or
-        # got no answer, is not.
-        if row.id in self._journal.delivering or self._may_be_same(row, one, wanted):
-            return False
-        return row.turn > 0 or self._is_resumed(row) or not self._settling.is_played(row)
+        is_running = row.state == RUNNING and not row.turn and self._settling.is_played(row)
+        return not is_running or self._journal.is_away(row) or self._is_resumed(row)
 
-    def _may_be_same(self, row: Undertaken, one: Undertaken, wanted: Wanted) -> bool:
-        """Whether another process is about to say if its client has gone, or has the answer.
-
-        Nobody waits for one that was taken over: whoever settles it has no client to say that of.
-        """
-        is_first = row.state in (DONE, RUNNING) and not row.turn
+    def _is_being_delivered(self, row: Undertaken, one: Undertaken, visit: _Visit) -> bool:
+        """Whether another process is about to say if its client has the response or has gone."""
+        is_joined = self._is_named(row, one) or (visit.first and visit.first.id == row.id)
         is_told = row.deserted or not self._settling.is_others(row)
-        return is_first and not is_told and self._is_alike(row, one, wanted)
+        return row.state == DONE and not is_joined and not is_told
 
     def _is_named(self, row: Undertaken, one: Undertaken) -> bool:
         """Whether the client says that it is the same."""
@@ -388,6 +419,19 @@ class Once:
             and row.id not in self._journal.delivered
             and row.id not in self._journal.unbegun
         )
+
+
+def _may_change(failure: Failure) -> bool:
+    """Whether a refusal need not be the response to the same request later on.
+
+    A status changes, and what failed or was too much here need not be so the next time.
+    """
+    problems = getattr(failure, "problems", ())
+    return isinstance(failure, Halted) or any(one.code == "invalid_status" for one in problems)
+
+
+def _replayed(said: Said) -> Said:
+    return replace(said, headers={**said.headers, "Idempotent-Replayed": "true"})
 
 
 def refuse_deserted(caller: Caller) -> None:

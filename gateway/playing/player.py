@@ -28,8 +28,9 @@ from gateway.store.owners import Owner
 from gateway.store.undertakings import Write
 from gateway.targets import recipient_in
 from gateway.upstream import outgoing
+from gateway.upstream.attempt import Turn
 from gateway.upstream.call_targets import Targets
-from gateway.upstream.client import NO_ANSWER, Reply, Upstream
+from gateway.upstream.client import Reply, Upstream
 from gateway.upstream.inferred import InferredOperations
 from mappings import errors
 from mappings.current import Endpoint, endpoint_of
@@ -39,7 +40,6 @@ from mappings.grammar import (
     Answer,
     Await,
     Call,
-    CannotTell,
     Conflict,
     DidNot,
     Failure,
@@ -66,11 +66,42 @@ from mappings.grammar import (
 from mappings.readable import is_readable
 from mappings.spelling import of_current
 
+SEEN_WITHIN = 5.0
+"""Seconds for the reading that follows a write without proof: its client waits for a response."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two looks at the ledger, for what another request, or process, is doing."""
 
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _StartTurn:
+    """The turn of a start: it is sent in time, and not once its client is known to have gone."""
+
+    caller: Caller
+    course: Course
+
+    @property
+    def _may_be_sent(self) -> bool:
+        is_gone = self.caller.is_gone or self.caller.has_left()
+        return self.course.is_in_time and not is_gone
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.course.is_fenced and self._may_be_sent
+
+    async def fence(self) -> None:
+        if not self._may_be_sent:
+            raise Unreachable("not sent: its client does not wait any more")
+        await self.course.fence()
+
+
+def _turn_of(call: Call, caller: Caller) -> Turn | None:
+    if call.reads or caller.course is None:
+        return None
+    return _StartTurn(caller, caller.course) if call.prompt else caller.course
 
 
 @dataclass(slots=True)
@@ -83,6 +114,8 @@ class Caller:
     seconds: float = 0.0
     course: Course | None = None
     is_gone: bool = False
+    has_left: Callable[[], bool] = bool
+    """Whether its client's end of the connection is closed at this moment."""
     is_long: bool = False
     """Whether it sends, or was given, more than may be worked on while others wait."""
     sends: Callable[[Call, Course | None], Awaitable[JSON]] | None = None
@@ -215,25 +248,28 @@ class Player:
     async def _sent(self, call: Call, caller: Caller, course: Course) -> JSON:
         try:
             await course.enter(call, caller.stamped)
-        except Halted as halted:
+        except (Halted, Conflict) as failure:
             # What the flow took for it in the ledger, it gives back.
-            course.note(call, halted)
+            course.note(call, failure)
             raise
         try:
             return await self._outcome(call, caller, course)
         except Unknown as unknown:
             self._settler.left(course, unknown.age)
+            if unknown.retry_after is None:
+                unknown.retry_after = self._settler.seconds_until_sure(course.one) or None
             raise
 
     async def _outcome(self, call: Call, caller: Caller, course: Course) -> JSON:
         try:
             given = await self._any_call(call, caller)
         except Unknown:
-            raise
-        except Refused as refused:
-            verdict = await self._seen_all_the_same(call, refused, caller, course)
+            verdict = await self._seen_at_once(call, caller, course)
+            if verdict is None and call.is_cleanup:
+                failed = Refused(500)
+                course.told(call, failed)
+                raise failed from None
             if verdict is None:
-                course.told(call, refused)
                 raise
             await course.found(call, verdict)
             return verdict.body
@@ -243,19 +279,16 @@ class Player:
         course.told(call, given)
         return given
 
-    async def _seen_all_the_same(
-        self, call: Call, refused: Refused, caller: Caller, course: Course
-    ) -> Happened | None:
-        """What a service did that told of an error of its own: it may have failed afterwards.
-
-        Raises Unknown where that cannot be seen now. Where it never can be, its word is taken.
-        """
-        if refused.status < 500 or call.settle is None or course.entered is None:
+    async def _seen_at_once(self, call: Call, caller: Caller, course: Course) -> Happened | None:
+        """What one reading shows of a write that has no proof; None if that is not known yet."""
+        if call.settle is None or course.entered is None:
             return None
-        sending = await self._settler.sending(course, course.entered)
-        verdict = await self._verdict(call.settle(sending), caller)
-        if isinstance(verdict, CannotTell) and not (verdict.lasts and _is_its_word(refused)):
-            raise Unknown(f"it failed with status {refused.status}, and {verdict.why}")
+        try:
+            async with asyncio.timeout(SEEN_WITHIN):
+                sending = await self._settler.sending(course, course.entered)
+                verdict = await self._verdict(call.settle(sending), caller)
+        except TimeoutError:
+            return None
         return verdict if isinstance(verdict, Happened) else None
 
     async def _settled(self, call: Call, write: Write, caller: Caller, course: Course) -> JSON:
@@ -379,7 +412,7 @@ class Player:
             return told
         if 200 <= reply.status < 300 and not (body and body.get("errors")):
             raise Unreachable("unreadable") if call.reads else Unknown("unreadable")
-        if not call.reads and reply.status in NO_ANSWER:
+        if not call.reads and not _proves_refusal(call, reply.status, body):
             raise Unknown(f"status {reply.status}")
         raise await aside_if(caller.is_long, self._refused, call, endpoint, reply, body or {})
 
@@ -406,7 +439,7 @@ class Player:
                     body,
                     request_id=caller.request_id,
                     write=not call.reads,
-                    turn=None if call.reads else caller.course,
+                    turn=_turn_of(call, caller),
                 )
             finally:
                 caller.seconds += asyncio.get_running_loop().time() - began
@@ -483,9 +516,20 @@ def _may_go_on(call: Call, course: Course) -> bool:
     return course.attended or not (call.prompt or not course.writes)
 
 
-def _is_its_word(refused: Refused) -> bool:
-    """Whether the service itself said so, or somebody before it that there is no service."""
-    return bool(refused.problems) or refused.status == 503
+NO_SUCH_PATH = (404, 405, 501)
+
+
+def _proves_refusal(call: Call, status: int, body: Mapping[str, JSON] | None) -> bool:
+    """Whether a response to a write says that it was not executed (contract, section 7).
+
+    Only the service's own 4xx does, by its JSON; a 5xx of any origin may come from something in between
+    that gave up on a service which still works. What an optional path answers is confirmed by reads.
+    """
+    if call.witness is not None and status in NO_SUCH_PATH:
+        return True
+    problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
+    is_refusal = status < 300 and errors.status_told(problems) < 500
+    return bool(problems) and (is_refusal or 400 <= status < 500)
 
 
 def _may_pass(failure: Failure) -> bool:

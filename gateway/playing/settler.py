@@ -36,8 +36,8 @@ from mappings.grammar import (
 MARGIN = SMALL + 1
 """Seconds: an offset of the clock that is too small to be corrected, and a stamp's whole second."""
 
-PAUSE = 0.5
-"""Seconds between two readings."""
+PAUSE = 5.0
+"""Seconds between two readings that must agree that a write did not happen."""
 
 AS_OLD = timedelta(minutes=10)
 """What was made so long before a write may still be it: both clocks may be wrong, and what other

@@ -135,7 +135,7 @@ class Transitions:
 
     async def _refuse_frozen(self, owner: Owner) -> None:
         if await self._rows.is_frozen(owner):
-            raise Halted(errors.FROZEN)
+            raise Halted(errors.FROZEN, retry_after=errors.FROZEN_SECONDS)
 
     async def _change(self, owner: Owner, batch: str, first: str, send: Send[Its]) -> Its:
         """A change of what a batch holds: a legacy edit of it waits until it is there to be read."""

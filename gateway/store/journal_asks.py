@@ -11,10 +11,8 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
-    case,
     delete,
     func,
-    literal,
     or_,
     select,
     text,
@@ -35,7 +33,6 @@ from gateway.store.tables import (
     journal_numbers,
     journal_steps,
     journal_subjects,
-    pieces,
     writes,
 )
 
@@ -152,25 +149,28 @@ DROP_STEPS = Statement(
 )
 OF_ANSWERS = "answer "
 """How it begins whose the pieces of an answer are: it may be kept for longer than the rest."""
-A_PIECE = (
-    select(pieces.c.number)
-    .where(pieces.c.holder == literal(OF_ANSWERS) + journal.c.id)
-    .limit(1)
-    .correlate(journal)
-    .scalar_subquery()
-)
 CLOSE = Statement(
     lambda _kind: (
         update(journal)
         .where(journal.c.id == bindparam("its"), IS_DONE)
-        .values(answer=case((journal.c.idempotency.is_not(None), journal.c.answer)))
-        # SQLite 3.40 is wrong about IS NOT NULL here.
-        .returning(journal.c.id, journal.c.asked, journal.c.idempotency, A_PIECE)
+        .returning(journal.c.id, journal.c.asked)
     ),
     ("state", "ended_at"),
 )
-"""Gives what it was asked where that is still kept, and with it what its steps were given; what it is
-called by where its answer stays; and whether that is in pieces."""
+"""Gives what it was asked if that is still there. Its response stays until ``expire``: the connection may
+yet be reset, which says that its client has not read it."""
+
+REOPEN = Statement(
+    lambda _kind: (
+        update(journal)
+        .where(
+            journal.c.id == bindparam("its"),
+            journal.c.state == states.ANSWERED,
+            journal.c.answer.is_not(None),
+        )
+        .values(state=states.DONE, ended_at=None)
+    )
+)
 
 DROP_ASKED = Statement(
     lambda _kind: update(journal).where(journal.c.id == bindparam("its")).values(asked=None)

@@ -319,7 +319,7 @@ class Undertakings:
         return replace(one, turn=one.turn + 1, instance=instance, state=RUNNING)
 
     async def answered(self, ids: Sequence[str]) -> None:
-        """Their clients have the answers: what is sealed goes, but for what was asked to be kept.
+        """Their clients have the answers: what is sealed goes, but for the answers themselves.
 
         Of those that are done, and no others: one that was taken again is still needed whole.
         """
@@ -328,20 +328,21 @@ class Undertakings:
 
         def answered() -> Steps[None]:
             closed = yield asks.CLOSE.of(*those)
-            left = [
-                asks.OF_ANSWERS + id_
-                for id_, _asked, idempotency, piece in closed
-                if idempotency is None and piece is not None
-            ]
-            if whole := [{"its": id_} for id_, asked, *_ in closed if asked is not None]:
+            if whole := [{"its": id_} for id_, asked in closed if asked is not None]:
                 yield asks.DROP_ASKED.of(*whole)
                 yield asks.DROP_STEPS.of(*whole)
-                left += [one["its"] for one in whole]
-            if left:
-                yield pieces.drop(*left)
+                yield pieces.drop(*(one["its"] for one in whole))
 
         work = Work(answered, is_brief=len(ids) <= FEW)
         await self._store.carried_out(work, within=NOTED_WITHIN)
+
+    async def reopen(self, id_: str) -> None:
+        """Its response was not read after all: the same request is a retry again."""
+
+        def reopened() -> Steps[None]:
+            yield asks.REOPEN.of({"its": id_})
+
+        await self._store.carried_out(Work(reopened, is_brief=True))
 
     async def desert(self, id_: str) -> None:
         async with self._store.write() as connection:
@@ -534,7 +535,9 @@ class Undertakings:
         await self.answered(ids)
         async with self._store.write() as connection:
             kept = and_(
-                late, journal.c.idempotency.is_not(None), journal.c.state.in_((ANSWERED, UNDONE))
+                late,
+                or_(journal.c.idempotency.is_not(None), journal.c.answer.is_not(None)),
+                journal.c.state.in_((ANSWERED, UNDONE)),
             )
             its = select(asks.OF_ANSWERS + journal.c.id).where(kept)
             await connection.execute(pieces.dropping(its))
