@@ -1,7 +1,7 @@
 """The announced end of the legacy interface, told with every answer (current interface, section 9).
 
-``Deprecation`` is RFC 9745's, ``Sunset`` RFC 8594's. The links lead to what takes its place, and to
-a page about it where one is configured.
+``Deprecation`` is RFC 9745's, ``Sunset`` RFC 8594's. If a page about it is
+configured, links lead there and to what takes its place.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ class End:
     def _told(self, environment: str | None) -> dict[str, str]:
         if self._announced is None or self._sunset is None:
             return {}
-        successor = self._successors.get(environment or next(iter(self._successors), ""))
-        links = [f'<{successor}>; rel="successor-version"'] if successor else []
-        if self._page:
-            links += [f'<{self._page}>; rel="deprecation"', f'<{self._page}>; rel="sunset"']
-        return {
+        dates = {
             "Deprecation": f"@{int(self._announced.timestamp())}",
             "Sunset": format_datetime(self._sunset, usegmt=True),
-            "Link": ", ".join(links),
         }
+        if not self._page:
+            return dates
+        successor = self._successors.get(environment or next(iter(self._successors), ""))
+        links = [f'<{successor}>; rel="successor-version"'] if successor else []
+        links += [f'<{self._page}>; rel="deprecation"', f'<{self._page}>; rel="sunset"']
+        return {**dates, "Link": ", ".join(links)}
 
 
 def _midnight(day: date) -> datetime:

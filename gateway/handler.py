@@ -28,7 +28,7 @@ from gateway.forwarding.choosing import Forwarding
 from gateway.forwarding.sending import Came
 from gateway.http import answers, incoming
 from gateway.http.answers import Carried, Said
-from gateway.http.callers import Address, address_of, networks
+from gateway.http.callers import Address, address_of, is_proxy, networks
 from gateway.http.delivery import has_come, has_left
 from gateway.http.incoming import Pace
 from gateway.keys import Key, Keyring
@@ -129,8 +129,10 @@ class Handler:
                 response = answers.response(said, visit.request_id, visit.admission, told)
             if visit.over and await self._comes(request, response, visit):
                 self._once.delivered(visit.over)
-                reset: Callable[[], None] = partial(self._once.reopen, visit.over)
-                request[incoming.RESET] = reset
+                forwarded = request.headers.getall("X-Forwarded-For", [])
+                if not is_proxy(request.remote, forwarded, self._trusted):
+                    reset: Callable[[], None] = partial(self._once.reopen, visit.over)
+                    request[incoming.RESET] = reset
         finally:
             if visit.over:
                 self._once.undelivered(visit.over)
@@ -391,6 +393,7 @@ class Handler:
             visit.request_id,
             is_gone=request.transport is None,
             has_left=partial(has_left, request),
+            began=visit.began,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
             visit.told["why"] = "the client's address is not among the key's allowed_ips"

@@ -11,6 +11,7 @@ import ipaddress
 import json
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -30,6 +31,8 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -59,6 +62,10 @@ def _origin(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an address such as https://service.example")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must have a port from 0 to 65535, or none") from None
     if parts.query or parts.fragment or parts.username:
         raise ValueError("must be an address without query, fragment or credentials")
     if parts.path.rstrip("/").endswith("/v1"):
@@ -116,7 +123,7 @@ def _in_a_file(written: Any, name: str) -> Any:
     key = f"{name}_file"
     if isinstance(written, dict) and (named := written.get(key)):
         try:
-            return {**written, name: _read(Path(named)).strip()}
+            return {**written, name: _read_secret(Path(named)).strip()}
         except Misconfigured as unread:
             return {**written, key: unread}  # told where that key stands, see ReadFile
     return written
@@ -167,10 +174,32 @@ class Server(Section):
         return "https" if self.tls_certificate_file else "http"
 
 
+def _is_clear_text(address: str) -> bool:
+    """Whether what is sent there crosses a network unencrypted."""
+    parts = urlsplit(address)
+    if parts.scheme != "http" or parts.hostname == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return True
+
+
 class Environment(Section):
+    allow_http: bool = False
     base_url: Origin
     ca_file: Path | None = None
     legacy_base_url: Literal[""] | Origin = ""
+
+    @field_validator("base_url", "legacy_base_url")
+    @classmethod
+    def _is_encrypted(cls, address: str, info: ValidationInfo) -> str:
+        if _is_clear_text(address) and not info.data.get("allow_http"):
+            raise ValueError(
+                "API keys and personal data would cross a network in clear text; use https://, "
+                "or set allow_http = true if the network is yours alone"
+            )
+        return address
 
 
 class Environments(Section):
@@ -192,6 +221,14 @@ def _read(path: Path) -> str:
         raise Misconfigured([f"{path}: {error.strerror or error}"]) from None
     except UnicodeDecodeError:
         raise Misconfigured([f"{path}: not UTF-8 text"]) from None
+
+
+def _read_secret(path: Path) -> str:
+    text = _read(path)
+    status = path.stat()
+    if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IRWXO:
+        raise Misconfigured([f"{path}: every user can read it; run `chmod o= {path}`"])
+    return text
 
 
 class Addressed(Section):
@@ -373,6 +410,7 @@ class Legacy(Section):
     primary_currency: Literal["both", "flat", "nested"] = "both"
     account_number_from_iban: Literal["auto", "always", "never"] = "auto"
     send_memo: bool = True
+    undeclared_charset: Literal["utf-8", "latin-1"] = "utf-8"
 
     def for_mappings(self) -> Manners:
         return Manners(

@@ -61,6 +61,7 @@ class Wording:
         self._spelling = of_legacy(settings.vocabulary.for_mappings())
         self._manners = settings.legacy.for_mappings()
         self._most = settings.limits.body_bytes
+        self._undeclared_charset = settings.legacy.undeclared_charset
         self._clock = clock
 
     async def read(
@@ -71,7 +72,9 @@ class Wording:
         if takes is None:
             return None, ()
         encoding = request.headers.get("Content-Encoding", "")
-        body = await incoming.json_of(data, encoding, self._most, cast("Stay", visit.stay))
+        charset = request.charset or self._undeclared_charset
+        stay = cast("Stay", visit.stay)
+        body = await incoming.json_of(data, encoding, charset, self._most, stay)
         own, is_long = self._spelling.inward(takes, body), len(data) > wire.LARGE
         found: tuple[JSON, tuple[Problem, ...]]
         found = await aside_if(is_long, kinds.read, takes, own)

@@ -108,7 +108,8 @@ def _sums(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
     for payment in payments:
         side = "source" if payment.get("sourceAmount") else "target"
         of = str(currency if side == "source" else payment.get("targetCurrency"))
-        sums[of] = sums.get(of, Decimal(0)) + (money.amount_of(payment.get(f"{side}Amount")) or 0)
+        amount = money.amount_of(payment.get(f"{side}Amount")) or Decimal(0)
+        sums[of] = money.plus(sums.get(of, Decimal(0)), amount)
     told = " and ".join(f"{money.text(amount)} {of}" for of, amount in sorted(sums.items()))
     number = len(payments)
     return f"{number} payment{'' if number == 1 else 's'}" + (f" of {told}" if told else "")

@@ -57,7 +57,7 @@ def are_enough(balances: Balances, payments: Payments, currency: JSON) -> bool:
 
 
 def needed(payments: Payments) -> Decimal:
-    return summed(payments, "sourceAmount") + summed(payments, "merchantFees")
+    return money.plus(summed(payments, "sourceAmount"), summed(payments, "merchantFees"))
 
 
 def held(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:

@@ -45,6 +45,11 @@ def sum_of(amounts: Iterable[Decimal]) -> Decimal:
     return reduce(EXACT.add, amounts, Decimal(0))
 
 
+def plus(one: Decimal, other: Decimal) -> Decimal:
+    """The exact sum; ``+`` would round it to 28 digits."""
+    return EXACT.add(one, other)
+
+
 def text(amount: Decimal) -> str:
     """With two decimals, as the legacy interface writes amounts; more only where it has more."""
     return f"{_in_cents(amount):f}"

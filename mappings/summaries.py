@@ -107,5 +107,5 @@ def figures(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
         "count": len(those),
         "value": money.number(value),
         **{name: money.number(amount) for name, amount in sums.items()},
-        "net": money.number(value + sums["merchantFees"]),
+        "net": money.number(money.plus(value, sums["merchantFees"])),
     }

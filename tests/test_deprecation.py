@@ -18,7 +18,8 @@ from tests.house import open_house
 from tests.payday import open_town
 from tests.sockets import heard
 
-ANNOUNCED = {"announced": "2026-11-30"}
+ANNOUNCED = {"announced": "2026-11-30", "page": "https://example.com/move"}
+LINKS = '<https://example.com/move>; rel="deprecation", <https://example.com/move>; rel="sunset"'
 
 
 @pytest.mark.parametrize(
@@ -66,12 +67,11 @@ async def test_every_answer_tells_of_it(asked: tuple[str, str, int], tmp_path: P
         assert got.status == status
         assert got.headers["Deprecation"] == "@1795996800"
         assert got.headers["Sunset"] == "Sun, 28 Feb 2027 00:00:00 GMT"
-        assert got.headers["Link"] == f'<{simulator.url}/v1/>; rel="successor-version"'
+        assert got.headers["Link"] == f'<{simulator.url}/v1/>; rel="successor-version", {LINKS}'
 
 
 async def test_without_a_known_key_it_is_told_too_and_a_page_is_linked(tmp_path: Path) -> None:
-    told = {**ANNOUNCED, "page": "https://example.com/move"}
-    async with open_house(tmp_path, "http://127.0.0.1:9", deprecation=told) as house:
+    async with open_house(tmp_path, "http://127.0.0.1:9", deprecation=ANNOUNCED) as house:
         got = await house.ask("GET", "/v1/recipients", headers={"X-API-Key": "nobody"})
         assert got.status == 403
         assert '<https://example.com/move>; rel="deprecation"' in got.headers["Link"]
@@ -86,7 +86,7 @@ async def test_the_answer_to_what_is_no_request_tells_of_it_too(
         got = await heard(house.running.port, asked)
         assert got is not None
         assert got.headers["deprecation"] == "@1795996800"
-        assert got.headers["link"] == '<http://127.0.0.1:9/v1/>; rel="successor-version"'
+        assert got.headers["link"] == f'<http://127.0.0.1:9/v1/>; rel="successor-version", {LINKS}'
 
 
 def test_a_forwarded_answer_tells_of_the_end_that_is_announced_here() -> None:
@@ -99,6 +99,14 @@ def test_a_forwarded_answer_tells_of_the_end_that_is_announced_here() -> None:
     assert answer.headers.getall("Link") == ["<a>; rel=b", told["Link"]]
     alone = carried(Carried(404, CIMultiDict(theirs), b"{}"), "an-id")
     assert {name: alone.headers[name] for name in theirs} == theirs
+
+
+async def test_nothing_is_linked_without_a_page(tmp_path: Path) -> None:
+    told = {"announced": "2026-11-30"}
+    async with open_house(tmp_path, "http://127.0.0.1:9", deprecation=told) as house:
+        got = await house.ask("GET", "/v1/nowhere")
+        assert got.headers["Deprecation"] == "@1795996800"
+        assert "Link" not in got.headers
 
 
 async def test_where_nothing_is_announced_nothing_is_told(tmp_path: Path) -> None:

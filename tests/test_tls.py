@@ -338,6 +338,7 @@ async def test_both_faces_go_through_the_proxy_with_its_credentials_and_no_other
 ) -> None:
     credentials = tmp_path / "proxy-credentials"
     credentials.write_text("gate:hush-hush\n")
+    credentials.chmod(0o600)
     proxy = Proxy()
     async with (
         recording(says(NOTHING_HELD)) as recorder,

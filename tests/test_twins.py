@@ -106,3 +106,13 @@ async def test_what_a_process_that_has_just_begun_answered_is_another_request(tw
     assert (first.status, second.status) == (200, 200)
     assert first.body["batch"]["id"] != second.body["batch"]["id"]
     assert two.made() == 2
+
+
+async def test_identical_requests_at_two_processes_at_once_are_one(two: Two) -> None:
+    for number in range(5):
+        two.service.faults[:] = [Fault("POST", "/v1/batches", answer_delay=0.5)]
+        two.batch["description"] = f"run {number}"
+        answers = await asyncio.gather(two.post(two.here), two.post(two.there))
+        assert [got.status for got in answers] == [200, 200]
+        assert len({got.body["batch"]["id"] for got in answers}) == 1
+        assert two.made() == number + 1

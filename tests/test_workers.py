@@ -379,6 +379,7 @@ async def test_workers_speak_tls_and_a_rolling_restart_shows_the_new_certificate
     first, second = authority.pair("first"), authority.pair("second")
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length")
+    token.chmod(0o600)
     section = [
         f'tls_certificate_file = "{first.certificate}"\ntls_key_file = "{first.key}"',
         f'admin_token_file = "{token}"',

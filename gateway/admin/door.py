@@ -13,11 +13,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.admin.session import COOKIE, Sessions, same
+from gateway.admin.session import COOKIE, Sessions, Throttle, same
 from gateway.settings import Server
+
+log = structlog.get_logger()
 
 FOR_ALL = ("/healthz", "/readyz")
 """What whatever watches the process asks, and has no token for."""
@@ -45,6 +48,7 @@ def problems(server: Server) -> Iterator[str]:
 def door(server: Server) -> Middleware:
     token = server.admin_token.get_secret_value()
     sessions = Sessions(token)
+    throttle = Throttle()
 
     def is_known(request: web.Request) -> bool:
         return _has(request, token) or sessions.is_good(request.cookies.get(COOKIE, ""))
@@ -55,6 +59,9 @@ def door(server: Server) -> Middleware:
             if _wants_a_page(request):
                 headers = {"Location": LOGIN, "Cache-Control": "no-store"}
                 return web.Response(status=303, headers=headers)
+            if "Authorization" in request.headers:
+                log.warning("admin_token_refused", client_address=request.remote)
+                await throttle.fail(request.remote or "")
             refused = web.json_response(
                 _told("not_authorized", "The admin token is missing or wrong."), status=401
             )

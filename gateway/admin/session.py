@@ -1,4 +1,4 @@
-"""A login at the admin port: a cookie that says so, which every process can check and none has to keep.
+"""A login at the admin port: a cookie that says so, which every process can check.
 
 The cookie holds a number, when it ends, and a keyed digest of both; the key is made of the admin
 token, so another token ends every login. The token itself is in no cookie and in no address.
@@ -6,17 +6,29 @@ token, so another token ends every login. The token itself is in no cookie and i
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
 import secrets
 import time
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 COOKIE = "payout-gateway-console"
 
 SECONDS = 12 * 3600
 """How long a login lasts."""
+
+FAILED_SECONDS = 1.0
+"""How long a wrong token waits for its answer."""
+
+FAILED_AT_ONCE = 4
+"""Wrong tokens of one address that wait at the same time; more wait for them."""
+
+_ended: dict[str, int] = {}
+"""Cookies whose logins were ended, until they would have ended by themselves. A process that begins has
+forgotten them, so that it takes a new admin token to end a stolen login for good."""
 
 _FORM = re.compile(r"(?P<begin>[0-9a-f]{32}\.(?P<until>\d{1,12}))\.(?P<digest>[0-9a-f]{64})")
 
@@ -26,6 +38,19 @@ def same(one: str, other: str) -> bool:
     return hmac.compare_digest(
         one.encode("utf-8", "surrogateescape"), other.encode("utf-8", "surrogateescape")
     )
+
+
+class Throttle:
+    """Slows down wrong tokens, by address: nobody else's attempts delay a good one."""
+
+    def __init__(self) -> None:
+        self._by_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def fail(self, address: str) -> None:
+        """Returns when a wrong token may be answered."""
+        turns = self._by_address.setdefault(address, asyncio.Semaphore(FAILED_AT_ONCE))
+        async with turns:
+            await asyncio.sleep(FAILED_SECONDS)
 
 
 class Sessions:
@@ -52,7 +77,16 @@ class Sessions:
         if not self._token or found is None:
             return False
         is_ours = same(found["digest"], self._digest(found["begin"]))
-        return is_ours and self._clock() < int(found["until"])
+        return is_ours and self._clock() < int(found["until"]) and cookie not in _ended
+
+    def end(self, cookie: str) -> None:
+        """The login of this cookie is over, wherever else the cookie may be."""
+        if not self.is_good(cookie):
+            return
+        now = self._clock()
+        for over in [one for one, until in _ended.items() if until <= now]:
+            del _ended[over]
+        _ended[cookie] = int(cookie.split(".")[1])
 
     def _digest(self, begin: str) -> str:
         return hmac.digest(self._key, begin.encode(), hashlib.sha256).hex()

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 import structlog
 from aiohttp import web
 
-from gateway.admin.session import COOKIE
+from gateway.admin.session import COOKIE, Throttle
 from gateway.console.forms import new_cookie, set_cookie
 from gateway.console.pages import Pages, see
-
-PAUSE_SECONDS = 1.0
-"""Before a wrong token is told to be wrong."""
-
-AT_ONCE = 4
-"""Wrong tokens that are answered at the same time: so many a second, and no more."""
 
 log = structlog.get_logger()
 
@@ -24,7 +17,7 @@ log = structlog.get_logger()
 class SigningIn:
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._throttle = Throttle()
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         sessions = self._pages.sessions
@@ -37,17 +30,17 @@ class SigningIn:
         if not sessions.are_needed:
             return see("/")
         who = self._pages.asked_from(request)
-        async with self._turns:
-            if (cookie := sessions.begun_with(fields.get("token", "").strip())) is None:
-                log.warning("console", did="was refused a login", asked_from=who)
-                await asyncio.sleep(PAUSE_SECONDS)
-                return self._pages.page(request, "login", 403, wrong=True)
+        if (cookie := sessions.begun_with(fields.get("token", "").strip())) is None:
+            log.warning("console", did="was refused a login", asked_from=who)
+            await self._throttle.fail(who)
+            return self._pages.page(request, "login", 403, wrong=True)
         log.info("console", did="logged in", asked_from=who)
         response = see("/")
         set_cookie(request, response, cookie)
         return response
 
     async def ends(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
+        self._pages.sessions.end(request.cookies.get(COOKIE, ""))
         response = see("/login" if self._pages.sessions.are_needed else "/")
         set_cookie(request, response, new_cookie())
         return response

@@ -53,3 +53,12 @@ def _read(text: str | None) -> Address | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
+
+
+def is_proxy(remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> bool:
+    """Whether the peer of a connection is a proxy: one that is trusted, or that says so itself.
+
+    What becomes of such a connection after a response says nothing of the client behind it.
+    """
+    address = _read(remote)
+    return bool(forwarded) or (address is not None and _within(address, trusted))

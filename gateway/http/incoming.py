@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import io
 import re
 from collections.abc import AsyncIterator, Callable
@@ -120,10 +121,29 @@ async def whole(request: web.BaseRequest, most: int, stay: Stay, pace: Pace) -> 
     return body.getvalue()
 
 
-async def json_of(body: bytes, encoding: str, most: int, stay: Stay) -> JSON:
+def in_utf8(body: bytes, charset: str) -> bytes:
+    """A JSON text in UTF-8, of a text in a charset; raises Invalid for one that cannot be read.
+
+    JSON is UTF-8 (RFC 8259); clients in the field send Latin-1, too (contract, section 2).
+    """
+    if body.isascii():
+        return body
+    try:
+        name = codecs.lookup(charset).name
+    except LookupError:
+        name = ""
+    if name == "iso8859-1":
+        return body.decode("latin-1").encode()
+    if name == "utf-8":
+        return body
+    raise Invalid(Problem("invalid_field", "The body must be in UTF-8, or in ISO-8859-1."))
+
+
+async def json_of(body: bytes, encoding: str, charset: str, most: int, stay: Stay) -> JSON:
     """A body as values; raises Invalid where it is no JSON, Overlong where it is too large."""
     try:
         plain = await inflated(body, encoding, most, stay.hold)
+        plain = await aside_if(len(plain) > wire.LARGE, in_utf8, plain, charset)
         cost = await aside_if(len(plain) > wire.LARGE, wire.memory_cost, plain)
         if len(plain) + cost <= stay.most_bytes:
             stay.hold(cost)

@@ -93,6 +93,7 @@ class Journal:
         gone_seconds: float = GONE_SECONDS,
         new_id: Callable[[], str] = _new_id,
     ) -> None:
+        self.ledger = ledger
         self.rows = Undertakings(store, ledger, self._may_be_sending)
         self.new_id = new_id
         self.instance = new_id()
@@ -303,6 +304,8 @@ class Course:
     writes: dict[int, Write] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     resumed: bool = False
+    not_first: frozenset[str] | None = None
+    """The open operations that it is known not to be a retry of: any other identical one goes first."""
     came_at: tuple[float, float] = (0.0, 0.0)
     """By both clocks, when the request came that waits for it."""
     deserted: bool = False
@@ -586,6 +589,7 @@ class Course:
             records=[*waiting, *records],
             drops=drops,
             has_pieces=self.has_pieces,
+            not_first=self.not_first,
             **parts,
         )
         try:

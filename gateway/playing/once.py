@@ -39,12 +39,14 @@ from gateway.store.undertakings import (
     PASSED_ON,
     RUNNING,
     UNDONE,
+    UNSETTLED,
     AlreadyBegun,
     Overtaken,
     Undertaken,
 )
 from mappings.grammar import (
     Answer,
+    Conflict,
     Failure,
     Halted,
     Invalid,
@@ -70,6 +72,18 @@ ODD_KEY = Problem(
     f"An Idempotency-Key is 1 to {_LONGEST_KEY} visible characters, and given once.",
     "Idempotency-Key",
 )
+
+PAYOUT_BUSY = Problem(
+    "internal_server_error",
+    "Another change of this recipient's payout methods is under way; nothing was done. "
+    "Try again later.",
+)
+
+TAKE_TURNS = frozenset({"create_payout_method", "update_payout_method", "update_recipient"})
+"""Operations that may read and then write one recipient's accounts."""
+
+_TURN = "payout turn"
+"""The kind of object state that names the operation whose turn it is."""
 
 Say = Callable[[Answer], Awaitable[Said]]
 Refuse = Callable[[Failure], Awaitable[Said]]
@@ -146,14 +160,17 @@ class Once:
 
         That is being delivered until ``undelivered`` is called. Raises DecidedOtherwise.
         """
-        came_at = self._journal.clocks()
-        visit = _Visit(came_at[0] + self._patience, came_at)
+        monotonic, wall = self._journal.clocks()
+        began, now = wanted.caller.began, asyncio.get_running_loop().time()
+        waited = 0.0 if began is None else now - began
+        visit = _Visit(monotonic + self._patience, (monotonic - waited, wall - waited))
         try:
             while True:
                 course = await self._course(wanted, visit, say)
                 if not isinstance(course, Course):
                     return course
                 try:
+                    await self._take_turn(course, visit)
                     said = await self._played(course, wanted, say, refuse)
                 except StoreUnavailable as unavailable:
                     if not course.writes:
@@ -246,13 +263,62 @@ class Once:
         """The client went away before it had the answer."""
         await self._journal.desert(course)
 
+    # Turns of writes on one recipient's payout methods
+
+    async def _take_turn(self, course: Course, visit: _Visit) -> None:
+        """Waits until no other write on the recipient's payout methods is under way, at any process."""
+        recipient = course.request.ids.get("id")
+        if course.resumed or course.operation.name not in TAKE_TURNS or recipient is None:
+            return
+        try:
+            while other := self._before(course):
+                await self._wait_in_turn(visit, other.ended)
+            while self._settling.has_others and not await self._holds_turn(course, recipient):
+                await self._wait_in_turn(visit)
+        except Failure:
+            await course.close(UNDONE)
+            raise
+
+    def _before(self, course: Course) -> Course | None:
+        """One that came before it in this process and writes on the same recipient."""
+        for other in self._journal.under_way.values():
+            if other is course:
+                return None
+            is_alike = other.operation.name in TAKE_TURNS and other.one.owner == course.one.owner
+            if is_alike and set(other.one.subjects) & set(course.one.subjects):
+                return other
+        return None
+
+    async def _wait_in_turn(self, visit: _Visit, ended: asyncio.Event | None = None) -> None:
+        if self._journal.monotonic() > visit.until:
+            raise Halted(PAYOUT_BUSY, retry_after=_ASKS_AGAIN)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOKS_AGAIN):
+                await (ended.wait() if ended else asyncio.sleep(LOOKS_AGAIN / 4))
+
+    async def _holds_turn(self, course: Course, recipient: str) -> bool:
+        """Whether the turn is this one's: it is free as soon as the operation that had it is over."""
+        one, ledger = course.one, self._journal.ledger
+        holder = (await ledger.recall(one.owner, _TURN, recipient)).get("holder")
+        if holder is not None:
+            row = await self._journal.rows.read(str(holder))
+            if row is not None and row.state in (RUNNING, UNSETTLED):
+                if not self._settling.is_played(row) and not await self._settling.settle(row):
+                    wait = self._settling.seconds_until_sure(row)
+                    raise Unknown("a write on it is of unknown outcome", retry_after=wait)
+                return False
+        mine = Record(_TURN, recipient, {"holder": one.id}, find={"holder": holder})
+        try:
+            await ledger.record_all(one.owner, [mine])
+        except Conflict:
+            return False
+        return True
+
     # Which course
 
     async def _course(self, wanted: Wanted, visit: _Visit, say: Say) -> Course | Told:
         """The course to play, a new one or that of the first try; or what that one's client got."""
         caller = wanted.caller
-        if self._reopening:
-            await asyncio.gather(*self._reopening)
         undertaking = partial(
             self._journal.undertaking,
             caller.key,
@@ -269,7 +335,7 @@ class Once:
                 if told := await self._ended(visit, wanted.caller, say):
                     return told
                 if not await self._settles(one, rows, visit) and (
-                    course := await self._new(one, wanted, visit)
+                    course := await self._new(one, wanted, visit, rows)
                 ):
                     return course
                 continue
@@ -292,6 +358,8 @@ class Once:
     async def _rows(self, one: Undertaken) -> list[Undertaken]:
         """What it has to mind, what nobody is at first."""
         nobodys: set[str] = set()
+        if self._reopening:
+            await asyncio.gather(*self._reopening)
         while True:
             rows = await self._journal.rows.open_ones(one)
             await self._settling.know_instances(rows)
@@ -303,10 +371,14 @@ class Once:
             nobodys = left
         return sorted(rows, key=self._settling.is_played) + self._journal.unseen(one, rows)
 
-    async def _new(self, one: Undertaken, wanted: Wanted, visit: _Visit) -> Course | None:
+    async def _new(
+        self, one: Undertaken, wanted: Wanted, visit: _Visit, rows: list[Undertaken]
+    ) -> Course | None:
         refuse_deserted(wanted.caller)
         course = self._journal.course(one, wanted.operation, wanted.asked)
         course.placing, course.came_at = wanted.placing, visit.came_at
+        if self._joins_running and wanted.operation.method != "GET":
+            course.not_first = frozenset(row.id for row in rows)
         # Where a first try came to nothing, this is the second: others join it.
         course.deserted = visit.first is not None
         try:

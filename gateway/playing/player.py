@@ -114,6 +114,8 @@ class Caller:
     seconds: float = 0.0
     course: Course | None = None
     is_gone: bool = False
+    began: float | None = None
+    """When its request came, by the loop's clock."""
     has_left: Callable[[], bool] = bool
     """Whether its client's end of the connection is closed at this moment."""
     is_long: bool = False

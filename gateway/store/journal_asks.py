@@ -102,6 +102,14 @@ OPEN_ONES = Statement(lambda _kind: of_concern()), sharing()
 OPEN_ONES_OR_NAMED = Statement(lambda _kind: of_concern(IS_NAMED)), sharing(IS_NAMED)
 """For undertakings that name no object, and for those that do."""
 
+IDENTICAL = Statement(
+    lambda _kind: select(journal.c.id, journal.c.idempotency).where(
+        owned_by(journal),
+        AN_OPEN,
+        journal.c.key_id == bindparam("key_id"),
+        journal.c.fingerprint == bindparam("fingerprint"),
+    )
+)
 LEFT_OPEN = Statement(
     lambda _kind: (
         select(*(journal.c[name] for name in SHOWN))

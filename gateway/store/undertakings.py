@@ -120,7 +120,7 @@ class AlreadyClaimed(Exception):
 
 
 class AlreadyBegun(Exception):
-    """The key has used this Idempotency-Key before."""
+    """The key has used this Idempotency-Key before, or an identical request is open."""
 
 
 @unchanging(frozen=True, slots=True)
@@ -183,6 +183,8 @@ class Point:
     minds_restores: bool = False
     steps: tuple[int, Text] | None = None
     """The number of the last step, and what the steps since the last point were given."""
+    not_first: frozenset[str] | None = None
+    """Open operations that may be identical to one that begins; None if any may."""
     settled: Sequence[Write] = ()
     enters: Write | None = None
     records: Sequence[Record] = ()
@@ -221,6 +223,8 @@ class Undertakings:
         locks = self._ledger.locks(one.owner, point.records)
         if any(map(_may_be_anothers, point.settled)):
             locks |= {f"claims {one.owner}"}
+        if point.begins and point.not_first is not None:
+            locks |= {f"begins {one.owner} {one.key_id} {one.fingerprint}"}
         size = len(one.asked) if point.begins and one.asked else 0
         size += len(point.steps[1]) if point.steps else 0
         size += len(point.changes.get("answer") or "")
@@ -236,6 +240,7 @@ class Undertakings:
         if point.minds_restores:
             yield from _refuse_restored()
         if point.begins:
+            yield from _refuse_identical(one, point.not_first)
             yield from self._begin(one)
         else:
             yield from self._fence(one, point)
@@ -583,6 +588,16 @@ _of_an_outcome = attrgetter(*asks.OF_AN_OUTCOME)
 def _refuse_frozen(owner: Owner) -> Steps[None]:
     if (yield asks.FROZEN.of(owner._asdict())):
         raise Frozen
+
+
+def _refuse_identical(one: Undertaken, not_first: frozenset[str] | None) -> Steps[None]:
+    """Another process may have begun the same request since the open ones were read."""
+    if not_first is None:
+        return
+    its = {**one.owner._asdict(), "key_id": one.key_id, "fingerprint": one.fingerprint}
+    for id_, idempotency in (yield asks.IDENTICAL.of(its)):
+        if id_ not in not_first and None in (idempotency, one.idempotency):
+            raise AlreadyBegun
 
 
 def _refuse_restored() -> Steps[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -17,11 +18,42 @@ BASE = "[environments.live]\nbase_url = 'https://service.example'\n"
 
 
 @pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in os.environ:
         if name.startswith("PAYOUT_GATEWAY"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+    before = os.umask(0o077)  # secrets that everybody can read are refused
+    yield
+    os.umask(before)
+
+
+def test_secret_file_that_everybody_can_read_is_refused() -> None:
+    Path("token").write_text("a-token-of-some-length\n")
+    Path("token").chmod(0o604)
+    with pytest.raises(
+        Misconfigured, match=r"server\.admin_token_file: token: every user can read it"
+    ):
+        load(written(f"{BASE}[server]\nadmin_token_file = 'token'"))
+    Path("token").chmod(0o640)
+    load(written(f"{BASE}[server]\nadmin_token_file = 'token'"))
+
+
+@pytest.mark.parametrize("name", ["base_url", "legacy_base_url"])
+def test_clear_text_to_another_machine_needs_allow_http(name: str) -> None:
+    other = "base_url = 'https://service.example'\n" if name != "base_url" else ""
+    text = f"[environments.live]\n{other}{name} = 'http://service.example'\n"
+    with pytest.raises(Misconfigured, match=f"{name}: .* allow_http"):
+        load(written(text))
+    load(written(f"{text}allow_http = true\n"))
+
+
+@pytest.mark.parametrize("address", ["https://x:99999", "http://127.0.0.1:port"])
+def test_address_with_a_port_that_is_none_is_a_configuration_error(address: str) -> None:
+    with pytest.raises(
+        Misconfigured, match=r"gateway\.toml:2: environments\.live\.base_url: .* port"
+    ):
+        load(written(f"[environments.live]\nbase_url = '{address}'"))
 
 
 def written(text: str) -> Path:
@@ -506,7 +538,7 @@ def test_what_cannot_be_run_is_told_with_its_place(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("key", ["base_url", "legacy_base_url"])
 def test_the_gateway_is_not_its_own_service(server: str, url: str, key: str) -> None:
     other = "base_url = 'https://service.test'\n" if key != "base_url" else ""
-    text = f"[environments.live]\n{other}{key} = '{url}'\n[server]\n{server}"
+    text = f"[environments.live]\n{other}{key} = '{url}'\nallow_http = true\n[server]\n{server}"
     (said,) = runnable(text)
     line = 3 if other else 2
     assert said.startswith(f"gateway.toml:{line}: environments.live.{key}: {url} is this gateway ")
@@ -516,7 +548,7 @@ def test_the_gateway_is_not_its_own_service(server: str, url: str, key: str) -> 
     ("server", "url"),
     [
         ("", "http://127.0.0.1:8090"),
-        ("", "http://service.test:8080"),
+        ("", "https://service.test:8080"),
         ("", "http://127.0.0.2:8080"),
         ("host = '10.1.2.3'", "http://127.0.0.1:8080"),
         ("port = 0", "http://127.0.0.1"),

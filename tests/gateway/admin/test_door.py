@@ -21,6 +21,7 @@ PAGE = "/openapi.json"
 @asynccontextmanager
 async def guarded(folder: Path, **server: str) -> AsyncIterator[House]:
     (folder / "token").write_text(f"{TOKEN}\n")
+    (folder / "token").chmod(0o600)
     token = {"admin_token_file": str(folder / "token")} if server.pop("token", "") else {}
     async with open_house(folder, NOWHERE, server={**server, **token}) as house:
         yield house

@@ -8,9 +8,11 @@ import re
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
@@ -48,6 +50,7 @@ FREEZE = {"do": "freeze", "merchant": "demo", "environment": ""}
 @asynccontextmanager
 async def guarded(folder: Path) -> AsyncIterator[Seen]:
     (folder / "token").write_text(TOKEN)
+    (folder / "token").chmod(0o600)
     async with open_console(folder, server={"admin_token_file": str(folder / "token")}) as seen:
         yield seen
 
@@ -95,6 +98,36 @@ async def test_with_a_token_a_browser_logs_in_and_a_program_shows_it(tmp_path: P
 
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert (await visitor.get("/", **bearer)).status == 200
+
+
+async def test_logout_ends_the_session_wherever_its_cookie_is(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as seen, visiting(seen.url) as visitor:
+        await visitor.get("/login")
+        begun = await visitor.post("/login", {"token": TOKEN})
+        stolen = begun.headers["Set-Cookie"].partition(";")[0]
+        async with aiohttp.ClientSession() as other:
+            headers = {"Cookie": stolen, "Accept": "text/html"}
+            ask = partial(other.get, f"{seen.url}/", headers=headers, allow_redirects=False)
+            async with ask() as before:
+                assert before.status == 200
+            assert (await visitor.post("/logout", {})).status == 303
+            async with ask() as after:
+                assert (after.status, after.headers["Location"]) == (303, "/login")
+
+
+async def test_wrong_tokens_of_one_address_do_not_delay_a_right_one(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as seen, aiohttp.ClientSession() as session:
+
+        async def ask(token: str) -> int:
+            headers = {"Authorization": f"Bearer {token}"}
+            async with session.get(f"{seen.url}/metrics", headers=headers) as got:
+                return got.status
+
+        wrong = [asyncio.ensure_future(ask(f"wrong-token-number-{number}")) for number in range(12)]
+        await asyncio.sleep(0.2)
+        assert await ask(TOKEN) == 200
+        assert not any(one.done() for one in wrong)
+        assert set(await asyncio.gather(*wrong)) == {401}
 
 
 async def test_behind_tls_the_cookie_is_for_tls_alone(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""Sums that are longer than the 28 digits of Python's decimal context."""
+
+from __future__ import annotations
+
+from mappings import funds, summaries
+
+HUGE = "9" * 40 + ".01"
+
+
+def test_net_is_exact_at_any_size():
+    payments = [{"sourceAmount": HUGE, "merchantFees": "0.98"}, {"sourceAmount": "0.01"}]
+    shown = summaries.figures(payments)
+    assert str(shown["value"]) == "9" * 40 + ".02"
+    assert str(shown["net"]) == "1" + "0" * 40
+
+
+def test_needed_funds_are_exact_at_any_size():
+    payments = [{"sourceAmount": HUGE, "merchantFees": "0.01"}]
+    assert str(funds.needed(payments)) == "9" * 40 + ".02"
+    enough = [{"amount": "9" * 40 + ".02", "currency": "USD", "type": "service"}]
+    short = [{"amount": HUGE, "currency": "USD", "type": "service"}]
+    assert funds.are_enough(enough, payments, "USD")
+    assert not funds.are_enough(short, payments, "USD")

@@ -1,0 +1,83 @@
+"""Bodies that are not UTF-8: Latin-1 is read if it is declared, or if the setting says so."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Service, start
+from tests.house import House, open_house
+
+PERSON = {
+    "type": "individual",
+    "firstName": "Jürgen",
+    "lastName": "Müller",
+    "email": "j@example.com",
+}
+LATIN = json.dumps(PERSON, ensure_ascii=False).encode("latin-1")
+
+
+@asynccontextmanager
+async def gateway(folder: Path, **legacy: str) -> AsyncIterator[House]:
+    simulator = await start(service=Service(seed=1))
+    try:
+        async with open_house(folder, simulator.url, legacy=legacy) as house:
+            yield house
+    finally:
+        await simulator.stop()
+
+
+async def create(house: House, data: bytes, content_type: str, **headers: str) -> Any:
+    headers = {"Content-Type": content_type, **headers}
+    return await house.ask("POST", "/v1/recipients", data=data, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "charset", ["iso-8859-1", "ISO-8859-1", "latin-1", "latin1", '"iso-8859-1"']
+)
+async def test_declared_latin_1_is_read(tmp_path: Path, charset: str):
+    async with gateway(tmp_path) as house:
+        got = await create(house, LATIN, f"application/json; charset={charset}")
+        assert (got.status, got.body["recipient"]["lastName"]) == (200, "Müller")
+
+
+async def test_large_and_compressed_latin_1_bodies_are_read(tmp_path: Path):
+    data = json.dumps({**PERSON, "unknown": "ü" * 300_000}, ensure_ascii=False).encode("latin-1")
+    async with gateway(tmp_path) as house:
+        declared = "application/json; charset=iso-8859-1"
+        for body, headers in ((data, {}), (gzip.compress(data), {"Content-Encoding": "gzip"})):
+            got = await create(house, body, declared, **headers)
+            assert (got.status, got.body["recipient"]["lastName"]) == (200, "Müller")
+
+
+async def test_undeclared_latin_1_is_read_if_the_setting_says_so(tmp_path: Path):
+    async with gateway(tmp_path, undeclared_charset="latin-1") as house:
+        got = await create(house, LATIN, "application/json")
+        assert (got.status, got.body["recipient"]["lastName"]) == (200, "Müller")
+        utf8 = json.dumps(PERSON, ensure_ascii=False).encode()
+        got = await create(house, utf8, "application/json; charset=utf-8")
+        assert (got.status, got.body["recipient"]["lastName"]) == (200, "Müller")
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8"])
+async def test_latin_1_is_refused_as_utf_8(tmp_path: Path, content_type: str):
+    async with gateway(tmp_path) as house:
+        got = await create(house, LATIN, content_type)
+        assert (got.status, got.body["errors"][0]["code"]) == (406, "invalid_field")
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "shift_jis", "nonsense"])
+async def test_other_charset_is_refused_unless_the_body_is_ascii(tmp_path: Path, charset: str):
+    async with gateway(tmp_path) as house:
+        declared = f"application/json; charset={charset}"
+        got = await create(house, LATIN, declared)
+        assert got.status == 406
+        assert "ISO-8859-1" in got.body["errors"][0]["message"]
+        ascii_only = {**PERSON, "firstName": "Ada", "lastName": "King"}
+        assert (await create(house, json.dumps(ascii_only).encode(), declared)).status == 200

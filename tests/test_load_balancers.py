@@ -1,0 +1,69 @@
+"""Retries and repeated payments through the shipped configurations of HAProxy and nginx."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gateway.simulator import Fault, Service
+from tests.house import KEY
+from tests.load_balancers import load_balancer
+from tests.payday import open_town
+from tests.sockets import until, wire
+
+PROXIES = [
+    pytest.param(
+        name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"{name} is not installed")
+    )
+    for name in ("haproxy", "nginx")
+]
+
+
+def create(email: str) -> bytes:
+    person = {"type": "individual", "firstName": "Ada", "lastName": "King", "email": email}
+    body = json.dumps(person)
+    head = f"POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+async def send(port: int, data: bytes) -> int:
+    async with await wire(port) as connection:
+        await connection.say(data)
+        answer = await connection.answer()
+        assert answer is not None
+        return answer.status
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+@pytest.mark.parametrize("trusted", [[], ["127.0.0.1"]])
+async def test_delivered_identical_requests_stay_two(
+    tmp_path: Path, proxy: str, trusted: list[str]
+) -> None:
+    service = Service(seed=1)
+    async with open_town(tmp_path, service, server={"trusted_proxies": trusted}) as (house, _):
+        async with load_balancer(proxy, house.running.port, tmp_path) as port:
+            for number in range(4):
+                for _ in range(2):
+                    assert await send(port, create(f"ada{number}@example.com")) == 200
+                await asyncio.sleep(0.1 * number)
+    assert service.created["recipient"] == 8
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+@pytest.mark.parametrize("gap", [0.0, 1.0])
+async def test_retry_after_a_timeout_is_one(tmp_path: Path, proxy: str, gap: float) -> None:
+    service = Service(seed=1)
+    server = {"trusted_proxies": ["127.0.0.1"]}
+    async with open_town(tmp_path, service, server=server) as (house, _):
+        service.faults.append(Fault("POST", "/v1/recipients", answer_delay=2))
+        async with load_balancer(proxy, house.running.port, tmp_path) as port:
+            async with await wire(port) as connection:
+                await connection.say(create("ada@example.com"))
+                await until(lambda: service.created["recipient"] == 1)
+            await asyncio.sleep(gap)
+            assert await send(port, create("ada@example.com")) == 200
+    assert service.created["recipient"] == 1
