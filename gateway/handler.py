@@ -29,7 +29,7 @@ from gateway.forwarding.sending import Came
 from gateway.http import answers, incoming
 from gateway.http.answers import Carried, Said
 from gateway.http.callers import Address, address_of, is_proxy, networks
-from gateway.http.delivery import has_come, has_left
+from gateway.http.delivery import has_come, has_left, is_acknowledged
 from gateway.http.incoming import Pace
 from gateway.keys import Key, Keyring
 from gateway.large import UnderWay, Whose
@@ -43,6 +43,7 @@ from gateway.routes import Routes
 from gateway.settings import Settings
 from gateway.store import StoreUnavailable
 from gateway.store.mode_rows import COMPARE
+from gateway.store.undertakings import Undertaken
 from gateway.tokens import token
 from gateway.usage import NO_OWNER, Usage
 from gateway.visit import Visit
@@ -127,7 +128,7 @@ class Handler:
                 response = answers.carried(said, visit.request_id, visit.admission, told)
             else:
                 response = answers.response(said, visit.request_id, visit.admission, told)
-            if visit.over and await self._comes(request, response, visit):
+            if visit.over and await self._comes(request, response, visit, visit.over):
                 self._once.delivered(visit.over)
                 forwarded = request.headers.getall("X-Forwarded-For", [])
                 if not is_proxy(request.remote, forwarded, self._trusted):
@@ -187,7 +188,7 @@ class Handler:
         )
 
     async def _comes(
-        self, request: web.BaseRequest, response: web.StreamResponse, visit: Visit
+        self, request: web.BaseRequest, response: web.StreamResponse, visit: Visit, over: Undertaken
     ) -> bool:
         """Sends the answer here, to know whether its client got it."""
         if (is_last := request.get(incoming.IS_LAST)) and is_last():
@@ -199,6 +200,9 @@ class Handler:
             return False
         visit.is_written = True
         beneath = request.get(incoming.BENEATH)
+        self._once.delivers(
+            over, lambda: visit.has_come or is_acknowledged(request.transport, beneath)
+        )
         return await has_come(request.transport, beneath) or visit.has_come
 
     def _deserted(self, visit: Visit, has_all: bool) -> None:

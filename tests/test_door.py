@@ -12,7 +12,7 @@ import gzip
 import itertools
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from gateway.simulator import Fault, Service, Simulator, start
 from gateway.store import open_store
 from gateway.store.key_rows import listed_keys, revoke
 from tests.house import KEY, House, open_house
+from tests.operating import no_reading_at_once
 from tests.sockets import Heard, assert_legacy, heard, until, wire
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -105,6 +106,12 @@ def behind(service_behind: Simulator) -> Simulator:
     service_behind.service.requests.clear()
     service_behind.service.faults.clear()
     return service_behind
+
+
+@pytest.fixture
+def not_seen_at_once() -> Iterator[None]:
+    with no_reading_at_once():
+        yield
 
 
 def request(
@@ -1070,6 +1077,7 @@ async def test_a_service_in_trouble_is_an_internal_error_in_the_legacy_form(
     assert not simulator.service.calls("*", "/v1/batch"), "no redirect is followed"
 
 
+@pytest.mark.usefixtures("not_seen_at_once")
 async def test_a_timeout_after_a_write_says_that_the_outcome_is_unknown(
     build: Build, simulator: Simulator
 ) -> None:
@@ -1093,6 +1101,7 @@ async def test_a_timeout_of_a_read_does_not_say_that_anything_is_unknown(
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"ok":true,"recipient":{"id"', b"", b"[]"])
+@pytest.mark.usefixtures("not_seen_at_once")
 async def test_an_unreadable_answer_to_a_write_says_that_the_outcome_is_unknown(
     standing: House, behind: Simulator, body: bytes
 ) -> None:
@@ -1102,6 +1111,7 @@ async def test_an_unreadable_answer_to_a_write_says_that_the_outcome_is_unknown(
     assert "outcome of this request is unknown" in answer.json["errors"][0]["message"]
 
 
+@pytest.mark.usefixtures("not_seen_at_once")
 async def test_a_connection_dropped_after_a_write_says_that_the_outcome_is_unknown(
     standing: House, behind: Simulator
 ) -> None:

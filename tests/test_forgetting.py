@@ -117,7 +117,7 @@ async def test_of_an_erased_recipient_nothing_is_left_that_says_who_it_is(tmp_pa
         assert [one["memo"] for one in real] == [MEMO, MEMO]
         assert real[1]["recipient"]["email"] == "eve@example.com"
         told = await here.told("erase", eve, "--key", await key_name(here), "--yes")
-        assert told == {"payments": 1, "batches": 1, "facts": 1, "answers": 0}
+        assert told == {"payments": 1, "batches": 1, "facts": 1, "answers": 2}
         ada, erased = await here_town.entries(batch)
         assert ada == real[0]
         kept = {name: value for name, value in real[1].items() if name not in ("memo", "recipient")}

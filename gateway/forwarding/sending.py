@@ -328,7 +328,7 @@ class Writes:
             return False
         if not row.is_open or row.began_at < one.began_at - A_DAY:
             return False
-        if row.id in self._journal.delivered:
+        if self._journal.is_delivered(row):
             return False
         if not row.operation.startswith(PASSED_ON):
             return True  # which of the two it is, those say who translate

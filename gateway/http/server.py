@@ -50,6 +50,12 @@ WRITE_STALL_SECONDS = 30
 ADMIN_BOUNDS = Bounds(most=64, head_seconds=10, idle_seconds=75, pressed_seconds=2)
 """Of the admin port, apart from the clients'; its descriptors are among ``descriptors.OTHERS``."""
 
+RESET_SECONDS = 60
+"""After so long a reset says nothing of a response any more: a load balancer resets idle connections."""
+
+CLOSE_SECONDS = 5
+"""How long a connection is kept half closed after its last response, so that a reset is seen."""
+
 RETIRE_SECONDS = 5
 """How long a worker that another takes the place of waits for its clients' next requests."""
 
@@ -85,6 +91,8 @@ class Connection(RequestHandler):
 
     __slots__ = (
         "_answered",
+        "_answered_at",
+        "_closed",
         "_ended",
         "_guests",
         "_latest",
@@ -99,6 +107,8 @@ class Connection(RequestHandler):
         self._guests = guests
         self._plain: Any = None
         self._answered = 0
+        self._answered_at = 0.0
+        self._closed: asyncio.Future[None] | None = None
         self._ended = False
         self._reset: Callable[[], None] | None = None
         self._unread = 0
@@ -184,11 +194,28 @@ class Connection(RequestHandler):
             self._lingering_time = 0
         if self._ended and self._answered == self._request_count:
             self.close()
+        if self._reset is not None:
+            self._answered_at = self._loop.time()
+            if not resp.keep_alive:
+                await self._half_close()
         return finished
+
+    async def _half_close(self) -> None:
+        """Waits for the client to close: a reset on a socket that is closed here is told to nobody."""
+        if self.transport is None or not self.transport.can_write_eof():
+            return
+        self.transport.write_eof()
+        self._closed = self._loop.create_future()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._reset is not None and isinstance(exc, ConnectionError):
-            self._reset()
+            if self._loop.time() - self._answered_at <= RESET_SECONDS:
+                self._reset()
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
         request = self._current_request
         beneath = request.get(BENEATH) if request is not None else None
         has_all = is_acknowledged(self.transport, beneath)

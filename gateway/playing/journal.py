@@ -111,6 +111,8 @@ class Journal:
         self.clock = store.clock
         self._stamps = clock
         self.monotonic = clock.monotonic
+        self.looks: dict[str, Callable[[], bool]] = {}
+        """By undertaking, whether its response that is on its way was acknowledged by now."""
         self.delivered: dict[str, None] = {}
         """Whose clients have the answer, until the journal says so too."""
         self.deserted: dict[str, None] = {}
@@ -250,6 +252,13 @@ class Journal:
             for course in self.under_way.values()
             if course.one.id not in seen and one.asks_for_the_same(course.one)
         ]
+
+    def is_delivered(self, one: Undertaken) -> bool:
+        """Whether its client has the response, also if whoever waits for that has not looked yet."""
+        if one.id in self.delivered:
+            return True
+        look = self.looks.get(one.id)
+        return look is not None and look()
 
     def deliver(self, one: Undertaken) -> None:
         """Its client has the answer."""

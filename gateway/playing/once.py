@@ -235,6 +235,11 @@ class Once:
             # It stays as one that is running, and nobody is at it: that is settled as well.
             log.error("state", error=str(unavailable))
 
+    def delivers(self, one: Undertaken, look: Callable[[], bool]) -> None:
+        """Its response is on the way; ``look`` says whether the client's machine has acknowledged it."""
+        if not self._replay_seconds:
+            self._journal.looks[one.id] = look
+
     def delivered(self, one: Undertaken) -> None:
         """The client has the answer: the same request again is another one, ``replay_seconds`` later."""
         if self._replay_seconds:
@@ -258,6 +263,7 @@ class Once:
     def undelivered(self, one: Undertaken) -> None:
         """Its answer is on the way no more; the same request again is a retry, unless it came."""
         self._journal.delivering.pop(one.id, None)
+        self._journal.looks.pop(one.id, None)
 
     async def deserted(self, course: Course) -> None:
         """The client went away before it had the answer."""
@@ -488,7 +494,7 @@ class Once:
             and None in (row.idempotency, one.idempotency)
             and row.began_at >= one.began_at - A_DAY
             and row.is_open
-            and row.id not in self._journal.delivered
+            and not self._journal.is_delivered(row)
             and row.id not in self._journal.unbegun
         )
 

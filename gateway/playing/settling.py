@@ -58,6 +58,8 @@ SWEEP_SECONDS = 1.0
 LONGEST_PAUSE = 60.0
 _SIDE_BY_SIDE = 4
 _KEPT_FOR = timedelta(hours=24)
+_UNREAD_FOR = timedelta(seconds=90)
+"""After its response was sent: longer than a reset of its connection counts."""
 _EXPIRES_EVERY = 60.0
 
 _UNLISTED = "passed on to the legacy service: the state could not be written when it was over"
@@ -338,7 +340,8 @@ class Settling:
 
     async def _expire(self) -> None:
         if self._journal.monotonic() - self._expired > _EXPIRES_EVERY:
-            await self._journal.rows.expire(self._journal.clock() - _KEPT_FOR)
+            now = self._journal.clock()
+            await self._journal.rows.expire(now - _KEPT_FOR, now - _UNREAD_FOR)
             self._expired = self._journal.monotonic()
 
     async def _noting(self) -> None:

@@ -235,7 +235,7 @@ class Start(Generic[Its]):
         passed = self._passed = await self._send(turn)
         if 200 <= passed.status < 300:
             return {}
-        if passed.status < 400 or passed.status in NO_ANSWER:
+        if not 400 <= passed.status < 500:
             raise Unknown(f"status {passed.status}")
         raise Refused(passed.status)
 

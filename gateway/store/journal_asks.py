@@ -24,6 +24,7 @@ from gateway.store import journal_states as states
 from gateway.store.marks import RESTORED
 from gateway.store.statements import Listed, Statement, put, put_new
 from gateway.store.tables import (
+    IS_KEPT_BRIEFLY,
     IS_OPEN,
     IS_SENT,
     acts,
@@ -38,6 +39,7 @@ from gateway.store.tables import (
 
 AN_OPEN = text(f"journal.{IS_OPEN}")
 A_SENT = text(f"writes.{IS_SENT}")
+KEPT_BRIEFLY = text(IS_KEPT_BRIEFLY)
 """In the words of the indexes: with others a database reads the whole table, and those only grow."""
 
 
@@ -165,7 +167,7 @@ CLOSE = Statement(
     ),
     ("state", "ended_at"),
 )
-"""Gives what it was asked if that is still there. Its response stays until ``expire``: the connection may
+"""Gives what it was asked if that is still there. Its response stays for a minute: the connection may
 yet be reset, which says that its client has not read it."""
 
 REOPEN = Statement(

@@ -222,7 +222,7 @@ journal = Table(
     Column("turn", Integer, nullable=False),  # how often it was taken over: fences out who had it
     Column("deserted", Boolean, nullable=False),  # its client went away before the answer
     Column("asked", Text),  # sealed
-    Column("answer", Text),  # sealed; once answered, only with an Idempotency-Key
+    Column("answer", Text),  # sealed; once answered, for a minute or with an Idempotency-Key
     Column("began_at", UTCDateTime, nullable=False),
     Column("ended_at", UTCDateTime),
     Column("number", BigInteger),  # only ever larger: a state that has lost some is an older one
@@ -243,6 +243,14 @@ Index(
     journal.c.began_at,
     sqlite_where=text("idempotency IS NOT NULL"),
     postgresql_where=text("idempotency IS NOT NULL"),
+)
+IS_KEPT_BRIEFLY = "answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
+Index(
+    # Responses that are kept in case that their connection is reset.
+    "ix_journal_answered",
+    journal.c.ended_at,
+    sqlite_where=text(IS_KEPT_BRIEFLY),
+    postgresql_where=text(IS_KEPT_BRIEFLY),
 )
 
 journal_subjects = Table(

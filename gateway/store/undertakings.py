@@ -529,8 +529,11 @@ class Undertakings:
                     found[row.undertaking] = (*seen, (row.number, row.told))
         return found
 
-    async def expire(self, before: datetime) -> None:
-        """Closes what no client will ask for again, and forgets answers and keys kept for it."""
+    async def expire(self, before: datetime, unread_before: datetime) -> None:
+        """Closes what began ``before`` and no client will ask for again, and forgets its answer and key.
+
+        Answers without a key go as soon as they were sent ``unread_before``.
+        """
         late = journal.c.began_at < before
         async with self._store.read() as connection:
             done = await connection.scalars(
@@ -538,17 +541,17 @@ class Undertakings:
             )
             ids = list(done)
         await self.answered(ids)
+        named = and_(
+            late, journal.c.idempotency.is_not(None), journal.c.state.in_((ANSWERED, UNDONE))
+        )
+        read = and_(asks.KEPT_BRIEFLY, journal.c.ended_at < unread_before)
         async with self._store.write() as connection:
-            kept = and_(
-                late,
-                or_(journal.c.idempotency.is_not(None), journal.c.answer.is_not(None)),
-                journal.c.state.in_((ANSWERED, UNDONE)),
-            )
-            its = select(asks.OF_ANSWERS + journal.c.id).where(kept)
-            await connection.execute(pieces.dropping(its))
-            await connection.execute(
-                update(journal).where(kept).values(idempotency=None, answer=None)
-            )
+            for kept in (named, read):
+                its = select(asks.OF_ANSWERS + journal.c.id).where(kept)
+                await connection.execute(pieces.dropping(its))
+                await connection.execute(
+                    update(journal).where(kept).values(idempotency=None, answer=None)
+                )
 
     # Sealing
 

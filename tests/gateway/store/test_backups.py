@@ -60,7 +60,7 @@ async def refusal(state: State, path: Path, *, force: bool = False) -> str:
 async def test_what_was_saved_is_there_again_in_another_place(state: State, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     manifest, size = await save(await used(state), path)
-    assert (manifest.revision, size) == ("0017", path.stat().st_size)
+    assert (manifest.revision, size) == ("0018", path.stat().st_size)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     other = await asyncio.to_thread(empty, state, tmp_path / "other")
     restored, aside = await restore(other, path, force=False)
@@ -132,7 +132,7 @@ async def test_a_database_of_another_version_is_left_alone(postgres: State, tmp_
     async with open_store(postgres) as store, store.write() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
     said = await refusal(postgres, path, force=True)
-    assert "has tables of revision 0003, the backup of 0017" in said
+    assert "has tables of revision 0003, the backup of 0018" in said
 
 
 async def test_a_key_file_with_more_keys_stays(sqlite: State, tmp_path: Path) -> None:
