@@ -72,6 +72,7 @@ def test_the_yaml_is_well_formed_and_tidy() -> None:
 def test_its_configuration_is_one_that_can_be_run(path: Path, tmp_path: Path) -> None:
     for name, text in SECRETS.items():
         (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
     text = re.sub(r"/run/secrets(/payout-gateway)?", str(tmp_path), path.read_text("utf-8"))
     (tmp_path / "gateway.toml").write_text(text)
     settings = load(tmp_path / "gateway.toml")

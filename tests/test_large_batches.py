@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway import aside, wire
+from gateway.playing import settling
 from gateway.playing.journal import Course, Journal
 from gateway.settings import State
 from gateway.simulator import Service, Switches
@@ -438,6 +440,13 @@ async def test_a_large_batch_whose_answer_was_lost_is_found_and_given_to_the_ret
         await eventually(partial(only_remembered, tmp_path))
 
 
+@pytest.fixture
+def soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for a minute in case that a connection is reset goes at once."""
+    monkeypatch.setattr(settling, "_UNREAD_FOR", timedelta())
+    monkeypatch.setattr(settling, "_EXPIRES_EVERY", 0.0)
+
+
 async def holders(folder: Path) -> set[str]:
     """Whose long texts the state has."""
     state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
@@ -464,6 +473,7 @@ async def test_a_long_answer_that_is_kept_for_a_retry_is_the_same(tmp_path: Path
         assert any(one.startswith("answer ") for one in await holders(tmp_path))
 
 
+@pytest.mark.usefixtures("soon_forgotten")
 async def test_a_long_answer_that_was_kept_without_its_client_goes_as_soon_as_the_client_has_it(
     tmp_path: Path,
 ) -> None:
@@ -484,6 +494,7 @@ async def test_a_long_answer_that_was_kept_without_its_client_goes_as_soon_as_th
         await eventually(partial(only_remembered, tmp_path))
 
 
+@pytest.mark.usefixtures("soon_forgotten")
 async def test_a_long_answer_of_the_legacy_service_is_kept_in_pieces_too(tmp_path: Path) -> None:
     long = {"ok": True, "batch": {"id": "B-LEGACY0000000001", "memos": ["für Ada"] * 30_000}}
 
@@ -514,6 +525,7 @@ async def test_a_long_answer_of_the_legacy_service_is_kept_in_pieces_too(tmp_pat
         await eventually(is_one_left)
 
 
+@pytest.mark.usefixtures("soon_forgotten")
 @pytest.mark.parametrize("count", [LONG_AS_TEXT_ALONE, COUNT])
 async def test_a_long_answer_that_nobody_may_ask_for_again_is_not_kept(
     count: int, tmp_path: Path

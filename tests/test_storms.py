@@ -8,6 +8,7 @@ import random
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from gateway.simulator import Service
 from tests.audit import audit, lines_of
 from tests.house import House, open_house
 from tests.judge import HOW, Heard, Judge, Misdeed, judging
+from tests.operating import eventually
 from tests.sockets import until
 from tests.test_faults import (
     KINDS,
@@ -150,9 +152,12 @@ async def test_a_service_that_is_killed_with_requests_in_hand_keeps_what_it_had_
         await audit(here.house.settings, here.judge)
         await here.judge.open()
         here.ticks.ahead += 60
+
+        async def is_made(name: str) -> bool:
+            return (await here.house.ask("POST", "/v1/recipients", person(name))).status == 200
+
         for name in names:
-            again = await here.house.ask("POST", "/v1/recipients", person(name))
-            assert again.status == 200, again.text
+            await eventually(partial(is_made, name))
         counts = [len(here.judge.done("POST", "/v1/recipients", about=name)) for name in names]
         assert counts == [1] * 8
         await audit(here.house.settings, here.judge)

@@ -17,7 +17,7 @@ from gateway.runnable import check_runnable
 from gateway.settings import Misconfigured
 from tests.audit import states_of
 from tests.certificates import DAY, Authority, Pair
-from tests.house import KEY, House, settings_for
+from tests.house import ENVIRONMENT, KEY, House, settings_for
 from tests.processes import configuration, serving
 from tests.signed import (
     CLIENT,
@@ -374,5 +374,7 @@ async def test_what_a_proxy_refuses_was_not_sent(tmp_path: Path, authority: Auth
 
 def test_a_proxy_is_not_given_what_goes_in_plain_text(tmp_path: Path) -> None:
     upstream = {"proxy": "http://proxy.example:3128"}
+    its = {ENVIRONMENT: {"base_url": "http://service.example", "allow_http": True}}
+    settings = settings_for(tmp_path, "", environments=its, upstream=upstream)
     with pytest.raises(Misconfigured, match="is not https"):
-        check_runnable(settings_for(tmp_path, "http://service.example", upstream=upstream))
+        check_runnable(settings)

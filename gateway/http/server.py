@@ -200,6 +200,10 @@ class Connection(RequestHandler):
                 await self._half_close()
         return finished
 
+    @property
+    def _is_fresh(self) -> bool:
+        return self._loop.time() - self._answered_at <= RESET_SECONDS
+
     async def _half_close(self) -> None:
         """Waits for the client to close: a reset on a socket that is closed here is told to nobody."""
         if self.transport is None or not self.transport.can_write_eof():
@@ -211,9 +215,8 @@ class Connection(RequestHandler):
                 await self._closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if self._reset is not None and isinstance(exc, ConnectionError):
-            if self._loop.time() - self._answered_at <= RESET_SECONDS:
-                self._reset()
+        if self._reset is not None and isinstance(exc, ConnectionError) and self._is_fresh:
+            self._reset()
         if self._closed is not None and not self._closed.done():
             self._closed.set_result(None)
         request = self._current_request

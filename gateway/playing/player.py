@@ -283,8 +283,8 @@ class Player:
 
     async def _seen_at_once(self, call: Call, caller: Caller, course: Course) -> Happened | None:
         """What one reading shows of a write that has no proof; None if that is not known yet."""
-        if call.settle is None or course.entered is None:
-            return None
+        if call.settle is None or course.entered is None or caller.sends is not None:
+            return None  # what is signed by its client is passed on, and has no answer to pass on
         try:
             async with asyncio.timeout(SEEN_WITHIN):
                 sending = await self._settler.sending(course, course.entered)

