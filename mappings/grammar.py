@@ -293,14 +293,15 @@ class DidNot:
 
 
 @unchanging(frozen=True, slots=True)
-class CannotTell:
-    """``why`` is for the operator, who has to find out in another way.
+class MayExist(DidNot):
+    """A batch that the service shows to nobody: it pays nobody before its start, and may be made anew."""
 
-    ``lasts`` is that no reading will ever tell: the service has none that could.
-    """
+
+@unchanging(frozen=True, slots=True)
+class CannotTell:
+    """``why`` is for the operator, who has to find out in another way."""
 
     why: str
-    lasts: bool = False
 
 
 @unchanging(frozen=True, slots=True)

@@ -226,7 +226,7 @@ async def test_for_the_figures_nothing_is_gone_through_that_is_over(tmp_path: Pa
         event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
         await figures(store)
         looks = [one for one in asked if one[0].startswith("SELECT")]
-        assert len(looks) == 7
+        assert len(looks) == 8
         async with store.read() as connection:
             for look, values in looks:
                 its = f"EXPLAIN QUERY PLAN {look}"

@@ -64,8 +64,8 @@ async def _served(service: Service) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _opened(folder: Path, url: str, state: State) -> AsyncIterator[House]:
-    async with open_house(folder, url, state=dict(state)) as house:
+async def _opened(folder: Path, url: str, state: State, **writes: Any) -> AsyncIterator[House]:
+    async with open_house(folder, url, state=dict(state), writes=writes) as house:
         yield house
 
 
@@ -106,6 +106,21 @@ async def test_what_a_process_that_has_just_begun_answered_is_another_request(tw
     assert (first.status, second.status) == (200, 200)
     assert first.body["batch"]["id"] != second.body["batch"]["id"]
     assert two.made() == 2
+
+
+async def test_identical_request_at_another_process_is_a_retry_for_replay_seconds(
+    tmp_path: Path, postgres: State
+) -> None:
+    service = Service(seed=1)
+    async with _served(service) as url, _opened(tmp_path, url, postgres, replay_seconds=60) as here:
+        async with _opened(tmp_path, url, postgres, replay_seconds=60) as there:
+            two = Two(here, there, service)
+            await two.prepare()
+            service.faults.clear()
+            first, again = await two.post(here), await two.post(there)
+    assert (again.status, again.body) == (200, first.body)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert service.created["batch"] == 1
 
 
 async def test_identical_requests_at_two_processes_at_once_are_one(two: Two) -> None:

@@ -18,7 +18,7 @@ from gateway.playing import steps
 from gateway.simulator import Fault, Service, Simulator, Switches, start
 from tests.house import House, open_house
 from tests.operating import Post, Ticks, eventually, no_reading_at_once, post
-from tests.payday import make_batch, make_recipient
+from tests.payday import done, make_batch, make_recipient, payment_ids
 from tests.sockets import until
 
 ADA = {"type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com"}
@@ -161,13 +161,16 @@ async def test_identical_request_after_its_response_is_a_retry_for_replay_second
         assert here.service.created["recipient"] == 1
 
 
-async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
+    connection: str, tmp_path: Path
+) -> None:
     """The client's machine has the response; the client gives up without reading it."""
     async with town(tmp_path) as here:
         body = json.dumps(ADA).encode()
         head = (
             "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
-            f"X-API-Key: {here.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"Connection: {connection}\r\nX-API-Key: {here.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         with socket.create_connection(("127.0.0.1", here.house.running.port)) as client:
             client.sendall(head.encode() + body)
@@ -237,20 +240,47 @@ async def test_the_next_write_on_a_batch_settles_the_one_before(tmp_path: Path) 
         assert here.service.starts == []
 
 
-async def test_a_lost_batch_stays_unsettled_where_the_service_lists_none(tmp_path: Path) -> None:
-    async with town(tmp_path, inferred=False) as here:
+@pytest.mark.parametrize("drafted", [False, True], ids=["created", "of a draft"])
+async def test_a_lost_batch_may_exist_where_the_service_lists_none(
+    drafted: bool, tmp_path: Path
+) -> None:
+    """It pays nobody before its start: a retry makes another, and an operator is told of it."""
+    async with post(tmp_path, inferred=False) as here:
         recipient = await make_recipient(here.house)
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
         }
+        asked: tuple[Any, ...] = ("POST", "/v1/batches", body)
+        if drafted:
+            batch = (await here.house.ask(*asked)).body["batch"]["id"]
+            (payment,) = await payment_ids(here.house, batch)
+            change = {"sourceAmount": "11.00"}
+            await done(here.house, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+            asked = ("POST", f"/v1/batches/{batch}/start-processing")
+        before = set(here.service.world().batches)
+        listed = (await here.told("batches", "abandoned"))["batches"]
         here.breaks("POST", "/v1/batches", close="after")
-        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
-        here.waits()
-        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
-        assert here.sent("POST", "/v1/batches") == 1
-        other = {**body, "description": "another"}
-        assert (await here.house.ask("POST", "/v1/batches", other)).status == 200
+        refused = await here.house.ask(*asked)
+        assert (refused.status, int(refused.headers["Retry-After"]) > 0) == (500, True)
+        (lost,) = set(here.service.world().batches) - before
+        sent = here.sent("POST", "/v1/batches")
+        assert (await here.house.ask(*asked)).status == 500, "it may still be carried out"
+        assert here.sent("POST", "/v1/batches") == sent
+        assert (await here.told("batches", "abandoned"))["batches"] == listed
+        await here.lapse()
+
+        async def is_made() -> bool:
+            return (await here.house.ask(*asked)).status == 200
+
+        await eventually(is_made, 40)
+        assert here.sent("POST", "/v1/batches") == sent + 1
+        assert (await here.told("writes", "unsettled"))["writes"] == []
+        told = (await here.told("batches", "abandoned"))["batches"]
+        (unseen,) = [one for one in told if one["abandoned"] is None]
+        assert refused.headers["X-Request-Id"] in unseen["what_to_do"]
+        assert "never start it" in unseen["what_to_do"]
+        assert lost not in [one.batch_id for one in here.service.starts]
 
 
 async def test_a_lost_batch_is_found_in_the_service_s_list(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def batches() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @config_option
 def abandoned(*, as_json: bool, settings: Settings) -> None:
-    """List batches that the service still has and that clients do not see any more.
+    """List batches that the service still has, or may have, and that clients do not see any more.
 
     The gateway never starts them. In the service's dashboard they can be started by hand, and must
     not be: what they pay was changed, deleted, or is paid by another batch.
@@ -62,7 +62,7 @@ def _as_json(one: AbandonedBatch) -> dict[str, Any]:
 
 def _as_row(one: AbandonedBatch) -> list[str]:
     batch = one.batch or "-"
-    return [*one.owner, batch, one.upstream, _moment(one.since), one.to_do]
+    return [*one.owner, batch, one.upstream or "may exist", _moment(one.since), one.to_do]
 
 
 def _moment(when: datetime) -> str:

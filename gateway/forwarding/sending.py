@@ -27,7 +27,7 @@ from gateway.passing.spool import Spool
 from gateway.playing import endings
 from gateway.playing.journal import Course, Journal
 from gateway.playing.once import A_DAY, LOOKS_AGAIN, OTHER_BODY, refuse_deserted
-from gateway.playing.player import Caller
+from gateway.playing.player import Caller, StartTurn
 from gateway.playing.recent_reads import Kept
 from gateway.playing.settling import Settling, never_read
 from gateway.store import StoreUnavailable
@@ -44,7 +44,7 @@ from gateway.store.undertakings import (
 )
 from gateway.texts import Text
 from gateway.upstream import outgoing
-from gateway.upstream.attempt import Lost
+from gateway.upstream.attempt import Lost, Turn
 from gateway.upstream.client import ANSWER_BYTES, NO_ANSWER
 from mappings.grammar import (
     JSON,
@@ -142,7 +142,7 @@ class Sender:
                 spool if spool.size else None,
                 write=came.writes,
             )
-            async with self._passing.sent(passage, caller.course) as passed:
+            async with self._passing.sent(passage, _turn(came)) as passed:
                 headers = passed_headers.of_answer(passed.headers)
                 body = await _plain(await _whole(passed.parts()), headers)
                 status = passed.status
@@ -369,6 +369,13 @@ def _made(came: Came, body: bytes) -> str | None:
             made = (_object(body).get(name) or {}).get("id")
             return made if isinstance(made, str) else None
     return None
+
+
+def _turn(came: Came) -> Turn | None:
+    course = came.caller.course
+    if course is None or came.operation.name != "start_batch":
+        return course
+    return StartTurn(came.caller, course)
 
 
 def _passed_on(one: Undertaken) -> Undertaken:

@@ -19,6 +19,7 @@ from gateway.store.tables import (
     IS_ABANDONED,
     IS_OPEN,
     IS_SENT,
+    IS_UNSEEN,
     counters,
     freezes,
     journal,
@@ -80,6 +81,7 @@ async def figures(store: Store) -> Figures:
     )
     opened = select(func.count()).select_from(journal).where(OPEN)
     left = select(func.count()).select_from(remembered).where(ABANDONED)
+    unseen = select(func.count()).select_from(writes).where(text(IS_UNSEEN))
     stopped = select(func.count()).select_from(freezes)
     held = select(keys.c.environment, func.count()).where(keys.c.revoked_at.is_(None))
     restored = select(counters.c.value).where(counters.c.name == RESTORED)
@@ -90,7 +92,7 @@ async def figures(store: Store) -> Figures:
             sum(number for number, _at in found),
             (now - first).total_seconds() if first else 0,
             (await connection.execute(opened)).scalar_one(),
-            (await connection.execute(left)).scalar_one(),
+            sum([(await connection.execute(one)).scalar_one() for one in (left, unseen)]),
             (await connection.execute(stopped)).scalar_one(),
             {row[0]: row[1] for row in await connection.execute(held.group_by(keys.c.environment))},
             bool(await connection.scalar(restored)),

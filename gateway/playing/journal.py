@@ -32,6 +32,7 @@ from gateway.store.undertakings import (
     DID_NOT,
     DONE,
     HAPPENED,
+    MAY_EXIST,
     NO_PATH,
     REFUSED,
     SENT,
@@ -59,6 +60,7 @@ from mappings.grammar import (
     Halted,
     Happened,
     Manners,
+    MayExist,
     NoSuchOperation,
     Operation,
     Recall,
@@ -502,7 +504,7 @@ class Course:
             self._settle(HAPPENED, made=verdict.made)
             self._changed(call, verdict.body)
         else:
-            self._settle(DID_NOT)
+            self._settle(MAY_EXIST if isinstance(verdict, MayExist) else DID_NOT)
             self._changed(call, Unreachable("it was sent, and did not happen"))
         try:
             await self._keep()

@@ -478,6 +478,8 @@ class Once:
 
     def _is_being_delivered(self, row: Undertaken, one: Undertaken, visit: _Visit) -> bool:
         """Whether another process is about to say if its client has the response or has gone."""
+        if self._replay_seconds:
+            return False  # it says so much later, and until then the request is a retry
         is_joined = self._is_named(row, one) or (visit.first and visit.first.id == row.id)
         is_told = row.deserted or not self._settling.is_others(row)
         return row.state == DONE and not is_joined and not is_told

@@ -77,7 +77,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _StartTurn:
+class StartTurn:
     """The turn of a start: it is sent in time, and not once its client is known to have gone."""
 
     caller: Caller
@@ -101,7 +101,7 @@ class _StartTurn:
 def _turn_of(call: Call, caller: Caller) -> Turn | None:
     if call.reads or caller.course is None:
         return None
-    return _StartTurn(caller, caller.course) if call.prompt else caller.course
+    return StartTurn(caller, caller.course) if call.prompt else caller.course
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from mappings.grammar import (
     CannotTell,
     DidNot,
     Happened,
+    MayExist,
     Sending,
     Settle,
     Unknown,
@@ -38,6 +39,8 @@ MARGIN = SMALL + 1
 
 PAUSE = 5.0
 """Seconds between two readings that must agree that a write did not happen."""
+
+_UNSEEN = "nothing of it is seen yet"
 
 AS_OLD = timedelta(minutes=10)
 """What was made so long before a write may still be it: both clocks may be wrong, and what other
@@ -122,16 +125,17 @@ class Settler:
             raise Unknown("the journal does not know what followed it")
         if call.settle is None:
             raise Unknown("it leaves nothing that can be read")
+        early = self.seconds_until_sure(course.one)
         sending = await self.sending(course, write)
         verdict = await read(call.settle, sending)
         if write.told in TOLD:
             return self._as_told(course.one, write, verdict)
         if isinstance(verdict, DidNot):
-            self._mind(course)
+            self._mind(course, verdict, early)
             await asyncio.sleep(PAUSE)
             verdict = await read(call.settle, await self.sending(course, write))
         if isinstance(verdict, DidNot):
-            self._mind(course)  # once more: reading may have told what time it is there
+            self._mind(course, verdict)  # once more: reading may have told what time it is there
         if isinstance(verdict, CannotTell):
             raise Unknown(verdict.why)
         return verdict
@@ -148,7 +152,9 @@ class Settler:
             raise Unknown("it may still be carried out", retry_after=wait)
         return DidNot()
 
-    def _mind(self, course: Course) -> None:
-        if wait := self.seconds_until_sure(course.one):
-            why = "nothing of it is seen yet; it may still be carried out"
+    def _mind(self, course: Course, verdict: DidNot, early: int = 0) -> None:
+        """``early`` is by how many seconds what was read was read too early."""
+        if wait := max(early, self.seconds_until_sure(course.one)):
+            seen = "the service lists no batches" if isinstance(verdict, MayExist) else _UNSEEN
+            why = f"{seen}; it may still be carried out"
             raise Unknown(why, retry_after=wait)

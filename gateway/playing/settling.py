@@ -72,7 +72,7 @@ log = structlog.get_logger()
 def never_read(_sending: Sending) -> Generator[Step, Any, Verdict]:
     """How it is found out what became of a write at the legacy service: not by the gateway."""
     yield from ()
-    return CannotTell("it went to the legacy service", lasts=True)
+    return CannotTell("it went to the legacy service")
 
 
 @dataclass(slots=True)

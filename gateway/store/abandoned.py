@@ -1,7 +1,8 @@
-"""Batches that the service still has and that clients do not see any more.
+"""Batches that the service still has, or may have, and that clients do not see any more.
 
 Where the service has no operation to edit or delete a batch, the gateway leaves the one that it has
-and never starts it; in the service's dashboard it can still be started by hand.
+and never starts it; in the service's dashboard it can still be started by hand. So can one whose
+``POST /batches`` was not answered by a service that lists none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sqlalchemy import select, text
 
 from gateway.store.ledger import Ledger
 from gateway.store.owners import Owner
-from gateway.store.tables import IS_ABANDONED, remembered
+from gateway.store.tables import IS_ABANDONED, IS_UNSEEN, journal, remembered, writes
 
 if TYPE_CHECKING:
     from gateway.store.store import Store
@@ -25,18 +26,28 @@ NEVER_START = "never start it"
 
 @dataclass(frozen=True, slots=True)
 class AbandonedBatch:
-    """``batch`` is the id that clients know, ``upstream`` the service's id of what was left."""
+    """``batch`` is the id that clients know, ``upstream`` the service's id of what was left; None of one
+    that may exist, which was asked for at ``since`` by the request ``asked_by``.
+    """
 
     owner: Owner
     batch: str | None
-    upstream: str
+    upstream: str | None
     since: datetime
     is_deleted: bool
     """Whether clients deleted the batch, or go on with it under its id."""
+    asked_by: str | None = None
 
     @property
     def to_do(self) -> str:
         """In words for an operator."""
+        if self.upstream is None:
+            when = f"{self.since:%Y-%m-%d %H:%M:%S} UTC"
+            return (
+                f"request {self.asked_by} was not answered, and the service may have made its batch: "
+                f"look in the dashboard for one made at about {when} whose id `payout-gateway trace` "
+                f"does not know; delete it or leave it; {NEVER_START}"
+            )
         why = "its client deleted it" if self.is_deleted else "its client goes on with another"
         return f"delete it in the dashboard or leave it; {NEVER_START}: {why}"
 
@@ -56,7 +67,27 @@ async def abandoned_batches(store: Store) -> list[AbandonedBatch]:
                 gone = batches.get(id_ or "", {}).get("phase") == "deleted"
                 known = names.get(id_, id_) if id_ else None
                 found.append(AbandonedBatch(owner, known, upstream, since, gone))
-    return sorted(found, key=lambda one: (one.since, one.upstream))
+    found += await _that_may_exist(store)
+    return sorted(found, key=lambda one: (one.since, one.upstream or ""))
+
+
+async def _that_may_exist(store: Store) -> list[AbandonedBatch]:
+    its = select(
+        writes.c.merchant, writes.c.environment, writes.c.entered_at, journal.c.request_id
+    ).join_from(writes, journal, journal.c.id == writes.c.undertaking)
+    async with store.read() as connection:
+        rows = await connection.execute(its.where(text(f"writes.{IS_UNSEEN}")))
+        return [
+            AbandonedBatch(
+                Owner(row.merchant, row.environment),
+                None,
+                None,
+                row.entered_at,
+                is_deleted=False,
+                asked_by=row.request_id,
+            )
+            for row in rows
+        ]
 
 
 async def _marks(store: Store) -> dict[tuple[Owner, str], datetime]:

@@ -4,7 +4,7 @@ RUNNING, UNSETTLED, DONE, ANSWERED, UNDONE = "running", "unsettled", "done", "an
 OPEN = (RUNNING, UNSETTLED, DONE)
 
 SENT, REFUSED, UNSENT, HAPPENED, DID_NOT = "sent", "refused", "unsent", "happened", "did not"
-NO_PATH = "no path"
+NO_PATH, MAY_EXIST = "no path", "may exist"
 """States of a write besides ``answered``."""
 
 IN_WORDS = {

@@ -315,6 +315,15 @@ Index(
     postgresql_where=text(IS_SENT),
 )
 
+IS_UNSEEN = "state = 'may exist'"
+Index(
+    # Batches that the service may have made, and shows to nobody.
+    "ix_writes_may_exist",
+    writes.c.entered_at,
+    sqlite_where=text(IS_UNSEEN),
+    postgresql_where=text(IS_UNSEEN),
+)
+
 acts = Table(
     # What operators did to the gateway, and who: kept for good. An empty merchant or environment
     # is every one.

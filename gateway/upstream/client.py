@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 UNFIT = 5
 """Connections that one call finds unfit before it gives up: a server may speak first on each."""
 
-NO_ANSWER = frozenset({502, 504, *range(520, 528), 598, 599})
+NO_ANSWER = frozenset({502, 504, *range(520, 530)})
 """Words of proxies and delivery networks for having no answer of the service: what it did, or still
 does, they do not say."""
 

@@ -1,4 +1,4 @@
-"""Responses that are kept for a minute after they were sent, by an index."""
+"""Responses that are kept for a minute, and batches that may exist, each by an index."""
 
 from __future__ import annotations
 
@@ -19,4 +19,12 @@ def upgrade() -> None:
         ["ended_at"],
         sqlite_where=is_kept,
         postgresql_where=is_kept,
+    )
+    may_exist = sa.text("state = 'may exist'")
+    op.create_index(
+        "ix_writes_may_exist",
+        "writes",
+        ["entered_at"],
+        sqlite_where=may_exist,
+        postgresql_where=may_exist,
     )
