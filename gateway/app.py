@@ -60,6 +60,7 @@ from gateway.playing.recent_reads import Kept
 from gateway.playing.settler import Settler
 from gateway.playing.settling import Settling
 from gateway.recorder import Recorder
+from gateway.rounds import Rounds
 from gateway.runnable import check_runnable
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, url_of
@@ -74,7 +75,7 @@ from gateway.upstream.breaker import Breakers
 from gateway.upstream.client import breakers_of, open_upstream
 from gateway.upstream.clock import Clock
 from gateway.upstream.inferred import InferredOperations
-from gateway.upstream.learned import recall_learned
+from gateway.upstream.learned import RELOAD_SECONDS, Learned, recall_learned
 from gateway.upstream.way_out import WayOut
 from gateway.usage import Usage
 from gateway.wording import Wording
@@ -246,7 +247,7 @@ async def run(
         await stack.enter_async_context(settling)
         reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
         watch = Watch(reconciler, settings.upstream.abandoned_check_seconds)
-        for rounds in (watch, Forgetting(store, settings.retention), trimming()):
+        for rounds in (watch, Forgetting(store, settings.retention), trimming(), _reloads(learned)):
             await stack.enter_async_context(rounds)
         server = await stack.enter_async_context(_server(settings, faces))
         runner = web.ServerRunner(server, shutdown_timeout=shutdown_seconds(settings))
@@ -272,6 +273,11 @@ async def run(
         admin_port = await _admin_port(stack, settings, admin, inherited)
         await _tell_of_no_keys(store)
         yield Running(settings.server, door.port, admin_port, door, server, load)
+
+
+def _reloads(learned: Learned) -> Rounds:
+    """What `doctor` or another process finds out about the service is known here soon."""
+    return Rounds("learned", RELOAD_SECONDS, learned.reload, at_its_end=False)
 
 
 def _pages(

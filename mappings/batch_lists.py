@@ -15,7 +15,15 @@ from mappings.batch_views import (
     present,
     told_status,
 )
-from mappings.grammar import JSON, SIDE_BY_SIDE, Call, NoSuchOperation, Recall, Together
+from mappings.grammar import (
+    JSON,
+    SIDE_BY_SIDE,
+    Call,
+    NoSuchOperation,
+    Recall,
+    Together,
+    Unreachable,
+)
 from mappings.paging import pages_to_read
 from mappings.payouts import Sub
 
@@ -33,6 +41,8 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
         try:
             bodies = yield from _read(range(number, min(pages, number + SIDE_BY_SIDE - 1) + 1))
         except NoSuchOperation:
+            if number > 1:  # found out elsewhere meanwhile: a part of a list is no list
+                raise Unreachable("the service ended its list of batches half-way") from None
             return list(rows.values())
         for body in bodies:
             before = len(seen)

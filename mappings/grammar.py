@@ -120,8 +120,9 @@ class Call:
     the field that the legacy client sent it in; a refusal is told with those names.
 
     ``witness`` makes it a call of an *inferred operation*, one that the document does not list:
-    NoSuchOperation is thrown where the service lacks it, which is only believed when the batch,
-    and the payment, that it names can be seen. A read that ``keeps`` its answer may be answered
+    NoSuchOperation is thrown if the service lacks it, which is only believed of two refusals, each
+    followed by a read that shows the batch, and the payment, that it names; for one that names none,
+    as a list does, by any documented read that is answered. A read that ``keeps`` its answer may be answered
     with one so many seconds old, unless something was changed through the gateway since.
 
     ``settle`` reads what became of a write that was sent and not answered, and looks for what

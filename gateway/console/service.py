@@ -15,6 +15,7 @@ from gateway.console.parts import Parts
 from gateway.index import Figures
 from gateway.store import Ledger
 from gateway.upstream.clock import NOTEWORTHY
+from gateway.upstream.inferred import describe
 from gateway.upstream.signed_target import NAME
 from mappings.current import ENDPOINTS
 
@@ -32,6 +33,7 @@ class Operation:
 
     name: str
     present: bool | None
+    state: str
     found_at: datetime | None
 
 
@@ -107,7 +109,7 @@ class ServicePage:
 def _operation(name: str, known: Mapping[str, tuple[Any, datetime]]) -> Operation:
     value, _ = known.get(f"inferred {name}", (None, None))
     if not isinstance(value, Mapping):
-        return Operation(name, None, None)
+        return Operation(name, None, "not needed yet", None)
     at = value.get("at")
     found_at = datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
-    return Operation(name, bool(value.get("present")), found_at)
+    return Operation(name, bool(value.get("present")), describe(value), found_at)

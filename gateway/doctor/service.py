@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from gateway.doctor.asking import Asking, is_service
 from gateway.doctor.findings import Finding
 from gateway.settings import Settings
 from gateway.store import Store
 from gateway.store.key_rows import ListedKey, listed_keys, pair_of
-from gateway.upstream.client import Reply, Upstream
+from gateway.upstream.client import Upstream
 from gateway.upstream.clock import NOTEWORTHY
-from gateway.upstream.inferred import LACKING
+from gateway.upstream.inferred import LACKING, InferredOperations, describe
 from gateway.upstream.learned import Learned
 from gateway.upstream.signed_target import NAME
 from mappings.current import ENDPOINTS
+from mappings.grammar import JSON, Call, Failure, Refused, Unreachable
 
 SIGNED = "signed target"
-LISTING, A_LIST = "GET /batches", "/v1/batches?page=1&pageSize=1"
+LISTING = "GET /batches"
+A_LIST = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, witness=())
 """The one inferred operation that is a read, and of no batch: it can be tried."""
 
 
@@ -111,40 +114,67 @@ async def _inferred(asking: Asking, settings: Settings, learned: Learned) -> Asy
     for endpoint in ENDPOINTS:
         if endpoint.inferred:
             one = f"{endpoint.method} {endpoint.path}"
-            reply = await asking.asked(A_LIST) if one == LISTING and asking.accepted else None
-            told_now = _listing(name, reply) if reply else None
-            yield told_now or _of_endpoint(name, one, learned.get(name, f"inferred {one}"))
+            known = learned.get(name, f"inferred {one}")
+            told_now = await _listing(asking, learned) if one == LISTING else None
+            yield told_now or _of_endpoint(name, one, known)
+
+
+async def _listing(asking: Asking, learned: Learned) -> Finding | None:
+    """The list, tried now; what is found out is remembered, and reaches the gateways that run."""
+    if asking.accepted is None:
+        return None
+    inferred = InferredOperations("auto", learned)
+    was_there = (learned.get(asking.name, f"inferred {LISTING}") or {}).get("present")
+    refusals: list[int] = []
+
+    async def make(call: Call) -> JSON:
+        reply = await asking.asked(f"/v1{call.path}?{urlencode(call.query)}")
+        if reply is None:
+            raise Unreachable("no answer")
+        if 200 <= reply.status < 300 and is_service(reply):
+            return {}
+        if call is A_LIST:
+            refusals.append(reply.status)
+        raise Refused(reply.status)
+
+    try:
+        is_there = await inferred.find_out(A_LIST, asking.name, make)
+    except Failure:
+        if not refusals:
+            return None
+        said = f"status {refusals[-1]}, just now; whether it is there cannot be told"
+        do = "see what answers in front of the service, and try again; meanwhile GET /v1/batches is 500"
+        return Finding(asking.name, LISTING, "unknown", said, do)
+    if is_there:
+        return Finding(asking.name, LISTING, "well", "there: tried just now")
+    said = f"not there (status {refusals[-1]}, just now): batches are listed from the ledger"
+    if not was_there:
+        return Finding(asking.name, LISTING, "well", said)
+    said += ". It was there before: batches made elsewhere are not listed any more"
+    do = "if something in front of the service answers so, mend that and run `doctor` again"
+    return Finding(asking.name, LISTING, "look", said, do)
 
 
 async def _used(asking: Asking) -> Finding:
     """One that can be tried stands for all: under "use" none is done without."""
     name, looked_at = asking.name, "inferred operations"
     set_so = 'upstream.inferred_operations is "use"'
-    reply = await asking.asked(A_LIST) if asking.accepted else None
-    told = _listing(name, reply) if reply else None
-    if told is None or reply is None:
+    target = f"/v1{A_LIST.path}?{urlencode(A_LIST.query)}"
+    reply = await asking.asked(target) if asking.accepted else None
+    is_there = reply is not None and 200 <= reply.status < 300 and is_service(reply)
+    if reply is None or not (is_there or reply.status in LACKING):
         why = _untried(asking) if asking.accepted is None else f"no answer to {LISTING} tells"
         return Finding(name, looked_at, "unknown", f"{set_so}; {why}", asking.first)
-    if reply.status in LACKING:
+    if not is_there:
         said = f"{LISTING} is not there (status {reply.status}, just now), and {set_so}"
         do = 'set upstream.inferred_operations to "auto"'
         return Finding(name, looked_at, "wrong", said, do)
     return Finding(name, looked_at, "well", f"{set_so}; {LISTING} is there: tried just now")
 
 
-def _listing(name: str, reply: Reply) -> Finding | None:
-    if 200 <= reply.status < 300 and is_service(reply):
-        return Finding(name, LISTING, "well", "there: tried just now")
-    if reply.status in LACKING:
-        said = f"not there (status {reply.status}, just now): batches are listed from the ledger"
-        return Finding(name, LISTING, "well", said)
-    return None
-
-
 def _of_endpoint(name: str, endpoint: str, known: Mapping[str, Any] | None) -> Finding:
     if known is not None:
         at = moment(datetime.fromtimestamp(known["at"], UTC))
-        there = "there" if known["present"] else "not there"
-        return Finding(name, endpoint, "well", f"{there}, remembered{at}; not tried now")
+        return Finding(name, endpoint, "well", f"{describe(known)}, remembered{at}; not tried now")
     do = "nothing: it is found out when first needed"
     return Finding(name, endpoint, "unknown", "not needed yet", do)

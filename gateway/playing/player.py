@@ -31,7 +31,7 @@ from gateway.upstream import outgoing
 from gateway.upstream.attempt import Turn
 from gateway.upstream.call_targets import Targets
 from gateway.upstream.client import Reply, Upstream
-from gateway.upstream.inferred import InferredOperations
+from gateway.upstream.inferred import LACKING, InferredOperations
 from mappings import errors
 from mappings.current import Endpoint, endpoint_of
 from mappings.grammar import (
@@ -518,16 +518,13 @@ def _may_go_on(call: Call, course: Course) -> bool:
     return course.attended or not (call.prompt or not course.writes)
 
 
-NO_SUCH_PATH = (404, 405, 501)
-
-
 def _proves_refusal(call: Call, status: int, body: Mapping[str, JSON] | None) -> bool:
     """Whether a response to a write says that it was not executed (contract, section 7).
 
     Only the service's own 4xx does, by its JSON; a 5xx of any origin may come from something in between
     that gave up on a service which still works. What an optional path answers is confirmed by reads.
     """
-    if call.witness is not None and status in NO_SUCH_PATH:
+    if call.witness is not None and status in LACKING:
         return True
     problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
     is_refusal = status < 300 and errors.status_told(problems) < 500

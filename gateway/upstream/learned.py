@@ -1,32 +1,30 @@
-"""What was found out about each environment's service, in memory and kept over a restart."""
+"""What was found out about each environment's service, in memory, in the state, and by every process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from gateway.store import Ledger
 
+RELOAD_SECONDS = 1.0
+
 
 class Learned:
     """Made by ``recall_learned``; reads never wait for the state."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        known: dict[tuple[str, str], Any],
-        since: Mapping[tuple[str, str], datetime] | None = None,
-    ) -> None:
+    def __init__(self, ledger: Ledger, environments: Iterable[str] = ()) -> None:
         self._ledger = ledger
-        self._known = known
-        self._since = dict(since or {})
+        self._environments = tuple(environments)
+        self._known: dict[tuple[str, str], Any] = {}
+        self._since: dict[tuple[str, str], datetime] = {}
 
     def get(self, environment: str, name: str) -> Any | None:
         return self._known.get((environment, name))
 
     def since(self, environment: str, name: str) -> datetime | None:
-        """When it was found out, of what was known already when this was made."""
+        """When it was found out; None if that was by this process, since it was last reloaded."""
         return self._since.get((environment, name))
 
     async def put(self, environment: str, name: str, value: Any) -> None:
@@ -35,12 +33,15 @@ class Learned:
         self._since.pop((environment, name), None)
         await self._ledger.learn(environment, name, value)
 
+    async def reload(self) -> None:
+        """Takes over what other processes and commands found out; raises StoreUnavailable."""
+        for environment in self._environments:
+            for name, (value, since) in (await self._ledger.learned(environment)).items():
+                self._known[environment, name] = value
+                self._since[environment, name] = since
+
 
 async def recall_learned(ledger: Ledger, environments: Iterable[str]) -> Learned:
-    found = {
-        (environment, name): fact
-        for environment in environments
-        for name, fact in (await ledger.learned(environment)).items()
-    }
-    known = {which: value for which, (value, _) in found.items()}
-    return Learned(ledger, known, {which: at for which, (_, at) in found.items()})
+    learned = Learned(ledger, environments)
+    await learned.reload()
+    return learned

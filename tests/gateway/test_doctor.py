@@ -19,7 +19,7 @@ from aiohttp import web
 from gateway.doctor import Finding, examine
 from gateway.limits.in_redis import InRedis
 from gateway.settings import Settings
-from gateway.simulator import Key, Service, Simulator, Switches, start
+from gateway.simulator import Fault, Key, Service, Simulator, Switches, start
 from gateway.store import Ledger, Owner, open_store
 from gateway.store.keyfile import make_key_file
 from gateway.store.mode_rows import set_mode
@@ -424,6 +424,25 @@ async def test_a_service_that_lists_no_batches(tmp_path: Path) -> None:
     async with service(switches=Switches(inferred=False)) as here:
         found = await examined(tmp_path, here.url)
     assert of(found, "GET /batches").said.startswith("not there (status 404, just now)")
+    assert of(found, "GET /batches").state == "well"
+
+
+async def test_a_list_that_is_refused_while_documented_reads_fail_is_not_said_to_be_gone(
+    tmp_path: Path,
+) -> None:
+    async with service() as here:
+        assert here.service.faults is not None
+        here.service.faults += [
+            Fault("GET", "/v1/batches", status=404, body=b"<html>", times=2),
+            *[Fault("GET", "/v1/recipients")] * 3,
+            Fault("GET", "/v1/recipients", status=404, body=b"<html>"),
+        ]
+        found = await examined(tmp_path, here.url)
+        told = of(found, "GET /batches")
+        assert (told.state, "cannot be told" in told.said) == ("unknown", True)
+        assert told.do
+        found = await examined(tmp_path, here.url)
+        assert of(found, "GET /batches").said == "there: tried just now"
 
 
 @pytest.mark.parametrize("there", [True, False])

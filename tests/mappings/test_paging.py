@@ -16,10 +16,12 @@ from mappings.grammar import (
     Answer,
     Call,
     Flow,
+    NoSuchOperation,
     Recall,
     Refused,
     Request,
     Together,
+    Unreachable,
 )
 from mappings.paging import pages_to_read
 
@@ -97,6 +99,18 @@ def test_a_page_of_batches_that_cannot_be_read_is_no_shorter_list() -> None:
         )
 
     with pytest.raises(Refused):
+        _played(list_batches(Request(now=datetime.now(UTC))), answered)
+
+
+def test_a_path_that_is_found_missing_half_way_leaves_no_part_of_a_list() -> None:
+    def answered(step: Any) -> JSON:
+        if isinstance(step, Together):
+            return [NoSuchOperation("GET /batches")] * len(step.calls)
+        if not isinstance(step, Call):
+            return {}
+        return {"batches": [{"id": "B-1", **FULL}], "meta": {"pages": 3}}
+
+    with pytest.raises(Unreachable):
         _played(list_batches(Request(now=datetime.now(UTC))), answered)
 
 

@@ -104,7 +104,7 @@ class Gateway:
             store, ledger, clock, self.gone_seconds, lambda: f"{ids.getrandbits(128):032x}"
         )
         self._settler = Settler(self._journal, clock)
-        inferred = InferredOperations("auto", Learned(ledger, {}), process.wall)
+        inferred = InferredOperations("auto", Learned(ledger), process.wall)
         self._player = Player(
             wire, ledger, Vocabulary(), inferred, kept=Kept(), settler=self._settler
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -9,10 +10,16 @@ from typing import Any, Literal
 import pytest
 
 from gateway.simulator import Fault, Service, Switches
-from gateway.upstream.inferred import A_DAY, InferredOperations
+from gateway.upstream.inferred import (
+    LONGEST_MISSING_SECONDS,
+    MISSING_SECONDS,
+    InferredOperations,
+)
 from gateway.upstream.learned import Learned
+from mappings.errors import NOT_FOUND
 from mappings.grammar import Call, NoSuchOperation, Refused, Unknown, Unreachable
 from mappings.settling import edited_batch
+from tests.operating import post
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
 BATCH, PAYMENT = "B-1", "P-1"
@@ -38,12 +45,16 @@ class Facts(Learned):
         self._known[environment, name] = value
 
 
-class Asked:
-    """A service that answers edits in turn, and each summary alike."""
+LIST = Call("GET", "/batches", query={"page": "1", "pageSize": "100"}, witness=())
+LIST_NAME = "inferred GET /batches"
 
-    def __init__(self, *edits: Any, summary: Any = THERE, mode: Mode = "auto") -> None:
+
+class Asked:
+    """A service that answers edits and lists in turn, and documented reads in turn, the last again."""
+
+    def __init__(self, *edits: Any, reads: Any = THERE, mode: Mode = "auto") -> None:
         self.edits = list(edits)
-        self.summary = summary
+        self.reads = reads if isinstance(reads, list) else [reads]
         self.calls: list[str] = []
         self.now = 1_000_000.0
         self.facts = Facts()
@@ -51,7 +62,11 @@ class Asked:
 
     async def make(self, call: Call) -> Any:
         self.calls.append(call.method)
-        said = self.summary if call.reads else self.edits.pop(0)
+        await asyncio.sleep(0)
+        if call.witness is not None:
+            said = self.edits.pop(0)
+        else:
+            said = self.reads.pop(0) if len(self.reads) > 1 else self.reads[0]
         if isinstance(said, Exception):
             raise said
         return said
@@ -59,8 +74,11 @@ class Asked:
     async def edit(self, environment: str = "live") -> Any:
         return await self.inferred.call(EDIT, environment, self.make)
 
-    def present(self, environment: str = "live") -> bool | None:
-        known: Mapping[str, Any] | None = self.facts.get(environment, NAME)
+    async def list(self) -> Any:
+        return await self.inferred.call(LIST, "live", self.make)
+
+    def present(self, environment: str = "live", name: str = NAME) -> bool | None:
+        known: Mapping[str, Any] | None = self.facts.get(environment, name)
         return known["present"] if known else None
 
 
@@ -71,15 +89,18 @@ async def test_an_operation_that_is_there_is_one_call() -> None:
     assert (asked.calls, asked.present()) == (["PATCH", "PATCH"], True)
 
 
-@pytest.mark.parametrize("status", [404, 405, 501])
-async def test_refused_twice_while_its_object_can_be_seen_it_is_absent(status: int) -> None:
-    asked = Asked(Refused(status), Refused(status))
+@pytest.mark.parametrize("second", [404, 405, 501])
+@pytest.mark.parametrize("first", [404, 405, 501])
+async def test_refused_twice_while_its_object_can_be_seen_it_is_absent(
+    first: int, second: int
+) -> None:
+    asked = Asked(Refused(first), Refused(second))
     with pytest.raises(NoSuchOperation):
         await asked.edit()
-    assert asked.calls == ["PATCH", "GET", "PATCH"]
+    assert asked.calls == ["PATCH", "GET", "PATCH", "GET"]
     with pytest.raises(NoSuchOperation):
         await asked.edit()
-    assert len(asked.calls) == 3, "remembered"
+    assert len(asked.calls) == 4, "remembered"
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 406, 409, 429, 500, 502, 503])
@@ -99,36 +120,86 @@ async def test_no_answer_says_nothing(failure: Exception) -> None:
 
 
 UNSEEN = {
-    "no batch": Refused(404),
+    "no batch": Refused(404, [NOT_FOUND]),
     "another payment": {"batchSummary": {"id": BATCH, "payments": [{"id": "P-2"}]}},
 }
 
 
 @pytest.mark.parametrize("summary", UNSEEN.values(), ids=UNSEEN)
 async def test_without_its_object_a_404_is_about_the_object(summary: Any) -> None:
-    asked = Asked(Refused(404), summary=summary)
+    asked = Asked(Refused(404), reads=summary)
     with pytest.raises(Refused):
         await asked.edit()
     assert (asked.calls, asked.present()) == (["PATCH", "GET"], None)
+
+
+@pytest.mark.parametrize("summary", UNSEEN.values(), ids=UNSEEN)
+async def test_an_object_that_is_gone_after_the_second_refusal_says_nothing_of_the_path(
+    summary: Any,
+) -> None:
+    asked = Asked(Refused(404), Refused(404), reads=[THERE, summary])
+    with pytest.raises(Refused):
+        await asked.edit()
+    assert (asked.calls, asked.present()) == (["PATCH", "GET", "PATCH", "GET"], None)
 
 
 @pytest.mark.parametrize(
     ("failure", "told"),
     [
         (Refused(500), Unreachable),
+        (Refused(404), Unreachable),  # no word of the service: a page of something before it
+        ({"batch": {"id": "B-2"}}, Unreachable),
         (Refused(429), Refused),
         (Refused(401), Refused),
         (Unreachable("down"), Unreachable),
     ],
 )
+@pytest.mark.parametrize("readings", [0, 1], ids=["after the first", "after the second"])
 async def test_where_its_object_cannot_be_read_a_404_says_nothing(
-    failure: Exception, told: type[Exception]
+    failure: Any, told: type[Exception], readings: int
 ) -> None:
-    asked = Asked(Refused(404), summary=failure)
+    asked = Asked(Refused(404), Refused(404), reads=[THERE] * readings + [failure])
     with pytest.raises(told) as raised:
         await asked.edit()
     assert told is Unreachable or raised.value is failure
-    assert (asked.calls, asked.present()) == (["PATCH", "GET"], None)
+    assert asked.calls == ["PATCH", "GET"] * (readings + 1)
+    assert asked.present() is None
+
+
+# A list: 404, a documented read, 404, a documented read
+
+
+@pytest.mark.parametrize("readings", [0, 1], ids=["after the first", "after the second"])
+@pytest.mark.parametrize("failure", [Refused(404), Refused(500), Unreachable("down")])
+async def test_a_list_refused_while_nothing_else_is_answered_is_unknown(
+    failure: Exception, readings: int
+) -> None:
+    asked = Asked(Refused(404), Refused(404), reads=[{}] * readings + [failure])
+    with pytest.raises(Unreachable):
+        await asked.list()
+    assert (len(asked.calls), asked.present(name=LIST_NAME)) == (2 + 2 * readings, None)
+
+
+async def test_a_list_refused_between_reads_that_are_answered_is_absent() -> None:
+    asked = Asked(Refused(404), Refused(405), reads={})
+    with pytest.raises(NoSuchOperation):
+        await asked.list()
+    assert (len(asked.calls), asked.present(name=LIST_NAME)) == (4, False)
+
+
+async def test_a_list_that_was_there_is_not_replaced_until_an_operator_finds_it_gone() -> None:
+    asked = Asked({}, *[Refused(404)] * 4, reads={})
+    await asked.list()
+    with pytest.raises(Unreachable, match="doctor"):
+        await asked.list()
+    assert asked.present(name=LIST_NAME) is True
+    assert await asked.inferred.find_out(LIST, "live", asked.make) is False
+    with pytest.raises(NoSuchOperation):
+        await asked.list()
+    asked.edits = [{}]
+    assert await asked.inferred.find_out(LIST, "live", asked.make) is True
+    asked.edits = [{"batches": []}]
+    assert await asked.list() == {"batches": []}
 
 
 async def test_a_client_is_not_told_that_a_payment_is_gone_because_nobody_can_see_it(
@@ -160,16 +231,34 @@ async def test_a_second_try_refused_in_another_way_is_that_refusal() -> None:
     assert (refused.value.status, asked.present()) == (500, None)
 
 
-async def test_it_is_remembered_for_a_day_and_then_tried_again() -> None:
-    asked = Asked(Refused(404), Refused(404), {})
-    with pytest.raises(NoSuchOperation):
-        await asked.edit()
-    asked.now += A_DAY - 1
-    with pytest.raises(NoSuchOperation):
-        await asked.edit()
-    asked.now += 1
+async def test_it_is_remembered_for_ten_minutes_and_longer_as_it_is_confirmed() -> None:
+    asked = Asked(*[Refused(404)] * 20, {}, Refused(404), Refused(404))
+    lasted = []
+    for _ in range(10):
+        with pytest.raises(NoSuchOperation):
+            await asked.edit()
+        found, calls = asked.now, len(asked.calls)
+        while asked.inferred.lacks(EDIT, "live"):
+            asked.now += 300
+        lasted.append(asked.now - found)
+        assert len(asked.calls) == calls, "not tried meanwhile"
+    assert lasted[:4] == [600, 1200, 2400, 4800]
+    assert lasted == sorted(lasted)
+    assert (lasted[0], lasted[-1]) == (MISSING_SECONDS, LONGEST_MISSING_SECONDS)
     await asked.edit()
     assert asked.present() is True
+    with pytest.raises(NoSuchOperation):
+        await asked.edit()
+    asked.now += MISSING_SECONDS
+    assert not asked.inferred.lacks(EDIT, "live"), "after it was there it is ten minutes again"
+
+
+async def test_requests_that_find_it_out_together_confirm_nothing() -> None:
+    asked = Asked(*[Refused(404)] * 4)
+    both = await asyncio.gather(asked.edit(), asked.edit(), return_exceptions=True)
+    assert [type(one) for one in both] == [NoSuchOperation, NoSuchOperation]
+    asked.now += MISSING_SECONDS
+    assert not asked.inferred.lacks(EDIT, "live")
 
 
 async def test_of_one_environment_nothing_is_learned_of_another() -> None:
@@ -211,16 +300,20 @@ TROUBLES = {
 async def test_a_service_in_brief_trouble_keeps_its_batch(
     faults: list[Fault], tmp_path: Path
 ) -> None:
-    service = Service(seed=1)
-    async with open_town(tmp_path, service) as (house, _simulator):
+    async with post(tmp_path) as here:
+        house, service = here.house, here.service
         batch = await make_batch(house, await make_recipient(house), "5.00")
         (payment,) = await payment_ids(house, batch)
         path, body = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
         service.faults += [
             Fault(one.method, one.path, one.status, times=one.times) for one in faults
         ]
-        await house.ask("PATCH", f"/v1{path}", body)
+        got = await house.ask("PATCH", f"/v1{path}", body)
         service.faults.clear()
+        is_in_doubt = "Retry-After" in got.headers
+        assert is_in_doubt == any(one.status == 500 for one in faults), "a 5xx proves nothing"
+        if is_in_doubt:
+            await here.lapse()
         await done(house, "PATCH", path, body)
         await done(house, "POST", f"/batches/{batch}/start-processing")
         assert service.created["batch"] == 1, "it was never made a second time"
