@@ -14,7 +14,6 @@ from tests.simulation.gateway import Asked, Gateway, Line
 TRIES = 16
 """After so many in a town that is well again, a client gives up."""
 
-HOPES = 2
 """After so many, where what it waits for can never be told."""
 
 LONGEST_WAIT = 15.0
@@ -28,9 +27,6 @@ class Town(Protocol):
     def told(self, *what: Any) -> None:
         """Takes note of something that happened."""
 
-    async def is_hopeless(self, operation: str) -> bool:
-        """Whether all that is open is for a person, and some of it is of this operation."""
-
 
 async def told(town: Town, asked: Asked, dice: random.Random) -> Said | None:
     """The answer that is one: neither 500 nor 429. None where there was none in the end."""
@@ -42,8 +38,6 @@ async def told(town: Town, asked: Asked, dice: random.Random) -> Said | None:
         if said and said.status not in (429, 500):
             return said
         tries += town.is_calm
-        if tries > HOPES and await town.is_hopeless(asked.operation):
-            return None
         await asyncio.sleep(_pause(said, dice, calm=town.is_calm))
     return None
 

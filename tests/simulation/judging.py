@@ -12,7 +12,7 @@ from sqlalchemy import and_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.store.tables import journal, writes
-from gateway.store.undertakings import RUNNING, SENT, UNSETTLED
+from gateway.store.undertakings import MAY_EXIST, RUNNING, SENT, UNSETTLED
 from tests.audit import DONE_THERE, UNSEEN, Line
 from tests.simulation.network import Network
 from tests.simulation.stories import Story
@@ -30,23 +30,16 @@ async def judged(town: Town, stories: Sequence[Story], at_rest: float) -> list[s
     return wrong
 
 
-async def is_hopeless(town: Town, operation: str) -> bool:
-    """Whether all that is left is for a person, and some of it is of this operation."""
-    left = await _left(town.engine)
-    is_ours = any(one.operation == operation for one in left)
-    return is_ours and all(one.may_stay(town) for one in left)
-
-
 async def _settled(town: Town, seconds: float) -> list[str]:
-    """Waits until nothing is left but what nobody can tell; says what is left besides."""
+    """Waits until nothing is left; says what is."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while left := await _left(town.engine):
-        if loop.time() >= end or all(one.may_stay(town) for one in left):
+        if loop.time() >= end:
             break
         await asyncio.sleep(10)
     town.counts["left"] = len(left)
-    return [f"not settled: {one}" for one in left if not one.may_stay(town)]
+    return [f"not settled: {one}" for one in left]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +50,6 @@ class Left:
     operation: str
     why: str | None
     path: str | None
-
-    def may_stay(self, town: Town) -> bool:
-        """A batch that was lost at a service that lists none is for a person."""
-        lists = town.network.service.switches.inferred
-        return self.state == UNSETTLED and self.path == "/batches" and bool(self.why) and not lists
 
 
 async def _left(engine: AsyncEngine) -> list[Left]:
@@ -94,7 +82,8 @@ def against_books(lines: list[Line], network: Network) -> Iterator[str]:
     """What the journal says that is not so, and what it does not know."""
     executed = Counter(_what(one.method, one.path) for one in network.done())
     known = Counter((line.method, line.path) for line in lines if line.state in DONE_THERE)
-    open_ = Counter((line.method, line.path) for line in lines if line.state == SENT)
+    unseen = (SENT, MAY_EXIST)
+    open_ = Counter((line.method, line.path) for line in lines if line.state in unseen)
     for what, times in executed.items():
         if not what[1].endswith(UNSEEN) and times > known[what] + open_[what]:
             yield f"executed {times} times, and known {known[what]} times: {what}"
@@ -108,6 +97,11 @@ def against_books(lines: list[Line], network: Network) -> Iterator[str]:
     for id_, one in there.items():
         if id_ not in made and not open_[_what(one.method, one.path)]:
             yield f"{id_} was made, and nobody knows"
+    yield from (
+        f"{one.batch_id} was started, and nobody knows it"
+        for one in network.service.starts
+        if one.batch_id not in made
+    )
     yield from (
         f"lost: {line}"
         for line in lines

@@ -96,9 +96,6 @@ class Town:
         if self.shown:
             sys.stdout.write(f"{line}\n")
 
-    async def is_hopeless(self, operation: str) -> bool:
-        return await judging.is_hopeless(self, operation)
-
     # Its gateways
 
     async def open(self, at: int) -> None:
