@@ -31,7 +31,7 @@ from gateway.upstream import outgoing
 from gateway.upstream.attempt import Turn
 from gateway.upstream.call_targets import Targets
 from gateway.upstream.client import Reply, Upstream
-from gateway.upstream.inferred import LACKING, InferredOperations
+from gateway.upstream.inferred import InferredOperations
 from mappings import errors
 from mappings.current import Endpoint, endpoint_of
 from mappings.grammar import (
@@ -414,7 +414,8 @@ class Player:
             return told
         if 200 <= reply.status < 300 and not (body and body.get("errors")):
             raise Unreachable("unreadable") if call.reads else Unknown("unreadable")
-        if not call.reads and not _proves_refusal(call, reply.status, body):
+        is_confirmed = call.witness is not None and self._inferred.confirms(reply.status)
+        if not (call.reads or is_confirmed or _proves_refusal(reply.status, body)):
             raise Unknown(f"status {reply.status}")
         raise await aside_if(caller.is_long, self._refused, call, endpoint, reply, body or {})
 
@@ -518,14 +519,12 @@ def _may_go_on(call: Call, course: Course) -> bool:
     return course.attended or not (call.prompt or not course.writes)
 
 
-def _proves_refusal(call: Call, status: int, body: Mapping[str, JSON] | None) -> bool:
+def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     """Whether a response to a write says that it was not executed (contract, section 7).
 
     Only the service's own 4xx does, by its JSON; a 5xx of any origin may come from something in between
-    that gave up on a service which still works. What an optional path answers is confirmed by reads.
+    that gave up on a service which still works.
     """
-    if call.witness is not None and status in LACKING:
-        return True
     problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
     is_refusal = status < 300 and errors.status_told(problems) < 500
     return bool(problems) and (is_refusal or 400 <= status < 500)

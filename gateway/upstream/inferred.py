@@ -86,6 +86,10 @@ class InferredOperations:
             return False
         return True
 
+    def confirms(self, status: int) -> bool:
+        """Whether reads are made to tell if a response of this status is about the path."""
+        return self._mode == "auto" and status in LACKING
+
     def lacks(self, call: Call, environment: str) -> str | None:
         """The operation's name, if the service is known not to have it."""
         name = _name(call)
