@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import Row, Select, and_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.store.tables import journal, writes
@@ -71,8 +71,15 @@ async def _left(engine: AsyncEngine) -> list[Left]:
         .join(writes, unanswered, isouter=True)
         .where(journal.c.state.in_((RUNNING, UNSETTLED)))
     )
+    return [Left(*row) for row in await _rows(engine, those)]
+
+
+async def _rows(engine: AsyncEngine, those: Select[Any]) -> Sequence[Row[Any]]:
     async with engine.connect() as connection:
-        return [Left(*row) for row in await connection.execute(those)]
+        rows = (await connection.execute(those)).all()
+        # To close it takes a turn of the loop: others would find themselves in its transaction.
+        await connection.rollback()
+        return rows
 
 
 def _started_once(network: Network) -> Iterator[str]:
@@ -86,8 +93,7 @@ async def lines_of(engine: AsyncEngine) -> list[Line]:
     those = select(*columns, journal.c.state.label("of")).join(
         journal, journal.c.id == writes.c.undertaking
     )
-    async with engine.connect() as connection:
-        return [Line(**row._mapping) for row in await connection.execute(those)]
+    return [Line(**row._mapping) for row in await _rows(engine, those)]
 
 
 def against_books(lines: list[Line], network: Network) -> Iterator[str]:
