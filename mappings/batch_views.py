@@ -6,7 +6,7 @@ is the one that it has at the service now.
 
     phase     sent: the service has it
               draft: edited here; the service has none, or none that counts
-              editing, starting, making: a change is under way
+              editing, quoting, starting, making, deleting: a change is under way
               deleted
 """
 

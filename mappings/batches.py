@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from mappings import batch_bodies, batch_lists, legacy, money, settling, summaries
@@ -37,6 +38,7 @@ from mappings.drafts import (
     free,
     lock_batch,
     made_real,
+    released,
     reloaded,
     stamp,
     taken,
@@ -205,18 +207,39 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           rates and amounts as they are now
     GET  /balance                     where no status is told
     """
-    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
+    batch, is_taken = yield from _locked(request, "quoting", lambda one: one.is_editable)
     settle = settling.quoted(batch.upstream, batch.given.get("quoteExpiredAt"))
     call = Call("POST", f"/batches/{batch.upstream}/generate-quote", settle=settle)
-    try:
+    if is_taken:
+        quoted = batch_in((yield from tried(batch, call)))
+        yield from released(batch)
+    else:  # the service says why not
         quoted = batch_in((yield call))
-    except Conflict:  # an edit has superseded it since it was read
-        raise Halted(BEING_CHANGED, retry_after=1) from None
     batch = yield from loaded(batch.id)
     batch = replace(batch, given={**present(quoted), **present(batch.given)})
     batch = yield from with_status(batch)
     words = yield from batch_bodies.facts_of_all(payees(batch.payments))
     return Answer({"batch": whole_answer(batch, words)})
+
+
+def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> Sub:
+    """Takes a batch that the service has, made real if need be, so that no edit comes in between.
+
+    Returns it, and what ``check`` said of it before. One that cannot be edited any more is returned as it
+    is: nothing supersedes it.
+    """
+    batch = yield from loaded(request.ids["id"])
+    for _ in range(ROUNDS):
+        batch = yield from made_real(batch, request)
+        checked = check(batch)
+        try:
+            if batch.is_editable:
+                yield from taken(batch, phase, request.now)
+        except Conflict:
+            batch = yield from reloaded(batch.id)
+        else:
+            return batch, checked
+    raise Halted(BEING_CHANGED, retry_after=1)
 
 
 # Start
@@ -231,7 +254,8 @@ def start_batch(request: Request) -> Flow:
     GET  /batch/:id/summary            where the answer does not tell all, or another amount
     """
     yield from not_abandoned(request.ids["id"])
-    batch, notices = yield from _locked_for_start(request)
+    check = partial(_checked_for_start, request)
+    batch, notices = yield from _locked(request, "starting", check)
     path, settle = f"/batches/{batch.upstream}/start-processing", settling.started(batch.upstream)
     call = Call("POST", path, settle=settle, prompt=True)
     answered = yield from tried(batch, call)
@@ -251,21 +275,11 @@ def start_batch(request: Request) -> Flow:
     return Answer({"batch": batch_answer(started)}, notices)
 
 
-def _locked_for_start(request: Request) -> Sub:
-    """The batch, taken for its start before anything else can change it, and what to tell of it."""
-    batch = yield from loaded(request.ids["id"])
-    for _ in range(ROUNDS):
-        batch = yield from made_real(batch, request)
-        if not batch.is_editable or (batch.tells_payments and not batch.filling):
-            raise Invalid(WRONG_STATUS)
-        notices = _verified(batch, request)
-        try:
-            yield from taken(batch, "starting", request.now)
-        except Conflict:
-            batch = yield from reloaded(batch.id)
-        else:
-            return batch, notices
-    raise Halted(BEING_CHANGED, retry_after=1)
+def _checked_for_start(request: Request, batch: Batch) -> tuple[str, ...]:
+    """What to tell of a batch that is about to be started; raises Invalid if it cannot be."""
+    if not batch.is_editable or (batch.tells_payments and not batch.filling):
+        raise Invalid(WRONG_STATUS)
+    return _verified(batch, request)
 
 
 def _is_another(amount: JSON, batch: Batch) -> bool:

@@ -243,17 +243,17 @@ def tried(batch: Batch, call: Call, told: Callable[[Refused], Refused] = lambda 
     try:
         return (yield call)
     except Refused as refused:
-        yield from _released(batch)
+        yield from released(batch)
         raise told(refused) from None
     except Unreachable:
-        yield from _released(batch)
+        yield from released(batch)
         raise
     except Conflict:  # the service's batch was superseded meanwhile
-        yield from _released(batch)
+        yield from released(batch)
         raise Halted(BEING_CHANGED, retry_after=1) from None
 
 
-def _released(batch: Batch) -> Sub:
+def released(batch: Batch) -> Sub:
     yield Record("batch", batch.id, _given_back(batch))
 
 
@@ -317,11 +317,11 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
         yield from tried(batch, call, where_named)
     except NoSuchOperation:
         if batch.currency is None:  # nothing could ever be made of such a draft
-            yield from _released(batch)
+            yield from released(batch)
             raise Invalid(CURRENCY_UNKNOWN) from None
         there = _named_entries_of(batch, request)
         if not all(one["recipient"].get("id") for one in there):
-            yield from _released(batch)
+            yield from released(batch)
             raise Invalid(PAYEE_UNKNOWN) from None
         entries = edit.in_draft(there, now)
         aliases = _aliases(batch, entries, edit.gone)

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 
 from mappings import settling
 from mappings.batch_reads import WRONG_STATUS
-from mappings.drafts import as_found, elsewhere, stamp
+from mappings.drafts import BEING_CHANGED, ROUNDS, as_found, elsewhere, is_free, stamp
 from mappings.grammar import (
     JSON,
     Answer,
+    Await,
     Call,
     Conflict,
     Flow,
+    Halted,
     Invalid,
     Operation,
     Recall,
@@ -25,6 +27,7 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
+from mappings.payouts import Sub
 
 
 def start_signed_batch(request: Request) -> Flow:
@@ -34,29 +37,53 @@ def start_signed_batch(request: Request) -> Flow:
     ``batch`` among the ids is the one that the ledger knows the batch by.
     """
     upstream, batch = request.ids["id"], request.ids["batch"]
-    alias = yield Recall("alias", upstream)
-    facts = yield Recall("batch", batch)
-    if alias.get("abandoned") or not _may_be_started(facts, upstream):
-        raise Invalid(WRONG_STATUS)
-    taken: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
-    if not facts:
-        taken |= elsewhere(upstream)
-    try:
-        yield Record("batch", batch, taken, find=as_found(facts))
-    except Conflict:
-        raise Invalid(WRONG_STATUS) from None
+    facts, taken = yield from _taken(upstream, batch, request)
     settle = settling.started(upstream)
     try:
         yield Call("POST", f"/batches/{upstream}/start-processing", settle=settle, prompt=True)
-    except (Refused, Unreachable):
+    except (Refused, Unreachable, Conflict) as failure:
         before = {"phase": "sent", "since": None} if facts else dict.fromkeys(taken)
         yield Record("batch", batch, before)
+        if isinstance(failure, Conflict):  # the service's batch was superseded meanwhile
+            raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
     # Of a batch made elsewhere too: an edit that read it before must find another version.
     version = (facts.get("version") or 0) + 1
     started = {"phase": "sent", "since": None, "version": version, "started": stamp(request.now)}
     yield Record("batch", batch, started)
     return Answer({})
+
+
+def _taken(upstream: str, batch: str, request: Request) -> Sub:
+    """Takes the batch, once no edit of it is under way; what was known of it, and is from now on."""
+    for _ in range(ROUNDS):
+        alias = yield Recall("alias", upstream)
+        if alias.get("abandoned"):
+            raise Invalid(WRONG_STATUS)
+        facts = yield Recall("batch", batch)
+        if _is_being_edited(facts):
+            try:
+                yield Await("batch", batch, until=lambda those: not _is_being_edited(those))
+            except Conflict:
+                break
+            continue
+        if not _may_be_started(facts, upstream):
+            raise Invalid(WRONG_STATUS)
+        taken: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
+        if not facts:
+            taken |= elsewhere(upstream)
+        named = {"abandoned": None, "id": alias.get("id")}
+        still = Record("alias", upstream, {}, find=named)
+        try:
+            yield Record("batch", batch, taken, find=as_found(facts), also=(still,))
+        except Conflict:
+            continue
+        return facts, taken
+    raise Halted(BEING_CHANGED, retry_after=1)
+
+
+def _is_being_edited(facts: Mapping[str, JSON]) -> bool:
+    return not (is_free(facts) or facts.get("phase") == "starting")
 
 
 def _may_be_started(facts: Mapping[str, JSON], upstream: str) -> bool:

@@ -72,7 +72,7 @@ class Misdeed:
     """What is done to the next ``times`` requests of a method and path that hold a text.
 
     ``how`` is a name of HOW, or ``late``: it lies about for ``seconds``, or until it is ``due``, and
-    is executed then.
+    is executed then. A ``parked`` one is executed at once, and answered when it is ``due``.
     """
 
     how: str
@@ -320,6 +320,12 @@ async def _slow(answer: Answer, misdeed: Misdeed, writer: asyncio.StreamWriter) 
     writer.write(answer.http())
 
 
+async def _parks(answer: Answer, misdeed: Misdeed, writer: asyncio.StreamWriter) -> None:
+    assert misdeed.due is not None
+    await misdeed.due.wait()
+    writer.write(answer.http())
+
+
 async def _drips(answer: Answer, _misdeed: Misdeed, writer: asyncio.StreamWriter) -> None:
     for byte in answer.http():
         writer.write(bytes([byte]))
@@ -357,6 +363,7 @@ HOW: dict[str, Any] = {
     "hang before": _hangs,
     "hang": _hangs,
     "slow": _slow,
+    "parked": _parks,
     "drip": _drips,
     "half json": _says(_half),
     "too long": _says(lambda one: one.http(declared=len(one.body) + 10)),

@@ -3,8 +3,9 @@
 Signed writes on batches take the same transitions as legacy ones. A batch that was abandoned (its
 legacy clients go on with another in its place) is not changed and not started by anybody. A start
 is an undertaking like any other: entered before it leaves, and settled where no answer came. Changes
-of what a batch holds are counted in and out, so that a legacy edit reads it without any under way. An
-operator's freeze keeps all of them from leaving.
+of what a batch holds, and its quotes, are counted in and out, so that a legacy edit reads it without
+any under way. The transaction that counts one in, or enters a start, checks that no edit has
+superseded the batch. An operator's freeze keeps all of them from leaving.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from gateway.store import Ledger, Owner, StoreUnavailable
 from gateway.store.undertakings import Undertakings
 from gateway.targets import names_in
 from gateway.upstream.attempt import Turn
-from gateway.upstream.client import NO_ANSWER
 from mappings import drafts, errors
 from mappings.grammar import (
     JSON,
@@ -47,6 +47,9 @@ from mappings.starts import START
 _START = "start-processing"
 _QUOTE = "generate-quote"
 """Which changes nothing of what a batch holds."""
+
+_WAITED_FOR = ("editing", "deleting")
+"""Phases that may end with the service's batch superseded."""
 
 LONGEST_PAUSE = 0.2
 """Seconds between two looks at an edit that is waited for: many may wait for one."""
@@ -119,14 +122,10 @@ class Transitions:
             if action == _START and await self._rows.is_being_checked():
                 raise Halted(errors.BEING_CHECKED)
             return await send(None)
-        alias = await self._ledger.recall(written.owner, "alias", batch)
-        if alias.get("abandoned"):
-            raise WrongStatus
-        first = str(alias.get("id") or batch)
-        if action == _QUOTE:
-            return await send(None)
         if action != _START:
-            return await self._change(written.owner, batch, first, send)
+            return await self._change(written.owner, batch, action, send)
+        alias = await self._ledger.recall(written.owner, "alias", batch)
+        first = str(alias.get("id") or batch)
         asked = Request(self._now(), written.request_id, {"id": batch, "batch": first})
         key = _key(written.owner, written.pair)
         return await Start(Wanted(START, asked, Caller(key, written.request_id)), send).made(
@@ -137,43 +136,50 @@ class Transitions:
         if await self._rows.is_frozen(owner):
             raise Halted(errors.FROZEN, retry_after=errors.FROZEN_SECONDS)
 
-    async def _change(self, owner: Owner, batch: str, first: str, send: Send[Its]) -> Its:
-        """A change of what a batch holds: a legacy edit of it waits until it is there to be read."""
+    async def _change(self, owner: Owner, batch: str, action: str, send: Send[Its]) -> Its:
+        """A change or quote of a batch: a legacy edit of it waits until that is there to be read."""
         name = os.urandom(8).hex()
-        await self._counted_in(owner, batch, first, name)
+        first = await self._counted_in(owner, batch, name)
         is_lost = True  # also where whoever sends it is cancelled, at the end of this process
         try:
             passed = await send(None)
-            is_lost = passed.status in NO_ANSWER
+            is_lost = passed.status >= 500
         except Failure as failure:
             is_lost = isinstance(failure, Unknown)
             raise
         finally:
-            # One without an answer may come there as long as its stamp is good.
-            lost = self._now() if is_lost else None
+            # One without an answer may come there as long as its stamp is good; a quote changes nothing.
+            lost = self._now() if is_lost and action != _QUOTE else None
             await self._counted_out(owner, first, drafts.one_less_signed(name, lost))
         return passed
 
-    async def _counted_in(self, owner: Owner, batch: str, first: str, name: str) -> None:
-        """Waits for an edit that is under way, and finds that it has abandoned nothing."""
+    async def _counted_in(self, owner: Owner, batch: str, name: str) -> str:
+        """Waits for an edit that is under way; the id by which the ledger knows the batch.
+
+        That nothing has superseded it is checked in the transaction that counts the change in: an edit
+        that begins later waits for it.
+        """
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
         over = loop.time() + self._patience
         while loop.time() < over:
+            alias = await self._ledger.recall(owner, "alias", batch)
+            if alias.get("abandoned"):
+                raise WrongStatus
+            first = str(alias.get("id") or batch)
             facts = await self._ledger.recall(owner, "batch", first)
             signed = await self._ledger.recall(owner, drafts.SIGNED, first)
-            if (await self._ledger.recall(owner, "alias", batch)).get("abandoned"):
-                raise WrongStatus
-            if facts.get("phase") == "editing":
+            if facts.get("phase") in _WAITED_FOR:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 await self._refuse_frozen(owner)  # meanwhile
                 continue
             one_more = drafts.one_more_signed(signed, name, self._now())
             seen = Record("batch", first, {}, find=drafts.as_found(facts))
+            still = Record("alias", batch, {}, find={"abandoned": None, "id": alias.get("id")})
             with suppress(Conflict):
-                its = Record(drafts.SIGNED, first, one_more, also=(seen,))
+                its = Record(drafts.SIGNED, first, one_more, also=(seen, still))
                 await self._ledger.record_all(owner, [its])
-                return
+                return first
         raise Unreachable("other changes of the batch are under way", retry_after=1)
 
     async def _counted_out(self, owner: Owner, first: str, its: Mapping[str, JSON]) -> None:

@@ -67,6 +67,9 @@ class Process:
         if self.is_dead:
             raise Killed
 
+    def hold(self, seconds: float) -> None:
+        self.held_until = self.monotonic() + seconds
+
     def kill(self) -> None:
         if self.is_dead:
             return

@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway.playing import once
+from gateway.playing import journal, once
 from gateway.playing.journal import Course, Journal
 from gateway.playing.once import Once
 from gateway.playing.player import Player
 from gateway.playing.settler import Settler
 from gateway.store.undertakings import Undertakings, Write
+from mappings import batches, drafts
+from mappings.batch_reads import loaded
+from mappings.batch_views import Batch
 from tests.simulation.network import FATES
-from tests.simulation.stories import a_recipient
+from tests.simulation.stories import a_contested_batch, a_recipient
 
 
 def _a_retry_is_another_request() -> Iterator[tuple[Any, str, Any]]:
@@ -95,6 +98,28 @@ def _one_is_begun_for_a_client_that_has_gone() -> Iterator[tuple[Any, str, Any]]
     yield once, "refuse_deserted", lambda _caller: None
 
 
+def _a_draft_stands_for_its_first_batch() -> Iterator[tuple[Any, str, Any]]:
+    """As it was: whoever makes a draft real goes on with what the ledger says by then."""
+
+    def upstream(batch: Batch) -> str:
+        return str(batch.facts.get("upstream") or batch.id)
+
+    yield Batch, "upstream", property(upstream)
+    yield drafts, "loaded_as", lambda batch, _facts: loaded(batch.id)
+    yield journal, "_guard", lambda _call: []
+
+
+def _a_quote_holds_nothing() -> Iterator[tuple[Any, str, Any]]:
+    plain = drafts.taken
+
+    def taken(batch: Batch, phase: str, *more: Any) -> Any:
+        if phase != "quoting":
+            yield from plain(batch, phase, *more)
+
+    yield batches, "taken", taken
+    yield journal, "_guard", lambda _call: []
+
+
 def _those(*names: str) -> tuple[Any, ...]:
     return tuple(fate for fate in FATES if fate.name in names)
 
@@ -103,6 +128,14 @@ _LOST = {"network": 0.5, "fates": _those("lost after", "silent", "half json")}
 _LATE = {"network": 0.6, "fates": _those("late", "cut, and late")}
 _HELD = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 150.0}
 _TWINS = {"kinds": (a_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
+_CONTESTED = {
+    "gateways": 2,
+    "stories": 2,
+    "kinds": (a_contested_batch,),
+    "snags": 1.0,
+    "network": 0.0,
+    "switches": {"inferred": False, "answers": "full"},
+}
 
 MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _a_retry_is_another_request: {**_LOST, **_TWINS, "twins": 0.0},
@@ -118,6 +151,8 @@ MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = 
     _what_was_never_answered_is_refused: _LOST,
     _an_idempotency_key_says_nothing: {**_TWINS, "keys": 1.0},
     _one_is_begun_for_a_client_that_has_gone: _HELD,
+    _a_draft_stands_for_its_first_batch: _CONTESTED,
+    _a_quote_holds_nothing: _CONTESTED,
 }
 """Each with the temper in which it is met soonest."""
 

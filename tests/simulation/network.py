@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
@@ -92,6 +93,11 @@ class Network:
     part: float = 0.0
     """Of the requests, that something becomes of."""
     fates: Sequence[Fate] = FATES
+    snags: float = 0.0
+    """Of the batches that are made, after how many whoever made one is paused or killed."""
+    is_superseded: Callable[[str], bool] = lambda _batch: False
+    """Whether an edit has left this batch of the service: nothing is to be written to it any more."""
+    wrong: list[str] = field(default_factory=list)
     told: Callable[..., None] = lambda *_told: None
     _late: dict[asyncio.Task[None], None] = field(default_factory=dict)
 
@@ -139,7 +145,21 @@ class Network:
         heard.age = self.service.clock() - float(asked.headers[WORDS.timestamp_header])
         heard.made = _made(heard, json.loads(body))
         self.told("done", heard.number, heard.status)
+        named = _OF_A_BATCH.match(heard.path)
+        if heard.is_write and heard.is_done and named and self.is_superseded(named[1]):
+            self.wrong.append(f"{heard.method} {heard.path} was sent to a superseded batch")
         return answered.status, body
+
+    def snag(self, process: Process) -> None:
+        """What becomes of a process that has made a batch, before it goes on with it."""
+        if not self.snags or self.dice.random() >= self.snags:
+            return
+        if self.dice.random() < 0.4:
+            process.dies_at = process.steps + self.dice.randrange(1, 25)
+        else:
+            seconds = self.dice.choice((0.1, 0.8, 3.0))
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.dice.uniform(0.0, 0.06), process.hold, seconds)
 
     @property
     def is_idle(self) -> bool:
@@ -152,6 +172,9 @@ class Network:
             for one in self.heard
             if one.is_write and one.is_done and method in ("*", one.method) and one.is_about(about)
         ]
+
+
+_OF_A_BATCH = re.compile(r"/v1/batches/([^/]+)")
 
 
 def _fails(reply: asyncio.Future[Any]) -> None:
@@ -257,11 +280,15 @@ class Wire:
             call.left, call.sent = True, asyncio.get_running_loop().time()
             asked = _Asked(call.method, call.target, headers, call.body)
             try:
-                return await self._network.send(asked, call.sent)
+                answered = await self._network.send(asked, call.sent)
             except Lost:
                 if not call.may_repeat:
                     raise
                 call.may_repeat = False
+            else:
+                if (call.method, call.target) == ("POST", "/v1/batches"):
+                    self._network.snag(self._process)
+                return answered
 
     def _stamped(self, call: _Sending, correction: float) -> CIMultiDict[str]:
         signed = signed_headers(

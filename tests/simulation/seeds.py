@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,7 +21,7 @@ from tests.simulation.gateway import Gateway, opened
 from tests.simulation.loop import Loop
 from tests.simulation.machine import Killed
 from tests.simulation.network import FATES, Fate, Network, service
-from tests.simulation.state import database, emptied
+from tests.simulation.state import database, emptied, is_superseded
 from tests.simulation.stories import STORIES, Kind, Story, person, wallet
 
 LONGEST = 4000.0
@@ -42,6 +43,8 @@ class Temper:
     switches: Mapping[str, Any]
     fates: tuple[Fate, ...] = FATES
     kinds: tuple[Kind, ...] = STORIES
+    snags: float = 0.0
+    """Of the batches that are made, after how many whoever made one is paused or killed."""
     twins: float = 0.3
     """Of what may be wanted by two at once, how much is."""
     keys: float = 0.25
@@ -63,6 +66,7 @@ class Temper:
                 "inferred": dice.random() < 0.5,
                 "answers": dice.choice(("full", "bare")),
             },
+            snags=dice.choice((0.0, 0.3, 1.0)),
         )
 
 
@@ -128,7 +132,7 @@ class Town:
             elif dice.random() < temper.kills * 0.2:
                 await self._ended(gateway)
             if dice.random() < temper.holds:
-                gateway.process.held_until = gateway.process.monotonic() + dice.uniform(3, 60)
+                gateway.process.hold(dice.uniform(3, 60))
                 self.counts["holds"] += 1
             if temper.jumps and dice.random() < 0.3:
                 gateway.process.off += dice.choice(temper.jumps)
@@ -144,7 +148,7 @@ class Town:
         gateway.process.kill()
 
     async def calm(self) -> None:
-        self.is_calm, self.network.part = True, 0.0
+        self.is_calm, self.network.part, self.network.snags = True, 0.0, 0.0
         for at, gateway in enumerate(self.gateways):
             gateway.state.part, gateway.process.dies_at = 0.0, None
             while self.gateways[at].process.is_dead or not self.gateways[at].is_open:
@@ -169,6 +173,7 @@ class Town:
             await self.open(at)
         payee = await self.payee()
         self.is_calm, self.network.part = False, self.temper.network
+        self.network.snags = self.temper.snags
         for gateway in self.gateways:
             gateway.state.part = self.temper.state
         minded = [asyncio.create_task(self._minded(at)) for at in range(self.temper.gateways)]
@@ -196,7 +201,7 @@ async def _seed(
     )
     town = Town(seed, dice, temper, network, engine, shown=shown)
     await emptied(engine)
-    network.told = town.told
+    network.told, network.is_superseded = town.told, partial(is_superseded, engine)
     if shown:
         sys.stdout.write(f"{temper}\n")
     lines: list[Mapping[str, Any]] = []
@@ -209,6 +214,7 @@ async def _seed(
     for gateway in town.gateways:
         gateway.process.kill()
     await asyncio.sleep(100)
+    town.wrong += network.wrong
     town.wrong += [f"logged: {line}" for line in lines if _is_odd(line)]
     town.counts["writes"] = len(network.done())
     town.counts["requests"] = len(network.heard)

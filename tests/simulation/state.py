@@ -171,6 +171,13 @@ async def _filled(engine: AsyncEngine) -> None:
     await import_keys(store, read_lines(json.dumps(KEY).encode()))
 
 
+def is_superseded(engine: AsyncEngine, batch: str) -> bool:
+    """Whether an edit has left this batch of the service, by what is committed at this moment."""
+    those = "SELECT facts FROM remembered WHERE kind = 'alias' AND id = ?"
+    rows = _DRIVERS[engine.sync_engine].execute(those, (batch,)).fetchall()
+    return any(json.loads(facts).get("abandoned") for (facts,) in rows)
+
+
 async def emptied(engine: AsyncEngine) -> None:
     """As it was before the first seed."""
     async with engine.begin() as connection:

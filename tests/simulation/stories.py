@@ -168,6 +168,95 @@ async def _started(story: Story, batch: str) -> list[Said | None]:
     return ends
 
 
+async def a_contested_batch(story: Story) -> None:
+    """Edited, so that it may be a draft, and then started, quoted and edited by several at a time."""
+    dice, mark = story.dice, story.mark
+    amounts = ["11.00", "12.00", "13.00"]
+    payments = [_payment(story, amount) for amount in amounts]
+    body = {"sourceCurrency": "USD", "description": mark, "payments": payments}
+    made = await story.ask("create_batch", body)
+    whole = made and await story.ask("read_batch", id=made["batch"]["id"])
+    if whole is None:
+        story.checks.append(lambda: _at_most_one(story))
+        return
+    batch = made["batch"]["id"]
+    ids = {one["sourceAmount"]: one["id"] for one in whole["batch"]["payments"]["payments"]}
+    contest = _Contest(story, batch, ids, amounts)
+    await contest.edits("amount")
+    ways = dice.sample(("remove", "removes", "add", "again", "delete"), dice.choice((1, 2, 2)))
+    others = ("generate_quote", "read_batch_summary")
+    await asyncio.gather(
+        _started(story, batch),
+        contest.edits(*ways),
+        *(story.ask(other, id=batch) for other in others if dice.random() < 0.5),
+    )
+    ends = await _started(story, batch)
+    story.checks.append(lambda: contest.wrong(ends))
+
+
+@dataclass
+class _Contest:
+    """A batch that several change at a time, and what they were told of it."""
+
+    story: Story
+    batch: str
+    ids: dict[str, str]
+    """Its payments' ids by the amounts that they had first."""
+    amounts: list[str]
+    is_deleted: bool = False
+    is_untold: bool = False
+
+    async def edits(self, *ways: str) -> None:
+        """One after the other, by one client."""
+        ids, batch = self.ids, {"id": self.batch}
+        for way in ways:
+            await asyncio.sleep(self.story.dice.choice((0.0, 0.01, 0.05, 0.3)))
+            match way:
+                case "amount":
+                    change = {"sourceAmount": "21.00"}
+                    asked = ("update_payment", {**batch, "payment": ids["11.00"]}, change)
+                    await self._edit(*asked, "11.00", "21.00")
+                case "again":
+                    change = {"update_payments": [{"id": ids["13.00"], "sourceAmount": "23.00"}]}
+                    await self._edit("update_batch", batch, change, "13.00", "23.00")
+                case "remove" if "12.00" in self.amounts:
+                    its = {**batch, "payment": ids["12.00"]}
+                    await self._edit("delete_payment", its, None, "12.00", "")
+                case "removes" if "12.00" in self.amounts:
+                    change = {"remove_payments": [{"id": ids["12.00"]}]}
+                    await self._edit("update_batch", batch, change, "12.00", "")
+                case "add":
+                    added = _payment(self.story, "14.00")
+                    await self._edit("create_payment", batch, added, "", "14.00")
+                case "delete":
+                    self.is_deleted = await self._is_done("delete_batch", batch, None)
+
+    async def _edit(
+        self, operation: str, ids: dict[str, str], body: Any, before: str, after: str
+    ) -> None:
+        if await self._is_done(operation, ids, body):
+            self.amounts = [one for one in (*self.amounts, after) if one not in (before, "")]
+
+    async def _is_done(self, operation: str, ids: dict[str, str], body: Any) -> bool:
+        (said,) = await self.story.asks(Asked(operation, ids, body))
+        self.story.wanted.append(f"{operation} {said and said.status}")
+        self.is_untold = self.is_untold or said is None
+        return said is not None and said.status == 200
+
+    def wrong(self, ends: list[Said | None]) -> str | None:
+        """What was paid that no client was told of, or was not though one was."""
+        story, started = self.story, self.story.starts()
+        if len(started) > 1 or (self.is_deleted and started):
+            return f"{started} were started"
+        if self.is_untold or any(end is None for end in ends):
+            return None if _is_untold(story) else "nobody was told"
+        if not started:
+            return None if self.is_deleted else f"not started: {[end and end.data for end in ends]}"
+        (batch,) = [one for one in story.batches() if one.id == started[0]]
+        paid = sorted(str(one.amount) for one in batch.payments.values())
+        return None if paid == sorted(self.amounts) else f"paid {paid} for {sorted(self.amounts)}"
+
+
 def _is_untold(story: Story) -> bool:
     """Whether a batch was lost at a service that lists none: then it is left for a person."""
     return story.town.counts["left"] > 0
@@ -194,4 +283,4 @@ def _paid(story: Story, amounts: list[str], ends: list[Said | None]) -> str | No
 
 
 Kind = Callable[[Story], Awaitable[None]]
-STORIES: tuple[Kind, ...] = (a_recipient, a_batch, a_batch)
+STORIES: tuple[Kind, ...] = (a_recipient, a_batch, a_batch, a_contested_batch)

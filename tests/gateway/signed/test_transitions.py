@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -74,7 +75,9 @@ class Gate:
 @pytest.fixture
 async def gate(tmp_path: Path) -> AsyncIterator[Gate]:
     # Nothing listens there: the journal's own readings find nobody.
-    async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
+    upstream = {"timeout_seconds": 1}
+    settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}", upstream=upstream)
+    async with open_parts(settings) as parts:
         rows = parts.journal.rows
         transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW + gate.ahead, 1.0)
         gate = Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
@@ -122,6 +125,41 @@ async def test_an_abandoned_batch_is_not_written_to_however_it_is_spelled(
     assert not gate.service.sent
     await ledger.record(ACME, "alias", "B-1", {"abandoned": None})
     assert await gate.send(write(target)) == 200
+
+
+async def _supersede(ledger: Ledger) -> None:
+    """What an edit records at a service that has no operation for it."""
+    left = Record("alias", "B-1", {"abandoned": True})
+    draft = {"phase": "draft", "upstream": None, "version": 4, "abandoned": ["B-1"]}
+    await ledger.record_all(ACME, [Record("batch", "B-1", draft, also=(left,))])
+
+
+@pytest.mark.parametrize("action", ["start-processing", "generate-quote", "payments", ""])
+async def test_a_batch_that_is_superseded_between_any_read_and_the_record_is_not_written_to(
+    gate: Gate, ledger: Ledger, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Ledger.recall
+    number = reads = 0
+
+    async def recall(self: Ledger, owner: Owner, kind: str, id: str) -> dict[str, Any]:  # noqa: A002
+        nonlocal reads
+        facts = await plain(self, owner, kind, id)
+        reads += 1
+        if reads == number and not gate.service.sent:
+            await _supersede(ledger)
+        return facts
+
+    monkeypatch.setattr(Ledger, "recall", recall)
+    while number <= reads:  # the last read is the service's own, of what it is sent
+        await ledger.record(ACME, "batch", "B-1", {**SENT, "abandoned": None})
+        await ledger.record(ACME, "alias", "B-1", {"abandoned": None})
+        number, reads, gate.service.sent = number + 1, 0, 0
+        its = replace(write(f"/v1/batches/B-1/{action}"), request_id=f"request {number}")
+        with suppress(WrongStatus):
+            await gate.send(its)
+        was_superseded = bool((await plain(ledger, ACME, "alias", "B-1")).get("abandoned"))
+        assert gate.service.sent == (not was_superseded), number
+    assert number > 2
 
 
 async def test_a_batch_that_took_another_s_place_and_was_left_itself_is_abandoned(
@@ -375,7 +413,7 @@ async def test_a_start_of_unknown_outcome_keeps_the_batch_taken(
     assert (await facts(ledger))["phase"] == "starting"
 
 
-@pytest.mark.parametrize("phase", ["draft", "deleted", "editing", "starting", "making", "deleting"])
+@pytest.mark.parametrize("phase", ["draft", "deleted", "starting"])
 async def test_a_batch_in_any_other_phase_is_not_started(
     gate: Gate, ledger: Ledger, phase: str
 ) -> None:
@@ -385,6 +423,23 @@ async def test_a_batch_in_any_other_phase_is_not_started(
         await gate.send(write())
     assert (await facts(ledger))["phase"] == phase
     assert not gate.service.sent
+
+
+@pytest.mark.parametrize("phase", ["editing", "quoting", "making", "deleting"])
+async def test_a_start_waits_for_an_edit_and_is_not_refused_for_one_that_takes_too_long(
+    gate: Gate, ledger: Ledger, phase: str
+) -> None:
+    held = {**SENT, "phase": phase, "since": NOW.isoformat()}
+    await ledger.record(ACME, "batch", "B-1", held)
+    starting = asyncio.ensure_future(gate.send(write()))
+    await asyncio.sleep(0.1)
+    await ledger.record(ACME, "batch", "B-1", {"phase": "sent", "since": None})
+    assert await starting == 200
+    await ledger.record(ACME, "batch", "B-1", held)
+    with pytest.raises(Halted):
+        await gate.send(replace(write(), request_id="another"))
+    assert (await facts(ledger))["phase"] == phase
+    assert gate.service.sent == 1
 
 
 async def test_a_batch_is_taken_by_the_id_that_it_had_first(gate: Gate, ledger: Ledger) -> None:
