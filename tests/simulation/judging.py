@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from tests.simulation.seeds import Town
 
 
-MAY_EXIST = "may exist"
-"""The state of a lost create of a batch that nobody can see: a retry makes another."""
-
-
 async def judged(town: Town, stories: Sequence[Story], at_rest: float) -> list[str]:
     wrong = await _settled(town, at_rest)
     for story in stories:

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway.playing import journal, once
+from gateway.playing import journal, settler
 from gateway.playing.journal import Course, Journal
 from gateway.playing.once import Once
 from gateway.playing.player import Player
 from gateway.playing.settler import Settler
+from gateway.store import undertakings
 from gateway.store.undertakings import Undertakings, Write
 from mappings import batches, drafts
 from mappings.batch_reads import loaded
@@ -22,7 +23,7 @@ from tests.simulation.stories import a_contested_batch, a_recipient
 
 def _a_retry_is_another_request() -> Iterator[tuple[Any, str, Any]]:
     yield Once, "_is_same", lambda *_: False
-    yield Once, "_may_be_same", lambda *_: False
+    yield undertakings, "_refuse_identical", lambda *_: iter(())
 
 
 def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
@@ -46,6 +47,7 @@ def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
 
 def _what_is_not_seen_did_not_happen() -> Iterator[tuple[Any, str, Any]]:
     yield Settler, "seconds_until_sure", lambda *_: 0
+    yield settler, "PAUSE", 0.0
 
 
 def _what_another_made_is_claimed() -> Iterator[tuple[Any, str, Any]]:
@@ -70,13 +72,6 @@ def _a_turn_that_was_taken_is_still_ones_own() -> Iterator[tuple[Any, str, Any]]
     yield Undertakings, "_fence", fence
 
 
-def _a_client_that_went_away_still_waits() -> Iterator[tuple[Any, str, Any]]:
-    async def desert(*_: Any) -> None:
-        pass
-
-    yield Journal, "desert", desert
-
-
 def _what_was_never_answered_is_refused() -> Iterator[tuple[Any, str, Any]]:
     plain = Course.told
 
@@ -92,10 +87,6 @@ def _what_was_never_answered_is_refused() -> Iterator[tuple[Any, str, Any]]:
 
 def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
     yield Journal, "name", lambda *_: None
-
-
-def _one_is_begun_for_a_client_that_has_gone() -> Iterator[tuple[Any, str, Any]]:
-    yield once, "refuse_deserted", lambda _caller: None
 
 
 def _a_draft_stands_for_its_first_batch() -> Iterator[tuple[Any, str, Any]]:
@@ -125,7 +116,14 @@ def _those(*names: str) -> tuple[Any, ...]:
 
 
 _LOST = {"network": 0.5, "fates": _those("lost after", "silent", "half json")}
-_LATE = {"network": 0.6, "fates": _those("late", "cut, and late")}
+_LATE = {
+    "kinds": (a_recipient,),
+    "stories": 8,
+    "twins": 0.0,
+    "keys": 0.0,
+    "network": 0.8,
+    "fates": _those("late", "cut, and late"),
+}
 _HELD = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 150.0}
 _TWINS = {"kinds": (a_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
 _CONTESTED = {
@@ -147,10 +145,8 @@ MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = 
         "fates": _those("lost after", "lost before"),
     },
     _a_turn_that_was_taken_is_still_ones_own: _HELD,
-    _a_client_that_went_away_still_waits: {"network": 0.6, "fates": _those("slow", "silent")},
     _what_was_never_answered_is_refused: _LOST,
     _an_idempotency_key_says_nothing: {**_TWINS, "keys": 1.0},
-    _one_is_begun_for_a_client_that_has_gone: _HELD,
     _a_draft_stands_for_its_first_batch: _CONTESTED,
     _a_quote_holds_nothing: _CONTESTED,
 }
