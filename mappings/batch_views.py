@@ -413,8 +413,7 @@ def payees(payments: Sequence[Payment]) -> Iterator[str]:
 
 def reduced(recipient: Mapping[str, JSON], words: Mapping[str, JSON]) -> dict[str, JSON]:
     """The reduced recipient of batch listings."""
-    country = recipient.get("country") or recipient.get("countryCode")
-    country = country or (recipient.get("address") or {}).get("country")
+    country = country_of(recipient)
     return {
         "id": recipient.get("id"),
         "referenceId": recipient.get("referenceId"),
@@ -424,3 +423,9 @@ def reduced(recipient: Mapping[str, JSON], words: Mapping[str, JSON]) -> dict[st
         "country": country,
         "countryCode": country,
     }
+
+
+def country_of(recipient: Mapping[str, JSON]) -> JSON:
+    """The country of a recipient, reduced or in full; None if it does not tell one."""
+    country = recipient.get("country") or recipient.get("countryCode")
+    return country or (recipient.get("address") or {}).get("country")

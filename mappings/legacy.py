@@ -384,11 +384,26 @@ class RecipientsQuery(TypedDict, total=False):
 
 
 class SearchQuery(TypedDict, total=False):
-    """Of batches, and of payments."""
+    """Of a batch's payments."""
 
     page: str
     pageSize: str
     search: str
+
+
+class FilteredQuery(SearchQuery, total=False):
+    """Of batches, of payments, and of a recipient's payments.
+
+    Clients in the field send these; the document lists none but ``search``, of batches.
+    """
+
+    status: str
+    startDate: str
+    endDate: str
+    recipient: Annotated[str, Id("recipient")]
+    country: str
+    sourceCurrency: str
+    targetCurrency: str
 
 
 class PageQuery(TypedDict, total=False):
