@@ -33,7 +33,10 @@ Row = Mapping[str, JSON]
 
 
 def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
-    """Every batch that there is, by the id that clients know, with what is known of it."""
+    """Every batch that there is, by the id that clients know, with what is known of it.
+
+    ``listed`` is what the service's list told of it.
+    """
     rows = {
         id_: {**facts, "id": id_} for id_, facts in known.items() if facts.get("phase") != "deleted"
     }
@@ -53,7 +56,8 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
                 id_ = ours.get(given["id"], given["id"])
                 if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
                     told = as_first_made(known.get(id_, {}), given)
-                    rows[id_] = {**rows.get(id_, {}), **present(told), "id": id_}
+                    listed = present(told)
+                    rows[id_] = {**rows.get(id_, {}), **listed, "id": id_, "listed": listed}
             pages = pages_to_read(body, number, is_new=len(seen) > before)
             number += 1
     return list(rows.values())
@@ -83,9 +87,9 @@ def matching(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) ->
     be a part of it.
     """
     complete = (yield Recall("complete")) if filters.status else {}
-    rows = [_with_status(row, complete) for row in rows]
-    passing = {row["id"]: row for row in rows if _allows(filters, row) is not False}
-    unread = [id_ for id_, row in passing.items() if _allows(filters, row) is None]
+    told = {row["id"]: _allows(filters, row, complete) for row in rows}
+    passing = {row["id"]: row for row in rows if told[row["id"]] is not False}
+    unread = [id_ for id_ in passing if told[id_] is None]
     balances: list[Sequence[Row] | None] = []
     for some in some_of(unread, SLICE):
         completed: list[Record] = []
@@ -98,8 +102,8 @@ def matching(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) ->
                 batch = by_balance(batch, balances[0])
             row = passing[id_] = {**passing[id_], **present(listed_batch(batch))}
             # Nothing tells more: what is not told now is nothing.
-            told = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
-            is_one = filters.allow_batch(*told)
+            its = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
+            is_one = filters.allow_batch(*its)
             if is_one is None:
                 is_one = yield from pays_so(filters, batch.payments)
             if not is_one:
@@ -110,15 +114,18 @@ def matching(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) ->
     return list(passing.values())
 
 
-def _with_status(row: Row, complete: Mapping[str, Row]) -> Row:
-    """A row with the status of a batch that is known to be complete, where it tells none."""
-    is_known = row["id"] in complete and told_status(row) is None
-    return {**row, "status": "complete"} if is_known else row
-
-
-def _allows(filters: Filters, row: Row) -> bool | None:
+def _allows(filters: Filters, row: Row, complete: Mapping[str, Row]) -> bool | None:
+    """As ``Filters.allow_batch``; what the service may tell otherwise by now is not told."""
+    listed = row.get("listed", {})
+    # The ledger knows that a batch was started, and not whether it is complete meanwhile.
+    status = told_status(row if _tells_all(row) else listed)
+    if row["id"] in complete:
+        status = "complete"
+    created = row.get("createdAt")
+    if filters.are_dated and not listed.get("createdAt") and filters.is_close(created):
+        created = None  # it may be this gateway's: the summary tells the service's
     currency = row.get("currency") or row.get("sourceCurrency")
-    return filters.allow_batch(told_status(row), row.get("createdAt"), currency)
+    return filters.allow_batch(status, created, currency)
 
 
 def rows_of(rows: Sequence[Row], known: Mapping[str, Row]) -> Sub:

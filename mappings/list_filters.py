@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from mappings.batch_bodies import CACHE_SECONDS
 from mappings.batch_views import country_of
@@ -24,6 +24,9 @@ from mappings.payouts import Sub
 from mappings.rows import kept, some_of
 
 END = datetime.max.replace(tzinfo=UTC)
+
+CLOCK_ERROR = timedelta(minutes=5)
+"""How far the gateway's clock, and the time that a create takes, may be from the service's date."""
 
 RECIPIENTS_AT_ONCE = 200
 """How many recipients are read side by side before the next are asked for."""
@@ -77,6 +80,11 @@ class Filters:
     def pays(self) -> bool:
         """Whether it asks for what only payments tell, also of a batch."""
         return bool(self.recipient or self.country or self.target_currency)
+
+    def is_close(self, created: JSON) -> bool:
+        """Whether the clock's error decides if something created here was created in time."""
+        at = instant(created)
+        return any(abs(at - bound) <= CLOCK_ERROR for bound in (self.since, self.until))
 
     def allow_time(self, created: JSON) -> bool:
         return self.since <= instant(created) <= self.until

@@ -1413,6 +1413,19 @@ def _batch_lists() -> Iterator[Sequence]:
         get(f"{P}?search=w@example.com&page=2&pageSize=2"),
         get(f"{ONE_R}/payments"),
         get(f"{ONE_R}/payments?page=2&pageSize=1"),
+        *(
+            get(f"{path}?{query}")
+            for path in (B, "/payments", f"{ONE_R}/payments")
+            for query in (
+                "status=open", "status=pending", "status=complete", "status=accepted",
+                "status=processed", "status=nonsense", "sourceCurrency=USD", "sourceCurrency=eur",
+                "targetCurrency=USD", "targetCurrency=CAD", "country=US", "country=deu",
+                "country=ZZ", "recipient={recipient}", "recipient=W@example.com",
+                "recipient=R-NOBODY", "startDate=2020-01-01", "endDate=2020-01-01",
+                "startDate=soon", "status=pending&country=US&search=memo",
+                "recipient={recipient}&pageSize=1&page=2", "unknown=1&status=",
+            )
+        ),
         get("/payments"),
         get("/payments?page=2&pageSize=3"),
         get("/payments?search=dee"),

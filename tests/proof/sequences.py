@@ -223,7 +223,11 @@ NOTHING = st.none()
 # What is searched for here is in no id by chance.
 QUERIES = st.sampled_from(
     ["", "?page=1&pageSize=2", "?page=2&pageSize=1", "?page=0", "?pageSize=abc", "?search=ada%40",
-     "?search={payment}", "?search={batch}", "?search=%C3%A9&page=2&pageSize=1", "?page=99"]
+     "?search={payment}", "?search={batch}", "?search=%C3%A9&page=2&pageSize=1", "?page=99",
+     "?status=open", "?status=pending&pageSize=2", "?status=complete", "?status=nonsense",
+     "?sourceCurrency=usd", "?targetCurrency=EUR", "?country=US&status=pending", "?country=CAN",
+     "?recipient={recipient}", "?recipient=ada@example.com&sourceCurrency=USD", "?startDate=2020-01-01",
+     "?endDate=2020-01-01", "?startDate=soon&status=processed", "?unknown=1"]
 )  # fmt: skip
 RECIPIENTS = st.sampled_from(
     ["", "?page=1&pageSize=2", "?name=ada", "?email=ada@example.com", "?status=active",
