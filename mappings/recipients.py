@@ -250,7 +250,8 @@ def read_recipient_payments(request: Request) -> Flow:
         all_ = [*(yield from _as_clients_know(left)), *(yield from _drafted(id_))]
         if filters:
             all_ = yield from _found_by(filters, all_, id_, shown)
-        all_.sort(key=recipient_queries.created, reverse=True)
+        if abandoned:
+            all_.sort(key=recipient_queries.created, reverse=True)
         known, counts = page_of(request.query).of(all_)
     else:
         known = yield from _as_clients_know(given.get("payments") or [])
@@ -332,7 +333,7 @@ def _entries_of(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequen
 
 
 def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
-    """All payments but for those of abandoned batches, the newest first."""
+    """All payments but for those of abandoned batches, in the service's order."""
     return Find(
         path,
         "payments",
@@ -340,8 +341,8 @@ def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
         ALL,
         hidden=lambda row: is_abandoned(row, aliases),
         where=lambda _row: True,
-        order=recipient_queries.created,
-        descending=True,
+        order=None,
+        descending=False,
         ask=None,
         narrow={},
         sorting={},

@@ -265,6 +265,25 @@ async def test_parameters_that_an_operation_does_not_have_are_counted(town: Town
     assert more(after, before, name, operation="list_batches") == 2
 
 
+async def test_what_the_service_lists_on_many_pages_stays_in_its_order(tmp_path: Path) -> None:
+    service = Service(seed=1)
+    async with open_town(tmp_path, service) as (house, _simulator):
+        town = Town(house, service, {"ada": await make_recipient(house)})
+        real = next(iter(service.world().recipients))
+        service.seed_payments(real, 1400, seed=3)
+        path = f"/recipients/{town.payees['ada']}/payments"
+        rows = await town.listed(path)
+        for row in service.world().recipients[real].payments[::3]:
+            row["createdAt"] = rows[0]["createdAt"]  # many of one moment
+        rows = await town.listed(path)
+        middle = sorted(row["createdAt"] for row in rows)[700]
+        before = len(service.calls())
+        found = await town.listed(path, startDate=middle)
+        assert found == [row for row in rows if row["createdAt"] >= middle]
+        assert len(found) > 500
+        assert len(service.calls()) - before <= -(-1400 // 250) + 3
+
+
 # What it costs: the bounds that README.md states for 1,000 batches
 
 MANY, PAGE = 1000, 10
