@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
@@ -120,6 +120,12 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
             raise
         return replace(batch, is_held=True)
     raise Halted(BEING_CHANGED, retry_after=1)
+
+
+def leave_unchanged(batch: Batch) -> Sub:
+    """Ends a change that changes nothing; the batch may have been taken for it."""
+    if batch.is_held:
+        yield from _let_go(batch)
 
 
 def _let_go(held: Batch) -> Sub:
@@ -265,12 +271,19 @@ def _given_back(batch: Batch) -> dict[str, JSON]:
 class Edit:
     """What becomes of a batch's entries, by their ids; what is added has an id of ours.
 
-    The changes are made when they are needed: then what is sent is no longer in hand.
+    The changes are made when they are needed: then what is sent is no longer in hand. ``facts`` are
+    those of the batch itself that change, ``description`` and ``currency``; the latter only of a batch
+    without payments.
     """
 
     added: Sequence[Entry] = ()
     changes: Callable[[], Mapping[str, Mapping[str, JSON]]] = dict
     gone: Sequence[JSON] = ()
+    facts: Mapping[str, JSON] = field(default_factory=dict)
+
+    @property
+    def is_of_payments(self) -> bool:
+        return bool(self.added or self.gone or self.changes())
 
     def by_service(self, those: Sequence[Entry]) -> Sequence[Entry]:
         """The entries after it; what the service added has an id that is seen when it is next read."""
@@ -311,23 +324,34 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
     now = stamp(request.now)
     if batch.is_draft:
         entries = edit.in_draft(batch.entries, now)
-        yield from _drafted(batch, request, entries, _aliases(batch, edit.added, edit.gone))
+        aliases = _aliases(batch, edit.added, edit.gone)
+        yield from _drafted(batch, request, entries, aliases, facts=edit.facts)
         return
-    try:
-        yield from tried(batch, call, where_named)
-    except NoSuchOperation:
-        if batch.currency is None:  # nothing could ever be made of such a draft
-            yield from _released(batch)
-            raise Invalid(CURRENCY_UNKNOWN) from None
-        there = _named_entries_of(batch, request)
-        if not all(one["recipient"].get("id") for one in there):
-            yield from _released(batch)
-            raise Invalid(PAYEE_UNKNOWN) from None
-        entries = edit.in_draft(there, now)
-        aliases = _aliases(batch, entries, edit.gone)
-        yield from _drafted(batch, request, entries, aliases, (batch.upstream,))
-    else:
-        yield with_entries(batch.id, free(batch, "sent"), edit.by_service(entries_of(batch)))
+    if "currency" not in edit.facts:  # no document shows how a service would take that
+        try:
+            yield from tried(batch, call, where_named)
+        except NoSuchOperation:
+            pass
+        else:
+            facts = {**free(batch, "sent"), **edit.facts}
+            facts |= {"description_was": None} if edit.facts else {}
+            yield with_entries(batch.id, facts, edit.by_service(entries_of(batch)))
+            return
+        if not edit.is_of_payments:  # no reason to supersede the batch that the service has
+            told = batch.given.get("description_told", batch.given.get("description"))
+            facts = {**free(batch, "sent"), **edit.facts, "description_was": told or ""}
+            yield Record("batch", batch.id, {**facts, "updatedAt": now})
+            return
+    if (edit.facts.get("currency") or batch.currency) is None:
+        yield from _released(batch)  # nothing could ever be made of such a draft
+        raise Invalid(CURRENCY_UNKNOWN)
+    there = _named_entries_of(batch, request)
+    if not all(one["recipient"].get("id") for one in there):
+        yield from _released(batch)
+        raise Invalid(PAYEE_UNKNOWN)
+    entries = edit.in_draft(there, now)
+    aliases = _aliases(batch, entries, edit.gone)
+    yield from _drafted(batch, request, entries, aliases, (batch.upstream,), facts=edit.facts)
 
 
 def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequence[Record]:
@@ -350,6 +374,8 @@ def _drafted(
     entries: Sequence[Entry],
     aliases: Sequence[Record],
     abandoned: Sequence[str] = (),
+    *,
+    facts: Mapping[str, JSON],
 ) -> Sub:
     facts = {
         **free(batch, "draft"),
@@ -357,9 +383,11 @@ def _drafted(
         "elsewhere": None,
         "abandoned": [*batch.facts.get("abandoned", []), *abandoned],
         "currency": batch.currency,
-        "description": batch.given.get("description") or batch.facts.get("description"),
+        "description": batch.description,
+        "description_was": None,
         "createdAt": batch.given.get("createdAt") or batch.facts.get("createdAt"),
         "updatedAt": stamp(request.now),
+        **facts,
     }
     left = [Record("alias", upstream, {"abandoned": True}) for upstream in abandoned]
     whole = with_entries(batch.id, facts, entries, aliases)

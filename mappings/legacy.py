@@ -23,6 +23,7 @@ from mappings.kinds import (
     Key,
     Mentions,
     RecipientType,
+    ShownAmount,
     ShownCurrency,
     Ssn,
     Text,
@@ -434,7 +435,18 @@ class BatchBody(TypedDict, total=False):
     payments: Annotated[list[Annotated[PaymentBody, An_object]], A_list] | None
 
 
-class ChangedPaymentBody(PaymentBody, total=False):
+class PaymentChangeBody(TypedDict, total=False):
+    """Clients send whole payments back: what is as it was shown is no change, however it is written."""
+
+    recipient: Annotated[PaymentRecipientBody, An_object] | None
+    sourceAmount: ShownAmount | None
+    sourceCurrency: ShownCurrency
+    targetAmount: ShownAmount | None
+    targetCurrency: ShownCurrency
+    memo: Text | None
+
+
+class ChangedPaymentBody(PaymentChangeBody, total=False):
     id: Annotated[Text | None, Id("payment")]
 
 
@@ -443,6 +455,8 @@ class RemovedPaymentBody(TypedDict, total=False):
 
 
 class BatchChangeBody(TypedDict, total=False):
+    sourceCurrency: ShownCurrency
+    description: Text | None
     payments: Annotated[list[Annotated[ChangedPaymentBody, An_object]], A_list] | None
     update_payments: Annotated[list[Annotated[ChangedPaymentBody, An_object]], A_list] | None
     remove_payments: Annotated[list[Annotated[RemovedPaymentBody, An_object]], A_list] | None

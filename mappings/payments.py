@@ -10,7 +10,16 @@ from mappings.banking import invalid
 from mappings.batch_bodies import Sent
 from mappings.batch_reads import WRONG_STATUS, loaded
 from mappings.batch_views import Batch, as_asked, listed_answer, payees, present, with_entries
-from mappings.drafts import Edit, changed, edited, entries_of, free, taken, tried
+from mappings.drafts import (
+    Edit,
+    changed,
+    edited,
+    entries_of,
+    free,
+    leave_unchanged,
+    taken,
+    tried,
+)
 from mappings.errors import NOT_FOUND, in_body, is_for_the_moment
 from mappings.grammar import (
     Answer,
@@ -264,11 +273,12 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
     payment = _found(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    sent = Sent(request.body, "")
-    request.refuse(*batch_bodies.amount_problems(sent))
-    changes = batch_bodies.changes(request.body)
-    sent_on = batch_bodies.changes(request.body, memo=request.manners.send_memo)
+    sent, faults = batch_bodies.well_formed(batch_bodies.left_out(Sent(request.body, ""), payment))
+    request.refuse(*faults, *batch_bodies.amount_problems(sent))
+    changes = batch_bodies.changes(sent.body)
+    sent_on = batch_bodies.changes(sent.body, memo=request.manners.send_memo)
     if not changes:
+        yield from leave_unchanged(batch)
         return
     call = Call(
         "PATCH",
@@ -357,7 +367,7 @@ OPERATIONS = (
         "4.4",
         "inferred",
         _INFERRED,
-        takes=legacy.PaymentBody,
+        takes=legacy.PaymentChangeBody,
         gives=legacy.DoneAnswer,
         rests_on="an open batch can be edited (current interface, section 1.8)",
     ),
