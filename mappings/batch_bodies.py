@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mappings import money, paging
 from mappings.banking import empty, invalid
-from mappings.batch_views import Batch
+from mappings.batch_views import Batch, present
 from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together
 from mappings.ids import SHAPE
 from mappings.kinds import amount_fault
@@ -88,6 +88,7 @@ def left_out(sent: Sent, shown: Payment | None) -> Sent:
     """A change of a payment without what is sent back as it was ``shown``."""
     if shown is None:
         return sent
+    shown = {**(shown.get("told") or {}), **present(shown)}
     body, arrives_as = dict(sent.body), shown.get("targetCurrency")
     if _is_same(body.get("sourceAmount"), shown.get("sourceAmount")):
         del body["sourceAmount"]
@@ -337,7 +338,7 @@ def with_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     changed = changes(body)
     kept = dict(entry)
     if changed.keys() & {"sourceAmount", "targetAmount"}:
-        for name in AMOUNTS:
+        for name in (*AMOUNTS, "told"):
             kept.pop(name, None)
     return {name: value for name, value in {**kept, **changed}.items() if value is not None}
 

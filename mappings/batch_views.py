@@ -276,6 +276,8 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
     filled["id"] = asked.get("id") or payment.get("id")
     filled["upstream"] = payment.get("id") or asked.get("upstream")
     filled["asked_side"] = _asked_side(asked)
+    if told := asked.get("told"):
+        filled["told"] = told
     filled["recipient"] = {**(asked.get("recipient") or {}), **(payment.get("recipient") or {})}
     _fill_side(filled, asked, batch)
     if asked.get("memo") and not filled.get("memo"):  # not sent, or not kept: a service has no memo

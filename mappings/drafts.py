@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import partial
 
 from mappings import money, settling
-from mappings.batch_bodies import batch_to_send, with_changes
+from mappings.batch_bodies import AMOUNTS, batch_to_send, with_changes
 from mappings.batch_reads import WRONG_STATUS, loaded, loaded_as
 from mappings.batch_views import Batch, with_entries
 from mappings.errors import NOT_FOUND, in_body, where_named
@@ -405,15 +405,22 @@ def entries_of(batch: Batch) -> Sequence[Entry]:
 
 
 def _named_entries_of(batch: Batch, request: Request) -> Sequence[Entry]:
-    """The same for a draft, which tells the id of each: one of ours where the service told none."""
+    """The same for a draft, which tells the id of each: one of ours where the service told none.
 
-    def named(entry: Entry, place: int) -> Entry:
-        if entry.get("id"):
-            return entry
-        return {**entry, "id": made("P", request.seed, batch.id, f"kept {place}")}
+    ``told`` are the amounts that a draft shows no more: a client that has read them may send them back.
+    """
+
+    def named(entry: Entry, payment: Payment, place: int) -> Entry:
+        untold = (name for name in AMOUNTS if name not in entry and payment.get(name))
+        if told := {name: money.shown(payment[name]) for name in untold}:
+            entry = {**entry, "told": told}
+        return {
+            **entry,
+            "id": entry.get("id") or made("P", request.seed, batch.id, f"kept {place}"),
+        }
 
     entries = entries_of(batch)
-    return each(named, entries, range(len(entries)))
+    return each(named, entries, batch.payments, range(len(entries)))
 
 
 _KEPT = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
