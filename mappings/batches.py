@@ -198,7 +198,10 @@ def update_batch(request: Request) -> Flow:
 
     GET   /batch/:id/summary  the payments that there are
     GET   /recipients?email=  for payments to add, once for each distinct address
-    PATCH /batches/:id        where the service has it, else the batch becomes a draft
+    PATCH /batches/:id        where the service has it, else the batch becomes a draft; a description alone
+                              is then remembered here
+    POST  /batches            for another currency, while there are no payments: the service's batch is
+                              superseded
     """
     yield from changed(request, lambda batch: with_other_payments(batch, request))
     return Answer({"object": "updated"})

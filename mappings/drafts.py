@@ -11,6 +11,7 @@ there yet when the batch is read, and a draft would be made without it.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -322,27 +323,29 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
     """
     yield from taken(batch, "editing", request.now, (_still(batch.id, batch.signed),))
     now = stamp(request.now)
+    if "currency" in edit.facts and not batch.is_draft:
+        yield from _remade(batch, request, call, edit)
+        return
     if batch.is_draft:
         entries = edit.in_draft(batch.entries, now)
         aliases = _aliases(batch, edit.added, edit.gone)
         yield from _drafted(batch, request, entries, aliases, facts=edit.facts)
         return
-    if "currency" not in edit.facts:  # no document shows how a service would take that
-        try:
-            yield from tried(batch, call, where_named)
-        except NoSuchOperation:
-            pass
-        else:
-            facts = {**free(batch, "sent"), **edit.facts}
-            facts |= {"description_was": None} if edit.facts else {}
-            yield with_entries(batch.id, facts, edit.by_service(entries_of(batch)))
-            return
-        if not edit.is_of_payments:  # no reason to supersede the batch that the service has
-            told = batch.given.get("description_told", batch.given.get("description"))
-            facts = {**free(batch, "sent"), **edit.facts, "description_was": told or ""}
-            yield Record("batch", batch.id, {**facts, "updatedAt": now})
-            return
-    if (edit.facts.get("currency") or batch.currency) is None:
+    try:
+        yield from tried(batch, call, where_named)
+    except NoSuchOperation:
+        pass
+    else:
+        facts = {**free(batch, "sent"), **edit.facts}
+        facts |= {"description_was": None} if edit.facts else {}
+        yield with_entries(batch.id, facts, edit.by_service(entries_of(batch)))
+        return
+    if not edit.is_of_payments:  # no reason to supersede the batch that the service has
+        told = batch.given.get("description_told", batch.given.get("description"))
+        facts = {**free(batch, "sent"), **edit.facts, "description_was": told or ""}
+        yield Record("batch", batch.id, {**facts, "updatedAt": now})
+        return
+    if batch.currency is None:
         yield from _released(batch)  # nothing could ever be made of such a draft
         raise Invalid(CURRENCY_UNKNOWN)
     there = _named_entries_of(batch, request)
@@ -352,6 +355,33 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
     entries = edit.in_draft(there, now)
     aliases = _aliases(batch, entries, edit.gone)
     yield from _drafted(batch, request, entries, aliases, (batch.upstream,), facts=edit.facts)
+
+
+def _remade(batch: Batch, request: Request, edit_call: Call, edit: Edit) -> Sub:
+    """POST /batches in another currency, for a batch without payments, and the payments that are added.
+
+    No document shows how a service would take the currency of a batch that there is. The one that it has
+    is superseded; ``edit_call`` has the names of errors.
+    """
+    # Whoever takes over finds the batch that was made (``given_up``).
+    yield Record("batch", batch.id, {"phase": "making"})
+    entries = edit.in_draft((), stamp(request.now))
+    description = edit.facts.get("description", batch.description)
+    currency, memo = str(edit.facts["currency"]), request.manners.send_memo
+    body = batch_to_send(currency, description, entries, memo=memo)
+    names = {"currency": "sourceCurrency", "description": "description"}
+    call = Call(
+        "POST",
+        "/batches",
+        body,
+        sent_as=ChainMap(names, edit_call.sent_as),  # type: ignore[arg-type] # it is only read
+        settle=settling.created_batch(body),
+        known_by=settling.known_by_batch(body),
+    )
+    upstream = batch_in((yield from tried(batch, call, in_body)))["id"]
+    facts = {**edit.facts, "phase": "sent", "upstream": upstream, "is_new": True}
+    aliases = [*_aliases(batch, entries, ()), _renamed(batch.id, batch.facts, upstream)]
+    yield from _drafted(batch, request, entries, aliases, (batch.upstream,), facts=facts)
 
 
 def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequence[Record]:
@@ -464,6 +494,10 @@ def given_up(
     elif phase == "making" and made:
         left = {"phase": "sent", "upstream": made, "is_new": True}
         also = (_renamed(batch_id, facts, made),)
+        if superseded := facts.get("upstream"):
+            abandoned = [*facts.get("abandoned", []), superseded]
+            left |= {"abandoned": abandoned, "currency": None, "description": None}
+            also = (*also, Record("alias", superseded, {"abandoned": True}))
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
     return Record("batch", batch_id, freed, find=as_found(facts), also=also)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Service, Switches
+from gateway.simulator import Fault, Service, Switches
 from tests.house import House
 from tests.payday import done, make_recipient, open_town
 
@@ -143,6 +143,37 @@ async def test_a_currency_is_changed_only_while_there_are_no_payments(town: Town
     await done(town.house, "POST", f"/batches/{batch}/start-processing")
     started = [one for one in town.service.world().batches.values() if one.state != "open"]
     assert [(one.currency, len(one.payments)) for one in started] == [("CAD", 1)]
+
+
+async def test_a_currency_that_the_service_refuses_leaves_the_batch_as_it_was(town: Town) -> None:
+    batch = await town.make(description="April")
+    fault = Fault("POST", "/v1/batches", status=400, body=REFUSED)
+    town.service.faults.append(fault)
+    body = {"sourceCurrency": "XXX", "description": "May"}
+    got = await town.house.ask("PATCH", f"/v1/batches/{batch}", body)
+    assert (got.status, got.body["errors"][0]["field"]) == (406, "sourceCurrency")
+    assert await town.shown(batch, "currency") == "USD"
+    assert await town.shown(batch, "description") == "April"
+    more = {"recipient": {"id": town.payee}, "sourceAmount": "9.00"}
+    await done(town.house, "POST", f"/batches/{batch}/payments", more)
+
+
+REFUSED = (
+    b'{"ok":false,"errors":[{"code":"invalid_field","message":"Not paid in","field":"currency"}]}'
+)
+
+
+async def test_a_change_of_currency_that_was_not_answered_is_one_batch(tmp_path: Path) -> None:
+    service = Service(seed=1, switches=SERVICES["paths"])
+    async with open_town(tmp_path, service) as (house, _simulator):
+        town = Town(house, service, await make_recipient(house))
+        batch = await town.make()
+        service.faults.append(Fault("POST", "/v1/batches", close="after"))
+        more = {"recipient": {"id": town.payee}, "sourceAmount": "9.00"}
+        await town.patch(batch, {"sourceCurrency": "EUR", "payments": [more]})
+        (listed,) = (await done(house, "GET", "/batches"))["batches"]
+        assert (listed["id"], listed["currency"], listed["amount"]) == (batch, "EUR", "9.00")
+        assert len(service.world().batches) == 2, "the one that is superseded, and the other"
 
 
 async def test_a_refused_part_leaves_the_whole_as_it_was(town: Town) -> None:

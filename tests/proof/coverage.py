@@ -873,6 +873,40 @@ def _batches() -> Iterator[Sequence]:
         patch(ONE_B, {}),
         get(ONE_B),
     ]  # fmt: skip
+    yield "batches", [
+        *payees(),
+        post(B, three()),
+        *(
+            one
+            for description in ("June", "", None, [], "July")
+            for one in (patch(ONE_B, {"description": description}), *ALL_OF_BATCH)
+        ),
+        patch(ONE_B, {"sourceCurrency": "EUR"}),
+        patch(ONE_B, {"sourceCurrency": "usd", "payments": [{"id": "{payment}", "memo": None}]}),
+        *ALL_OF_BATCH,
+        patch(ONE_P, {"memo": None}),
+        patch(ONE_P, {"memo": ""}),
+        *ALL_OF_BATCH,
+        patch(ONE_B, {"description": "August", "payments": [pay("4.00")]}),
+        *ALL_OF_BATCH,
+        patch(ONE_B, {"description": None}),
+        *ALL_OF_BATCH,
+        post(f"{ONE_B}/start-processing"),
+        patch(ONE_B, {"description": "late"}),
+        get(ONE_B),
+    ]  # fmt: skip
+    yield "batches", [
+        *payees(),
+        post(B, {"sourceCurrency": "USD"}),
+        patch(ONE_B, {"sourceCurrency": "NOPE"}),
+        patch(ONE_B, {"sourceCurrency": "EUR"}),
+        *ALL_OF_BATCH,
+        patch(ONE_B, {"sourceCurrency": "CAD", "description": "May", "payments": [pay("5.00")]}),
+        *ALL_OF_BATCH,
+        patch(ONE_B, {"sourceCurrency": "USD"}),
+        post(f"{ONE_B}/start-processing"),
+        *ALL_OF_BATCH,
+    ]  # fmt: skip
     yield (
         "batches",
         [

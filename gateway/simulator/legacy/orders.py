@@ -1,5 +1,6 @@
 """What a request says of payments (sections 4.3 and 4.4)."""
 
+import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -67,10 +68,8 @@ def _without_shown(sent: JsonObject, terms: Terms) -> JsonObject:
 
 
 def _is_amount(sent: Any, shown: Decimal) -> bool:
-    try:
-        return not blank(sent) and Decimal(str(sent)) == shown
-    except ArithmeticError:
-        return False
+    text = sent.written if isinstance(sent, loose.Number) else str(sent)
+    return bool(re.fullmatch(r"[0-9]+(\.[0-9]+)?", text)) and Decimal(text) == shown
 
 
 def _agree(
