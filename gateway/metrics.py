@@ -71,6 +71,12 @@ in_flight = Gauge(
 malformed = Counter(
     _named("malformed_requests"), "Requests that are no HTTP, or not any longer.", registry=REGISTRY
 )
+ignored = Counter(
+    _named("ignored_parameters"),
+    "Query parameters that an operation does not have, and that changed nothing.",
+    ("operation",),
+    registry=REGISTRY,
+)
 calls = Counter(
     _named("upstream_calls"),
     "Calls of the service, by what came of them; a repeated attempt is the same call.",
@@ -225,6 +231,11 @@ def outcome(status: int, told: Mapping[str, Any]) -> str:
     if "raised_at" in told:
         return "fault"
     return _OF_FAILURES.get(str(told.get("failure")), "refused" if status < 500 else "failed")
+
+
+def ignored_parameters(operation: str, count: int) -> None:
+    """``operation`` by its name."""
+    ignored.labels(operation).inc(count)
 
 
 def called(environment: str, method: str, path: str, came_of_it: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 import structlog
 from aiohttp import web
 
-from gateway import large, wire
+from gateway import large, metrics, wire
 from gateway.aside import aside, aside_if
 from gateway.http import answers, incoming
 from gateway.http.answers import Said
@@ -94,7 +94,11 @@ class Wording:
         operation = cast("Operation", visit.operation)
         query = incoming.path_and_query(request)[1]
         body, problems = read
-        names = await self._stood_for(visit, ids, body)
+        given = self._spelling.inward(operation.query, incoming.parameters(query))
+        unknown = given.keys() - getattr(operation.query, "__annotations__", {}).keys()
+        if unknown:
+            metrics.ignored_parameters(operation.name, len(unknown))
+        names = await self._stood_for(visit, ids, body, given)
         body = with_ids(operation.takes, body, names)
         if names and wire.has_rows(body):  # it is read again and again
             body = await aside(_made, body)
@@ -102,7 +106,7 @@ class Wording:
             now=self._clock(),
             seed=token(),  # not the request id: a client may send one twice
             ids={name: names.get(id_, id_) for name, id_ in ids.items()},
-            query=self._spelling.inward(operation.query, incoming.parameters(query)),
+            query=with_ids(operation.query, given, names),
             body=body,
             manners=self._manners,
             problems=problems,
@@ -121,16 +125,17 @@ class Wording:
         return self._ids.imported(visit.caller.key.owner, names)
 
     async def _stood_for(
-        self, visit: Visit, path: Mapping[str, str], body: JSON
+        self, visit: Visit, path: Mapping[str, str], body: JSON, query: Mapping[str, str]
     ) -> Mapping[str, str]:
         """What the ids of a request stand for, where that is something else."""
         if visit.caller is None:
             return {}
-        takes = visit.operation.takes if visit.operation else None
+        operation = cast("Operation", visit.operation)
+        takes = operation.takes
         if visit.caller.is_long:
             visit.named = await self._many_stood_for(visit.caller.key.owner, path, takes, body)
             return visit.named
-        sent = _sent(path, named_in(takes, body))
+        sent = _sent(path, named_in(takes, body), named_in(operation.query, query))
         names = await self._ids.current(visit.caller.key.owner, sent) if sent else {}
         visit.as_sent = {names.get(id_, id_): id_ for id_ in sent}
         return names
@@ -225,9 +230,9 @@ def _tell(visit: Visit, step: Literal["read", "answers"], size: int, *, is_long:
         large.told(step, size if step == "read" else 0, size)
 
 
-def _sent(path: Mapping[str, str], named: Named) -> AbstractSet[str]:
+def _sent(path: Mapping[str, str], *named: Named) -> AbstractSet[str]:
     """The ids of a request; of what is no id, a state has no use."""
-    those = [*path.values(), *(id_ for _kind, id_ in named[0])]
+    those = [*path.values(), *(id_ for ids, _mentioned in named for _kind, id_ in ids)]
     return dict.fromkeys(filter(SHAPE.fullmatch, those)).keys()
 
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from mappings import money, paging
 from mappings.banking import empty, invalid
-from mappings.batch_views import Batch
+from mappings.batch_views import Batch, present
 from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together
 from mappings.ids import SHAPE
-from mappings.matching import Entry, recipient_id
+from mappings.kinds import amount_fault
+from mappings.matching import Entry, Payment, recipient_id
 from mappings.objects import Facts, is_gone, shown_status
 from mappings.payouts import Sub
 from mappings.rows import each, some_of
@@ -81,6 +82,44 @@ def payment_problems(sent: Sent) -> Sequence[Problem]:
     if body.get("targetAmount"):
         found += amount_problems(sent)
     return found
+
+
+def left_out(sent: Sent, shown: Payment | None) -> Sent:
+    """A change of a payment without what is sent back as it was ``shown``."""
+    if shown is None:
+        return sent
+    shown = {**(shown.get("told") or {}), **present(shown)}
+    body, arrives_as = dict(sent.body), shown.get("targetCurrency")
+    if _is_same(body.get("sourceAmount"), shown.get("sourceAmount")):
+        del body["sourceAmount"]
+    is_same = _is_same(body.get("targetAmount"), shown.get("targetAmount"))
+    if is_same and body.get("targetCurrency") in (None, arrives_as):
+        del body["targetAmount"]
+    if not body.get("targetAmount") and body.get("targetCurrency") == arrives_as:
+        body.pop("targetCurrency", None)
+    if (body.get("memo") or None) == (shown.get("memo") or None):
+        body.pop("memo", None)
+    return sent._replace(body=body)
+
+
+def _is_same(amount: JSON, shown: JSON) -> bool:
+    read = money.amount_of(amount)
+    return read is not None and read == money.amount_of(shown)
+
+
+def well_formed(sent: Sent) -> tuple[Sent, list[Problem]]:
+    """A payment without the amounts that are none, and what is wrong with them."""
+    faults = {
+        name: fault
+        for name in ("sourceAmount", "targetAmount")
+        if (text := sent.body.get(name)) is not None and (fault := amount_fault(text))
+    }
+    if not faults:
+        return sent, []
+    problems = [invalid(f"{sent.place}{name}", fault) for name, fault in faults.items()]
+    body = {name: value for name, value in sent.body.items() if name not in faults}
+    told = sent.told.union(problem.field for problem in problems)
+    return sent._replace(body=body, told=told), problems
 
 
 def amount_problems(sent: Sent) -> Iterator[Problem]:
@@ -289,7 +328,8 @@ def amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
-    named = {"memo": body["memo"]} if memo and body.get("memo") is not None else {}
+    """What a body changes; a memo of None is cleared."""
+    named = {"memo": body["memo"]} if memo and "memo" in body else {}
     return {**amounts(body), **named}
 
 
@@ -298,9 +338,9 @@ def with_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     changed = changes(body)
     kept = dict(entry)
     if changed.keys() & {"sourceAmount", "targetAmount"}:
-        for name in AMOUNTS:
+        for name in (*AMOUNTS, "told"):
             kept.pop(name, None)
-    return {**kept, **changed}
+    return {name: value for name, value in {**kept, **changed}.items() if value is not None}
 
 
 # What is sent on

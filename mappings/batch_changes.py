@@ -12,7 +12,7 @@ from mappings.banking import empty, invalid
 from mappings.batch_bodies import Sent, sent_in
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import Batch, Called
-from mappings.drafts import Edit, edited
+from mappings.drafts import Edit, edited, leave_unchanged
 from mappings.grammar import JSON, Call, Invalid, Problem, Request
 from mappings.ids import made
 from mappings.matching import Entry
@@ -26,40 +26,57 @@ def with_other_payments(batch: Batch, request: Request) -> Sub:
         raise Invalid(WRONG_STATUS)
     request.refuse(*_change_problems(batch, asked))
     if not asked:
+        yield from leave_unchanged(batch)
         return
-    recipients = yield from batch_bodies.recipients_of(asked.added, batch.currency)
+    currency = asked.facts.get("currency") or batch.currency
+    recipients = yield from batch_bodies.recipients_of(asked.added, currency)
     added = packed(each(partial(_entry, request, batch), asked.added, recipients, asked.places))
     call = _change(request, batch, asked, added)
     changes = partial(_by_id, asked)
     gone = each(lambda one: asked.known(one).id, asked.removed)
-    yield from edited(batch, request, call, Edit(added, changes, gone))
+    yield from edited(batch, request, call, Edit(added, changes, gone, asked.facts))
 
 
 class _Changes(NamedTuple):
-    """What is to become of a batch's payments. ``called`` are those that are named."""
+    """What is to become of a batch's payments. ``called`` are those that are named.
+
+    ``facts`` are the batch's own ``description`` and ``currency`` where they change.
+    """
 
     added: Sequence[Sent]
     changed: Sequence[Sent]
     removed: Sequence[Sent]
     called: Mapping[str, Called]
+    facts: Mapping[str, JSON]
 
     @classmethod
     def of(cls, request: Request, batch: Batch) -> _Changes:
         body = request.body
         sent = sent_in(body.get("payments"), problems=request.problems)
         updates = sent_in(body.get("update_payments"), "update_payments")
-        changed = joined(kept(sent, _is_named), updates)
+        named = joined(kept(sent, _is_named), updates)
         removed = sent_in(body.get("remove_payments"), "remove_payments")
         added = kept(sent, _is_new)
-        if isinstance(changed, Rows) or isinstance(removed, Rows):
-            return cls(added, changed, removed, batch.called(None))
-        names = frozenset(str(one.body.get("id")) for one in chain(changed, removed))
-        return cls(added, changed, removed, batch.called(names) if names else {})
+        called: Mapping[str, Called] = {}
+        if isinstance(named, Rows) or isinstance(removed, Rows):
+            called = batch.called(None)
+        elif names := frozenset(str(one.body.get("id")) for one in chain(named, removed)):
+            called = batch.called(names)
+
+        def left_out(one: Sent) -> Sent:
+            there = called.get(str(one.body.get("id")))
+            return batch_bodies.left_out(one, there and batch.payments[there.place])
+
+        return cls(added, packed(each(left_out, named)), removed, called, _facts(body, batch))
 
     def __bool__(self) -> bool:
         """Whether anything is."""
-        changes = any(batch_bodies.changes(one.body) for one in self.changed)
-        return bool(self.added or self.removed) or changes
+        return bool(self.added or self.removed or self.facts) or any(map(_changes, self.changed))
+
+    @property
+    def sent_on(self) -> Sequence[Sent]:
+        """The payments of which something changes."""
+        return kept(self.changed, _changes)
 
     @property
     def places(self) -> Sequence[int]:
@@ -69,9 +86,24 @@ class _Changes(NamedTuple):
         return self.called[str(sent.body.get("id"))]
 
 
+def _facts(body: Mapping[str, JSON], batch: Batch) -> dict[str, JSON]:
+    """What changes of the batch itself; a description of None is cleared."""
+    facts: dict[str, JSON] = {}
+    if "description" in body and (body["description"] or "") != (batch.description or ""):
+        facts["description"] = body["description"]
+    if body.get("sourceCurrency") and body["sourceCurrency"] != batch.currency:
+        facts["currency"] = body["sourceCurrency"]
+    return facts
+
+
+def _changes(sent: Sent) -> bool:
+    return bool(batch_bodies.changes(sent.body))
+
+
 def _by_id(asked: _Changes) -> Mapping[str, Mapping[str, JSON]]:
-    changes = ((asked.known(one).id, batch_bodies.changes(one.body)) for one in asked.changed)
-    return keyed(asked.changed, changes)
+    changed = asked.sent_on
+    changes = ((asked.known(one).id, batch_bodies.changes(one.body)) for one in changed)
+    return keyed(changed, changes)
 
 
 def _is_named(sent: Sent) -> bool:
@@ -90,6 +122,8 @@ def _entry(
 
 
 def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
+    if "currency" in asked.facts and (len(batch.filling) or not batch.tells_payments):
+        yield invalid("sourceCurrency", "can be changed only while the batch has no payments")
     seen = bytearray(len(batch.payments))
     for one in chain(asked.changed, asked.removed):
         if not one.body.get("id"):
@@ -103,9 +137,14 @@ def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
             yield invalid(f"{one.place}id", "is named more than once")
         seen[there.place] = True
     for one in asked.changed:
-        yield from batch_bodies.amount_problems(one)
+        sent, faults = batch_bodies.well_formed(one)
+        yield from faults
+        yield from batch_bodies.amount_problems(sent)
+    currency = asked.facts.get("currency") or batch.currency
     for one in asked.added:
-        yield from batch_bodies.added_problems(one, batch.currency)
+        sent, faults = batch_bodies.well_formed(one)
+        yield from faults
+        yield from batch_bodies.added_problems(sent, currency)
 
 
 def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Entry]) -> Call:
@@ -115,9 +154,11 @@ def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Ent
         changed = batch_bodies.changes(sent.body, memo=memo)
         return {"id": asked.known(sent).upstream, **changed}
 
+    changed = asked.sent_on
+    fields = {name: value for name, value in asked.facts.items() if name == "description"}
     lists = {
         "payments": asked.added,
-        "update_payments": asked.changed,
+        "update_payments": changed,
         "remove_payments": asked.removed,
     }
     return Call(
@@ -125,11 +166,12 @@ def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Ent
         f"/batches/{batch.upstream}",
         {
             "payments": each(partial(_as_legacy, memo=memo), added),
-            "update_payments": each(update, asked.changed),
+            "update_payments": each(update, changed),
             "remove_payments": each(lambda sent: {"id": asked.known(sent).upstream}, asked.removed),
+            **fields,
         },
         sent_as=batch_bodies.Names(
-            {name: name for name in lists}, lists, batch_bodies.names_of_change
+            {name: name for name in (*lists, *fields)}, lists, batch_bodies.names_of_change
         ),
         witness=(batch.upstream,),
         settle=settling.edited_batch(
@@ -137,8 +179,9 @@ def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Ent
             batch.payments,
             batch.currency,
             added=added,
-            changed=lambda: {asked.known(one).upstream: one.body for one in asked.changed},
+            changed=lambda: {asked.known(one).upstream: one.body for one in changed},
             removed=lambda: [asked.known(one).upstream for one in asked.removed],
+            fields=fields,
         ),
     )
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mappings.batch_reads import loaded_together, with_statuses
+from mappings.batch_reads import (
+    SLICE,
+    balances_for_status,
+    by_balance,
+    is_missing,
+    loaded_together,
+    with_statuses,
+)
 from mappings.batch_views import (
     Batch,
     as_first_made,
@@ -21,15 +28,24 @@ from mappings.grammar import (
     Call,
     NoSuchOperation,
     Recall,
+    Record,
     Together,
     Unreachable,
 )
+from mappings.list_filters import Filters, pays_so
+from mappings.newest import completion
 from mappings.paging import pages_to_read
 from mappings.payouts import Sub
+from mappings.rows import some_of
+
+Row = Mapping[str, JSON]
 
 
 def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
-    """Every batch that there is, by the id that clients know, with what is known of it."""
+    """Every batch that there is, by the id that clients know, with what is known of it.
+
+    ``listed`` is what the service's list told of it.
+    """
     rows = {
         id_: {**facts, "id": id_} for id_, facts in known.items() if facts.get("phase") != "deleted"
     }
@@ -51,7 +67,8 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
                 id_ = ours.get(given["id"], given["id"])
                 if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
                     told = as_first_made(known.get(id_, {}), given)
-                    rows[id_] = {**rows.get(id_, {}), **told, "id": id_}
+                    listed = present(told)
+                    rows[id_] = {**rows.get(id_, {}), **listed, "id": id_, "listed": listed}
             pages = pages_to_read(body, number, is_new=len(seen) > before)
             number += 1
     return list(rows.values())
@@ -70,7 +87,59 @@ def _read(numbers: Sequence[int]) -> Sub:
     return given
 
 
-def rows_of(rows: Sequence[Mapping[str, JSON]], known: Mapping[str, Mapping[str, JSON]]) -> Sub:
+def matching(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) -> Sub:
+    """The rows that pass; a batch of which the list does not tell what is asked for is read.
+
+    GET /batch/:id/summary  at most once for each batch
+    GET /balance            once, where nothing else tells a batch's status
+    GET /recipients/:id     with ``country``, of each recipient whose country no summary tells
+
+    Raises what a read raises, unless the batch is gone: a list without those that cannot be read would
+    be a part of it.
+    """
+    complete = (yield Recall("complete")) if filters.status else {}
+    told = {row["id"]: _allows(filters, row, complete) for row in rows}
+    passing = {row["id"]: row for row in rows if told[row["id"]] is not False}
+    unread = [id_ for id_ in passing if told[id_] is None]
+    balances: list[Sequence[Row] | None] = []
+    for some in some_of(unread, SLICE):
+        completed: list[Record] = []
+        for id_, read in zip(some, (yield from loaded_together(some)), strict=True):
+            if isinstance(read, Exception) and not is_missing(read):
+                raise read
+            batch = yield from _batch_of_row(passing[id_], known.get(id_, {}), read)
+            if filters.status and batch.status is None:
+                balances = balances or [(yield from balances_for_status())]
+                batch = by_balance(batch, balances[0])
+            row = passing[id_] = {**passing[id_], **present(listed_batch(batch))}
+            # Nothing tells more: what is not told now is nothing.
+            its = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
+            is_one = filters.allow_batch(*its)
+            if is_one is None:
+                is_one = yield from pays_so(filters, batch.payments)
+            if not is_one:
+                del passing[id_]
+            completed += completion(batch) if id_ not in complete else ()
+        if completed:
+            yield replace(completed[0], also=tuple(completed[1:]))
+    return list(passing.values())
+
+
+def _allows(filters: Filters, row: Row, complete: Mapping[str, Row]) -> bool | None:
+    """As ``Filters.allow_batch``; what the service may tell otherwise by now is not told."""
+    listed = row.get("listed", {})
+    # The ledger knows that a batch was started, and not whether it is complete meanwhile.
+    status = told_status(row if _tells_all(row) else listed)
+    if row["id"] in complete:
+        status = "complete"
+    created = row.get("createdAt")
+    if filters.are_dated and not listed.get("createdAt") and filters.is_close(created):
+        created = None  # it may be this gateway's: the summary tells the service's
+    currency = row.get("currency") or row.get("sourceCurrency")
+    return filters.allow_batch(status, created, currency)
+
+
+def rows_of(rows: Sequence[Row], known: Mapping[str, Row]) -> Sub:
     """The batches of a page; those that the list does not tell all of are read, side by side."""
     unread = [
         row["id"] for row in rows if not _tells_all(row) or is_draft(known.get(row["id"], {}))
@@ -78,14 +147,21 @@ def rows_of(rows: Sequence[Mapping[str, JSON]], known: Mapping[str, Mapping[str,
     read = dict(zip(unread, (yield from loaded_together(unread)), strict=True))
     batches: list[Batch] = []
     for row in rows:
-        facts, batch = known.get(row["id"], {}), read.get(row["id"])
-        if not isinstance(batch, Batch):
-            entries = [] if _tells_all(row) else (yield from _entries(row["id"]))
-            batch = batch_of(row["id"], facts, entries, {}, None)
-        if not batch.is_draft:
-            batch = replace(batch, given={**row, **present(batch.given)})
-        batches.append(batch)
+        facts, its = known.get(row["id"], {}), read.get(row["id"])
+        batches += [(yield from _batch_of_row(row, facts, its))]
     return [listed_batch(batch) for batch in (yield from with_statuses(batches))]
+
+
+def _batch_of_row(row: Row, facts: Row, read: Batch | Exception | None) -> Sub:
+    """A batch of the list as it was ``read``, or as the row and the ledger tell it."""
+    if isinstance(read, Batch):
+        batch = read
+    else:
+        entries = [] if _tells_all(row) else (yield from _entries(row["id"]))
+        batch = batch_of(row["id"], facts, entries, {}, None)
+    if batch.is_draft:
+        return batch
+    return replace(batch, given={**row, **present(batch.given)})
 
 
 def _entries(batch_id: str) -> Sub:

@@ -9,7 +9,7 @@ from mappings import funds
 from mappings.batch_bodies import CACHE_SECONDS, kept_of
 from mappings.batch_views import Batch, Facts, batch_of, is_draft
 from mappings.current import BALANCE, SUMMARY
-from mappings.errors import NOT_FOUND
+from mappings.errors import NOT_FOUND, is_for_the_moment
 from mappings.grammar import (
     JSON,
     Call,
@@ -19,6 +19,7 @@ from mappings.grammar import (
     Problem,
     Recall,
     Record,
+    Refused,
     Together,
 )
 from mappings.matching import Entry, Payment, matched, recipient_id
@@ -94,6 +95,11 @@ def _slice(names: Sequence[str]) -> Sub:
             is_told = not isinstance(told, Exception)
             found.append((yield from _as_told(one, told)) if is_told else told)
     return found
+
+
+def is_missing(failure: Exception) -> bool:
+    """Whether a batch was deleted: meanwhile, through the gateway, or elsewhere."""
+    return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
 
 
 def not_abandoned(named: str) -> Sub:
@@ -205,13 +211,23 @@ def with_statuses(batches: Sequence[Batch]) -> Sub:
     try:
         balances = funds.balances_in((yield Call("GET", BALANCE)))
     except Failure:
-        return [batch if batch.status else replace(batch, computed="open") for batch in batches]
+        balances = None
     return [by_balance(batch, balances) for batch in batches]
 
 
-def by_balance(batch: Batch, balances: Sequence[Mapping[str, JSON]]) -> Batch:
-    """As the service would say: open, or pending while the balance does not cover it."""
+def balances_for_status() -> Sub:
+    """GET /balance for statuses that decide what a list has; None if the service refuses to tell it."""
+    try:
+        return funds.balances_in((yield Call("GET", BALANCE)))
+    except Failure as failure:
+        if is_for_the_moment(failure):
+            raise
+        return None
+
+
+def by_balance(batch: Batch, balances: Sequence[Mapping[str, JSON]] | None) -> Batch:
+    """As the service would say: open, or pending while the balance does not cover it, where it is told."""
     if batch.status:
         return batch
-    is_enough = funds.are_enough(balances, batch.payments, batch.currency)
+    is_enough = balances is None or funds.are_enough(balances, batch.payments, batch.currency)
     return replace(batch, computed="open" if is_enough else "pending")

@@ -34,7 +34,7 @@ BATCH = Fields(
     (legacy.Batch,),
     (current.BatchFields,),
     read_only("id", why="the service's own"),
-    read_only("description", why="given when a batch is made; the documents have no change of it"),
+    by_hand("description", why="changed here where the service has no path for it"),
     read_only("completedAt", why="the service's own"),
     read_only("createdAt", "updatedAt", why="the service's own"),
     by_hand("status", why="words that the legacy document lacks"),
@@ -92,6 +92,10 @@ class Batch:
         """None where nothing tells it: of a batch made elsewhere, in front of a bare service."""
         given = self.given.get("currency") or self.given.get("sourceCurrency")
         return given or self.facts.get("currency")
+
+    @property
+    def description(self) -> JSON:
+        return {**self.facts, **present(self.given)}.get("description")
 
     @property
     def status(self) -> str | None:
@@ -237,7 +241,14 @@ def batch_of(
 
 
 def as_first_made(facts: Facts, given: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """What the service says of a batch; one that was edited, and so made anew, keeps its date."""
+    """What the service says of a batch; one that was edited, and so made anew, keeps its date.
+
+    A description that was changed here stands as long as the service shows the one that was then.
+    """
+    was, told = facts.get("description_was"), given.get("description")
+    if was is not None and was == (told or ""):
+        description = facts.get("description")
+        given = {**given, "description": description, "description_told": told}
     if not (given and _is_made_anew(facts) and facts.get("createdAt")):
         return given
     return {**given, "createdAt": facts["createdAt"]}
@@ -265,6 +276,8 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
     filled["id"] = asked.get("id") or payment.get("id")
     filled["upstream"] = payment.get("id") or asked.get("upstream")
     filled["asked_side"] = _asked_side(asked)
+    if told := asked.get("told"):
+        filled["told"] = told
     filled["recipient"] = {**(asked.get("recipient") or {}), **(payment.get("recipient") or {})}
     _fill_side(filled, asked, batch)
     if asked.get("memo") and not filled.get("memo"):  # not sent, or not kept: a service has no memo
@@ -358,6 +371,7 @@ def batch_answer(batch: Batch) -> dict[str, JSON]:
     shown = BATCH.to_legacy({**batch.facts, **present(batch.given), "id": batch.id})
     sum_ = batch.filling.amount
     given = money.in_text(batch.given.get("amount"))
+    shown["description"] = batch.description
     shown["status"] = batch.status
     shown["sentAt"] = batch.sent_at
     shown["amount"] = money.text(sum_) if sum_ is not None and batch.tells_payments else given
@@ -413,8 +427,7 @@ def payees(payments: Sequence[Payment]) -> Iterator[str]:
 
 def reduced(recipient: Mapping[str, JSON], words: Mapping[str, JSON]) -> dict[str, JSON]:
     """The reduced recipient of batch listings."""
-    country = recipient.get("country") or recipient.get("countryCode")
-    country = country or (recipient.get("address") or {}).get("country")
+    country = country_of(recipient)
     return {
         "id": recipient.get("id"),
         "referenceId": recipient.get("referenceId"),
@@ -424,3 +437,9 @@ def reduced(recipient: Mapping[str, JSON], words: Mapping[str, JSON]) -> dict[st
         "country": country,
         "countryCode": country,
     }
+
+
+def country_of(recipient: Mapping[str, JSON]) -> JSON:
+    """The country of a recipient, reduced or in full; None if it does not tell one."""
+    country = recipient.get("country") or recipient.get("countryCode")
+    return country or (recipient.get("address") or {}).get("country")

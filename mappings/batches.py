@@ -64,6 +64,7 @@ from mappings.grammar import (
     Unreachable,
 )
 from mappings.ids import known_as, made
+from mappings.list_filters import Filters
 from mappings.paging import page_of
 from mappings.payment_lists import batch_in, payments_told
 from mappings.payouts import Sub
@@ -157,14 +158,20 @@ def list_batches(request: Request) -> Flow:
 
     GET /batches            where the service has it, all of it, several pages at a time; what the ledger
                             knows fills in, or is the list
-    GET /batch/:id/summary  of the page's batches, those of which the list does not tell all
+    GET /batch/:id/summary  of the page's batches, those of which the list does not tell all; of any batch of
+                            which it does not tell what a filter asks for: ``recipient``, ``country`` and
+                            ``targetCurrency`` are those of its payments
     GET /balance            where no status is told, as for drafts
+    GET /recipients/:id     with ``country``, of each recipient whose country no summary tells
     """
     known = yield Recall("batch")
-    listed = yield from batch_lists.listed(known)
-    wanted = request.query.get("search", "").casefold()
-    names = (yield known_as(listed)) if wanted else {}
-    rows = [row for row in listed if wanted in names.get(row["id"], row["id"]).casefold()]
+    rows = yield from batch_lists.listed(known)
+    filters = Filters.of(request.query)
+    if wanted := filters.search:
+        names = yield known_as(rows)
+        rows = [row for row in rows if wanted in names.get(row["id"], row["id"]).casefold()]
+    if replace(filters, search=""):
+        rows = yield from batch_lists.matching(rows, known, filters)
     rows.sort(key=lambda row: str(row["id"]))
     rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
     those, counts = page_of(request.query).of(rows)
@@ -193,7 +200,10 @@ def update_batch(request: Request) -> Flow:
 
     GET   /batch/:id/summary  the payments that there are
     GET   /recipients?email=  for payments to add, once for each distinct address
-    PATCH /batches/:id        where the service has it, else the batch becomes a draft
+    PATCH /batches/:id        where the service has it, else the batch becomes a draft; a description alone
+                              is then remembered here
+    POST  /batches            for another currency, while there are no payments: the service's batch is
+                              superseded
     """
     yield from changed(request, lambda batch: with_other_payments(batch, request))
     return Answer({"object": "updated"})
@@ -387,9 +397,9 @@ OPERATIONS = (
         list_batches,
         "4.3",
         "inferred",
-        "the ledger is the list where the service has none",
+        "the ledger is the list where the service has none; filters are decided here",
         gives=legacy.BatchesAnswer,
-        query=legacy.SearchQuery,
+        query=legacy.FilteredQuery,
         rests_on="GET /batches, which the document does not list",
     ),
     Operation(

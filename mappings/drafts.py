@@ -11,13 +11,14 @@ there yet when the batch is read, and a draft would be made without it.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
 from mappings import money, settling
-from mappings.batch_bodies import batch_to_send, with_changes
+from mappings.batch_bodies import AMOUNTS, batch_to_send, with_changes
 from mappings.batch_reads import WRONG_STATUS, loaded, loaded_as
 from mappings.batch_views import Batch, with_entries
 from mappings.errors import NOT_FOUND, in_body, where_named
@@ -120,6 +121,12 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
             raise
         return replace(batch, is_held=True)
     raise Halted(BEING_CHANGED, retry_after=1)
+
+
+def leave_unchanged(batch: Batch) -> Sub:
+    """Ends a change that changes nothing; the batch may have been taken for it."""
+    if batch.is_held:
+        yield from _let_go(batch)
 
 
 def _let_go(held: Batch) -> Sub:
@@ -265,12 +272,19 @@ def _given_back(batch: Batch) -> dict[str, JSON]:
 class Edit:
     """What becomes of a batch's entries, by their ids; what is added has an id of ours.
 
-    The changes are made when they are needed: then what is sent is no longer in hand.
+    The changes are made when they are needed: then what is sent is no longer in hand. ``facts`` are
+    those of the batch itself that change, ``description`` and ``currency``; the latter only of a batch
+    without payments.
     """
 
     added: Sequence[Entry] = ()
     changes: Callable[[], Mapping[str, Mapping[str, JSON]]] = dict
     gone: Sequence[JSON] = ()
+    facts: Mapping[str, JSON] = field(default_factory=dict)
+
+    @property
+    def is_of_payments(self) -> bool:
+        return bool(self.added or self.gone or self.changes())
 
     def by_service(self, those: Sequence[Entry]) -> Sequence[Entry]:
         """The entries after it; what the service added has an id that is seen when it is next read."""
@@ -309,25 +323,65 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
     """
     yield from taken(batch, "editing", request.now, (_still(batch.id, batch.signed),))
     now = stamp(request.now)
+    if "currency" in edit.facts and not batch.is_draft:
+        yield from _remade(batch, request, call, edit)
+        return
     if batch.is_draft:
         entries = edit.in_draft(batch.entries, now)
-        yield from _drafted(batch, request, entries, _aliases(batch, edit.added, edit.gone))
+        aliases = _aliases(batch, edit.added, edit.gone)
+        yield from _drafted(batch, request, entries, aliases, facts=edit.facts)
         return
     try:
         yield from tried(batch, call, where_named)
     except NoSuchOperation:
-        if batch.currency is None:  # nothing could ever be made of such a draft
-            yield from released(batch)
-            raise Invalid(CURRENCY_UNKNOWN) from None
-        there = _named_entries_of(batch, request)
-        if not all(one["recipient"].get("id") for one in there):
-            yield from released(batch)
-            raise Invalid(PAYEE_UNKNOWN) from None
-        entries = edit.in_draft(there, now)
-        aliases = _aliases(batch, entries, edit.gone)
-        yield from _drafted(batch, request, entries, aliases, (batch.upstream,))
+        pass
     else:
-        yield with_entries(batch.id, free(batch, "sent"), edit.by_service(entries_of(batch)))
+        facts = {**free(batch, "sent"), **edit.facts}
+        facts |= {"description_was": None} if edit.facts else {}
+        yield with_entries(batch.id, facts, edit.by_service(entries_of(batch)))
+        return
+    if not edit.is_of_payments:  # no reason to supersede the batch that the service has
+        told = batch.given.get("description_told", batch.given.get("description"))
+        facts = {**free(batch, "sent"), **edit.facts, "description_was": told or ""}
+        yield Record("batch", batch.id, {**facts, "updatedAt": now})
+        return
+    if batch.currency is None:
+        yield from released(batch)  # nothing could ever be made of such a draft
+        raise Invalid(CURRENCY_UNKNOWN)
+    there = _named_entries_of(batch, request)
+    if not all(one["recipient"].get("id") for one in there):
+        yield from released(batch)
+        raise Invalid(PAYEE_UNKNOWN)
+    entries = edit.in_draft(there, now)
+    aliases = _aliases(batch, entries, edit.gone)
+    yield from _drafted(batch, request, entries, aliases, (batch.upstream,), facts=edit.facts)
+
+
+def _remade(batch: Batch, request: Request, edit_call: Call, edit: Edit) -> Sub:
+    """POST /batches in another currency, for a batch without payments, and the payments that are added.
+
+    No document shows how a service would take the currency of a batch that there is. The one that it has
+    is superseded; ``edit_call`` has the names of errors.
+    """
+    # Whoever takes over finds the batch that was made (``given_up``).
+    yield Record("batch", batch.id, {"phase": "making"})
+    entries = edit.in_draft((), stamp(request.now))
+    description = edit.facts.get("description", batch.description)
+    currency, memo = str(edit.facts["currency"]), request.manners.send_memo
+    body = batch_to_send(currency, description, entries, memo=memo)
+    names = {"currency": "sourceCurrency", "description": "description"}
+    call = Call(
+        "POST",
+        "/batches",
+        body,
+        sent_as=ChainMap(names, edit_call.sent_as),  # type: ignore[arg-type] # it is only read
+        settle=settling.created_batch(body),
+        known_by=settling.known_by_batch(body),
+    )
+    upstream = batch_in((yield from tried(batch, call, in_body)))["id"]
+    facts = {**edit.facts, "phase": "sent", "upstream": upstream, "is_new": True}
+    aliases = [*_aliases(batch, entries, ()), _renamed(batch.id, batch.facts, upstream)]
+    yield from _drafted(batch, request, entries, aliases, (batch.upstream,), facts=facts)
 
 
 def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequence[Record]:
@@ -350,6 +404,8 @@ def _drafted(
     entries: Sequence[Entry],
     aliases: Sequence[Record],
     abandoned: Sequence[str] = (),
+    *,
+    facts: Mapping[str, JSON],
 ) -> Sub:
     facts = {
         **free(batch, "draft"),
@@ -357,9 +413,11 @@ def _drafted(
         "elsewhere": None,
         "abandoned": [*batch.facts.get("abandoned", []), *abandoned],
         "currency": batch.currency,
-        "description": batch.given.get("description") or batch.facts.get("description"),
+        "description": batch.description,
+        "description_was": None,
         "createdAt": batch.given.get("createdAt") or batch.facts.get("createdAt"),
         "updatedAt": stamp(request.now),
+        **facts,
     }
     left = [Record("alias", upstream, {"abandoned": True}) for upstream in abandoned]
     whole = with_entries(batch.id, facts, entries, aliases)
@@ -377,15 +435,22 @@ def entries_of(batch: Batch) -> Sequence[Entry]:
 
 
 def _named_entries_of(batch: Batch, request: Request) -> Sequence[Entry]:
-    """The same for a draft, which tells the id of each: one of ours where the service told none."""
+    """The same for a draft, which tells the id of each: one of ours where the service told none.
 
-    def named(entry: Entry, place: int) -> Entry:
-        if entry.get("id"):
-            return entry
-        return {**entry, "id": made("P", request.seed, batch.id, f"kept {place}")}
+    ``told`` are the amounts that a draft shows no more: a client that has read them may send them back.
+    """
+
+    def named(entry: Entry, payment: Payment, place: int) -> Entry:
+        untold = (name for name in AMOUNTS if name not in entry and payment.get(name))
+        if told := {name: money.shown(payment[name]) for name in untold}:
+            entry = {**entry, "told": told}
+        return {
+            **entry,
+            "id": entry.get("id") or made("P", request.seed, batch.id, f"kept {place}"),
+        }
 
     entries = entries_of(batch)
-    return each(named, entries, range(len(entries)))
+    return each(named, entries, batch.payments, range(len(entries)))
 
 
 _KEPT = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
@@ -429,6 +494,10 @@ def given_up(
     elif phase == "making" and made:
         left = {"phase": "sent", "upstream": made, "is_new": True}
         also = (_renamed(batch_id, facts, made),)
+        if superseded := facts.get("upstream"):
+            abandoned = [*facts.get("abandoned", []), superseded]
+            left |= {"abandoned": abandoned, "currency": None, "description": None}
+            also = (*also, Record("alias", superseded, {"abandoned": True}))
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
     return Record("batch", batch_id, freed, find=as_found(facts), also=also)
 

@@ -172,7 +172,8 @@ class Find:
 
     ``ask`` is the query with which the service answers it alone, in one call; None where it
     cannot. Otherwise all that ``narrow`` lets through is read, what is ``hidden`` is left out,
-    what ``where`` agrees to is kept and put in ``order``, ties by id. ``gone`` are rows which the
+    what ``where`` agrees to is kept and put in ``order``, ties by id; without one it stays in that of the
+    service. ``gone`` are rows which the
     client must not see and which are remembered, by their ids, and ``sorting`` is what the service
     is asked for while all is read. It is ``indexed`` where its rows tell when they were last changed,
     and the service lists what was changed since. It is ``by_id``
@@ -185,7 +186,7 @@ class Find:
     page_size: int
     hidden: Callable[[JSON], bool]
     where: Callable[[JSON], bool]
-    order: Callable[[JSON], Any]
+    order: Callable[[JSON], Any] | None
     descending: bool
     ask: Mapping[str, str] | None
     narrow: Mapping[str, str]

@@ -181,11 +181,24 @@ def _amount(value: Any) -> Any:
             raise missing()
         if isinstance(value, int | Decimal) and not isinstance(value, bool):
             text = str(value)
-    if not isinstance(text, str) or not _AN_AMOUNT.fullmatch(text):
-        raise wrong("must be an amount: digits, and either two decimals or none")
-    if not text.strip("0."):
-        raise wrong("must be more than zero")
+    if fault := amount_fault(text):
+        raise wrong(fault)
     return text
+
+
+def amount_fault(text: Any) -> str | None:
+    """What is wrong with the text of an amount that is to be paid."""
+    if not isinstance(text, str) or not _AN_AMOUNT.fullmatch(text):
+        return "must be an amount: digits, and either two decimals or none"
+    return None if text.strip("0.") else "must be more than zero"
+
+
+def _shown_amount(value: Any) -> Any:
+    """An amount, or one as a service may write it: who checks it knows what was shown."""
+    text = str(value) if isinstance(value, int | Decimal) else value
+    if isinstance(text, str) and re.fullmatch(r"[0-9]{1,1000}(\.[0-9]{1,1000})?", text):
+        return text
+    return _amount(value)
 
 
 def _ssn(value: Any) -> Any:
@@ -253,6 +266,7 @@ Amount = Annotated[
         }
     ),
 ]
+ShownAmount = Annotated[str, BeforeValidator(_shown_amount), Amount.__metadata__[1]]
 RecipientType = Annotated[
     Literal["individual", "business"],
     BeforeValidator(_one_of("individual", "business")),
@@ -325,6 +339,13 @@ def _slices(items: list[Any]) -> Iterator[list[Any]]:
     return (items[start : start + SLICE] for start in range(0, len(items), SLICE))
 
 
+def _unpaged(name: str, value: Any) -> Any:
+    """The list of a page: clients that send a whole object back send lists as answers show them."""
+    if isinstance(value, dict) and isinstance(value.get(name), list | Rows):
+        return value[name]
+    return value
+
+
 @dataclass(slots=True)
 class _Found:
     """What is wrong in a body: in the order in which it is seen, ever deeper, and then taken out."""
@@ -341,6 +362,7 @@ class _Found:
 
     def read(self, body: dict[str, Any]) -> Any:
         """What is left; long lists are read a slice at a time, as if they were read at once."""
+        body = {name: _unpaged(name, value) for name, value in body.items()}
         long = {name: value for name, value in body.items() if _is_long(value)}
         value = self._taken(self.shape, left_out({**body, **{name: [] for name in long}}))
         for name, rows in long.items():

@@ -23,6 +23,7 @@ from mappings.kinds import (
     Key,
     Mentions,
     RecipientType,
+    ShownAmount,
     ShownCurrency,
     Ssn,
     Text,
@@ -384,11 +385,26 @@ class RecipientsQuery(TypedDict, total=False):
 
 
 class SearchQuery(TypedDict, total=False):
-    """Of batches, and of payments."""
+    """Of a batch's payments."""
 
     page: str
     pageSize: str
     search: str
+
+
+class FilteredQuery(SearchQuery, total=False):
+    """Of batches, of payments, and of a recipient's payments.
+
+    Clients in the field send these; the document lists none but ``search``, of batches.
+    """
+
+    status: str
+    startDate: str
+    endDate: str
+    recipient: Annotated[str, Id("recipient")]
+    country: str
+    sourceCurrency: str
+    targetCurrency: str
 
 
 class PageQuery(TypedDict, total=False):
@@ -419,7 +435,18 @@ class BatchBody(TypedDict, total=False):
     payments: Annotated[list[Annotated[PaymentBody, An_object]], A_list] | None
 
 
-class ChangedPaymentBody(PaymentBody, total=False):
+class PaymentChangeBody(TypedDict, total=False):
+    """Clients send whole payments back: what is as it was shown is no change, however it is written."""
+
+    recipient: Annotated[PaymentRecipientBody, An_object] | None
+    sourceAmount: ShownAmount | None
+    sourceCurrency: ShownCurrency
+    targetAmount: ShownAmount | None
+    targetCurrency: ShownCurrency
+    memo: Text | None
+
+
+class ChangedPaymentBody(PaymentChangeBody, total=False):
     id: Annotated[Text | None, Id("payment")]
 
 
@@ -428,6 +455,8 @@ class RemovedPaymentBody(TypedDict, total=False):
 
 
 class BatchChangeBody(TypedDict, total=False):
+    sourceCurrency: ShownCurrency
+    description: Text | None
     payments: Annotated[list[Annotated[ChangedPaymentBody, An_object]], A_list] | None
     update_payments: Annotated[list[Annotated[ChangedPaymentBody, An_object]], A_list] | None
     remove_payments: Annotated[list[Annotated[RemovedPaymentBody, An_object]], A_list] | None

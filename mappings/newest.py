@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from heapq import nlargest
 from itertools import chain
 from typing import NamedTuple
 
-from mappings.batch_reads import SLICE, loaded_together
+from mappings.batch_reads import SLICE, is_missing, loaded_together
 from mappings.batch_views import Batch
-from mappings.grammar import JSON, SIDE_BY_SIDE, Invalid, Recall, Record, Refused
+from mappings.dates import BEGINNING, instant
+from mappings.grammar import JSON, SIDE_BY_SIDE, Recall, Record
 from mappings.matching import Payment
 from mappings.payouts import Sub
 
@@ -27,10 +29,15 @@ class Newest(NamedTuple):
     """How many there are in all."""
 
 
-def newest(most: int, wanted: Callable[[Sequence[Payment]], Sub] | None = None) -> Sub:
+def newest(
+    most: int,
+    wanted: Callable[[Sequence[Payment]], Sub] | None = None,
+    since: datetime = BEGINNING,
+) -> Sub:
     """GET /batch/:id/summary of each batch that may have one of so many payments, the newest first.
 
-    Of all payments, or of those of a batch that are ``wanted``: then every batch is read.
+    Of all payments, or of those of a batch that are ``wanted``: then every batch is read, but for those
+    that are complete and have no payment made ``since`` then.
     """
     known, counted = (yield Recall("batch")), (yield Recall("complete"))
     made = {
@@ -40,13 +47,20 @@ def newest(most: int, wanted: Callable[[Sequence[Payment]], Sub] | None = None) 
     }
     complete = [] if wanted else [id_ for id_ in made if id_ in counted]
     complete.sort(key=lambda id_: str(counted[id_]["newest"]), reverse=True)
-    others = sorted(made.keys() - complete, key=lambda id_: (made[id_], id_), reverse=True)
+    older = {id_ for id_ in made if wanted and _is_older(counted.get(id_), since)}
+    left_to_read = made.keys() - complete - older
+    others = sorted(left_to_read, key=lambda id_: (made[id_], id_), reverse=True)
     found, left = _Found(most, wanted, counted), deque(complete)
     yield from found.read(others)
     while some := found.may_be_in(left):
         yield from found.read(some)
     unread = sum(counted[id_]["payments"] for id_ in left)
     return Newest([one.payment for one in found.newest], found.records + unread)
+
+
+def _is_older(complete: Mapping[str, JSON] | None, since: datetime) -> bool:
+    """Whether a complete batch is known to have no payment made since then."""
+    return complete is not None and BEGINNING < instant(complete["newest"]) < since
 
 
 class _Made(NamedTuple):
@@ -62,7 +76,8 @@ class _Made(NamedTuple):
 def _made(batch: Batch, payments: Sequence[Payment]) -> Iterator[_Made]:
     batch_at = str(batch.facts.get("createdAt") or "")
     for place, one in enumerate(payments):
-        yield _Made(str(one.get("createdAt") or batch_at), batch_at, batch.id, place, one)
+        told = one.get("createdAt") or (one.get("batch") or {}).get("createdAt")
+        yield _Made(str(told or batch_at), batch_at, batch.id, place, one)
 
 
 @dataclass(slots=True)
@@ -81,8 +96,8 @@ class _Found:
             for batch in (yield from loaded_together(names[start : start + SLICE])):
                 if isinstance(batch, Batch):
                     yield from self._add(batch)
-                    complete += _counted(batch) if batch.id not in self.counted else ()
-                elif not _is_gone(batch):
+                    complete += completion(batch) if batch.id not in self.counted else ()
+                elif not is_missing(batch):
                     raise batch
             if complete:
                 yield replace(complete[0], also=tuple(complete[1:]))
@@ -106,12 +121,8 @@ class _Found:
         return some
 
 
-def _counted(batch: Batch) -> Iterator[Record]:
+def completion(batch: Batch) -> Iterator[Record]:
+    """What is remembered of a batch that is complete; nothing of any other."""
     if batch.status == "complete" and batch.tells_payments:
         last = max((one.at for one in _made(batch, batch.payments)), default="")
         yield Record("complete", batch.id, {"payments": len(batch.payments), "newest": last})
-
-
-def _is_gone(failure: Exception) -> bool:
-    """Whether a batch was deleted: meanwhile, through the gateway, or elsewhere."""
-    return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)

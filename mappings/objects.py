@@ -331,14 +331,18 @@ def _as_first(one: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str
 PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
 
 
+def shown_payment_status(payment: Mapping[str, JSON]) -> JSON:
+    status = payment.get("status")
+    return status if status in PAYMENT_STATUSES else "pending"
+
+
 def payment_answer(
     payment: Mapping[str, JSON], recipient: Mapping[str, JSON] | None
 ) -> dict[str, JSON]:
     """``Payment`` of the legacy interface, section 2; ``recipient`` as answers show it."""
     shown = PAYMENT.to_legacy(payment)
-    status = payment.get("status")
     shown["recipient"] = recipient
-    shown["status"] = status if status in PAYMENT_STATUSES else "pending"
+    shown["status"] = shown_payment_status(payment)
     shown["compliance"] = compliance_answer(payment.get("compliance"))
     for side in ("source", "target"):
         code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"

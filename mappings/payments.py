@@ -10,7 +10,16 @@ from mappings.banking import invalid
 from mappings.batch_bodies import Sent
 from mappings.batch_reads import WRONG_STATUS, loaded
 from mappings.batch_views import Batch, as_asked, listed_answer, payees, present, with_entries
-from mappings.drafts import Edit, changed, edited, entries_of, free, taken, tried
+from mappings.drafts import (
+    Edit,
+    changed,
+    edited,
+    entries_of,
+    free,
+    leave_unchanged,
+    taken,
+    tried,
+)
 from mappings.errors import NOT_FOUND, in_body, is_for_the_moment
 from mappings.grammar import (
     Answer,
@@ -23,7 +32,8 @@ from mappings.grammar import (
     Refused,
     Request,
 )
-from mappings.ids import known_as, made
+from mappings.ids import made
+from mappings.list_filters import Filters, payments_found, payments_mentioning
 from mappings.matching import Entry, Payment
 from mappings.newest import newest
 from mappings.objects import payment_answer, recipient_answer
@@ -195,7 +205,9 @@ def list_batch_payments(request: Request) -> Flow:
     """
     batch = yield from loaded(request.ids["id"])
     search = request.query.get("search")
-    found = (yield from _mentioning(search, batch.payments)) if search else batch.payments
+    found = batch.payments
+    if search:
+        found = yield from payments_mentioning(search, found)
     return Answer((yield from _page(request, found, len(found))))
 
 
@@ -205,20 +217,6 @@ def _page(request: Request, payments: Sequence[Payment], records: int) -> Sub:
     words = yield batch_bodies.facts_of(payees(shown))
     rows = [listed_answer(one, words) for one in shown]
     return {"payments": rows, "meta": counts}
-
-
-def _mentioning(search: str, payments: Sequence[Payment]) -> Sub:
-    wanted, names = search.casefold(), (yield known_as(payments))
-    return [one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))]
-
-
-def _mentions(payment: Payment, wanted: str, known_as: str) -> bool:
-    """Whether its recipient, its memo or its id, as the client knows that, holds the text."""
-    recipient = payment.get("recipient") or {}
-    texts = [recipient.get(name) for name in ("name", "email", "referenceId")]
-    return any(
-        wanted in str(text).casefold() for text in (*texts, known_as, payment.get("memo")) if text
-    )
 
 
 def read_any_payment(request: Request) -> Flow:
@@ -248,11 +246,13 @@ def list_payments(request: Request) -> Flow:
     """GET /payments
 
     GET /batch/:id/summary  of the batches that the ledger knows, side by side, each that may have a payment
-                            of the page, and to search all of them; the newest payment first
+                            of the page, and with a filter all of them, but for those that are complete and
+                            have no payment since ``startDate``; the newest payment first
+    GET /recipients/:id     with ``country``, of each recipient whose country no summary tells
     """
-    page, search = page_of(request.query), request.query.get("search")
-    wanted = partial(_mentioning, search) if search else None
-    found = yield from newest(page.number * page.size, wanted)
+    page, filters = page_of(request.query), Filters.of(request.query)
+    wanted = partial(payments_found, filters) if filters else None
+    found = yield from newest(page.number * page.size, wanted, filters.since)
     return Answer((yield from _page(request, found.payments, found.records)))
 
 
@@ -273,11 +273,12 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
     payment = _found(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    sent = Sent(request.body, "")
-    request.refuse(*batch_bodies.amount_problems(sent))
-    changes = batch_bodies.changes(request.body)
-    sent_on = batch_bodies.changes(request.body, memo=request.manners.send_memo)
+    sent, faults = batch_bodies.well_formed(batch_bodies.left_out(Sent(request.body, ""), payment))
+    request.refuse(*faults, *batch_bodies.amount_problems(sent))
+    changes = batch_bodies.changes(sent.body)
+    sent_on = batch_bodies.changes(sent.body, memo=request.manners.send_memo)
     if not changes:
+        yield from leave_unchanged(batch)
         return
     call = Call(
         "PATCH",
@@ -366,7 +367,7 @@ OPERATIONS = (
         "4.4",
         "inferred",
         _INFERRED,
-        takes=legacy.PaymentBody,
+        takes=legacy.PaymentChangeBody,
         gives=legacy.DoneAnswer,
         rests_on="an open batch can be edited (current interface, section 1.8)",
     ),
@@ -398,8 +399,8 @@ UNLISTED = (
         list_payments,
         "4.4",
         "lossy",
-        f"{_UNLISTED}; payments of batches made through the gateway",
+        f"{_UNLISTED}; payments of batches made through the gateway, filtered here",
         gives=legacy.ListedPaymentsAnswer,
-        query=legacy.SearchQuery,
+        query=legacy.FilteredQuery,
     ),
 )

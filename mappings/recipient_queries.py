@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from datetime import datetime
 from typing import Any
 
 from mappings import current
+from mappings.dates import instant, span
 from mappings.grammar import JSON, Find
 from mappings.kinds import alpha_2
 from mappings.objects import (
@@ -163,8 +164,8 @@ def _payout_currency(question: _Question, value: str, query: Mapping[str, str], 
 
 
 def _start_date(question: _Question, value: str, *_: Any) -> None:
-    if span := _span(value):
-        start, _end = span
+    if found := span(value):
+        start, _end = found
         # What was created since then was also updated since then.
         text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         question.ask(lambda row: created(row) >= start, startDate=text)
@@ -172,8 +173,8 @@ def _start_date(question: _Question, value: str, *_: Any) -> None:
 
 
 def _end_date(question: _Question, value: str, *_: Any) -> None:
-    if span := _span(value):
-        _start, end = span
+    if found := span(value):
+        _start, end = found
         question.decide(lambda row: created(row) <= end)
 
 
@@ -208,37 +209,6 @@ def currency_of(row: Row) -> JSON:
 
 def created(row: Row) -> datetime:
     return instant(row.get("createdAt"))
-
-
-_BEGINNING = datetime.min.replace(tzinfo=UTC)
-
-
-def instant(text: JSON) -> datetime:
-    """A date of the interfaces (ISO 8601, UTC where it does not say); the beginning of time if none."""
-    try:
-        read = datetime.fromisoformat(text)
-        return read.astimezone(UTC) if read.tzinfo else read.replace(tzinfo=UTC)
-    except (TypeError, ValueError, OverflowError):
-        return _BEGINNING
-
-
-def _span(text: str) -> tuple[datetime, datetime] | None:
-    """The first and the last instant that a date means; one without a time means its whole day."""
-    text = text.strip().upper()
-    day = _day(text.removesuffix("Z"))
-    # A plus sign in a query is read as a space; before an offset it was a plus.
-    start = instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
-    if start == _BEGINNING:
-        return None
-    return start, datetime.combine(day, time.max, UTC) if day else start
-
-
-def _day(text: str) -> date | None:
-    """A date without a time, in any of ISO 8601's ways to write it."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _address(row: Row) -> Mapping[str, JSON]:

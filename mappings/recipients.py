@@ -18,7 +18,7 @@ from mappings import (
     settling,
 )
 from mappings.banking import empty
-from mappings.batch_reads import loaded_together
+from mappings.batch_reads import is_missing, loaded_together
 from mappings.batch_views import batch_of, is_draft
 from mappings.errors import NOT_FOUND
 from mappings.grammar import (
@@ -39,6 +39,7 @@ from mappings.grammar import (
     Together,
     Unreachable,
 )
+from mappings.list_filters import Filters, payments_found
 from mappings.matching import Entry, Payment, recipient_id
 from mappings.objects import (
     RECIPIENT,
@@ -231,24 +232,30 @@ def read_recipient_payments(request: Request) -> Flow:
     """GET /recipients/:id/payments
 
     GET /recipients/:id
-    GET /recipients/:id/payments  paged by the service; read whole where some must not be shown, and
-                                  those of drafts are to be
+    GET /recipients/:id/payments  paged by the service; read whole where some must not be shown, those of
+                                  drafts are to be, or there is a filter
     GET /batch/:id/summary        of each batch of which the ledger has memos that the service does not tell,
                                   where it pays the recipient more than once
     """
-    id_ = request.ids["id"]
+    id_, filters = request.ids["id"], Filters.of(request.query)
     path, abandoned = f"/recipients/{id_}/payments", (yield Recall("abandoned"))
-    call = Call("GET", path, query=asked(request.query))
-    (recipient, facts), given = yield from _with_page(id_, call)
-    if abandoned:
+    if filters:
+        recipient, facts = yield from found.recipient(id_)
+    else:
+        call = Call("GET", path, query=asked(request.query))
+        (recipient, facts), given = yield from _with_page(id_, call)
+    shown = recipient_answer(recipient, facts, request.manners)
+    if abandoned or filters:
         left = (yield _payments_left(path, abandoned)).rows
         all_ = [*(yield from _as_clients_know(left)), *(yield from _drafted(id_))]
-        all_.sort(key=recipient_queries.created, reverse=True)
+        if filters:
+            all_ = yield from _found_by(filters, all_, id_, shown)
+        if abandoned:
+            all_.sort(key=recipient_queries.created, reverse=True)
         known, counts = page_of(request.query).of(all_)
     else:
         known = yield from _as_clients_know(given.get("payments") or [])
         counts = given.get("meta")
-    shown = recipient_answer(recipient, facts, request.manners)
     memos = yield from _memos(known, id_)
     rows = [payment_answer({**one, **memos.get(one["id"], {})}, shown) for one in known]
     return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
@@ -271,8 +278,18 @@ def _drafted(id_: str) -> Sub:
     return found
 
 
-def _memos(payments: Sequence[Payment], id_: str) -> Sub:
-    """By the payment's id, the memo where the ledger alone has it: the current document lists none."""
+def _found_by(filters: Filters, payments: Sequence[Payment], id_: str, shown: JSON) -> Sub:
+    """The payments that pass; to search them, the memos of all have to be known."""
+    memos = (yield from _memos(payments, id_, are_needed=True)) if filters.search else {}
+    rows = [{**one, **memos.get(one["id"], {}), "recipient": shown} for one in payments]
+    return [*(yield from payments_found(filters, rows))]
+
+
+def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -> Sub:
+    """By the payment's id, the memo where the ledger alone has it: the current document lists none.
+
+    ``are_needed`` raises if a batch cannot be read, unless it is gone.
+    """
     untold: dict[str, list[Payment]] = {}
     for one in payments:
         if one.get("batch") and not one.get("memo"):
@@ -294,6 +311,8 @@ def _memos(payments: Sequence[Payment], id_: str) -> Sub:
     for batch in (yield from loaded_together(unread)):
         if not isinstance(batch, Exception):
             memos |= {one["id"]: one.get("memo") for one in batch.payments if one["id"] in ids}
+        elif are_needed and not is_missing(batch):
+            raise batch
     return {id_: {"memo": memo} for id_, memo in memos.items() if memo}
 
 
@@ -314,7 +333,7 @@ def _entries_of(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequen
 
 
 def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
-    """All payments but for those of abandoned batches, the newest first."""
+    """All payments but for those of abandoned batches, in the service's order."""
     return Find(
         path,
         "payments",
@@ -322,8 +341,8 @@ def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
         ALL,
         hidden=lambda row: is_abandoned(row, aliases),
         where=lambda _row: True,
-        order=recipient_queries.created,
-        descending=True,
+        order=None,
+        descending=False,
         ask=None,
         narrow={},
         sorting={},
@@ -507,9 +526,9 @@ OPERATIONS = (
         read_recipient_payments,
         "4.1",
         "exact",
-        "paged by the service; those of drafts are the ledger's",
+        "paged by the service; those of drafts are the ledger's, and filters are decided here",
         gives=legacy.PaymentsAnswer,
-        query=legacy.PageQuery,
+        query=legacy.FilteredQuery,
         rests_on="the payment object is the legacy document's (current interface, section 2.2)",
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from mappings import money, paging
@@ -400,10 +401,11 @@ def edited_batch(
     added: Sequence[Given] = (),
     changed: Callable[[], Mapping[str, Given]] = dict,
     removed: Callable[[], Iterable[str]] = tuple,
+    fields: Given = MappingProxyType({}),
 ) -> Settle:
     """GET /batch/:id/summary; ``before`` are its payments as they were, with the service's ids.
 
-    ``changed`` and ``removed`` are by those. Nothing is made of any before it is needed.
+    ``changed`` and ``removed`` are by those; ``fields`` are those of the batch itself. Nothing is made of any before it is needed.
     """
 
     def reading(_sending: Sending) -> Reading:
@@ -424,6 +426,8 @@ def edited_batch(
         if added and not all(map(_tells_whom, others)):
             return CannotTell("the service does not show whom the batch pays")
         signs += [any(_pays(body, one, currency) for one in others) for body in added]
+        shown = batch_in(summary)
+        signs += [_agrees(value, shown[name]) for name, value in fields.items() if name in shown]
         if signs and all(signs):
             return Happened({"object": "updated"})
         if any(signs):

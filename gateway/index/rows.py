@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from gateway import wire
 from gateway.index.scanning import Row
-from mappings import recipient_queries, recipient_rows
+from mappings import dates, recipient_rows
 from mappings.grammar import JSON
 
 _SHARED = ("type", "language", "status", "complianceStatus", "payoutMethod", "primaryCurrency")
@@ -103,7 +103,7 @@ class Entry:
 
 def stamp_of(row: Row) -> int:
     """A row's update date; the beginning of time where it has none."""
-    return (recipient_queries.instant(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
+    return (dates.instant(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
 
 
 def text_of(stamp: int) -> str:

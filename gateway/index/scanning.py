@@ -43,8 +43,9 @@ class Part:
 def page_of_rows(question: Find, rows: Iterable[Any]) -> Found:
     """The page that is asked for, of all rows."""
     kept = [row for row in rows if not question.hidden(row) and question.where(row)]
-    kept.sort(key=lambda row: str(row["id"]))
-    kept.sort(key=question.order, reverse=question.descending)
+    if question.order is not None:
+        kept.sort(key=lambda row: str(row["id"]))
+        kept.sort(key=question.order, reverse=question.descending)
     rows, counts = Page(question.page, question.page_size).of(kept)
     return Found(rows, counts["pages"], counts["records"])
 
@@ -111,7 +112,7 @@ async def _all_parts(question: Find, make: Make) -> list[Part] | None:
 async def _side_by_side(question: Find, most: int, size: int | None, make: Make) -> list[Part]:
     """The first pages, as many as there are: a service may tell of more, which bring nothing new."""
     numbers = count(FIRST)
-    parts: list[Part] = []
+    parts = dict[int, Part]()
     seen = set[str]()
     end = most
 
@@ -123,10 +124,10 @@ async def _side_by_side(question: Find, most: int, size: int | None, make: Make)
                 end = min(end, number)
                 continue
             seen.update(_ids([part]))
-            parts.append(part)
+            parts[number] = part
 
     await together([read() for _ in range(min(SIDE_BY_SIDE, most))])
-    return parts
+    return [parts[number] for number in sorted(parts)]
 
 
 async def together(those: Sequence[Coroutine[Any, Any, Its]]) -> list[Its]:

@@ -161,14 +161,22 @@ PARAMETERS: Mapping[str, Said] = {
     "city": {"type": "string"},
     "payoutMethod": {"type": "string", "enum": ["wallet", "bank-transfer"]},
     "payoutCurrency": {"type": "string", "pattern": "^[A-Z]{3}$"},
+    "recipient": {
+        "type": "string",
+        "description": "Whom a payment pays, or one of a batch's: a recipient's id or address.",
+    },
+    "sourceCurrency": {"type": "string", "pattern": "^[A-Z]{3}$"},
+    "targetCurrency": {"type": "string", "pattern": "^[A-Z]{3}$"},
 }
-"""Legacy interface, section 4.1, list query parameters; the other lists have the first three."""
+"""Legacy interface, section 4.1, list query parameters; the last three, and most of the others in lists
+of batches and payments, are those that clients send besides."""
 
 SEARCHED: Mapping[str, str] = {
     "list_recipients": "Anywhere in name, email and referenceId.",
     "list_batches": "Anywhere in the batch's id.",
     "list_batch_payments": "Anywhere in the recipient's name, email and referenceId, the payment's id and memo.",
     "list_payments": "As in the payments of a batch.",
+    "read_recipient_payments": "As in the payments of a batch.",
 }
 
 _WHOM: Said = {"anyOf": [{"required": ["id"]}, {"required": ["email"]}]}

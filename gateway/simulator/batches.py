@@ -72,7 +72,7 @@ def update(world: World, batch: Batch, body: JsonObject) -> None:
     ]
     removed = [each for _, _, each in _named(problems, batch, body, "remove_payments", named)]
     problems.refuse_if_any()
-    change(world, batch, Edit(description, added, changes, removed))
+    change(world, batch, Edit(description, added, changes, removed, batch.currency))
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,11 @@ class Edit:
     added: list[Order]
     changed: list[tuple[Payment, Order | None]]
     removed: list[Payment]
+    currency: str
 
 
 def change(world: World, batch: Batch, edit: Edit) -> None:
+    batch.currency = edit.currency
     for payment, order in edit.changed:
         if order is not None:
             payments.change(world, payment, order)

@@ -70,7 +70,7 @@ def test_every_field_of_the_shapes_is_in_it() -> None:
 def test_every_shape_of_the_legacy_document_is_in_it() -> None:
     shapes = [one for one in vars(legacy).values() if is_typeddict(one)]
     shapes += [geography.Country, geography.Currency]
-    queries = {legacy.RecipientsQuery, legacy.SearchQuery, legacy.PageQuery}
+    queries = {legacy.RecipientsQuery, legacy.SearchQuery, legacy.FilteredQuery, legacy.PageQuery}
     assert {one.__name__ for one in shapes if one not in queries} <= SCHEMAS.keys()
 
 

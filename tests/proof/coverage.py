@@ -873,6 +873,40 @@ def _batches() -> Iterator[Sequence]:
         patch(ONE_B, {}),
         get(ONE_B),
     ]  # fmt: skip
+    yield "batches", [
+        *payees(),
+        post(B, three()),
+        *(
+            one
+            for description in ("June", "", None, [], "July")
+            for one in (patch(ONE_B, {"description": description}), *ALL_OF_BATCH)
+        ),
+        patch(ONE_B, {"sourceCurrency": "EUR"}),
+        patch(ONE_B, {"sourceCurrency": "usd", "payments": [{"id": "{payment}", "memo": None}]}),
+        *ALL_OF_BATCH,
+        patch(ONE_P, {"memo": None}),
+        patch(ONE_P, {"memo": ""}),
+        *ALL_OF_BATCH,
+        patch(ONE_B, {"description": "August", "payments": [pay("4.00")]}),
+        *ALL_OF_BATCH,
+        patch(ONE_B, {"description": None}),
+        *ALL_OF_BATCH,
+        post(f"{ONE_B}/start-processing"),
+        patch(ONE_B, {"description": "late"}),
+        get(ONE_B),
+    ]  # fmt: skip
+    yield "batches", [
+        *payees(),
+        post(B, {"sourceCurrency": "USD"}),
+        patch(ONE_B, {"sourceCurrency": "NOPE"}),
+        patch(ONE_B, {"sourceCurrency": "EUR"}),
+        *ALL_OF_BATCH,
+        patch(ONE_B, {"sourceCurrency": "CAD", "description": "May", "payments": [pay("5.00")]}),
+        *ALL_OF_BATCH,
+        patch(ONE_B, {"sourceCurrency": "USD"}),
+        post(f"{ONE_B}/start-processing"),
+        *ALL_OF_BATCH,
+    ]  # fmt: skip
     yield (
         "batches",
         [
@@ -1413,6 +1447,19 @@ def _batch_lists() -> Iterator[Sequence]:
         get(f"{P}?search=w@example.com&page=2&pageSize=2"),
         get(f"{ONE_R}/payments"),
         get(f"{ONE_R}/payments?page=2&pageSize=1"),
+        *(
+            get(f"{path}?{query}")
+            for path in (B, "/payments", f"{ONE_R}/payments")
+            for query in (
+                "status=open", "status=pending", "status=complete", "status=accepted",
+                "status=processed", "status=nonsense", "sourceCurrency=USD", "sourceCurrency=eur",
+                "targetCurrency=USD", "targetCurrency=CAD", "country=US", "country=deu",
+                "country=ZZ", "recipient={recipient}", "recipient=W@example.com",
+                "recipient=R-NOBODY", "startDate=2020-01-01", "endDate=2020-01-01",
+                "startDate=soon", "status=pending&country=US&search=memo",
+                "recipient={recipient}&pageSize=1&page=2", "unknown=1&status=",
+            )
+        ),
         get("/payments"),
         get("/payments?page=2&pageSize=3"),
         get("/payments?search=dee"),

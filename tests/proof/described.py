@@ -17,18 +17,23 @@ from gateway.compare.answer import Answer
 Description = Mapping[str, Any]
 
 _PAGES = ("page", "pageSize")
+_FILTERS = (
+    *_PAGES, "search", "status", "startDate", "endDate", "recipient", "country", "sourceCurrency",
+    "targetCurrency",
+)  # fmt: skip
+"""What clients in the field send, which the document does not list."""
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "list_recipients": (
         *_PAGES, "search", "orderBy", "sortBy", "startDate", "endDate", "status",
         "complianceStatus", "country", "city", "payoutMethod", "payoutCurrency",
     ),
     "read_recipient_logs": _PAGES,
-    "read_recipient_payments": _PAGES,
-    "list_batches": (*_PAGES, "search"),
+    "read_recipient_payments": _FILTERS,
+    "list_batches": _FILTERS,
     "list_batch_payments": (*_PAGES, "search"),
-    "list_payments": (*_PAGES, "search"),
+    "list_payments": _FILTERS,
 }  # fmt: skip
-"""Legacy interface, sections 4.1, 4.3 and 4.4; the last is in none, and takes what its like takes."""
+"""Legacy interface, sections 4.1, 4.3 and 4.4; and what clients send besides."""
 
 KEYLESS = "read_country"
 """The one operation of section 4 whose sample call carries no key."""

@@ -44,7 +44,7 @@ AMOUNTS = st.one_of(
     st.decimals("0.01", "500", places=2).map(str),
 )
 WRONG_AMOUNTS = st.sampled_from(["0", "-1", "1.005", "abc", "", None, True, "1e3", [], "1,00"])
-MEMOS = st.sampled_from(["May", "", "é\u2713", "x" * 40])
+MEMOS = st.sampled_from(["May", "", "é\u2713", "x" * 40, None])
 ADDRESS = st.sampled_from(
     [
         {"street1": "1 Main Street", "city": "New York", "postalCode": "10001", "country": "US",
@@ -208,6 +208,10 @@ A_PAYMENT = {"id": "{payment}"}
 @st.composite
 def batch_changes(draw: st.DrawFn) -> Body:
     body: Body = {}
+    if draw(_sometimes(st.just(False), st.just(True))):
+        body["description"] = draw(MEMOS)
+    if draw(_sometimes(st.just(False), st.just(True))):
+        body["sourceCurrency"] = draw(CURRENCIES)
     if draw(st.booleans()):
         body["payments"] = draw(st.lists(payments(), min_size=1, max_size=2))
     if draw(_sometimes(st.just(False), st.just(True))):
@@ -223,7 +227,11 @@ NOTHING = st.none()
 # What is searched for here is in no id by chance.
 QUERIES = st.sampled_from(
     ["", "?page=1&pageSize=2", "?page=2&pageSize=1", "?page=0", "?pageSize=abc", "?search=ada%40",
-     "?search={payment}", "?search={batch}", "?search=%C3%A9&page=2&pageSize=1", "?page=99"]
+     "?search={payment}", "?search={batch}", "?search=%C3%A9&page=2&pageSize=1", "?page=99",
+     "?status=open", "?status=pending&pageSize=2", "?status=complete", "?status=nonsense",
+     "?sourceCurrency=usd", "?targetCurrency=EUR", "?country=US&status=pending", "?country=CAN",
+     "?recipient={recipient}", "?recipient=ada@example.com&sourceCurrency=USD", "?startDate=2020-01-01",
+     "?endDate=2020-01-01", "?startDate=soon&status=processed", "?unknown=1"]
 )  # fmt: skip
 RECIPIENTS = st.sampled_from(
     ["", "?page=1&pageSize=2", "?name=ada", "?email=ada@example.com", "?status=active",

@@ -1,6 +1,7 @@
 """What a request says of a batch (section 4.3)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gateway.simulator.batches import Edit
 from gateway.simulator.legacy import loose, orders
@@ -46,8 +47,19 @@ def _read_currency(problems: Problems, body: JsonObject) -> str:
 
 
 def read_edit(names: Names, body: JsonObject, batch: Batch) -> Edit:
-    """All of it, or nothing: raises Refusal. Of a batch itself nothing can be changed."""
+    """All of it, or nothing: raises Refusal. Whole objects may be sent back as they were read."""
     problems = Problems()
+    body = {**body, "payments": _unpaged(body.get("payments"))}
+    changed_fields = {name: body[name] for name in ("description",) if name in body}
+    description = read_text(
+        problems, {"description": batch.description, **changed_fields}, "description"
+    )
+    currency = loose.currency(body.get("sourceCurrency"))
+    currency = batch.currency if blank(currency) else currency
+    read_currency(problems, {"sourceCurrency": currency}, "sourceCurrency")
+    if currency != batch.currency and batch.payments:
+        problems.invalid("sourceCurrency", "Can be changed only while there are no payments")
+    batch = replace(batch, currency=currency)
     sent = list(entries(problems, body, "payments"))
     new = [(inside, entry) for inside, entry in sent if entry.get("id") is None]
     known = [(inside, entry) for inside, entry in sent if entry.get("id") is not None]
@@ -62,8 +74,13 @@ def read_edit(names: Names, body: JsonObject, batch: Batch) -> Edit:
     removed = [payment for _, _, payment in _payments(names, removals, batch, named)]
     problems.refuse_if_any()
     return Edit(
-        batch.description, [order for order in added if order is not None], changed, removed
+        description, [order for order in added if order is not None], changed, removed, currency
     )
+
+
+def _unpaged(sent: object) -> object:
+    """The list of a page, as a batch that is read has it."""
+    return sent["payments"] if isinstance(sent, dict) and "payments" in sent else sent
 
 
 def _payments(

@@ -1,7 +1,7 @@
 """The operations on batches (section 4.3)."""
 
 from gateway.simulator import batches, processing, quotes
-from gateway.simulator.legacy import batch_bodies, batch_views, payment_views
+from gateway.simulator.legacy import batch_bodies, batch_views, filters, payment_views
 from gateway.simulator.legacy.asked import Asked
 from gateway.simulator.legacy.summaries import summary
 from gateway.simulator.refusals import Problem, Refusal, invalid_status
@@ -54,10 +54,9 @@ def delete_several(asked: Asked) -> JsonObject:
 
 
 def list_all(asked: Asked) -> JsonObject:
-    """The newest first, ties by id; `search` is anywhere in the id, as the client knows it."""
-    search = asked.query.get("search", "").casefold()
-    named = sorted((asked.names.shown(each.id), each.id) for each in asked.world.batches.values())
-    found = [asked.world.batches[real] for shown, real in named if search in shown.casefold()]
+    """The newest first, ties by id."""
+    found = filters.batches(asked, asked.world.batches.values())
+    found.sort(key=lambda each: asked.names.shown(each.id))
     found.sort(key=lambda each: each.created_at, reverse=True)
     return asked.page("batches", found, lambda each: batch_views.batch(asked.names, each))
 

@@ -1,5 +1,6 @@
 """What a request says of payments (sections 4.3 and 4.4)."""
 
+import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -42,14 +43,33 @@ def read_change(
 ) -> Order | None:
     """Who is paid, and from which currency, is not among what can be changed (section 4.4).
 
-    An amount that stays is worth what it was: it is quotes that rate it anew (section 1, item 6).
+    An amount that stays is worth what it was: it is quotes that rate it anew (section 1, item 6). One
+    that is sent back as it is shown stays.
     """
+    sent = _without_shown(sent, payment.terms)
     amount = _read_amount(problems, sent, payment.batch.currency, needed=False)
     memo = read_text(problems, {"memo": payment.memo, **sent}, "memo")
     if amount is None:
         return Order(payment.recipient, payment.amount, payment.currency, memo, payment.terms)
     terms = _agree(names, problems, payment.batch, payment.recipient, amount)
     return Order(payment.recipient, amount.value, amount.currency, memo, terms)
+
+
+def _without_shown(sent: JsonObject, terms: Terms) -> JsonObject:
+    left = dict(sent)
+    if _is_amount(left.get("sourceAmount"), terms.source):
+        del left["sourceAmount"]
+    currency = loose.currency(left.get("targetCurrency"))
+    if currency in (None, terms.target_currency) and _is_amount(
+        left.get("targetAmount"), terms.target
+    ):
+        del left["targetAmount"]
+    return left
+
+
+def _is_amount(sent: Any, shown: Decimal) -> bool:
+    text = sent.written if isinstance(sent, loose.Number) else str(sent)
+    return bool(re.fullmatch(r"[0-9]+(\.[0-9]+)?", text)) and Decimal(text) == shown
 
 
 def _agree(

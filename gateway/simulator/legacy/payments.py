@@ -1,10 +1,12 @@
 """The operations on payments (section 4.4)."""
 
+from functools import partial
+
 from gateway.simulator import payment_lists, payments
-from gateway.simulator.legacy import orders, payment_views
+from gateway.simulator.legacy import filters, orders, payment_views
 from gateway.simulator.legacy.asked import Asked
 from gateway.simulator.legacy.batches import DELETED, UPDATED, editable
-from gateway.simulator.payment_lists import Listed, matches
+from gateway.simulator.payment_lists import matches
 from gateway.simulator.refusals import Problems
 from gateway.simulator.state import Payment
 from gateway.simulator.wire import JsonObject
@@ -47,7 +49,9 @@ def delete(asked: Asked) -> JsonObject:
 
 def list_of_batch(asked: Asked) -> JsonObject:
     """In the order in which they were added; `search` as in the list of all."""
-    found = _searched(asked, payment_lists.of_batch(asked.world, asked.batch(), ""))
+    search = asked.query.get("search", "")
+    listed = payment_lists.of_batch(asked.world, asked.batch(), "")
+    found = [each for each in listed if matches(each, search, asked.names.shown(each.id))]
     made = [each.source for each in found if isinstance(each.source, Payment)]
     return asked.page("payments", made, lambda each: payment_views.in_batch(asked.names, each))
 
@@ -59,10 +63,6 @@ def read_any(asked: Asked) -> JsonObject:
 
 def list_any(asked: Asked) -> JsonObject:
     """The newest first; shown as in the lists of batches, of which it is made."""
-    found = _searched(asked, payment_lists.of_all(asked.world, ""))
-    return asked.page("payments", found, lambda each: payment_views.listed(asked.names, each))
-
-
-def _searched(asked: Asked, listed: list[Listed]) -> list[Listed]:
-    search = asked.query.get("search", "")
-    return [each for each in listed if matches(each, search, asked.names.shown(each.id))]
+    show = partial(payment_views.listed, asked.names)
+    found = filters.payments(asked, payment_lists.of_all(asked.world, ""), show)
+    return asked.page("payments", found, show)

@@ -98,26 +98,26 @@ def _in_country(_: Names, value: str) -> Test:
 
 
 def _from(_: Names, value: str) -> Test:
-    moment = _moment(value)
-    return lambda each: moment is None or each.created_at >= moment
+    start = moment(value)
+    return lambda each: start is None or each.created_at >= start
 
 
 def _until(_: Names, value: str) -> Test:
     """A date without a time is its whole day."""
-    moment = _moment(value)
-    if moment is None:
+    end = moment(value)
+    if end is None:
         return lambda _: True
     if DAY.fullmatch(value):
-        return lambda each: each.created_at < moment + timedelta(days=1)
-    return lambda each: each.created_at <= moment
+        return lambda each: each.created_at < end + timedelta(days=1)
+    return lambda each: each.created_at <= end
 
 
-def _moment(value: str) -> datetime | None:
+def moment(value: str) -> datetime | None:
     try:
-        moment = datetime.fromisoformat(value)
+        read = datetime.fromisoformat(value)
     except ValueError:
         return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return read.replace(tzinfo=UTC) if read.tzinfo is None else read
 
 
 QUESTIONS: dict[str, Question] = {

@@ -1,9 +1,11 @@
 """The operations on recipients (section 4.1)."""
 
 import re
+from functools import partial
 
 from gateway.simulator import payment_lists, recipients
 from gateway.simulator.legacy import (
+    filters,
     government_ids,
     payment_views,
     payout_bodies,
@@ -110,5 +112,8 @@ def list_logs(asked: Asked) -> JsonObject:
 
 
 def list_payments(asked: Asked) -> JsonObject:
-    found = payment_lists.of_recipient(asked.world, asked.recipient())
-    return asked.page("payments", found, lambda each: payment_views.whole(asked.names, each))
+    show = partial(payment_views.whole, asked.names)
+    found = filters.payments(
+        asked, payment_lists.of_recipient(asked.world, asked.recipient()), show
+    )
+    return asked.page("payments", found, show)

@@ -207,18 +207,25 @@ async def test_payments_are_added_changed_and_removed_at_once(legacy, clock, pay
         ],
         "update_payments": [{"id": first["id"], "sourceAmount": 10, "memo": "more"}],
         "remove_payments": [{"id": second["id"]}],
-        "description": "unknown here, as any other field",
+        "description": "April",
+        "unknown": "ignored",
     }
     got = await legacy.ask("PATCH", path(made), body)
     assert got.text == '{"ok":true,"object":"updated"}'
     after = await read(legacy, made)
-    assert (after["description"], after["amount"]) == ("", "60.00")
+    assert (after["description"], after["amount"]) == ("April", "60.00")
     assert [(each["sourceAmount"], each["memo"]) for each in after["payments"]["payments"]] == [
         ("10.00", "more"),
         ("10.00", ""),
         ("40.00", ""),
     ]
     assert after["updatedAt"] > after["createdAt"]
+    got = await legacy.ask("PATCH", path(made), {**after, "description": None})
+    assert got.text == '{"ok":true,"object":"updated"}'
+    again = await read(legacy, made)
+    assert again == {**after, "description": "", "updatedAt": again["updatedAt"]}
+    got = await legacy.ask("PATCH", path(made), {"sourceCurrency": "EUR"})
+    assert (got.status, got.errors) == (406, [("invalid_field", "sourceCurrency")])
 
 
 async def test_an_edit_is_all_or_nothing(legacy, payee):
