@@ -19,8 +19,6 @@ from gateway.simulator.state import Account, Recipient, World, no_hold
 from gateway.simulator.values import blank
 from gateway.simulator.wire import JsonObject
 
-METHODS = ("bank", "wallet")
-
 # A create of a recipient may leave methods out, a POST may not; a PATCH says what changes.
 Mode = Literal["create", "post", "patch"]
 
@@ -74,19 +72,25 @@ class Reading:
         shapes = Problems([], self.problems.prefix)
         primary = loose.inside(shapes, self.sent, "primary")
         sent = loose.inside(shapes, self.sent, "accounts")
-        written = {word: loose.inside(shapes.within("accounts."), sent, word) for word in METHODS}
+        written = {
+            word: loose.inside(shapes.within("accounts."), sent, word) for word in self._methods
+        }
         if shapes.found:  # of what should be inside no more needs to be said
             self.problems.found.extend(shapes.found)
             return self.plan
         self.currency = self._read_currency(primary.get("currency"))
         method = primary.get("method")
-        given = [word for word in METHODS if _is_given(word, sent.get(word), method)]
+        given = [word for word in self._methods if _is_given(word, sent.get(word), method)]
         chosen = self._read_primary(method, given)
         for word in given:
             self._read_account(word, written[word], chosen)
         if chosen is not None and chosen not in given:
             self._choose(chosen)
         return self.plan
+
+    @property
+    def _methods(self) -> tuple[str, str]:
+        return "bank", self.world.words.legacy.wallet
 
     @property
     def accounts(self) -> Problems:
@@ -112,7 +116,7 @@ class Reading:
             if given or self.currency is None:
                 return None
             now = self._shown_method()  # a currency alone is the primary method's
-            return now if now in METHODS else None
+            return now if now in self._methods else None
         if blank(method):
             if len(given) == 1:  # the only one is the primary one
                 self.plan.primary = self._kind(given[0])
@@ -120,11 +124,11 @@ class Reading:
             if given or self.mode == "post":
                 self.problems.empty("primary.method")
             return None
-        if isinstance(method, str) and method in METHODS:
+        if isinstance(method, str) and method in self._methods:
             self.plan.primary = self._kind(method)
             return method
         if self.mode != "patch" or method != self._shown_method():  # else it is sent back
-            self.problems.invalid("primary.method", f"Must be one of: {', '.join(METHODS)}")
+            self.problems.invalid("primary.method", f"Must be one of: {', '.join(self._methods)}")
         return None
 
     def _shown_method(self) -> str | None:
