@@ -157,6 +157,8 @@ def list_batches(request: Request) -> Flow:
                             knows fills in, or is the list
     GET /batch/:id/summary  of the page's batches, those of which the list does not tell all
     GET /balance            where no status is told, as for drafts
+
+    No summary is read for ``completedAt`` alone: a batch that the list tells all else of may lack it.
     """
     known = yield Recall("batch")
     listed = yield from batch_lists.listed(known)
