@@ -32,10 +32,15 @@ _NEUTRAL = {
 
 
 class Spelling:
-    """One side's spelling of the words; ``words`` maps each word's name to its spelling."""
+    """One side's spelling of the words; ``words`` maps each word's name to its spelling.
 
-    def __init__(self, words: Mapping[str, str]) -> None:
+    ``knows_no_other``: a neutral word that this side spells otherwise is no word there. What a client
+    sends under a name that its service does not know must not be taken for what it is called here.
+    """
+
+    def __init__(self, words: Mapping[str, str], *, knows_no_other: bool = False) -> None:
         self._words = {name: word for name, word in words.items() if word != _NEUTRAL[name]}
+        self._knows_no_other = knows_no_other
 
     def inward(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
@@ -65,7 +70,14 @@ class Spelling:
         return self._reworded(mark, value, _NEUTRAL, self._words)
 
     def _neutral_word(self, mark: Mark, value: str) -> str:
-        return self._reworded(mark, value, self._words, _NEUTRAL)
+        word = self._reworded(mark, value, self._words, _NEUTRAL)
+        is_other = (
+            word == value and isinstance(mark, Word) and self._is_spelled_otherwise(mark, value)
+        )
+        return f"not {value}" if is_other and self._knows_no_other else word
+
+    def _is_spelled_otherwise(self, mark: Word, value: str) -> bool:
+        return any(name in self._words and value == _NEUTRAL[name] for name in mark.names)
 
     def _reworded(
         self, mark: Mark, value: str, from_: Mapping[str, str], to: Mapping[str, str]
@@ -110,7 +122,7 @@ def legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
 
 
 def of_legacy(vocabulary: Vocabulary) -> Spelling:
-    return Spelling(legacy_words(vocabulary))
+    return Spelling(legacy_words(vocabulary), knows_no_other=True)
 
 
 def of_current(vocabulary: Vocabulary) -> Spelling:

@@ -154,5 +154,5 @@ def id_stays(text: str) -> bool:
 
 
 def key_stays(key: str, more: Collection[str] = ()) -> bool:
-    """Whether a key is a field's name or a currency's code, and not somebody's data."""
-    return key in FIELDS or key in more or bool(re.fullmatch(r"[A-Z]{3}", key))
+    """Whether a key is a field's name, a method or a currency's code, and not somebody's data."""
+    return key in FIELDS or key in _WORDS or key in more or bool(re.fullmatch(r"[A-Z]{3}", key))
