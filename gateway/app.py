@@ -80,6 +80,7 @@ from gateway.upstream.way_out import WayOut
 from gateway.usage import Usage
 from gateway.wording import Wording
 from mappings.grammar import JSON
+from mappings.spelling import legacy_words
 
 log = structlog.get_logger()
 
@@ -315,8 +316,8 @@ async def _indexes(settings: Settings, store: Store) -> AsyncIterator[Indexes]:
 
 
 def _recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
-    words = frozenset(settings.vocabulary.legacy.model_dump().values())
-    return Recorder(settings.recording, clock, words)
+    words = legacy_words(settings.vocabulary.for_mappings())
+    return Recorder(settings.recording, clock, frozenset(words.values()))
 
 
 def _to_current(

@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway import settings as configured
 from gateway.settings import Environment, Environments, Settings, State
-from gateway.simulator import DEMO_KEY, Service, start
+from gateway.simulator import DEMO_KEY, WALLET_FUNDS, LegacyWords, Service, Words, start
 from gateway.store import open_store
 from gateway.store.key_import import import_keys
 from gateway.store.key_lines import read_lines
+from mappings.spelling import legacy_words
 
 if TYPE_CHECKING:
     from gateway.app import Running
@@ -37,7 +39,8 @@ RECIPIENT = {
 @asynccontextmanager
 async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     """Settings of a demo: ports as configured, everything else for this run alone."""
-    simulator = await start(service=Service())
+    words = simulator_words(settings.vocabulary)
+    simulator = await start(service=Service(words=words, wallet_balance=WALLET_FUNDS))
     try:
         with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
             state = State(
@@ -55,6 +58,12 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
             )
     finally:
         await simulator.stop()
+
+
+def simulator_words(vocabulary: configured.Words) -> Words:
+    """The configured words as the simulator takes them, those of both interfaces."""
+    legacy = LegacyWords(**legacy_words(vocabulary.for_mappings()))
+    return Words(**vocabulary.current.model_dump(), legacy=legacy)
 
 
 async def _import_demo_key(state: State) -> None:

@@ -42,6 +42,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from mappings import current, legacy
 from mappings.grammar import Manners, Vocabulary
 
 ENVIRONMENT_PREFIX = "PAYOUT_GATEWAY_"
@@ -94,6 +95,44 @@ def _word(text: str) -> str:
     return text
 
 
+def _label(text: str) -> str:
+    if text != text.strip() or not text.isprintable():
+        raise ValueError("must be one line of text")
+    return text
+
+
+_OTHER_METHODS = frozenset(
+    ["bank", "bank-transfer", "check", "mobile-wallet", "mobile-money", "cash", "debit-card"]
+)
+"""Both documents, section 1: how a recipient may be paid otherwise."""
+
+
+def _wallet(word: str) -> str:
+    """A wallet word that no method and no balance has: else a wallet is taken for a bank account."""
+    if word.lower() in _OTHER_METHODS:
+        raise ValueError(f"is what another payout method is called; {_WALLETS_OWN}")
+    if re.fullmatch("[A-Z]{3}", word):
+        raise ValueError(
+            f"looks like a currency, which is what balances are keyed by; {_WALLETS_OWN}"
+        )
+    return word
+
+
+_WALLETS_OWN = "set the word that the service uses for its wallet"
+
+
+def _no_field_of(*shapes: type, but: str) -> Callable[[str], str]:
+    """A name for a field that no other field of these objects has; ``but`` is its neutral name."""
+    taken = frozenset(name for shape in shapes for name in shape.__annotations__) - {but}
+
+    def check(word: str) -> str:
+        if word in taken:
+            raise ValueError("is the name of another field of the same object")
+        return word
+
+    return check
+
+
 def _network(text: str) -> str:
     ipaddress.ip_network(text, strict=False)
     return text
@@ -112,6 +151,8 @@ Origin = Annotated[str, AfterValidator(_origin)]
 Network = Annotated[str, AfterValidator(_network)]
 Token = Annotated[str, AfterValidator(_token)]
 NeutralWord = Annotated[str, AfterValidator(_word)]
+Label = Annotated[str, AfterValidator(_label)]
+WalletWord = Annotated[NeutralWord, AfterValidator(_wallet)]
 
 
 class Section(BaseModel):
@@ -368,20 +409,41 @@ class Deprecation(Section):
 
 
 class LegacyWords(Section):
-    wallet: NeutralWord = "wallet"
-    service: NeutralWord = "service"
-    service_total: NeutralWord = "ServiceTotal"
-    avatar_url: NeutralWord = "avatarUrl"
+    wallet: WalletWord = "wallet"
+    service: NeutralWord = Field("service", validate_default=True)
+    service_total: Annotated[
+        NeutralWord, AfterValidator(_no_field_of(legacy.Summary, but="ServiceTotal"))
+    ] = "ServiceTotal"
+    avatar_url: Annotated[
+        NeutralWord, AfterValidator(_no_field_of(legacy.Recipient, but="avatarUrl"))
+    ] = "avatarUrl"
+    wallet_method_display: Label = ""
+    bank_method_display: Label = "Bank Transfer"
+    wallet_display_name: Label = ""
+    bank_display_name: Label = "Bank Transfer"
+    wallet_account_type: Label = ""
+    service_account_type: Label = ""
+
+    @field_validator("service")
+    @classmethod
+    def _is_not_the_wallet(cls, word: str, info: ValidationInfo) -> str:
+        if word == info.data.get("wallet"):
+            raise ValueError("is the wallet's word; balances of the two could not be told apart")
+        return word
 
 
 class CurrentWords(Section):
     scheme: Token = "svcsign"
     timestamp_header: Token = "X-SVC-Timestamp"
-    wallet: NeutralWord = "wallet"
-    avatar_url: NeutralWord = "avatarUrl"
+    wallet: WalletWord = "wallet"
+    avatar_url: Annotated[
+        NeutralWord, AfterValidator(_no_field_of(current.Recipient, but="avatarUrl"))
+    ] = "avatarUrl"
     balance_path: str = Field("/v1/balance", pattern=r"^/v1/")
     summary_path: str = Field("/v1/batch/{id}/summary", pattern=r"^/v1/.*\{id\}")
-    batch_currency: NeutralWord = "currency"
+    batch_currency: Annotated[
+        NeutralWord, AfterValidator(_no_field_of(current.BatchCreate, but="currency"))
+    ] = "currency"
 
 
 class Words(Section):
@@ -389,16 +451,10 @@ class Words(Section):
     current: CurrentWords = CurrentWords()
 
     def for_mappings(self) -> Vocabulary:
+        of_calls = {"scheme", "timestamp_header"}
         return Vocabulary(
-            legacy_wallet=self.legacy.wallet,
-            legacy_service=self.legacy.service,
-            legacy_service_total=self.legacy.service_total,
-            legacy_avatar_url=self.legacy.avatar_url,
-            current_wallet=self.current.wallet,
-            current_avatar_url=self.current.avatar_url,
-            current_balance_path=self.current.balance_path,
-            current_summary_path=self.current.summary_path,
-            current_batch_currency=self.current.batch_currency,
+            **{f"legacy_{name}": word for name, word in self.legacy},
+            **{f"current_{name}": word for name, word in self.current if name not in of_calls},
         )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -35,7 +36,11 @@ BATCH = Fields(
     (current.BatchFields,),
     read_only("id", why="the service's own"),
     by_hand("description", why="changed here where the service has no path for it"),
-    read_only("completedAt", why="the service's own"),
+    read_only(
+        "completedAt",
+        why="the service's own; of a complete batch without one, the latest `processedAt` of its payments "
+        "where these are read, which a list does not",
+    ),
     read_only("createdAt", "updatedAt", why="the service's own"),
     by_hand("status", why="words that the legacy document lacks"),
     by_hand("sentAt", why="a start made here tells it where the service does not"),
@@ -235,9 +240,26 @@ def batch_of(
     if payments and bare.currency is None and (paid_from := _paid_from(payments)):
         given = {**given, "currency": paid_from}
         bare = replace(bare, given=given)
+    if bare.status == "complete" and not (given.get("completedAt") or facts.get("completedAt")):
+        bare = replace(bare, given={**given, "completedAt": _last_processed(payments or ())})
     filling = Filling(payments, entries, _OfBatch.of(bare))
     tells = payments is not None or bool(facts and not facts.get("elsewhere"))
     return replace(bare, filling=filling, tells_payments=tells)
+
+
+def _last_processed(payments: Sequence[Payment]) -> JSON:
+    """The latest ``processedAt`` of payments, as the service wrote it; None where none tells one."""
+    told = ((_moment(one.get("processedAt")), one.get("processedAt")) for one in payments)
+    known = ((moment, text) for moment, text in told if moment is not None)
+    return max(known, key=lambda one: one[0], default=(None, None))[1]
+
+
+def _moment(text: JSON) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def as_first_made(facts: Facts, given: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -299,7 +321,7 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
     if filled.get("targetCurrency") in (None, filled["sourceCurrency"]):
         _fill_same_currency(filled)
     told, shown = payment.get("batch"), batch.shown
-    filled["batch"] = {**shown, **told, "id": shown["id"]} if told else shown
+    filled["batch"] = {**shown, **present(told), "id": shown["id"]} if told else shown
     if batch.is_made_anew:
         filled["createdAt"] = asked.get("createdAt") or filled["createdAt"]
         filled["batch"] = {**filled["batch"], "createdAt": shown["createdAt"]}

@@ -163,6 +163,8 @@ def list_batches(request: Request) -> Flow:
                             ``targetCurrency`` are those of its payments
     GET /balance            where no status is told, as for drafts
     GET /recipients/:id     with ``country``, of each recipient whose country no summary tells
+
+    No summary is read for ``completedAt`` alone: a batch that the list tells all else of may lack it.
     """
     known = yield Recall("batch")
     rows = yield from batch_lists.listed(known)

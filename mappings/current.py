@@ -207,9 +207,16 @@ class BatchCreate(TypedDict, total=False):
     payments: list[JSON]
 
 
+class SummaryMethod(TypedDict, total=False):
+    """Its figures aside, which have no words in them."""
+
+    accountType: Annotated[str | None, Word("wallet_label", any_case=True)]
+    displayName: Annotated[str | None, Word("wallet_label", any_case=True)]
+
+
 class SummaryBatch(BatchFields, total=False):
     payments: list[Payment]
-    methods: dict[Annotated[str, Word("wallet")], JSON]
+    methods: dict[Annotated[str, Word("wallet")], SummaryMethod]
 
 
 class SummaryAnswer(TypedDict, total=False):

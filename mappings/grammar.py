@@ -27,12 +27,23 @@ JSON = Any
 
 @unchanging(frozen=True, slots=True)
 class Vocabulary:
-    """The words that the documents made neutral (``[vocabulary]``), each side's own."""
+    """The words that the documents made neutral (``[vocabulary]``), each side's own.
+
+    The legacy labels are those of ``methodDisplay`` and of a summary's ``displayName`` and
+    ``accountType``. An empty one is the wallet's word with a capital, for an account type the wallet's
+    or the service's word as it is.
+    """
 
     legacy_wallet: str = "wallet"
     legacy_service: str = "service"
     legacy_service_total: str = "ServiceTotal"
     legacy_avatar_url: str = "avatarUrl"
+    legacy_wallet_method_display: str = ""
+    legacy_bank_method_display: str = "Bank Transfer"
+    legacy_wallet_display_name: str = ""
+    legacy_bank_display_name: str = "Bank Transfer"
+    legacy_wallet_account_type: str = ""
+    legacy_service_account_type: str = ""
     current_wallet: str = "wallet"
     current_avatar_url: str = "avatarUrl"
     current_balance_path: str = "/v1/balance"

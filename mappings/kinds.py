@@ -23,15 +23,32 @@ from pydantic_core import PydanticCustomError
 from mappings.grammar import Invalid, Problem
 from mappings.rows import SLICE, Packed, Rows
 
+WordName = Literal[
+    "wallet",
+    "wallet_label",
+    "service",
+    "wallet_method_display",
+    "bank_method_display",
+    "wallet_display_name",
+    "bank_display_name",
+    "wallet_account_type",
+    "service_account_type",
+]
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class Word:
-    """Marks a value that is one of the vocabulary's words, or one of some."""
+    """Marks a value that is one of the vocabulary's words, or one of some.
+
+    ``any_case`` is for labels, which services write in capitals of their own.
+    """
 
     names: tuple[str, ...]
+    any_case: bool
 
-    def __init__(self, *names: Literal["wallet", "service"]) -> None:
+    def __init__(self, *names: WordName, any_case: bool = False) -> None:
         object.__setattr__(self, "names", names)
+        object.__setattr__(self, "any_case", any_case)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,12 +94,17 @@ class Accounts(TypedDict, total=False):
     wallet: Annotated[Wallet, Key("wallet")]
 
 
+MethodDisplay = Annotated[
+    str | None, Word("wallet_method_display", "bank_method_display", any_case=True)
+]
+
+
 class Payout(TypedDict, total=False):
     autoswitch: Hold
     holdup: Hold
     primary: Primary
     method: Annotated[str | None, Word("wallet")]
-    methodDisplay: Annotated[str | None, Word("wallet")]
+    methodDisplay: MethodDisplay
     accounts: Accounts
 
 
@@ -181,7 +186,7 @@ class ListedPayment(Payment, total=False):
     """In batch listings; ``recipient`` is a BatchRecipient there."""
 
     method: Annotated[str | None, Word("wallet")]
-    methodDisplay: Annotated[str | None, Word("wallet")]
+    methodDisplay: MethodDisplay
     isSupplyPayment: bool
 
 
@@ -219,8 +224,8 @@ class Figures(TypedDict, total=False):
 
 
 class MethodFigures(Figures, total=False):
-    accountType: Annotated[str, Word("wallet", "service")]
-    displayName: Annotated[str, Word("wallet")]
+    accountType: Annotated[str, Word("wallet_account_type", "service_account_type", any_case=True)]
+    displayName: Annotated[str, Word("wallet_display_name", "bank_display_name", any_case=True)]
 
 
 class MerchantBalances(TypedDict, total=False):

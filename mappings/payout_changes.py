@@ -32,20 +32,27 @@ from mappings.payouts import (
     add_planned,
     bank_to_current,
     masks,
+    method_problems,
     names,
     plan,
     send_account,
     sent_government_ids,
     unknown_method,
+    with_accounts,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a client's payout changes of a recipient's accounts."""
+    """What a client's payout changes of a recipient's accounts.
+
+    ``replaces`` is for a POST, whose accounts take the place of those there are, unless they are
+    these accounts as they were shown, with or without a change.
+    """
 
     payout: Payout
     recipient: Recipient
+    replaces: bool = False
 
     @property
     def shown_method(self) -> str | None:
@@ -66,11 +73,20 @@ class Changes:
         Also to one that was refused: nobody can say what an account there needs.
         """
         held = self.account(method)
-        if held is None or method != legacy.BANK:
-            return held is None
+        if held is None or (self.replaces and not self._is_sent_back(method, held)):
+            return True
+        if method != legacy.BANK:
+            return False
         country = (self.payout.sent(method) or {}).get("country")
         is_refused = f"{self.payout.account_place(method)}country" in self.payout.told
         return is_refused or bool(country and held.get("country") != country)
+
+    def _is_sent_back(self, method: str, held: Mapping[str, JSON]) -> bool:
+        """Whether it is the account that was shown: its number, as its mask tells, or its address."""
+        if method == legacy.WALLET and self.payout.wallet is not None:
+            address = self.payout.wallet.get("address")
+            return self.payout.is_sent_back and address == held.get("emailAddress")
+        return self.payout.is_sent_back
 
     @property
     def touched(self) -> list[str]:
@@ -99,6 +115,9 @@ class Changes:
 
     def _method_problems(self) -> Iterator[Problem]:
         method = self.payout.method
+        if self.replaces and (method in ACCOUNT_TYPES or method != self.shown_method or not method):
+            yield from method_problems(self.payout)
+            return
         if method is None or method == self.shown_method:
             return
         if method not in ACCOUNT_TYPES:
@@ -175,14 +194,16 @@ class Changes:
         return sent_government_ids(replace(self.payout, bank=bank))
 
 
-def of(payout: Payout, recipient: Recipient) -> Changes:
+def of(payout: Payout, recipient: Recipient, *, replaces: bool = False) -> Changes:
     """Of the two places of a currency, the one that is not what was shown is what was changed.
 
     Where both are as they were shown, only the method is another, and the bank account keeps its own.
     """
-    changes = Changes(payout, recipient)
+    changes = Changes(payout, recipient, replaces)
     held = changes.account(legacy.BANK)
     if not (payout.bank and held and payout.currency and changes.target == legacy.BANK):
+        return changes
+    if replaces and changes.is_new(legacy.BANK):
         return changes
     if payout.bank.get("currency") != held.get("currency"):
         return changes
@@ -193,15 +214,25 @@ def of(payout: Payout, recipient: Recipient) -> Changes:
 
 
 def carry_out(changes: Changes, manners: Manners) -> Sub:
-    """PATCHes the accounts that there are, and adds those that there are not."""
+    """PATCHes the accounts that there are, and adds those that there are not.
+
+    Returns the recipient as it then is.
+    """
+    recipient = changes.recipient
     for method in changes.touched:
         if fields := changes.fields(method):
-            yield from _change(changes, method, fields, manners)
-    yield from add_planned(changes.recipient, changes.new_accounts, manners)
+            held = changes.account(method) or {}
+            answered = yield from _change(changes, method, fields, manners)
+            changed = {"primary": bool(held.get("primary")), **held, **fields, **answered}
+            recipient = with_accounts(recipient, [changed], [held])
+    return (yield from add_planned(recipient, changes.new_accounts, manners))
 
 
 def _change(changes: Changes, method: str, fields: Mapping[str, JSON], manners: Manners) -> Sub:
-    """PATCH /recipients/:id/accounts/:account, read once more where the id has just changed."""
+    """PATCH /recipients/:id/accounts/:account, read once more where the id has just changed.
+
+    Returns what the service answers of the account.
+    """
     id_, held = changes.recipient["id"], changes.account(method) or {}
     country = held.get("country")
     call = Call(
@@ -212,7 +243,7 @@ def _change(changes: Changes, method: str, fields: Mapping[str, JSON], manners: 
         settle=settling.changed_account(id_, held, fields),
     )
     try:
-        yield from send_account(call, country, manners)
+        return (yield from send_account(call, country, manners))
     except Refused as refused:
         if refused.status != 404:
             raise
@@ -221,4 +252,4 @@ def _change(changes: Changes, method: str, fields: Mapping[str, JSON], manners: 
         if found is None:
             raise
         path, settle = account_path(id_, found), settling.changed_account(id_, found, fields)
-        yield from send_account(replace(call, path=path, settle=settle), country, manners)
+        return (yield from send_account(replace(call, path=path, settle=settle), country, manners))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mappings import found, government_ids, legacy, payout_changes, payouts, settling
 from mappings.errors import NOT_FOUND
 from mappings.grammar import Answer, Call, Flow, Invalid, Operation, Record, Request
@@ -13,6 +15,9 @@ def create_payout_method(request: Request) -> Flow:
 
     GET    /recipients/:id                    the accounts that there are
     PATCH  /recipients/:id                    governmentIds, when one was given: the account needs it
+    PATCH  /recipients/:id/accounts/:account  an account that is sent back with its mask: what of it was
+                                              changed, and that it is the primary one; nothing if it is
+                                              as it was shown
     POST   /recipients/:id/accounts           for each account sent, the primary one first
     PATCH  /recipients/:id/accounts/:account  a wallet that is to have another currency
     DELETE /recipients/:id/accounts/:account  the account of that type that clients saw before; read again
@@ -22,18 +27,19 @@ def create_payout_method(request: Request) -> Flow:
     """
     recipient, facts = yield from found.recipient(request.ids["id"])
     payout = payouts.without_shown(payouts.read(request.body, "", request.problems), recipient)
-    ids = payouts.sent_government_ids(payout)
+    payout = replace(payout, method=payouts.primary_method(payout))
+    changes = payout_changes.of(payout, recipient, replaces=True)
+    ids = changes.government_ids
     request.refuse(
-        *payouts.plan_problems(payout, recipient),
+        *changes.problems(),
         *payouts.hold_problems(payout, facts, request.manners),
         *government_ids.problems(ids, recipient, request.manners),
     )
     holds = payouts.new_holds(payout, facts)
-    primary = payouts.primary_method(payout)
-    plan = payouts.plan(payout, recipient, payout.methods, primary)
     if ids:
         recipient = {**recipient, **(yield _with_ids(recipient["id"], ids))["recipient"]}
-    recipient = yield from payouts.add_planned(recipient, plan, request.manners)
+        changes = replace(changes, recipient=recipient)
+    recipient = yield from payout_changes.carry_out(changes, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)
     shown = payout_answer(recipient, {**facts, **holds}, request.manners)

@@ -56,6 +56,8 @@ class Payout:
     holds: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
     told: frozenset[str | None] = frozenset()
     """The fields that were refused for what stood in them, and taken out."""
+    is_sent_back: bool = False
+    """Whether a mask that answers show of the bank account stood in it."""
 
     def sent(self, method: str) -> Mapping[str, JSON] | None:
         return self.bank if method == legacy.BANK else self.wallet
@@ -108,12 +110,11 @@ def without_shown(payout: Payout, recipient: Recipient) -> Payout:
     # It is the recipient's: one of another country was shown with the account that was there then.
     country = payout.bank.get("country") or account.get("country")
     shown["governmentId"] = shown_government_id(recipient, country)
-    bank = {
-        name: value
-        for name, value in payout.bank.items()
-        if not (is_mask(value) and value == shown.get(name))
+    dropped = {
+        name for name, value in payout.bank.items() if is_mask(value) and value == shown.get(name)
     }
-    return replace(payout, bank=bank)
+    bank = {name: value for name, value in payout.bank.items() if name not in dropped}
+    return replace(payout, bank=bank, is_sent_back=bool(dropped - {"governmentId"}))
 
 
 def given(sent: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
@@ -147,6 +148,13 @@ def plan_problems(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
 
     ``recipient`` needs no more than ``type`` and ``governmentIds``.
     """
+    yield from method_problems(payout)
+    for sent in payout.methods:
+        yield from account_problems(payout, sent, recipient)
+
+
+def method_problems(payout: Payout) -> Iterator[Problem]:
+    """What is wrong with the primary method of a payout of new accounts."""
     method = primary_method(payout)
     if method is None:
         yield empty(f"{payout.place}primary.method")
@@ -154,8 +162,6 @@ def plan_problems(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
         yield unknown_method(payout)
     elif payout.sent(method) is None:
         yield empty(f"{payout.place}accounts.{method}")
-    for sent in payout.methods:
-        yield from account_problems(payout, sent, recipient)
 
 
 def plan(payout: Payout, recipient: Recipient, methods: list[str], primary: str | None) -> Plan:
@@ -409,7 +415,7 @@ def account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
 
 
 def with_accounts(
-    recipient: Recipient, added: list[dict[str, JSON]], replaced: list[dict[str, JSON]]
+    recipient: Recipient, added: list[dict[str, JSON]], replaced: Sequence[Mapping[str, JSON]]
 ) -> Recipient:
     """The recipient with these accounts for those."""
     kept = [account for account in recipient.get("accounts") or [] if account not in replaced]

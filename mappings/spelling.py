@@ -21,14 +21,26 @@ _NEUTRAL = {
     "service_total": "ServiceTotal",
     "avatar_url": "avatarUrl",
     "batch_currency": "currency",
+    "wallet_method_display": "Wallet",
+    "bank_method_display": "Bank Transfer",
+    "wallet_display_name": "Wallet",
+    "bank_display_name": "Bank Transfer",
+    "wallet_account_type": "wallet",
+    "service_account_type": "service",
+    "wallet_label": "wallet",
 }
 
 
 class Spelling:
-    """One side's spelling of the words; ``words`` maps each word's name to its spelling."""
+    """One side's spelling of the words; ``words`` maps each word's name to its spelling.
 
-    def __init__(self, words: Mapping[str, str]) -> None:
+    ``knows_no_other``: a neutral word that this side spells otherwise is no word there. What a client
+    sends under a name that its service does not know must not be taken for what it is called here.
+    """
+
+    def __init__(self, words: Mapping[str, str], *, knows_no_other: bool = False) -> None:
         self._words = {name: word for name, word in words.items() if word != _NEUTRAL[name]}
+        self._knows_no_other = knows_no_other
 
     def inward(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
@@ -55,18 +67,30 @@ class Spelling:
         return ".".join(parts)
 
     def _own_word(self, mark: Mark, value: str) -> str:
-        for name in self._changed(mark):
-            value = _reworded(value, _NEUTRAL[name], self._words[name])
-        return value
+        return self._reworded(mark, value, _NEUTRAL, self._words)
 
     def _neutral_word(self, mark: Mark, value: str) -> str:
-        for name in self._changed(mark):
-            value = _reworded(value, self._words[name], _NEUTRAL[name])
-        return value
+        word = self._reworded(mark, value, self._words, _NEUTRAL)
+        is_other = (
+            word == value and isinstance(mark, Word) and self._is_spelled_otherwise(mark, value)
+        )
+        return f"not {value}" if is_other and self._knows_no_other else word
 
-    def _changed(self, mark: Mark) -> list[str]:
-        names = mark.names if isinstance(mark, Word) else ()
-        return [name for name in names if name in self._words]
+    def _is_spelled_otherwise(self, mark: Word, value: str) -> bool:
+        return any(name in self._words and value == _NEUTRAL[name] for name in mark.names)
+
+    def _reworded(
+        self, mark: Mark, value: str, from_: Mapping[str, str], to: Mapping[str, str]
+    ) -> str:
+        if not isinstance(mark, Word):
+            return value
+        for name in mark.names:
+            if name in self._words and (
+                value == from_[name]
+                or (mark.any_case and value.casefold() == from_[name].casefold())
+            ):
+                return to[name]
+        return value
 
     def _own_field(self, place: Object, name: str) -> tuple[str, str]:
         return name, self._words.get(place.keys.get(name, ""), name)
@@ -79,38 +103,40 @@ class Spelling:
         return None if place.keys.get(spelled, "") in self._words else (spelled, spelled)
 
 
-def _reworded(value: str, from_: str, to: str) -> str:
-    """A word as it is, or as it begins a display text."""
-    if value == from_:
-        return to
-    if value == _display(from_):
-        return _display(to)
-    return value
-
-
-def _display(word: str) -> str:
-    return word[:1].upper() + word[1:]
-
-
 def legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
     """Each word's name to its spelling on the legacy side."""
+    wallet, service = vocabulary.legacy_wallet, vocabulary.legacy_service
+    display = wallet[:1].upper() + wallet[1:]
     return {
-        "wallet": vocabulary.legacy_wallet,
-        "service": vocabulary.legacy_service,
+        "wallet": wallet,
+        "service": service,
         "service_total": vocabulary.legacy_service_total,
         "avatar_url": vocabulary.legacy_avatar_url,
+        "wallet_method_display": vocabulary.legacy_wallet_method_display or display,
+        "bank_method_display": vocabulary.legacy_bank_method_display,
+        "wallet_display_name": vocabulary.legacy_wallet_display_name or display,
+        "bank_display_name": vocabulary.legacy_bank_display_name,
+        "wallet_account_type": vocabulary.legacy_wallet_account_type or wallet,
+        "service_account_type": vocabulary.legacy_service_account_type or service,
     }
 
 
 def of_legacy(vocabulary: Vocabulary) -> Spelling:
-    return Spelling(legacy_words(vocabulary))
+    return Spelling(legacy_words(vocabulary), knows_no_other=True)
 
 
 def of_current(vocabulary: Vocabulary) -> Spelling:
-    return Spelling(
-        {
-            "wallet": vocabulary.current_wallet,
-            "avatar_url": vocabulary.current_avatar_url,
-            "batch_currency": vocabulary.current_batch_currency,
-        }
-    )
+    words = {
+        "wallet": vocabulary.current_wallet,
+        "avatar_url": vocabulary.current_avatar_url,
+        "batch_currency": vocabulary.current_batch_currency,
+    }
+    # A label that a summary gives stands, in the service's own capitals, if the legacy side calls
+    # the wallet the same and sets no label.
+    if (
+        vocabulary.legacy_wallet_display_name
+        or vocabulary.legacy_wallet_account_type
+        or vocabulary.legacy_wallet != vocabulary.current_wallet
+    ):
+        words["wallet_label"] = vocabulary.current_wallet
+    return Spelling(words)

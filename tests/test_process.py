@@ -110,6 +110,18 @@ async def test_the_demo_says_that_it_is_one_and_its_lines_work_when_pasted(tmp_p
         assert await gateway.ends() == 0
 
 
+async def test_the_demo_speaks_the_words_that_are_configured(tmp_path: Path) -> None:
+    words = {"LEGACY__WALLET": "paypal", "CURRENT__WALLET": "payco", "CURRENT__SCHEME": "prsign"}
+    variables = {f"PAYOUT_GATEWAY_VOCABULARY__{name}": word for name, word in words.items()}
+    async with (
+        serving(tmp_path, "--demo", variables={**PORTS, **variables}) as gateway,
+        client("demo-api-key") as session,
+        session.get(f"{gateway.url}/v1/profile/balances/paypal") as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+        assert (await answer.json())["balances"]["paypal"]["type"] == "paypal"
+
+
 async def _pasted(lines: str) -> str:
     """What a shell prints that lines are pasted into."""
     shell = await asyncio.create_subprocess_exec(

@@ -116,6 +116,73 @@ FIELDS = {
 }
 
 
+VOCABULARY = {
+    "legacy": {
+        "wallet": "paypal",
+        "service": "acme",
+        "service_total": "AcmeTotal",
+        "avatar_url": "gravatarUrl",
+        "wallet_method_display": "PayPal",
+        "bank_method_display": "Local bank",
+        "wallet_display_name": "PayPal Inc.",
+        "bank_display_name": "Überweisung",
+        "wallet_account_type": "PayPaL",
+        "service_account_type": "AcMe",
+    }
+}
+
+
+async def test_the_service_s_own_words_are_recorded_as_they_are(tmp_path: Path) -> None:
+    """As values, as labels in their capitals, as fields, in paths, filters and fields of errors."""
+    service = Service(keys=[Key(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")])
+    service.set_wallet_balance("canary", "USD", "1234567.89", environment="sandbox")
+    recording = {"directory": str(tmp_path / "tape")}
+    payout = {
+        "primary": {"method": "paypal", "currency": "USD"},
+        "accounts": {"paypal": {"address": "ada@example.com"}},
+    }
+    person = {**PERSON, "payout": payout}
+    async with open_town(tmp_path, service, recording=recording, vocabulary=VOCABULARY) as (
+        house,
+        _,
+    ):
+        await import_lines(house.settings, [LINE])
+        house.api_key = API_KEY
+        made = (await house.ask("POST", "/v1/recipients", person)).body["recipient"]["id"]
+        batch = (await house.ask("POST", "/v1/batches", batch_of(made))).body["batch"]["id"]
+        payout["accounts"]["paypal"]["address"] = "nobody"
+        asked = (
+            ("GET", f"/recipients/{made}", None),
+            ("GET", "/recipients?payoutMethod=paypal", None),
+            ("POST", f"/recipients/{made}/payout-methods", payout),
+            ("GET", f"/batches/{batch}", None),
+            ("GET", f"/batches/{batch}/summary", None),
+            ("GET", "/profile/balances/paypal", None),
+            ("GET", "/profile/balances/acme", None),
+        )
+        answers = [await house.ask(method, f"/v1{path}", body) for method, path, body in asked]
+    (path,) = recordings(tmp_path / "tape")
+    entries = har_of_lines(path.read_text("utf-8"), "tape")["log"]["entries"]
+    told = [json.loads(one["response"]["content"]["text"]) for one in entries[-len(asked) :]]
+    urls = [one["request"]["url"] for one in entries[-len(asked) :]]
+    assert urls[1].endswith("?payoutMethod=paypal")
+    assert [one.rpartition("/")[2] for one in urls[-2:]] == ["paypal", "acme"]
+    recipient, shown, errors = told[0]["recipient"], told[3]["batch"], told[2]["errors"]
+    assert "gravatarUrl" in recipient
+    assert recipient["payout"]["methodDisplay"] == "PayPal"
+    assert recipient["payout"]["primary"]["method"] == recipient["payoutMethod"] == "paypal"
+    assert [one["field"] for one in errors] == ["accounts.paypal.address"]
+    assert {one["methodDisplay"] for one in shown["payments"]["payments"]} == {"PayPal"}
+    assert told[4]["batchSummary"] == {
+        **answers[4].body["batchSummary"],
+        "description": told[4]["batchSummary"]["description"],
+    }
+    for balances, answer in zip(told[-2:], answers[-2:], strict=True):
+        assert balances["balances"].keys() == answer.body["balances"].keys()
+        for name, entry in answer.body["balances"].items():
+            assert balances["balances"][name]["type"] == entry["type"]
+
+
 @pytest.mark.parametrize("canary", PERSONAL)
 def test_what_is_personal_is_made_up_in_whatever_field_it_stands(canary: str) -> None:
     scrubber = Scrubber(b"salt")

@@ -429,6 +429,119 @@ def test_a_payout_that_is_sent_back_as_it_was_shown_writes_nothing(town: Town, m
 
 @EXAMPLES
 @given(payouts())
+def test_a_payout_that_is_posted_back_as_it_was_shown_makes_no_second_account(
+    town: Town, made: Made
+) -> None:
+    """Nothing is written if a mask says whose number it is; a wallet alone takes its own place."""
+    id_ = created(town, made)
+    path = f"/recipients/{id_}/payout-methods"
+    shown, before, writes = town.done("GET", path), state(town, id_), town.writes(path[:-15])
+    assert town.done("POST", path, shown.body).text == shown.text
+    assert town.done("GET", path).text == shown.text
+    if "bank" in shown.body["accounts"]:
+        assert (state(town, id_), town.writes(path[:-15])) == (before, writes)
+    assert len(state(town, id_)[1]) == len(before[1])
+
+
+GB_IBAN = "GB29NWBK60161331926819"
+FORMS = {
+    "US": {"country": "US", "accountNum": "0123456789", "routing": "021000021"},
+    "CA": {"country": "CA", "accountNum": "1234567", "branchNum": "12345", "institution": "003"},
+    "GB by its sort code": {"country": "GB", "accountNum": "31926819", "branchNum": "601613"},
+    "GB by its IBAN": {"country": "GB", "iban": GB_IBAN},
+    "GB by both": {"country": "GB", "iban": GB_IBAN, "accountNum": "31926819", "routing": "601613"},
+    "AU": {"country": "AU", "accountNum": "12345678", "routing": "062000"},
+    "NZ": {"country": "NZ", "accountNum": "12345678", "branchNum": "010002"},
+    "IN": {"country": "IN", "accountNum": "12345678901", "routing": "HDFC0000001"},
+    "DE": {"country": "DE", "iban": "DE89370400440532013000", "swiftBic": "COBADEFFXXX"},
+    "FR": {"country": "FR", "iban": "FR1420041010050500013M02606"},
+    "BR by its number": {"country": "BR", "accountNum": "123456789", "governmentId": "12345678909"},
+    "BR by its IBAN": {
+        "country": "BR",
+        "iban": "BR1800360305000010009795493C1",
+        "governmentId": "12345678909",
+    },
+    "MX": {"country": "MX", "accountNum": "032180000118359719", "bankProvince": "JAL"},
+    "AR": {"country": "AR", "accountNum": "2850590940090418135201", "governmentId": "20123456786"},
+    "JP": {"country": "JP", "accountNum": "1234567", "swiftBic": "BOTKJPJT", "bankCity": "Tokyo"},
+    "JM by wire": {
+        "country": "JM",
+        "accountNum": "1234567",
+        "swiftBic": "NCBJJMKX",
+        "bankAddress": "1 King Street",
+        "bankCity": "Kingston",
+    },
+}
+"""A bank account of each form that a country has (current interface, sections 2.4 and 2.6)."""
+
+
+@pytest.mark.parametrize("wallet", [False, True], ids=["alone", "beside a wallet"])
+@pytest.mark.parametrize("bank", FORMS.values(), ids=FORMS.keys())
+def test_an_account_of_any_form_is_unchanged_where_it_is_sent_back_whole(
+    town: Town, bank: dict[str, str], wallet: bool
+) -> None:
+    """Posted and patched, with its read-only fields, and the currency in each of its forms."""
+    more = {"wallet": {"address": "zoe@wallet.example"}} if wallet else {}
+    sent = _payout("bank", bank={**bank, "currency": "EUR"}, **more)
+    id_ = created(town, Made("individual", sent, {}, with_recipient=False))
+    path = f"/recipients/{id_}/payout-methods"
+    shown, before, writes = town.done("GET", path), state(town, id_), town.writes(path[:-15])
+    flat = {"code": "EUR", "name": "Euro"}
+    for currency in (shown.body["primary"]["currency"], flat, {"currency": flat}, "EUR"):
+        body = {**shown.body, "primary": {"method": "bank", "currency": currency}}
+        assert town.done("POST", path, body).text == shown.text
+        town.done("PATCH", path, body)
+        assert (state(town, id_), town.writes(path[:-15])) == (before, writes)
+    assert town.done("GET", path).text == shown.text
+
+
+@pytest.mark.parametrize("bank", FORMS.values(), ids=FORMS.keys())
+def test_what_is_changed_in_an_account_that_is_posted_back_is_all_that_changes(
+    town: Town, bank: dict[str, str]
+) -> None:
+    id_ = created(town, Made("individual", _payout("bank", bank=bank), {}, with_recipient=False))
+    path = f"/recipients/{id_}/payout-methods"
+    shown = town.done("GET", path).body
+    (held,) = town.service.recipient(id_).accounts
+    fields = dict(held.fields)
+    shown["accounts"]["bank"]["name"] = "Zoë P. Nordström"
+    assert town.done("POST", path, shown).body == shown
+    assert town.done("GET", path).body == shown
+    (after,) = town.service.recipient(id_).accounts
+    assert after.fields == {**fields, "accountHolderName": "Zoë P. Nordström"}
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.parametrize("bank", FORMS.values(), ids=FORMS.keys())
+def test_a_mask_that_is_not_the_one_shown_is_refused_on_its_field(
+    town: Town, bank: dict[str, str], method: str
+) -> None:
+    id_ = created(town, Made("individual", _payout("bank", bank=bank), {}, with_recipient=False))
+    path = f"/recipients/{id_}/payout-methods"
+    shown, writes = town.done("GET", path).body, town.writes(path[:-15])
+    account = shown["accounts"]["bank"]
+    for name in ("accountNum", "iban"):
+        if account[name]:
+            other = {**account, name: "****QZ"}
+            got = town.ask(method, path, {**shown, "accounts": {"bank": other}})
+            assert got.status == 406
+            assert [one["field"] for one in got.body["errors"]] == [f"accounts.bank.{name}"]
+    assert town.writes(path[:-15]) == writes
+
+
+def test_a_method_that_cannot_be_set_up_here_is_unchanged_where_it_is_sent_back(town: Town) -> None:
+    """A check is shown by its own word, with no entry in accounts (section 4)."""
+    seeded = [one for one in town.service.seed_recipients(150, seed=2) if not one.archived]
+    one = next(one for one in seeded if one.primary and one.primary.type == "check")
+    path = f"/recipients/{one.id}/payout-methods"
+    shown, before = town.done("GET", path), state(town, one.id)
+    assert shown.body["method"] == "check"
+    assert town.done("POST", path, shown.body).text == shown.text
+    assert state(town, one.id) == before
+
+
+@EXAMPLES
+@given(payouts())
 def test_a_recipient_that_is_sent_back_as_it_was_shown_is_as_it_was(town: Town, made: Made) -> None:
     _check_echo(town, created(town, made))
 

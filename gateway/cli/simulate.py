@@ -4,13 +4,16 @@ import asyncio
 import errno
 import json
 import signal
+from pathlib import Path
 from typing import IO, Literal, cast
 
 import click
 
+from gateway.cli.configured import settings_of
 from gateway.simulator import (
     DEMO_API_KEY,
     DEMO_KEY,
+    WALLET_FUNDS,
     Key,
     NotListening,
     Service,
@@ -42,6 +45,11 @@ class CannotListen(click.ClickException):
     help="JSON lines as for `keys import`: merchant, environment, access_key, secret_key, "
     "and api_key for the legacy face. "
     "Without it one public demo pair is accepted.",
+)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="For the words of your service, on both interfaces. Default: gateway.toml where it exists.",
 )
 @click.option("--seed", type=int, help="Make ids and made-up recipients the same each time.")
 @click.option(
@@ -92,6 +100,7 @@ def simulate(
     legacy_port: int | None,
     host: str,
     key_file: IO[str] | None,
+    config: Path | None,
     seed: int | None,
     recipient_count: int,
     signed_target: Literal["path", "path-and-query"],
@@ -102,7 +111,12 @@ def simulate(
     bare: bool,
     processing_seconds: float,
 ) -> None:
-    """Run a stateful stand-in for the payout service: its current interface, and its legacy one."""
+    """Run a stateful stand-in for the payout service: its current interface, and its legacy one.
+
+    Of a configuration it takes the section `vocabulary`.
+    """
+    from gateway.demo import simulator_words
+
     switches = Switches(
         signed_target=signed_target,
         account_number_with_iban=account_number_with_iban,
@@ -113,7 +127,14 @@ def simulate(
         processing_seconds=processing_seconds,
     )
     keys = [DEMO_KEY] if key_file is None else read_keys(key_file)
-    service = Service(keys=keys, switches=switches, seed=seed, requests_kept=REQUESTS_KEPT)
+    service = Service(
+        keys=keys,
+        switches=switches,
+        words=simulator_words(settings_of(config).vocabulary),
+        seed=seed,
+        requests_kept=REQUESTS_KEPT,
+        wallet_balance=WALLET_FUNDS,
+    )
     # In the file's order: which merchant gets which made-up recipients must not vary.
     for number, (merchant, environment) in enumerate(
         dict.fromkeys((key.merchant, key.environment) for key in keys)

@@ -85,10 +85,10 @@ def _routing(text: str) -> bool:
     )
 
 
-def _place(text: str) -> bool:
+def _place(text: str, more: Collection[str]) -> bool:
     """What ``field`` of an error names: fields of the documents, and indices."""
     parts = [one for one in re.split(r"[\[\].]", text) if one]
-    return all(one in FIELDS or re.fullmatch(r"\d{1,6}", one) for one in parts)
+    return all(one in FIELDS or one in more or re.fullmatch(r"\d{1,6}", one) for one in parts)
 
 
 def _like(pattern: re.Pattern[str]) -> Callable[[str], bool]:
@@ -108,7 +108,6 @@ _STAYS: dict[str, Callable[[str], bool]] = {
     "routing": _routing,
     "swiftBic": _like(_BIC),
     "language": _like(_LANGUAGE),
-    "field": _place,
 }
 _OF_PERSONS = """
 name firstName lastName accountHolderName email emailAddress address street1 street2 city
@@ -122,22 +121,29 @@ _PRIVATE = frozenset(_OF_PERSONS.split())
 
 def stays(fields: tuple[str, ...], text: str, more: Collection[str] = ()) -> bool:
     """Whether a text is kept; ``fields`` are the keys on the way to it, ``more`` words of one's own."""
-    own = fields[-1] if fields else ""
+    own = _own(fields)
     if not text or _MASKED.fullmatch(text):
         return True
     if ID.fullmatch(text):
         return own not in _PRIVATE and id_stays(text)
     if own in _LABELS or (own == "name" and "currency" in fields[:-1]):
-        return all(word in LABEL_WORDS for word in re.findall(r"\w+", text))
+        return text in more or all(word in LABEL_WORDS for word in re.findall(r"\w+", text))
+    if own == "field":
+        return _place(text, more)
     if own in _WORDED and text in more:
         return True
     looks = _STAYS.get(own)
     return looks is not None and looks(text)
 
 
+def _own(fields: tuple[str, ...]) -> str:
+    """The name of a value's field; the balances of a summary are amounts, whatever word they are by."""
+    return "amount" if fields[-2:-1] == ("merchantBalances",) else "".join(fields[-1:])
+
+
 def number_stays(fields: tuple[str, ...], text: str) -> bool:
     """Whether a JSON number is kept: an account number can be one as well."""
-    own = fields[-1] if fields else ""
+    own = _own(fields)
     if own in _AMOUNTS | _COUNTS or own == "code":
         return stays((own,), text) or (own == "code" and len(text) <= 3)
     return len(text) <= 3 and own not in _PRIVATE
@@ -148,5 +154,5 @@ def id_stays(text: str) -> bool:
 
 
 def key_stays(key: str, more: Collection[str] = ()) -> bool:
-    """Whether a key is a field's name or a currency's code, and not somebody's data."""
-    return key in FIELDS or key in more or bool(re.fullmatch(r"[A-Z]{3}", key))
+    """Whether a key is a field's name, a method or a currency's code, and not somebody's data."""
+    return key in FIELDS or key in _WORDS or key in more or bool(re.fullmatch(r"[A-Z]{3}", key))

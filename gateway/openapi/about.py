@@ -133,7 +133,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "Summary.status": ("open", "pending", "processing", "accepted", "complete"),
     "Payment.status": ("pending", "processed", "failed", "returned"),
     "BalanceEntry.type": ("service", "wallet"),
-    "MethodFigures.accountType": ("service", "wallet"),
+    "MethodFigures.accountType": ("service_account_type", "wallet_account_type"),
     "DoneAnswer.object": ("updated", "deleted"),
 }
 """Fields that never hold anything else; words of the vocabulary by their neutral names."""

@@ -15,16 +15,32 @@ from gateway.simulator.exchange import Seen
 from gateway.simulator.faults import Fault
 from gateway.simulator.running import NotListening, Simulator, start
 from gateway.simulator.service import Service
-from gateway.simulator.state import Account, Batch, Payment, Recipient, World
-from gateway.simulator.switches import DEMO_API_KEY, DEMO_KEY, Key, Switches, Words
+from gateway.simulator.state import (
+    WALLET_FUNDS,
+    Account,
+    Batch,
+    Payment,
+    Recipient,
+    World,
+)
+from gateway.simulator.switches import (
+    DEMO_API_KEY,
+    DEMO_KEY,
+    Key,
+    LegacyWords,
+    Switches,
+    Words,
+)
 
 __all__ = [
     "DEMO_API_KEY",
     "DEMO_KEY",
+    "WALLET_FUNDS",
     "Account",
     "Batch",
     "Fault",
     "Key",
+    "LegacyWords",
     "NotListening",
     "Payment",
     "Recipient",

@@ -21,7 +21,11 @@ REQUESTS_KEPT = 10_000
 
 
 class Service:
-    """`clock` gives Unix time in seconds; ids follow from `seed` where one is given."""
+    """`clock` gives Unix time in seconds; ids follow from `seed` where one is given.
+
+    `wallet_balance` is what each merchant's wallet account holds from the beginning, currency and
+    amount; without one there is no such account until it is set.
+    """
 
     def __init__(
         self,
@@ -32,6 +36,7 @@ class Service:
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
         requests_kept: int = REQUESTS_KEPT,
+        wallet_balance: tuple[str, Decimal] | None = None,
     ) -> None:
         self.switches = switches or Switches()
         self.words = words or Words()
@@ -43,6 +48,7 @@ class Service:
         self.books = Books()
         self.merchants = Merchants(self.keys)
         self._seed = seed
+        self._wallet_balance = wallet_balance
         self._random: dict[str, random.Random] = {}
 
     def add_key(self, key: Key) -> None:
@@ -62,6 +68,7 @@ class Service:
                 self._new_id,
                 self.books,
                 self.merchants,
+                wallet_balance=self._wallet_balance,
             )
         return self.worlds[at]
 
@@ -136,7 +143,6 @@ class Service:
         *,
         environment: str = DEMO_KEY.environment,
     ) -> None:
-        """There is none until it is set."""
         world = self.world(merchant, environment)
         world.wallet_balance = (currency, money.cents(Decimal(amount)))
 

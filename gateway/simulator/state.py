@@ -18,6 +18,8 @@ from gateway.simulator.wire import JsonObject
 ACTIVITIES_KEPT = 200
 FUNDED = ("USD", "EUR", "GBP", "CAD", "AUD")
 FUNDS = Decimal("1000000.00")
+WALLET_FUNDS = ("USD", FUNDS)
+"""What `simulate` and the demo put into each merchant's wallet account."""
 
 Outcome = Literal["processed", "failed", "returned"]
 LegacyStatus = Literal["inactive", "disabled"]

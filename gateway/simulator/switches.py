@@ -5,12 +5,33 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class LegacyWords:
+    """The same of the legacy document (its sections 2 and 4.5), which the legacy face speaks.
+
+    wallet, service: the kinds of method and balance, in paths too. The labels are texts to be shown:
+    `methodDisplay`, and a summary's `displayName` and `accountType`.
+    """
+
+    wallet: str = "wallet"
+    service: str = "service"
+    service_total: str = "ServiceTotal"
+    avatar_url: str = "avatarUrl"
+    wallet_method_display: str = "Wallet"
+    bank_method_display: str = "Bank Transfer"
+    wallet_display_name: str = "Wallet"
+    bank_display_name: str = "Bank Transfer"
+    wallet_account_type: str = "wallet"
+    service_account_type: str = "service"
+
+
+@dataclass(frozen=True)
 class Words:
     """Words that the document made neutral; a real service has its own (section 1, item 7).
 
     wallet, service: the kinds of account and balance, and the key of the wallet balance.
     batch_currency: what a request calls the currency of a batch; answers call it `currency`.
     summary: the key of a summary's answer. `{id}` in summary_path is the batch's.
+    legacy: the legacy face's.
     """
 
     scheme: str = "svcsign"
@@ -22,6 +43,7 @@ class Words:
     summary: str = "batchSummary"
     summary_path: str = "/v1/batch/{id}/summary"
     balance_path: str = "/v1/balance"
+    legacy: LegacyWords = LegacyWords()
 
 
 @dataclass(frozen=True)

@@ -176,12 +176,32 @@ def test_a_key_outside_its_section_is_named_with_its_line() -> None:
         ("[vocabulary.current]\nsummary_path = '/v1/batch/summary'", "vocabulary.current.summary_path"),
         ("[vocabulary.current]\nbalance_path = 'balance'", "vocabulary.current.balance_path"),
         ("[vocabulary.legacy]\nwallet = 7", "vocabulary.legacy.wallet"),
+        ("[vocabulary.legacy]\nwallet = 'bank'", "vocabulary.legacy.wallet"),
+        ("[vocabulary.legacy]\nwallet = 'Bank'", "vocabulary.legacy.wallet"),
+        ("[vocabulary.legacy]\nwallet = 'bank-transfer'", "vocabulary.legacy.wallet"),
+        ("[vocabulary.legacy]\nwallet = 'check'", "vocabulary.legacy.wallet"),
+        ("[vocabulary.legacy]\nwallet = 'USD'", "vocabulary.legacy.wallet"),
+        ("[vocabulary.current]\nwallet = 'bank-transfer'", "vocabulary.current.wallet"),
+        ("[vocabulary.current]\nwallet = 'mobile-wallet'", "vocabulary.current.wallet"),
+        ("[vocabulary.legacy]\nservice = 'wallet'", "vocabulary.legacy.service"),
+        ("[vocabulary.legacy]\nservice_total = 'GatewayTotal'", "vocabulary.legacy.service_total"),
+        ("[vocabulary.legacy]\navatar_url = 'email'", "vocabulary.legacy.avatar_url"),
+        ("[vocabulary.current]\navatar_url = 'status'", "vocabulary.current.avatar_url"),
+        ("[vocabulary.current]\nbatch_currency = 'payments'", "vocabulary.current.batch_currency"),
+        ("[vocabulary.legacy]\nwallet_display_name = ' PayPal'", "vocabulary.legacy.wallet_display_name"),
+        ('[vocabulary.legacy]\nbank_method_display = "a\\nb"', "vocabulary.legacy.bank_method_display"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named_with_its_line(line: str, key: str) -> None:
     said = problem(f"# a comment\n\n{line}")
     assert said.startswith(f"gateway.toml:4: {key}: ")
     assert len(said) > len(f"gateway.toml:4: {key}: ")
+
+
+def test_a_wallet_that_is_called_as_the_default_of_the_service_is_told() -> None:
+    """The service's word is a default, which stands in no line."""
+    (said,) = problems("[vocabulary.legacy]\nwallet = 'service'")
+    assert said.startswith("gateway.toml:1: vocabulary.legacy.service: is the wallet's word")
 
 
 def test_a_bad_entry_of_a_list_is_named_with_the_line_of_the_list() -> None:

@@ -237,6 +237,70 @@ def test_the_display_of_a_method_is_in_the_client_s_words_too() -> None:
         assert LEGACY.outward(legacy.Payout, {"methodDisplay": shown}) == {"methodDisplay": told}
 
 
+LABELS = Vocabulary(
+    legacy_wallet="paypal",
+    legacy_wallet_method_display="PayPal",
+    legacy_bank_method_display="Bank transfer",
+    legacy_wallet_display_name="PAYPAL",
+    legacy_bank_display_name="Local bank",
+    legacy_wallet_account_type="PayPaL",
+    legacy_service_account_type="AcMe",
+    current_wallet="payco",
+)
+
+
+def test_each_label_has_words_and_capitals_of_its_own() -> None:
+    words = of_legacy(LABELS)
+    for shown, told in (
+        ("Wallet", "PayPal"),
+        ("Bank Transfer", "Bank transfer"),
+        ("Check", "Check"),
+    ):
+        for shape in (legacy.Payout, legacy.ListedPayment):
+            assert words.outward(shape, {"methodDisplay": shown}) == {"methodDisplay": told}
+    methods = {
+        "wallet": {"accountType": "wallet", "displayName": "Wallet"},
+        "bank-transfer": {"accountType": "service", "displayName": "Bank Transfer"},
+    }
+    assert words.outward(legacy.Summary, {"methods": methods}) == {
+        "methods": {
+            "paypal": {"accountType": "PayPaL", "displayName": "PAYPAL"},
+            "bank-transfer": {"accountType": "AcMe", "displayName": "Local bank"},
+        }
+    }
+
+
+def test_a_label_that_a_summary_gives_is_put_into_the_client_s_words() -> None:
+    """Whatever capitals the service writes in; what is not the wallet's word stands."""
+    given = {
+        "batch": {
+            "methods": {
+                "payco": {"accountType": "PAYCO", "displayName": "PayCo"},
+                "bank-transfer": {"accountType": "Rails", "displayName": "bank transfer"},
+            }
+        }
+    }
+    told = of_current(LABELS).inward(current.SummaryAnswer, given)["batch"]
+    assert of_legacy(LABELS).outward(legacy.Summary, told)["methods"] == {
+        "paypal": {"accountType": "PayPaL", "displayName": "PAYPAL"},
+        "bank-transfer": {"accountType": "Rails", "displayName": "Local bank"},
+    }
+
+
+def test_a_label_that_a_summary_gives_stands_if_both_sides_call_the_wallet_the_same() -> None:
+    same = Vocabulary(legacy_wallet="paypal", current_wallet="paypal")
+    given = {"batch": {"methods": {"paypal": {"accountType": "PayPal", "displayName": "PayPal"}}}}
+    told = of_current(same).inward(current.SummaryAnswer, given)["batch"]
+    assert of_legacy(same).outward(legacy.Summary, told) == given["batch"]
+
+
+def test_a_default_word_that_the_client_s_service_spells_otherwise_is_no_word() -> None:
+    for shape, name in ((legacy.RecipientsQuery, "payoutMethod"), (legacy.PrimaryBody, "method")):
+        assert LEGACY.inward(shape, {name: "wallet"})[name] not in ("wallet", "paypal")
+        assert NEUTRAL.inward(shape, {name: "wallet"}) == {name: "wallet"}
+        assert LEGACY.inward(shape, {name: "bank"}) == {name: "bank"}
+
+
 # Whatever the words, whatever the value
 
 NAMES = st.sampled_from(

@@ -1,4 +1,4 @@
-"""The operations on balances (sections 2 and 4.5): an object by currency, and by `wallet`."""
+"""The operations on balances (sections 2 and 4.5): an object by currency, and by the wallet's word."""
 
 from gateway.simulator import money
 from gateway.simulator.legacy.asked import Asked
@@ -28,7 +28,7 @@ def _service(world: World) -> JsonObject:
             "primary": position == 0,
             "amount": money.text(amount),
             "currency": currency,
-            "type": "service",
+            "type": world.words.legacy.service,
             "accountNumber": None,
         }
         for position, (currency, amount) in enumerate(world.balances.items())
@@ -39,11 +39,12 @@ def _wallet(world: World) -> JsonObject:
     if world.wallet_balance is None:
         return {}
     currency, amount = world.wallet_balance
+    word = world.words.legacy.wallet
     entry = {
         "primary": False,
         "amount": money.text(amount),
         "currency": currency,
-        "type": "wallet",
+        "type": word,
         "accountNumber": f"{world.merchant}@example.com",
     }
-    return {"wallet": entry}
+    return {word: entry}

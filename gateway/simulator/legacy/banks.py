@@ -39,6 +39,12 @@ class Written:
     names: dict[str, str] = field(default_factory=dict)
 
 
+def is_masked(sent: JsonObject, before: JsonObject) -> bool:
+    """Whether one of the numbers is the mask that answers show of it."""
+    shown = {name: mask(before.get(name)) for name in MASKED}
+    return any(sent.get(name) is not None and sent[name] == shown[name] for name in MASKED)
+
+
 def bank(sent: JsonObject, before: JsonObject) -> Written:
     """`sent` has no nulls; `before` are the fields of the account that the client sees, if any."""
     body = {name: sent[name] for name in SAME if name in sent}

@@ -35,7 +35,7 @@ class Legacy:
     def admit(self, exchange: Exchange) -> Arrived:
         """A path is looked for before the key, which geography and a preflight do without."""
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
-        if exchange.method == "OPTIONS" or not _found(exchange).needs_key:
+        if exchange.method == "OPTIONS" or not self._found(exchange).needs_key:
             return Arrived(self.service.world("", ""), (), query, {})
         key = self.service.merchants.with_api_key(exchange.headers.get("X-API-Key", ""))
         if key is None:
@@ -44,8 +44,8 @@ class Legacy:
 
     def answer(self, exchange: Exchange, arrived: Arrived) -> JsonObject:
         if exchange.method == "OPTIONS":
-            return _preflight(exchange)
-        found = _found(exchange)
+            return self._preflight(exchange)
+        found = self._found(exchange)
         body = _read_body(exchange.body) if found.takes_body else {}
         names = Names(arrived.world)
         asked = Asked(arrived.world, names, found.ids, arrived.query, body, arrived.touched)
@@ -54,23 +54,21 @@ class Legacy:
     def status(self, refusal: Refusal) -> int:
         return STATUS.get(refusal.problems[0].code, 500)
 
+    def _found(self, exchange: Exchange) -> Found:
+        found = find(exchange.method, exchange.path, self.service.words.legacy)
+        if found is None:
+            raise NoSuchOperation
+        return found
 
-def _found(exchange: Exchange) -> Found:
-    found = find(exchange.method, exchange.path)
-    if found is None:
-        raise NoSuchOperation
-    return found
-
-
-def _preflight(exchange: Exchange) -> JsonObject:
-    methods = methods_of(exchange.path)
-    if not methods:
-        raise NoSuchOperation
-    exchange.answer_headers = {
-        "Access-Control-Allow-Methods": ", ".join(methods),
-        "Access-Control-Allow-Headers": "X-API-Key, Content-Type",
-    }
-    return {}
+    def _preflight(self, exchange: Exchange) -> JsonObject:
+        methods = methods_of(exchange.path, self.service.words.legacy)
+        if not methods:
+            raise NoSuchOperation
+        exchange.answer_headers = {
+            "Access-Control-Allow-Methods": ", ".join(methods),
+            "Access-Control-Allow-Headers": "X-API-Key, Content-Type",
+        }
+        return {}
 
 
 def _read_body(sent: bytes) -> JsonObject:

@@ -40,7 +40,7 @@ def in_batch(names: Names, shown: Payment) -> JsonObject:
         "recipient": recipient_views.reduced(names, shown.recipient),
         **_fields(names, shown),
         "method": payout_views.filter_word(names.world, method),
-        "methodDisplay": payout_views.displayed(names.world, method),
+        "methodDisplay": payout_views.method_display(names.world, method),
         "isSupplyPayment": False,
     }
     return recipient_views.laid_over(view, shown.extra)

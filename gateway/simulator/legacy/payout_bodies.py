@@ -10,7 +10,14 @@ from gateway.simulator import accounts, recipients, values
 from gateway.simulator.account_rules import BANK
 from gateway.simulator.countries import IBAN_LENGTH
 from gateway.simulator.legacy import government_ids, loose
-from gateway.simulator.legacy.banks import MASKED, Written, add_account_number, bank, wallet
+from gateway.simulator.legacy.banks import (
+    MASKED,
+    Written,
+    add_account_number,
+    bank,
+    is_masked,
+    wallet,
+)
 from gateway.simulator.legacy.payout_views import method_word, shown_account
 from gateway.simulator.legacy.said import say
 from gateway.simulator.refusals import Problems
@@ -18,8 +25,6 @@ from gateway.simulator.rules import is_country
 from gateway.simulator.state import Account, Recipient, World, no_hold
 from gateway.simulator.values import blank
 from gateway.simulator.wire import JsonObject
-
-METHODS = ("bank", "wallet")
 
 # A create of a recipient may leave methods out, a POST may not; a PATCH says what changes.
 Mode = Literal["create", "post", "patch"]
@@ -74,19 +79,25 @@ class Reading:
         shapes = Problems([], self.problems.prefix)
         primary = loose.inside(shapes, self.sent, "primary")
         sent = loose.inside(shapes, self.sent, "accounts")
-        written = {word: loose.inside(shapes.within("accounts."), sent, word) for word in METHODS}
+        written = {
+            word: loose.inside(shapes.within("accounts."), sent, word) for word in self._methods
+        }
         if shapes.found:  # of what should be inside no more needs to be said
             self.problems.found.extend(shapes.found)
             return self.plan
         self.currency = self._read_currency(primary.get("currency"))
         method = primary.get("method")
-        given = [word for word in METHODS if _is_given(word, sent.get(word), method)]
+        given = [word for word in self._methods if _is_given(word, sent.get(word), method)]
         chosen = self._read_primary(method, given)
         for word in given:
             self._read_account(word, written[word], chosen)
         if chosen is not None and chosen not in given:
             self._choose(chosen)
         return self.plan
+
+    @property
+    def _methods(self) -> tuple[str, str]:
+        return "bank", self.world.words.legacy.wallet
 
     @property
     def accounts(self) -> Problems:
@@ -112,7 +123,7 @@ class Reading:
             if given or self.currency is None:
                 return None
             now = self._shown_method()  # a currency alone is the primary method's
-            return now if now in METHODS else None
+            return now if now in self._methods else None
         if blank(method):
             if len(given) == 1:  # the only one is the primary one
                 self.plan.primary = self._kind(given[0])
@@ -120,11 +131,11 @@ class Reading:
             if given or self.mode == "post":
                 self.problems.empty("primary.method")
             return None
-        if isinstance(method, str) and method in METHODS:
+        if isinstance(method, str) and method in self._methods:
             self.plan.primary = self._kind(method)
             return method
-        if self.mode != "patch" or method != self._shown_method():  # else it is sent back
-            self.problems.invalid("primary.method", f"Must be one of: {', '.join(METHODS)}")
+        if method != self._shown_method():  # else it is sent back
+            self.problems.invalid("primary.method", f"Must be one of: {', '.join(self._methods)}")
         return None
 
     def _shown_method(self) -> str | None:
@@ -134,7 +145,7 @@ class Reading:
         """Than answers show for the payout: the method may be changed alone, in what was sent back."""
         primary = self.recipient.primary if self.recipient else None
         shown = primary.fields["currency"] if primary else None
-        return self.mode == "patch" and self.currency != shown
+        return self.currency != shown
 
     def _kind(self, word: str) -> str:
         return BANK if word == "bank" else self.world.words.wallet
@@ -156,9 +167,10 @@ class Reading:
         sent = {name: value for name, value in given.items() if value is not None}
         before = self._before(word)
         written = bank(sent, before.fields if before else {}) if word == "bank" else wallet(sent)
-        changes = self.mode == "patch" and before is not None and _same_country(before, written)
+        changes = before is not None and self._is_change(word, sent, before, written)
         if self.currency is not None and (chosen == word or not changes):
-            if word == chosen == "bank" and before and self._is_another_currency():
+            is_echo = changes or self.mode == "patch"
+            if word == chosen == "bank" and before and is_echo and self._is_another_currency():
                 _leave_out_currency_shown(before, written)
             written.body.setdefault("currency", self.currency)
         if self.world.switches.account_number_with_iban == "required":
@@ -167,6 +179,21 @@ class Reading:
             self._change(word, before, written, sent.get("governmentId"))
         else:
             self._make(word, before, written, sent.get("governmentId"))
+
+    def _is_change(self, word: str, sent: JsonObject, before: Account, written: Written) -> bool:
+        """A PATCH changes the account that there is, and so does a POST that sends it back.
+
+        That it is the same account a POST can say by the mask that was shown, of a number that nobody
+        but the service knows.
+        """
+        if self.mode == "patch":
+            return _same_country(before, written)
+        if word == "bank":
+            return is_masked(sent, before.fields) and _same_country(before, written)
+        bank = loose.inside(Problems(), loose.inside(Problems(), self.sent, "accounts"), "bank")
+        held = self._before("bank")
+        is_sent_back = held is not None and is_masked(bank, held.fields)
+        return is_sent_back and sent.get("address") == before.fields["emailAddress"]
 
     def _change(
         self, word: str, before: Account, written: Written, government_id: object = None

@@ -9,7 +9,7 @@ from gateway.simulator.legacy.banks import branch_names
 from gateway.simulator.state import Account, Recipient, World
 from gateway.simulator.wire import JsonObject
 
-DISPLAYED = {BANK: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
+DISPLAYED = {CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
 
 def shown_account(recipient: Recipient, kind: str) -> Account | None:
@@ -19,19 +19,29 @@ def shown_account(recipient: Recipient, kind: str) -> Account | None:
 
 
 def method_word(world: World, account: Account | None) -> str | None:
-    """`bank` or `wallet`; kinds that have no legacy word keep their own."""
+    """`bank` or the wallet's word; kinds that have no legacy word keep their own."""
     if account is None:
         return None
-    return {BANK: "bank", world.words.wallet: "wallet"}.get(account.type, account.type)
+    words = {BANK: "bank", world.words.wallet: world.words.legacy.wallet}
+    return words.get(account.type, account.type)
 
 
 def filter_word(world: World, kind: str | None) -> str | None:
-    """As the list of recipients and the payments call it: `bank-transfer` or `wallet`."""
-    return "wallet" if kind == world.words.wallet else kind
+    """As the list of recipients and the payments call it: `bank-transfer` or the wallet's word."""
+    return world.words.legacy.wallet if kind == world.words.wallet else kind
 
 
-def displayed(world: World, kind: str | None) -> str | None:
-    return "Wallet" if kind == world.words.wallet else DISPLAYED.get(str(kind))
+def method_display(world: World, kind: str | None) -> str | None:
+    words = world.words
+    own = {BANK: words.legacy.bank_method_display, words.wallet: words.legacy.wallet_method_display}
+    return {**DISPLAYED, **own}.get(str(kind))
+
+
+def display_name(world: World, kind: str) -> str | None:
+    """Of a summary's figures by method."""
+    words = world.words
+    own = {BANK: words.legacy.bank_display_name, words.wallet: words.legacy.wallet_display_name}
+    return {**DISPLAYED, **own}.get(kind)
 
 
 def of_recipient(world: World, recipient: Recipient) -> JsonObject:
@@ -49,7 +59,7 @@ def payout(world: World, recipient: Recipient) -> JsonObject | None:
         "holdup": recipient.holdup,
         "primary": {"method": method, "currency": _currency(primary.fields["currency"])},
         "method": method,
-        "methodDisplay": displayed(world, primary.type),
+        "methodDisplay": method_display(world, primary.type),
         "accounts": _accounts(world, recipient),
     }
 
@@ -67,7 +77,7 @@ def _accounts(world: World, recipient: Recipient) -> JsonObject:
     if bank is not None:
         shown["bank"] = _bank(recipient, bank)
     if wallet is not None:
-        shown["wallet"] = {"address": wallet.fields["emailAddress"]}
+        shown[world.words.legacy.wallet] = {"address": wallet.fields["emailAddress"]}
     return shown
 
 

@@ -55,7 +55,7 @@ def recipient(names: Names, shown: Recipient) -> JsonObject:
         "status": status(shown),
         "complianceStatus": compliance_status(shown),
         "compliance": compliance(shown),
-        "avatarUrl": f"https://example.com/avatars/{shown.id}.png",
+        names.world.words.legacy.avatar_url: f"https://example.com/avatars/{shown.id}.png",
         "language": fields.get("language", "en"),
         "dob": fields.get("dob"),
         "passport": fields.get("passport"),

@@ -17,7 +17,7 @@ from gateway.simulator.wire import JsonObject
 def summary(names: Names, shown: Batch) -> JsonObject:
     """Both legacy methods are there always, the others where something goes by them."""
     world, sent = names.world, list(shown.payments.values())
-    wallet = world.words.wallet
+    wallet, service_total = world.words.wallet, world.words.legacy.service_total
     used = {each.terms.method for each in sent}
     kinds = [BANK, wallet, *(kind for kind in (CHECK, MOBILE_WALLET) if kind in used)]
     return {
@@ -33,12 +33,12 @@ def summary(names: Names, shown: Batch) -> JsonObject:
         "methods": {
             str(payout_views.filter_word(world, kind)): _method(world, kind, sent) for kind in kinds
         },
-        "ServiceTotal": _figures(each for each in sent if each.terms.method != wallet),
+        service_total: _figures(each for each in sent if each.terms.method != wallet),
         "GatewayTotal": _figures(each for each in sent if each.terms.method == wallet),
         "total": _figures(sent),
         "merchantBalances": {
             "GatewayTotal": _wallet_balance(world, shown.currency),
-            "ServiceTotal": _number(world.balance(shown.currency)),
+            service_total: _number(world.balance(shown.currency)),
         },
         "enoughFunds": balances.covers(world, shown),
     }
@@ -46,10 +46,11 @@ def summary(names: Names, shown: Batch) -> JsonObject:
 
 def _method(world: World, kind: str, sent: Iterable[Payment]) -> JsonObject:
     # A payment to somebody who has no method yet is counted where it would be by default.
+    legacy, is_wallet = world.words.legacy, kind == world.words.wallet
     return {
         **_figures(each for each in sent if (each.terms.method or BANK) == kind),
-        "accountType": "wallet" if kind == world.words.wallet else "service",
-        "displayName": payout_views.displayed(world, kind),
+        "accountType": legacy.wallet_account_type if is_wallet else legacy.service_account_type,
+        "displayName": payout_views.display_name(world, kind),
     }
 
 

@@ -149,6 +149,76 @@ def test_it_serves_both_faces_at_once_over_the_same_state():
         assert legacy_list(legacy, "wrong")[0] == 403
 
 
+WORDS = """
+[vocabulary.legacy]
+wallet = "paypal"
+service = "acme"
+wallet_method_display = "PayPal"
+[vocabulary.current]
+scheme = "svcsign"
+wallet = "payco"
+balance_path = "/v1/funds"
+"""
+
+
+@pytest.mark.parametrize("way", ["named", "where it runs", "variables"])
+def test_both_faces_speak_the_words_of_the_configuration(way, tmp_path, monkeypatch):
+    """And each merchant has a wallet balance: it can be read without setting anything up."""
+    arguments = ["--legacy-port", "0"]
+    if way == "variables":
+        for line in WORDS.split("\n[")[1:]:
+            section, *assignments = line.strip().splitlines()
+            for name, word in (one.split(" = ") for one in assignments):
+                key = f"{section.rstrip(']').lstrip('[')}__{name}".replace(".", "__").upper()
+                monkeypatch.setenv(f"PAYOUT_GATEWAY_{key}", word.strip('"'))
+    else:
+        (tmp_path / "gateway.toml").write_text(WORDS)
+    if way == "named":
+        arguments += ["--config", str(tmp_path / "gateway.toml")]
+    else:
+        monkeypatch.chdir(tmp_path)
+    with running(*arguments, lines=3) as (_, url, printed):
+        legacy = re.search(r"http://\S+", printed[1])[0]
+        status, answer = called(url, "GET", "/v1/funds")
+        assert (status, answer["balances"]["payco"]["type"]) == (200, "payco")
+        assert called(url, "GET", "/v1/balance")[0] == 404
+        person = {"type": "business", "name": "Acme", "email": "acme@example.com"}
+        person["payout"] = {
+            "primary": {"method": "paypal", "currency": "USD"},
+            "accounts": {"paypal": {"address": "acme@example.com"}},
+        }
+        status, answer = legacy_ask(legacy, "POST", "/v1/recipients", person)
+        assert (status, answer["recipient"]["payout"]["methodDisplay"]) == (200, "PayPal")
+        status, answer = legacy_ask(legacy, "GET", "/v1/profile/balances/paypal")
+        assert (status, answer["balances"]["paypal"]["amount"]) == (200, "1000000.00")
+        assert legacy_ask(legacy, "GET", "/v1/profile/balances/acme")[0] == 200
+        assert legacy_ask(legacy, "GET", "/v1/profile/balances/wallet")[0] == 404
+
+
+def legacy_ask(url, method, path, body=None):
+    data = json.dumps(body).encode() if body else None
+    headers = {"X-API-Key": "simulator-api-key"}
+    request = urllib.request.Request(f"{url}{path}", data=data, headers=headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.status, json.load(refused)
+
+
+def test_words_that_cannot_be_are_one_line(tmp_path):
+    (tmp_path / "gateway.toml").write_text('[vocabulary.legacy]\nwallet = "bank"\n')
+    done = subprocess.run(
+        [*RUN, "--config", str(tmp_path / "gateway.toml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "vocabulary.legacy.wallet: is what another payout method is called" in done.stderr
+
+
 def test_the_legacy_face_takes_the_api_keys_of_the_file():
     keys = [
         {"merchant": "acme", "environment": "live", "access_key": "AK1", "secret_key": "one"},

@@ -178,6 +178,26 @@ async def test_a_post_of_a_kind_takes_the_place_of_the_one_before(legacy, payee)
     assert (account["accountNum"], account["primary"]) == ("****43", True)
 
 
+@pytest.mark.parametrize("currency", ["EUR", "USD"])
+async def test_a_post_of_the_account_that_was_shown_makes_no_second_one(
+    legacy, payee, purse, currency
+):
+    """Its mask says that it is the same; what else differs is changed in it."""
+    await legacy.done(
+        "POST", path(payee), bank("GB", currency, accountNum="31926819", branchNum="601613")
+    )
+    await legacy.done("PATCH", path(payee), purse)
+    recipient, before = legacy.service.recipient(payee["id"]), await shown(legacy, payee)
+    ids = [one.id for one in recipient.accounts]
+    assert await legacy.done("POST", path(payee), before) == {"ok": True, **before}
+    assert [one.id for one in recipient.accounts] == ids
+    before["accounts"]["bank"]["name"] = "Z. Peña"
+    assert await legacy.done("POST", path(payee), before) == {"ok": True, **before}
+    held = next(one for one in recipient.accounts if one.type == "bank-transfer")
+    assert (held.fields["accountNum"], held.fields["currency"]) == ("31926819", currency)
+    assert held.fields["accountHolderName"] == "Z. Peña"
+
+
 async def test_a_post_of_another_kind_leaves_the_one_before(legacy, payee, purse):
     got = await legacy.done("POST", path(payee), purse)
     assert (got["method"], list(got["accounts"])) == ("wallet", ["bank", "wallet"])
