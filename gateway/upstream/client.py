@@ -22,7 +22,7 @@ import structlog
 from yarl import URL
 
 from gateway import traces
-from gateway.signing import Form, Pair, in_form
+from gateway.signing import Form, Pair, in_form, shorten_key
 from gateway.upstream.attempt import Answered, Attempt, Lost, Turn, Unfit
 from gateway.upstream.breaker import Breakers, Trial
 from gateway.upstream.clock import Clock
@@ -304,7 +304,7 @@ class Upstream:
             log.error(
                 "credentials_refused",
                 environment=call.environment,
-                access_key=call.pair.access_key,
+                access_key=shorten_key(call.pair.access_key),
             )
         # Any other refusal says that the signature was good only where it stands against a 401
         # of the same call. By itself it may come from before the check, or from a proxy.
