@@ -173,6 +173,7 @@ async def run(
         journal = Journal(store, ledger, clock, gone_seconds)
         ids = Ids(store, settings.legacy.stand_ins)
         settler = Settler(journal, clock, monotonic)
+        load = Load(settings.load)
         player = Player(
             upstream,
             ledger,
@@ -181,13 +182,13 @@ async def run(
             kept=kept,
             settler=settler,
             listing=Listing(indexes, ids.of_recipients),
+            load=load,
         )
         under_way = UnderWay(now)
         instances = Instances(
             store, journal.instance, gone_seconds, large=lambda: written(under_way.those())
         )
         settling = Settling(store, journal, player, settler, instances)
-        load = Load(settings.load)
         once = Once(
             journal,
             player,

@@ -25,7 +25,7 @@ from gateway.brownouts import Brownouts
 from gateway.deprecation import End
 from gateway.forwarding.alongside import Alongside
 from gateway.forwarding.choosing import Forwarding
-from gateway.forwarding.sending import Came
+from gateway.forwarding.sending import Came, named_batches
 from gateway.http import answers, incoming
 from gateway.http.answers import Carried, Said
 from gateway.http.callers import Address, address_of, is_proxy, networks
@@ -356,6 +356,7 @@ class Handler:
         headers["X-Request-Id"] = visit.request_id
         target = f"{path}?{query}" if query else path
         operation, caller = cast("Operation", visit.operation), cast("Caller", visit.caller)
+        batches = await named_batches(operation, ids, asked, data)
         return Came(
             operation,
             caller,
@@ -366,6 +367,7 @@ class Handler:
             data,
             idempotency=_idempotency(request),
             told=visit.told,
+            batches=batches,
         )
 
     def _stays(self, visit: Visit) -> Stay:
