@@ -122,3 +122,24 @@ async def test_hostile_response_to_a_forwarded_write_is_not_parsed(tmp_path: Pat
     async with attacked(tmp_path, forwards=True) as here:
         here.service.play = says(answered_with(TEXTS["lists"]))
         assert await here.attack("POST", "/batches", b'{"sourceCurrency":"USD"}') == 500
+
+
+@pytest.mark.parametrize("forwards", [True, False])
+async def test_header_that_cannot_be_sent_never_breaks_a_response(
+    tmp_path: Path, *, forwards: bool
+) -> None:
+    refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slowly."}]}'
+    headers = ("Content-Type: application/json", "Retry-After: \x01", "X-Note: \x7f")
+    async with attacked(tmp_path, forwards=forwards) as here:
+        here.service.play = says(http(429, refusal, *headers))
+        for method, data in (("GET", b""), ("POST", b'{"type":"business","name":"A"}')):
+            sent = {"X-API-Key": KEY["api_key"]}
+            url = f"{here.gateway.url}/v1/recipients"
+            async with here.session.request(method, url, data=data, headers=sent) as response:
+                body = await response.json()
+                note = response.headers.get("Retry-After", ""), response.headers.get("X-Note")
+            assert response.status in ((500,) if forwards else (429, 406))
+            assert body["ok"] is False
+            assert note == ("", None)
+            if forwards and method == "POST":
+                assert "may have been carried out" in body["errors"][0]["message"]

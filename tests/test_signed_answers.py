@@ -16,7 +16,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.passing.spool import IN_MEMORY
+from tests import operating
 from tests.house import House
+from tests.operating import configure
 from tests.signed import (
     CLIENT,
     INTERNAL,
@@ -517,6 +519,46 @@ async def test_a_request_without_an_answer_was_sent_once_and_is_an_internal_erro
         message = answer.json["errors"][0]["message"]
         assert ("may have been carried out" in message) == (method in WRITES)
     assert len(recorder.requests) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", *WRITES])
+@pytest.mark.parametrize("value", [b"a\x01b", b"\x7f", b"\x1b[31m", b"a\x08"])
+async def test_response_with_a_header_that_cannot_be_sent_leaves_a_write_unknown(
+    tmp_path: Path, method: str, value: bytes
+) -> None:
+    answer = OK.replace(b"\r\n\r\n", b"\r\nX-Note: " + value + b"\r\n\r\n")
+    async with between(tmp_path, says(answer)) as (recorder, house):
+        said = await asked(
+            house, CLIENT.request(method, RECIPIENTS, b"" if method == "GET" else b"{}")
+        )
+        assert refused(said) == INTERNAL
+        message = said.json["errors"][0]["message"]
+        assert ("may have been carried out" in message) == (method in WRITES)
+        recorder.play = says(OK.replace(b"\r\n\r\n", b"\r\nVia: a\x01b\r\n\r\n"))
+        dropped = await asked(house, CLIENT.request(method, RECIPIENTS, b"", JSON))
+        assert dropped.status == 200, "what is not passed on does not matter"
+    assert len(recorder.requests) == 2
+
+
+async def test_start_whose_response_cannot_be_sent_is_in_doubt(tmp_path: Path) -> None:
+    async def play(written: Written, _reader: Any, writer: asyncio.StreamWriter) -> None:
+        if written.method == "POST":
+            writer.write(OK.replace(b"\r\n\r\n", b"\r\nX-Note: a\x01b\r\n\r\n"))
+        else:
+            writer.write(http(503, b"<html>"))
+
+    async with between(tmp_path, play) as (recorder, house):
+        configure(tmp_path, recorder.url)
+        start = CLIENT.request("POST", f"/v1/batches/B-{'a' * 22}/start-processing")
+        answer = await asked(house, start)
+        assert refused(answer) == INTERNAL
+        assert "may have been carried out" in answer.json["errors"][0]["message"]
+        listed = json.loads(
+            (await operating.says(tmp_path, "writes", "unsettled", "--json")).stdout
+        )
+        assert [one["operation"] for one in listed["writes"]] == ["start_signed_batch"]
+        assert refused(await asked(house, start)) == INTERNAL
+        assert len([one for one in recorder.requests if one.method == "POST"]) == 1
 
 
 @pytest.mark.parametrize("method", ["GET", *WRITES])

@@ -492,7 +492,7 @@ class Player:
             status,
             problems,
             sent_as=self._sent_as(call, endpoint, problems),
-            retry_after=reply.headers.get("Retry-After"),
+            retry_after=_retry_after(reply),
         )
 
     def _sent_as(
@@ -567,6 +567,12 @@ def _proves_refusal(call: Call, status: int, body: Mapping[str, JSON] | None) ->
     problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
     is_refusal = status < 300 and errors.status_told(problems) < 500
     return bool(problems) and (is_refusal or 400 <= status < 500)
+
+
+def _retry_after(reply: Reply) -> str | None:
+    """Seconds or a date; None for what cannot be passed on in a header."""
+    given = reply.headers.get("Retry-After", "")
+    return given if given and given.isascii() and given.isprintable() else None
 
 
 def _may_pass(failure: Failure) -> bool:

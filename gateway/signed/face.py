@@ -42,7 +42,7 @@ from gateway.upstream import outgoing
 from gateway.upstream.attempt import Turn
 from gateway.usage import NO_OWNER, Usage
 from mappings import errors
-from mappings.grammar import Failure, Invalid, Problem, Unreachable
+from mappings.grammar import Failure, Invalid, Problem, Unknown, Unreachable
 
 READS = ("GET", "HEAD", "OPTIONS")
 METHODS = (*READS[:2], "POST", "PUT", "PATCH", "DELETE")
@@ -149,7 +149,9 @@ class SignedFace:
             said = answers.refusal(errors.of(errors.INTERNAL))
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             visit.told |= logs.told(error)
-            said = answers.refusal(errors.of(errors.INTERNAL))
+            is_open = bool(visit.calls) and request.method not in READS
+            unknown = errors.answer(Unknown(type(error).__name__))
+            said = answers.refusal(unknown if is_open else errors.of(errors.INTERNAL))
         return answers.response(said, visit.request_id, visit.admission)
 
     async def _answer(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
