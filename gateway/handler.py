@@ -28,7 +28,7 @@ from gateway.forwarding.choosing import Forwarding
 from gateway.forwarding.sending import Came, named_batches
 from gateway.http import answers, incoming
 from gateway.http.answers import Carried, Said
-from gateway.http.callers import Address, address_of, is_proxy, networks
+from gateway.http.callers import Address, address_of, counted_as, is_proxy, networks
 from gateway.http.delivery import has_come, has_left
 from gateway.http.incoming import Pace
 from gateway.keys import Key, Keyring
@@ -74,6 +74,7 @@ class Handler:
         *,
         keyring: Keyring,
         limits: Limits,
+        strangers: Limits,
         player: Player,
         once: Once,
         wording: Wording,
@@ -88,6 +89,7 @@ class Handler:
     ) -> None:
         self._keyring = keyring
         self._limits = limits
+        self._strangers = strangers
         self._player = player
         self._once = once
         self._noting: set[asyncio.Future[None]] = set()
@@ -387,7 +389,8 @@ class Handler:
         address = self._address(request)
         if operation.keyless:
             visit.caller = await self._named_all_the_same(request, visit, operation, address)
-            return await self._limits.admit(f"address {address}", self._requests_per_hour)
+            name = f"address {counted_as(address)}"
+            return await self._strangers.admit(name, self._requests_per_hour)
         key = await self._key(request, visit)
         # To find the key may have taken a while: nobody heard of a client that went away meanwhile.
         visit.caller = Caller(

@@ -20,7 +20,7 @@ from aiohttp import web
 from gateway import logs, metrics, request_line, traces
 from gateway.http import answers, incoming
 from gateway.http.answers import Said
-from gateway.http.callers import Address, address_of, networks
+from gateway.http.callers import Address, address_of, counted_as, networks
 from gateway.http.incoming import Pace
 from gateway.limits import Admission
 from gateway.load import Load, Overloaded, Stay
@@ -193,7 +193,7 @@ class SignedFace:
     def _stays(self, visit: Visit, signers: Sequence[Signer], address: Address | None) -> Stay:
         """Nothing is proven yet: the body is held in the name of the client's address."""
         owner = str(signers[0].owner if signers else NOBODY_KNOWN)
-        visit.stay = self._load.stay(f"unproven {address}")
+        visit.stay = self._load.stay(f"unproven {counted_as(address)}")
         visit.stay.check(owner)
         return visit.stay
 
