@@ -229,6 +229,30 @@ async def test_end_to_end_headers_of_a_signed_request_are_passed_on(tmp_path: Pa
     assert came["host"] == f"127.0.0.1:{recorder.port}"
 
 
+REGISTERED = """
+    A-IM Accept-Charset Accept-Datetime Accept-Signature Access-Control-Request-Method Authentication-Info
+    Baggage Cache-Control Content-Digest Content-Disposition Content-Encoding Content-Language
+    Content-Location Content-MD5 Content-Range Date Digest DNT DPoP ETag From If-Match If-Modified-Since
+    If-None-Match If-Range If-Unmodified-Since Last-Modified Link Max-Forwards Origin Pragma Prefer
+    Priority Range Referer Repr-Digest Sec-Fetch-Mode Signature Signature-Input Slug Tracestate
+    Unencoded-Digest Want-Content-Digest Want-Repr-Digest Warning X-B3-TraceId X-Correlation-ID
+    X-Requested-With
+"""
+"""End-to-end fields of requests, as the IANA and clients have them."""
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_every_end_to_end_header_is_passed_on(tmp_path: Path, method: str) -> None:
+    names = REGISTERED.split()
+    lines = [f"{name}: a value of {name}" for name in names]
+    async with between(tmp_path) as (recorder, house):
+        assert (await asked(house, CLIENT.request(method, RECIPIENTS, b"", *lines))).status == 200
+    came = recorder.only.headers
+    assert {name: came.get(name.lower()) for name in names} == {
+        name: f"a value of {name}" for name in names
+    }
+
+
 async def test_nothing_is_added_but_an_id_to_find_the_request_by(tmp_path: Path) -> None:
     async with between(tmp_path) as (recorder, house):
         answer = await asked(house, CLIENT.request())
@@ -310,6 +334,14 @@ async def test_what_speaks_of_the_connection_or_the_host_does_not_come_back(tmp_
         "Trailer: X-Own",
         "Upgrade: h2c",
         "Via: 1.1 x",
+        "X-Accel-Redirect: /v1/profile/sandbox",
+        "X-Accel-Expires: 60",
+        "X-Sendfile: /etc/passwd",
+        "X-LIGHTTPD-send-file: /etc/passwd",
+        "X-LiteSpeed-Location: /etc/passwd",
+        "X-Reproxy-URL: http://127.0.0.1:8081/",
+        "Access-Control-Allow-Credentials: true",
+        'Clear-Site-Data: "*"',
     )
     async with between(tmp_path, says(answer)) as (recorder, house):
         first, second = [await asked(house, CLIENT.request()) for _ in range(2)]

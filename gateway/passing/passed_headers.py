@@ -25,7 +25,7 @@ HOP_BY_HOP = _named(
 OF_THE_HOST = _named(
     "access-control-allow-credentials alt-svc clear-site-data content-length nel public-key-pins "
     "report-to reporting-endpoints server set-cookie set-cookie2 strict-transport-security via "
-    "x-sendfile"
+    "x-lighttpd-send-file x-litespeed-location x-reproxy-url x-sendfile"
 )
 """Of responses: what a browser or library would keep of the gateway's address, what a proxy in front of
 it would carry out (``X-Accel-*``, too), and what is set here.
