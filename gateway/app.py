@@ -42,7 +42,7 @@ from gateway.ids import Ids
 from gateway.index import Dropping, Elsewhere, Indexes, nobody
 from gateway.keys import Keyring
 from gateway.large import UnderWay, written
-from gateway.limits import Limits, open_limits
+from gateway.limits import STRANGERS, InProcess, Limits, open_limits
 from gateway.load import Bounds, Load
 from gateway.load.descriptors import room_for
 from gateway.operating.forgetting import Forgetting
@@ -159,8 +159,10 @@ async def run(
         await stack.enter_async_context(tracing(settings.traces))
         store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
         await stack.enter_async_context(Guard(store, settings.state.mark))
-        naming_key = store.encryption.lasting("limits")
-        limits = await stack.enter_async_context(open_limits(settings, naming_key))
+        limits = await stack.enter_async_context(
+            open_limits(settings, store.encryption.lasting("limits"))
+        )
+        strangers = InProcess(most=STRANGERS)
         ledger = Ledger(store)
         learned = await recall_learned(ledger, settings.environments.configured())
         breakers = breakers_of(settings)
@@ -175,6 +177,7 @@ async def run(
         journal = Journal(store, ledger, clock, gone_seconds)
         ids = Ids(store, settings.legacy.stand_ins)
         settler = Settler(journal, clock, monotonic)
+        load = Load(settings.load)
         player = Player(
             upstream,
             ledger,
@@ -183,13 +186,13 @@ async def run(
             kept=kept,
             settler=settler,
             listing=Listing(indexes, ids.of_recipients),
+            load=load,
         )
         under_way = UnderWay(now)
         instances = Instances(
             store, journal.instance, gone_seconds, large=lambda: written(under_way.those())
         )
         settling = Settling(store, journal, player, settler, instances)
-        load = Load(settings.load)
         once = Once(
             journal,
             player,
@@ -220,6 +223,7 @@ async def run(
             settings,
             keyring=keyring,
             limits=limits,
+            strangers=strangers,
             player=player,
             once=once,
             wording=Wording(settings, ids, now),
@@ -237,7 +241,7 @@ async def run(
         signers = await stack.enter_async_context(Signers(store, keyring))
         signed_face = SignedFace(
             settings,
-            senders=Senders(settings, signers, limits, upstream.clock),
+            senders=Senders(settings, signers, limits, upstream.clock, strangers=strangers),
             passing=await stack.enter_async_context(_to_current(settings, breakers, clock)),
             transitions=Transitions(ledger, journal.rows, once, now, patience(settings)),
             kept=kept,

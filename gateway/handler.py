@@ -25,10 +25,10 @@ from gateway.brownouts import Brownouts
 from gateway.deprecation import End
 from gateway.forwarding.alongside import Alongside
 from gateway.forwarding.choosing import Forwarding
-from gateway.forwarding.sending import Came
+from gateway.forwarding.sending import Came, named_batches
 from gateway.http import answers, incoming
 from gateway.http.answers import Carried, Said
-from gateway.http.callers import Address, address_of, is_proxy, networks
+from gateway.http.callers import Address, address_of, counted_as, is_proxy, networks
 from gateway.http.delivery import has_come, has_left, is_acknowledged
 from gateway.http.incoming import Pace
 from gateway.keys import Key, Keyring
@@ -75,6 +75,7 @@ class Handler:
         *,
         keyring: Keyring,
         limits: Limits,
+        strangers: Limits,
         player: Player,
         once: Once,
         wording: Wording,
@@ -89,6 +90,7 @@ class Handler:
     ) -> None:
         self._keyring = keyring
         self._limits = limits
+        self._strangers = strangers
         self._player = player
         self._once = once
         self._noting: set[asyncio.Future[None]] = set()
@@ -360,6 +362,7 @@ class Handler:
         headers["X-Request-Id"] = visit.request_id
         target = f"{path}?{query}" if query else path
         operation, caller = cast("Operation", visit.operation), cast("Caller", visit.caller)
+        batches = await named_batches(operation, ids, asked, data)
         return Came(
             operation,
             caller,
@@ -370,6 +373,7 @@ class Handler:
             data,
             idempotency=_idempotency(request),
             told=visit.told,
+            batches=batches,
         )
 
     def _stays(self, visit: Visit) -> Stay:
@@ -389,7 +393,8 @@ class Handler:
         address = self._address(request)
         if operation.keyless:
             visit.caller = await self._named_all_the_same(request, visit, operation, address)
-            return await self._limits.admit(f"address {address}", self._requests_per_hour)
+            name = f"address {counted_as(address)}"
+            return await self._strangers.admit(name, self._requests_per_hour)
         key = await self._key(request, visit)
         # To find the key may have taken a while: nobody heard of a client that went away meanwhile.
         visit.caller = Caller(

@@ -26,7 +26,7 @@ from cachetools import LRUCache, TTLCache
 from gateway.asking import Asking
 from gateway.folded import Folded
 from gateway.logs import told
-from gateway.signing import Pair
+from gateway.signing import Pair, prefix_of
 from gateway.store import StoreUnavailable
 from gateway.store.key_rows import (
     change_count,
@@ -369,7 +369,7 @@ class Checked:
     """An owner's pair, the names of the keys that stand for it, and what it sees."""
 
     owner: Owner
-    access_key: str
+    access_key_prefix: str
     keys: tuple[str, ...]
     sight: Sight
 
@@ -385,7 +385,7 @@ async def check_pairs(store: Store, upstream: Sends, those: Iterable[ListedKey])
         async with bound:
             pair = await pair_of(store, owner)
             sight = await look(upstream, owner.environment, pair)
-        return Checked(owner, pair.access_key, tuple(names[owner]), sight)
+        return Checked(owner, prefix_of(pair.access_key), tuple(names[owner]), sight)
 
     return await asyncio.gather(*map(check, names))
 

@@ -98,6 +98,8 @@ def _own_addresses(settings: Settings) -> Iterator[str]:
     doors = ((server.host, server.port), (server.admin_host, server.admin_port))
     for name, one in settings.environments.configured().items():
         for key, url in (("base_url", one.base_url), ("legacy_base_url", one.legacy_base_url)):
+            if not url:
+                continue
             parts = urlsplit(url)
             asked = parts.port or (443 if parts.scheme == "https" else 80)
             if any(port == asked and _is_at(host, parts.hostname or "") for host, port in doors):

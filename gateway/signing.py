@@ -21,9 +21,25 @@ Form = Literal["path", "path-and-query"]
 """What "request path" is: the document does not say whether the query string is part of it."""
 
 
+PREFIX_CHARACTERS = 8
+
+
+def prefix_of(key: str) -> str:
+    """The part of an API key or access key that may be shown: never more than a quarter of it.
+
+    An access key is no secret, but somebody may have taken the secret key for it.
+    """
+    return key[: min(PREFIX_CHARACTERS, len(key) // 4)]
+
+
+def shorten_key(key: str) -> str:
+    """A key as logs and commands show it: its prefix and an ellipsis."""
+    return f"{prefix_of(key)}…"
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
-    access_key: str
+    access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
     keyed: Keyed = field(init=False, repr=False, compare=False)
     """What it signs with."""

@@ -67,34 +67,48 @@ class Number(Decimal):
         return type(self), (self._text,)
 
 
-def read(data: bytes | Folded, packs: Collection[str] = ()) -> Any:
+def read(data: bytes | Folded, packs: Collection[str] = (), most_bytes: int | None = None) -> Any:
     """The value of one JSON text, UTF-8 with or without a byte order mark; raises Unreadable.
 
     Refused besides what is not JSON: an object with the same key twice, ``NaN`` and
     ``Infinity``, halves of surrogate pairs, more than ``DEPTH`` levels or ``DIGITS`` digits.
     ``-0`` becomes 0. ``packs`` are the fields whose lists are ``Rows`` where they are long.
+    ``most_bytes`` bounds the memory of what cannot be read in slices (``memory_cost``).
     """
     if packs and len(data) > LARGE:
-        try:
-            return _BySlices(data, packs).read()
-        except _Odd:
-            pass  # what is wrong with it is told by whoever reads all of it
+        with suppress(Unsliced):  # what is wrong with it is told by whoever reads all of it
+            return read_in_slices(data, packs)
+    if most_bytes is not None and memory_cost(data) > most_bytes:
+        raise Unreadable("too many values")
     reason, value = _read(bytes(data))
     if reason:  # raised here and not where it was found: the cause's text holds the input
         raise Unreadable(reason)
     return value
 
 
+def read_in_slices(data: bytes | Folded, packs: Collection[str]) -> Any:
+    """Like ``read``, of a large text, but never holds more of it than ``SLICE_BYTES`` of values at once.
+
+    Raises Unsliced.
+    """
+    return _BySlices(data, packs).read()
+
+
 VALUE_BYTES = 80
 """What a value in a JSON text is reckoned to take in memory, beside the text."""
 
+SLICE_BYTES = VALUE_BYTES * LARGE
+"""The values that a text of ``LARGE`` bytes may take: what is read without asking whether there is room."""
 
-def memory_cost(data: bytes) -> int:
+
+def memory_cost(data: bytes | Folded) -> int:
     """Bytes that the values of a JSON text may take once they are read.
 
     Every value but the first follows a separator or opens an array or object, so that these are counted
     in the bytes: nothing is parsed before there is room for what it becomes.
     """
+    if isinstance(data, Folded):
+        return sum(memory_cost(bytes(window)) for window in data.windows())
     return VALUE_BYTES * sum(map(data.count, (b",", b"[", b"{")))
 
 
@@ -367,7 +381,11 @@ _BLANK = _BLANKS.decode()
 _BETWEEN_ITEMS = ("},{", "}, {")
 
 
-class _Odd(Exception):
+class Unsliced(Exception):
+    """A text that has to be read at once: it is wrong, or has much that is in no long list."""
+
+
+class _Odd(Unsliced):
     """What is better read at once: it is wrong, or may be."""
 
 
@@ -439,7 +457,7 @@ class _BySlices:
         if self._next() == "]":
             self._at += 1
             return
-        odd_until = -1
+        odd_until, alone = -1, 0
         while True:
             if odd_until < self._decoded:
                 if some := self._many():
@@ -448,6 +466,9 @@ class _BySlices:
                     odd_until = self._decoded  # with what there is of the text: item by item
             self._next()
             yield [self._any()]
+            # Objects of the service are longer, however they are written: this is something else.
+            if (alone := alone + 1) > LARGE:
+                raise _Odd
             if self._next() == "]":
                 self._at += 1
                 return
@@ -529,6 +550,9 @@ class _BySlices:
             except UnicodeDecodeError:
                 raise _Odd from None
         self._text, self._at = left + new, 0
+        # One value that takes more than a window, and is read again with each: its cost is bounded.
+        if len(self._text) > LARGE and memory_cost(self._text.encode()) > SLICE_BYTES:
+            raise _Odd
         self._may_be_halves = self._may_be_halves or "\\ud" in self._text or "\\uD" in self._text
 
 

@@ -75,7 +75,9 @@ class Wording:
         charset = request.charset or self._undeclared_charset
         stay = cast("Stay", visit.stay)
         body = await incoming.json_of(data, encoding, charset, self._most, stay)
-        own, is_long = self._spelling.inward(takes, body), len(data) > wire.LARGE
+        # Of a compressed one the bytes do not tell what it became.
+        is_long = len(data) > wire.LARGE or bool(encoding)
+        own = self._spelling.inward(takes, body)
         found: tuple[JSON, tuple[Problem, ...]]
         found = await aside_if(is_long, kinds.read, takes, own)
         if visit.caller:

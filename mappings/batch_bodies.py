@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 from mappings import money, paging
 from mappings.banking import empty, invalid
 from mappings.batch_views import Batch, present
-from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together
+from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together, Unreachable
 from mappings.ids import SHAPE
 from mappings.kinds import amount_fault
 from mappings.matching import Entry, Payment, recipient_id
 from mappings.objects import Facts, is_gone, shown_status
 from mappings.payouts import Sub
 from mappings.rows import each, some_of
+
+MOST_ADDRESSES = 1000
+"""Distinct addresses that the payments of one request may name: each is a call of the service."""
 
 CACHE_SECONDS = 60
 """How old the answer to a look-up by address may be."""
@@ -122,6 +125,19 @@ def well_formed(sent: Sent) -> tuple[Sent, list[Problem]]:
     return sent._replace(body=body, told=told), problems
 
 
+def address_problems(payments: Iterable[Sent]) -> list[Problem]:
+    """Of payments to add that name more recipients by address than are looked up for one request."""
+    addresses: set[str] = set()
+    for sent in payments:
+        if sent.recipient.get("id") or not (address := sent.recipient.get("email")):
+            continue
+        addresses.add(address)
+        if len(addresses) > MOST_ADDRESSES:
+            what = f"is one address more than the {MOST_ADDRESSES:,} that a request may name"
+            return [invalid(f"{sent.place}recipient.email", f"{what}; give ids of recipients")]
+    return []
+
+
 def amount_problems(sent: Sent) -> Iterator[Problem]:
     if sent.body.get("sourceAmount") and sent.body.get("targetAmount"):
         yield invalid(f"{sent.place}targetAmount", "and sourceAmount cannot both be given")
@@ -212,6 +228,7 @@ def _looked_up(addresses: list[str]) -> Sub:
     calls = [_by_address(address) for address in addresses]
     answers = (yield Together(calls)) if calls else []
     found: dict[str, list[dict[str, JSON]]] = {}
+    further = 0
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, Exception):
             raise answer
@@ -219,6 +236,8 @@ def _looked_up(addresses: list[str]) -> Sub:
         for page in range(2, paging.whole((answer.get("meta") or {}).get("pages"), 1) + 1):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
+            if (further := further + 1) > MOST_ADDRESSES:
+                raise Unreachable("too many pages of recipients for an address")
             answer = yield _by_address(address, page)  # noqa: PLW2901
             rows += yield from _with_address(answer, address)
         found[address] = rows

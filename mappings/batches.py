@@ -76,7 +76,7 @@ from mappings.rows import each
 def create_batch(request: Request) -> Flow:
     """POST /batches
 
-    GET  /recipients?email=  once for each distinct address, side by side
+    GET  /recipients?email=  once for each distinct address, side by side; at most 1,000
     POST /batches
     GET  /batch/:id/summary  where the answer to the create does not tell all
     """
@@ -85,6 +85,7 @@ def create_batch(request: Request) -> Flow:
     request.refuse(
         *batch_bodies.currency_problems(body, request.problems),
         *chain.from_iterable(map(batch_bodies.payment_problems, payments)),
+        *batch_bodies.address_problems(payments),
     )
     currency = str(batch_bodies.batch_currency(body))
     recipients = yield from batch_bodies.recipients_of(payments, currency)
@@ -201,12 +202,15 @@ def update_batch(request: Request) -> Flow:
     """PATCH /batches/:id
 
     GET   /batch/:id/summary  the payments that there are
-    GET   /recipients?email=  for payments to add, once for each distinct address
+    GET   /recipients?email=  for payments to add, once for each distinct address; at most 1,000
     PATCH /batches/:id        where the service has it, else the batch becomes a draft; a description alone
                               is then remembered here
     POST  /batches            for another currency, while there are no payments: the service's batch is
                               superseded
     """
+    sent = sent_in(request.body.get("payments"), problems=request.problems)
+    if found := batch_bodies.address_problems(one for one in sent if not one.body.get("id")):
+        request.refuse(*found)
     yield from changed(request, lambda batch: with_other_payments(batch, request))
     return Answer({"object": "updated"})
 

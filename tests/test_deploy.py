@@ -5,6 +5,7 @@ Their own linters are asked where they are installed; deploy/README.md says whic
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import shutil
@@ -290,3 +291,20 @@ def test_proxies_send_nothing_twice_and_go_on_for_as_long_as_a_request_may_take(
     for text in (nginx, haproxy):
         assert re.search(r"(add|append)[-_]?(header)? .*X-Forwarded-For", text) is None
         assert "$proxy_add_x_forwarded_for" not in text
+
+
+def test_no_example_trusts_a_whole_private_network() -> None:
+    """Whoever is trusted chooses the address that its requests count for."""
+    lists = [
+        (path, found[1])
+        for path in sorted([*DEPLOY.rglob("*"), ROOT / "README.md"])
+        if path.is_file()
+        for found in re.finditer(
+            r"(?i)trusted_proxies\W*=[^\[\n]*(\[[^\]]*\])", path.read_text("utf-8")
+        )
+    ]
+    assert {path.name for path, _ in lists} >= {"gateway.toml", "haproxy.cfg", "nginx.conf"}
+    for path, written in lists:
+        for one in json.loads(written):
+            network = ipaddress.ip_network(one)
+            assert network.num_addresses <= 256, f"{path}: {one}"

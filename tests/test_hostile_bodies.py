@@ -14,6 +14,7 @@ from mappings import kinds, legacy
 from mappings.errors import MAX_ERRORS
 from mappings.grammar import Invalid
 from tests.house import House, open_house
+from tests.signed import recording
 
 NO_SERVICE = "http://127.0.0.1:9"
 
@@ -75,6 +76,41 @@ async def test_at_most_a_hundred_errors_are_reported(
     assert errors[-1]["message"].endswith(f" … and {found - MAX_ERRORS:,} more")
     assert all("more" not in error["message"] for error in errors[:-1])
     assert errors[0]["field"].startswith("payments[0]")
+
+
+def paying_addresses(count: int) -> dict[str, object]:
+    """Payments to so many addresses, some of them named twice, and one recipient by id."""
+    named = [f"payee-{number}@example.com" for number in range(count)]
+    payments = [
+        {"recipient": {"email": one}, "sourceAmount": "1.00"} for one in [*named, *named[:500]]
+    ]
+    known = {"recipient": {"id": "R-1234"}, "sourceAmount": "1.00"}
+    return {"sourceCurrency": "USD", "payments": [known, *payments]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/batches"), ("PATCH", "/v1/batches/B-1")]
+)
+@pytest.mark.parametrize("count", [1_001, 10_000])
+async def test_more_addresses_than_are_looked_up_are_refused_before_the_first_call(
+    tmp_path: Path, method: str, path: str, count: int
+):
+    async with recording() as service:
+        async with open_house(tmp_path, service.url) as house:
+            got = await house.ask(method, path, paying_addresses(count))
+    (error,) = got.body["errors"]
+    assert (got.status, error["code"]) == (406, "invalid_field")
+    assert error["field"] == "payments[1001].recipient.email"
+    assert "1,000" in error["message"]
+    assert service.requests == []
+
+
+async def test_as_many_addresses_as_may_be_are_looked_up_once_each(tmp_path: Path):
+    async with recording() as service:
+        async with open_house(tmp_path, service.url) as house:
+            got = await house.ask("POST", "/v1/batches", paying_addresses(1_000))
+    assert got.status == 406, "the service knows none of them"
+    assert len({one.target for one in service.requests}) == len(service.requests) == 1_000
 
 
 def test_wrong_items_of_any_list_are_bounded():

@@ -16,7 +16,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.passing.spool import IN_MEMORY
+from tests import operating
 from tests.house import House
+from tests.operating import configure
 from tests.signed import (
     CLIENT,
     INTERNAL,
@@ -227,6 +229,30 @@ async def test_end_to_end_headers_of_a_signed_request_are_passed_on(tmp_path: Pa
     assert came["host"] == f"127.0.0.1:{recorder.port}"
 
 
+REGISTERED = """
+    A-IM Accept-Charset Accept-Datetime Accept-Signature Access-Control-Request-Method Authentication-Info
+    Baggage Cache-Control Content-Digest Content-Disposition Content-Encoding Content-Language
+    Content-Location Content-MD5 Content-Range Date Digest DNT DPoP ETag From If-Match If-Modified-Since
+    If-None-Match If-Range If-Unmodified-Since Last-Modified Link Max-Forwards Origin Pragma Prefer
+    Priority Range Referer Repr-Digest Sec-Fetch-Mode Signature Signature-Input Slug Tracestate
+    Unencoded-Digest Want-Content-Digest Want-Repr-Digest Warning X-B3-TraceId X-Correlation-ID
+    X-Requested-With
+"""
+"""End-to-end fields of requests, as the IANA and clients have them."""
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_every_end_to_end_header_is_passed_on(tmp_path: Path, method: str) -> None:
+    names = REGISTERED.split()
+    lines = [f"{name}: a value of {name}" for name in names]
+    async with between(tmp_path) as (recorder, house):
+        assert (await asked(house, CLIENT.request(method, RECIPIENTS, b"", *lines))).status == 200
+    came = recorder.only.headers
+    assert {name: came.get(name.lower()) for name in names} == {
+        name: f"a value of {name}" for name in names
+    }
+
+
 async def test_nothing_is_added_but_an_id_to_find_the_request_by(tmp_path: Path) -> None:
     async with between(tmp_path) as (recorder, house):
         answer = await asked(house, CLIENT.request())
@@ -308,6 +334,14 @@ async def test_what_speaks_of_the_connection_or_the_host_does_not_come_back(tmp_
         "Trailer: X-Own",
         "Upgrade: h2c",
         "Via: 1.1 x",
+        "X-Accel-Redirect: /v1/profile/sandbox",
+        "X-Accel-Expires: 60",
+        "X-Sendfile: /etc/passwd",
+        "X-LIGHTTPD-send-file: /etc/passwd",
+        "X-LiteSpeed-Location: /etc/passwd",
+        "X-Reproxy-URL: http://127.0.0.1:8081/",
+        "Access-Control-Allow-Credentials: true",
+        'Clear-Site-Data: "*"',
     )
     async with between(tmp_path, says(answer)) as (recorder, house):
         first, second = [await asked(house, CLIENT.request()) for _ in range(2)]
@@ -517,6 +551,46 @@ async def test_a_request_without_an_answer_was_sent_once_and_is_an_internal_erro
         message = answer.json["errors"][0]["message"]
         assert ("may have been carried out" in message) == (method in WRITES)
     assert len(recorder.requests) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", *WRITES])
+@pytest.mark.parametrize("value", [b"a\x01b", b"\x7f", b"\x1b[31m", b"a\x08"])
+async def test_response_with_a_header_that_cannot_be_sent_leaves_a_write_unknown(
+    tmp_path: Path, method: str, value: bytes
+) -> None:
+    answer = OK.replace(b"\r\n\r\n", b"\r\nX-Note: " + value + b"\r\n\r\n")
+    async with between(tmp_path, says(answer)) as (recorder, house):
+        said = await asked(
+            house, CLIENT.request(method, RECIPIENTS, b"" if method == "GET" else b"{}")
+        )
+        assert refused(said) == INTERNAL
+        message = said.json["errors"][0]["message"]
+        assert ("may have been carried out" in message) == (method in WRITES)
+        recorder.play = says(OK.replace(b"\r\n\r\n", b"\r\nVia: a\x01b\r\n\r\n"))
+        dropped = await asked(house, CLIENT.request(method, RECIPIENTS, b"", JSON))
+        assert dropped.status == 200, "what is not passed on does not matter"
+    assert len(recorder.requests) == 2
+
+
+async def test_start_whose_response_cannot_be_sent_is_in_doubt(tmp_path: Path) -> None:
+    async def play(written: Written, _reader: Any, writer: asyncio.StreamWriter) -> None:
+        if written.method == "POST":
+            writer.write(OK.replace(b"\r\n\r\n", b"\r\nX-Note: a\x01b\r\n\r\n"))
+        else:
+            writer.write(http(503, b"<html>"))
+
+    async with between(tmp_path, play) as (recorder, house):
+        configure(tmp_path, recorder.url)
+        start = CLIENT.request("POST", f"/v1/batches/B-{'a' * 22}/start-processing")
+        answer = await asked(house, start)
+        assert refused(answer) == INTERNAL
+        assert "may have been carried out" in answer.json["errors"][0]["message"]
+        listed = json.loads(
+            (await operating.says(tmp_path, "writes", "unsettled", "--json")).stdout
+        )
+        assert [one["operation"] for one in listed["writes"]] == ["start_signed_batch"]
+        assert refused(await asked(house, start)) == INTERNAL
+        assert len([one for one in recorder.requests if one.method == "POST"]) == 1
 
 
 @pytest.mark.parametrize("method", ["GET", *WRITES])

@@ -79,6 +79,7 @@ BROKEN = [
     pytest.param({"answer_delay": 3}, id="the answer does not come in time"),
     pytest.param({"status": 200, "body": b'{"ok":tr', "executes": True}, id="half an answer comes"),
     pytest.param({"status": 502, "body": b"<html>", "executes": True}, id="a proxy's page comes"),
+    pytest.param({"status": 401, "body": b"<html>", "executes": True}, id="a proxy's login comes"),
 ]
 
 

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
+from gateway.http.callers import address_of, counted_as
+
 COOKIE = "payout-gateway-console"
 
 SECONDS = 12 * 3600
@@ -48,7 +50,8 @@ class Throttle:
 
     async def fail(self, address: str) -> None:
         """Returns when a wrong token may be answered."""
-        turns = self._by_address.setdefault(address, asyncio.Semaphore(FAILED_AT_ONCE))
+        name = counted_as(address_of(address, (), ()))
+        turns = self._by_address.setdefault(name, asyncio.Semaphore(FAILED_AT_ONCE))
         async with turns:
             await asyncio.sleep(FAILED_SECONDS)
 

@@ -16,6 +16,7 @@ from gateway.cli.output import completed, table
 from gateway.cli.told import Commands
 from gateway.plurals import counted
 from gateway.settings import Settings
+from gateway.signing import prefix_of, shorten_key
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from gateway.store.key_import import Imported
     from gateway.store.key_lines import Numbered
     from gateway.store.key_rows import ListedKey
-
-_CUT_OFF = "…"
 
 ADDED = (
     "Now, before anything else is written: give every instance the file, and end and start every "
@@ -99,7 +98,7 @@ def _warn_of_unconfigured(settings: Settings, owners: Iterable[Owner]) -> None:
 @_json
 @config_option
 def list_(*, as_json: bool, settings: Settings) -> None:
-    """List the keys; none of it is secret."""
+    """List the keys, each by its first letters; none of it is secret."""
     from gateway.store import open_store
     from gateway.store.key_rows import listed_keys
 
@@ -121,7 +120,7 @@ def _as_json(key: ListedKey) -> dict[str, Any]:
         "prefix": key.prefix,
         "merchant": key.merchant,
         "environment": key.environment,
-        "access_key": key.access_key,
+        "access_key_prefix": prefix_of(key.access_key),
         "requests_per_hour": key.requests_per_hour,
         "allowed_ips": list(key.allowed_ips),
         "created_at": _moment(key.created_at),
@@ -132,10 +131,10 @@ def _as_json(key: ListedKey) -> dict[str, Any]:
 def _as_row(key: ListedKey) -> list[str]:
     return [
         key.name,
-        key.prefix + _CUT_OFF,
+        f"{key.prefix}…",
         key.merchant,
         key.environment,
-        key.access_key,
+        shorten_key(key.access_key),
         str(key.requests_per_hour or "default"),
         " ".join(key.allowed_ips) or "any",
         _moment(key.created_at),
@@ -183,7 +182,7 @@ def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -
             if not no_verify:
                 await _verify_new(settings, key.owner, await pair_of(store, key.owner), new)
             await replace_pair(store, key.owner, new)
-            return f"Replaced the pair of {key.owner} by {new.access_key}"
+            return f"Replaced the pair of {key.owner} by {shorten_key(new.access_key)}"
 
     try:
         click.echo(completed(done()))
@@ -196,7 +195,7 @@ def _asked_pair() -> Pair:
 
     if sys.stdin.isatty():
         asked = {
-            "access_key": click.prompt("Access key", err=True),
+            "access_key": click.prompt("Access key", err=True, hide_input=True),
             "secret_key": click.prompt("Secret key", err=True, hide_input=True),
         }
         written = json.dumps(asked).encode()
@@ -250,7 +249,7 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
         pairs = [_as_checked(pair) for pair in checked]
         click.echo(json.dumps({"ok": not findings, "pairs": pairs, "findings": findings}, indent=2))
     else:
-        rows = [[*pair.owner, pair.access_key, pair.sight.told] for pair in checked]
+        rows = [[*pair.owner, f"{pair.access_key_prefix}…", pair.sight.told] for pair in checked]
         table(["merchant", "environment", "access key", "result"], rows)
         for finding in findings:
             click.echo(f"Finding: {finding}")
@@ -261,7 +260,7 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
 def _as_checked(pair: Checked) -> dict[str, Any]:
     return {
         **pair.owner._asdict(),
-        "access_key": pair.access_key,
+        "access_key_prefix": pair.access_key_prefix,
         "keys": list(pair.keys),
         "result": pair.sight.result,
         "detail": pair.sight.told,

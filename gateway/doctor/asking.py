@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.doctor.findings import Finding, State, unreached
 from gateway.settings import Settings
-from gateway.signing import Pair
+from gateway.signing import Pair, shorten_key
 from gateway.upstream.client import Reply, Upstream
 from mappings.grammar import Unknown, Unreachable
 
@@ -114,7 +114,7 @@ class Asking:
 
     @property
     def _key(self) -> str:
-        return self._pair.access_key if self._pair else ""
+        return shorten_key(self._pair.access_key) if self._pair else ""
 
     def _elsewhere(self, reply: Reply) -> Finding:
         if reply.status == 403:
@@ -149,8 +149,9 @@ class Asking:
                 )
                 return [self._found("pair", "wrong", said, do)]
         do = (
-            "see that it is this environment's pair, and that vocabulary.current has the service's "
-            f"own scheme and timestamp_header{self._or_path}. For another pair, {self._other_pair}"
+            "see that it is this environment's pair, that access_key and secret_key are not "
+            "swapped, and that vocabulary.current has the service's own "
+            f"scheme and timestamp_header{self._or_path}. For another pair, {self._other_pair}"
         )
         return [self._found("pair", "wrong", f"access key {self._key} is refused", do)]
 

@@ -18,14 +18,14 @@ from typing import Self
 
 import structlog
 
-from gateway import logs
+from gateway import logs, wire
 from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ
 from gateway.compare.mask import Eye
 from gateway.compare.pairing import Pairing
 from gateway.compare.rules import Rules
 from gateway.forwarding.choosing import Forwarding
-from gateway.forwarding.sending import Came
+from gateway.forwarding.sending import MOST_BYTES, Came
 from gateway.http.answers import Carried, Said
 from gateway.rounds import Rounds
 from gateway.settings import Comparing
@@ -57,7 +57,7 @@ class _Item:
 
 
 class _NotComparable(Exception):
-    """One of the two gave no answer of its own."""
+    """One of the two gave no answer of its own, or one that takes too much memory to read."""
 
 
 class Alongside:
@@ -142,10 +142,13 @@ class Alongside:
         if control.status >= 500 or control.status in (304, 429):
             raise _NotComparable
         candidate = said if isinstance(said, Said) else await item.translate()
+        bodies = (control.body, candidate.data)
+        if await asyncio.to_thread(lambda: max(map(wire.memory_cost, bodies))) > MOST_BYTES:
+            raise _NotComparable
         differ = Differ(self._rules, Pairing(apart=False), operation=item.came.operation.name)
         one, other = (
-            Answer(control.status, {}, control.body),
-            Answer(candidate.status, {}, candidate.data),
+            Answer(control.status, {}, bodies[0]),
+            Answer(candidate.status, {}, bodies[1]),
         )
         found = await asyncio.to_thread(differ.answers, one, other)
         eye = Eye(item.came.asked.keys)

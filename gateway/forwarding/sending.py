@@ -60,6 +60,9 @@ from mappings.grammar import (
     Unreachable,
 )
 
+MOST_BYTES = 2 * ANSWER_BYTES
+"""Memory for the values of a body that is read only to see what it names (``wire.memory_cost``)."""
+
 _ASKS_AGAIN = 2
 NOT_MODIFIED = 304
 _OF_THE_BATCH_ALONE = frozenset({"delete_batch", "generate_quote", "start_batch"})
@@ -73,7 +76,7 @@ class Came:
     """A legacy request as it came: ``target`` from /v1 on, ``ids`` those of its path.
 
     ``asked`` is the same as it would be translated, to know a retry of it by, ``told`` what the log
-    says of it.
+    says of it. ``batches`` are those that it names, as the client spells them, if it is about batches.
     """
 
     operation: Operation
@@ -85,22 +88,26 @@ class Came:
     body: bytes = field(repr=False)
     idempotency: str | None
     told: dict[str, Any]
+    batches: Sequence[str]
 
     @property
     def writes(self) -> bool:
         return self.operation.method != "GET"
 
-    @property
-    def batches(self) -> Sequence[str]:
-        """Those that it names, as the client spells them, where it is about batches."""
-        if not self.operation.path.startswith("/batches"):
-            return []
-        if self.ids:
-            return [*self.ids.values()][:1]
-        if self.operation.name != "delete_batches":
-            return []
-        ids = (_object(self.body) or self.asked.body or {}).get("ids")
-        return [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
+
+async def named_batches(
+    operation: Operation, ids: Mapping[str, str], asked: Request, body: bytes
+) -> Sequence[str]:
+    """The batches that a request names, as its client spells them; see ``Came``."""
+    if not operation.path.startswith("/batches"):
+        return []
+    if ids:
+        return [*ids.values()][:1]
+    if operation.name != "delete_batches":
+        return []
+    sent = await aside_if(len(body) > wire.LARGE, _object, body)
+    named = (sent or asked.body or {}).get("ids")
+    return [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +294,7 @@ class Writes:
             elif carried.status < 500:
                 await self._begun.take_back(course.one.owner, came.batches, course.one.id)
             return
-        made = _made(came, carried.body)
+        made = await aside_if(len(carried.body) > wire.LARGE, _made, came, carried.body)
         course.told(call, {"id": made} if made else {})
         if came.operation.name == "create_batch":
             if made is None:
@@ -341,9 +348,9 @@ class Writes:
 
 
 def _object(data: bytes) -> dict[str, JSON]:
-    """A body's fields; none of one that is no JSON object."""
+    """A body's fields; none of one that is no JSON object, or takes more memory than it is worth."""
     try:
-        body = wire.read(data)
+        body = wire.read(data, wire.LONG, MOST_BYTES)
     except wire.Unreadable:
         return {}
     return body if isinstance(body, dict) else {}
@@ -355,6 +362,8 @@ def _tells(came: Came, carried: Carried) -> bool:
         return True  # one that is not known here, and may be to the client
     if came.operation.method == "DELETE" and not carried.body:
         return True
+    if len(carried.body) > wire.LARGE:
+        return bool(_object(carried.body))
     try:
         # Not as strictly as bodies are read that go on: it is the client's to read.
         return isinstance(json.loads(carried.body), dict)

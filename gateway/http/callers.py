@@ -36,6 +36,13 @@ def address_of(
     return address
 
 
+def counted_as(address: Address | None) -> str:
+    """The name under which requests of an address are counted: one client has a whole /64 of IPv6."""
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
+
+
 def _without_port(hop: str) -> str:
     found = _HOP.fullmatch(hop)
     return found[1] or found[2] if found else hop

@@ -8,12 +8,16 @@ admitted in the last 3,601 s. The error of up to one second is on the strict sid
 ``memory://`` counts in one process. ``redis://`` counts for all processes on all hosts, by
 Redis's own clock; ``in_redis`` says what holds while Redis is gone. It is imported where Redis is
 named: its client takes a tenth of a start.
+
+Whoever has no key counts by address, in each process by itself and apart from all keys: a million
+addresses take no more memory than ``STRANGERS`` do, and neither keys' tallies nor room in Redis.
 """
 
-from gateway.limits.in_process import Admission, InProcess, Limits
+from gateway.limits.in_process import STRANGERS, Admission, InProcess, Limits
 from gateway.limits.opening import open_limits, problems
 
 __all__ = [
+    "STRANGERS",
     "Admission",
     "InProcess",
     "Limits",

@@ -34,6 +34,10 @@ class Admission:
     retry_after: int | None
 
 
+STRANGERS = 65_536
+"""How many of those are counted who have no key: anybody has as many addresses, or makes up as many keys."""
+
+
 class Limits(Protocol):
     async def admit(self, key: str, limit: int) -> Admission:
         """Counts a request of ``key`` where ``limit`` allows it; a refused one does not count."""
@@ -100,11 +104,15 @@ class _Tally:
 class InProcess:
     """The limit of one process. ``clock`` gives seconds from anywhere, never backwards.
 
-    A key without a request in the last hour is forgotten.
+    A key without a request in the last hour is forgotten, and of more than ``most`` keys the one that
+    was admitted longest ago.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, most: int | None = None
+    ) -> None:
         self._clock = clock
+        self._most = most
         self._began = math.floor(clock())
         self._tidied = 0
         """The second in which those without a request were last forgotten."""
@@ -123,6 +131,8 @@ class InProcess:
         tally.add(now)
         self._tallies[key] = tally
         self._tallies.move_to_end(key)
+        if self._most is not None and len(self._tallies) > self._most:
+            self._tallies.popitem(last=False)
         reset = tally.seconds_until(tally.total - 1, now)
         return Admission(True, limit, limit - tally.total, reset, None)
 

@@ -6,6 +6,7 @@ client is the gateway), or that the gateway itself has to decide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -24,7 +25,7 @@ HOP_BY_HOP = _named(
 OF_THE_HOST = _named(
     "access-control-allow-credentials alt-svc clear-site-data content-length nel public-key-pins "
     "report-to reporting-endpoints server set-cookie set-cookie2 strict-transport-security via "
-    "x-sendfile"
+    "x-lighttpd-send-file x-litespeed-location x-reproxy-url x-sendfile"
 )
 """Of responses: what a browser or library would keep of the gateway's address, what a proxy in front of
 it would carry out (``X-Accel-*``, too), and what is set here.
@@ -38,6 +39,9 @@ OF_THE_GATEWAY = _named(
 """Of requests: what is set here, belongs to the other interface, or could make a service that trusts the
 gateway see another client, method or path than the ones checked here (``X-Forwarded-*``, too).
 """
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no field value may hold (RFC 9110, section 5.5)."""
 
 _OWN_PREFIXES = ("x-accel-", "x-forwarded-", "x-payout-gateway-", "cf-connecting-")
 
@@ -57,6 +61,13 @@ def of_legacy_request(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 def of_answer(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return _without(headers, OF_THE_HOST)
+
+
+def are_writable(headers: CIMultiDictProxy[str]) -> bool:
+    """Whether a client can be sent what of a response is passed on: aiohttp reads what it does not write."""
+    if not any(map(_CONTROL.search, headers.values())):  # as nearly always
+        return True
+    return not any(map(_CONTROL.search, of_answer(headers).values()))
 
 
 def _without(headers: CIMultiDictProxy[str], unwanted: frozenset[str]) -> CIMultiDict[str]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import aiohttp
 from yarl import URL
 
+from gateway.passing import passed_headers
 from gateway.targets import may_be_sent
 from gateway.upstream.attempt import Lost, SentOnce, Turn, Unfit, lost_by
 from gateway.upstream.breaker import Breakers, Trial
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 BODILESS = (204, 304)
+
+UNWRITABLE = "a response with a control character in a header"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,16 @@ class Passed:
         raise lost
 
 
+async def _unwritable(passage: Passage, passed: Passed) -> Unknown | Unreachable:
+    """What is told instead of a response with a header that may not be sent."""
+    if passage.write:
+        with suppress(Lost):  # the service may still be at work while it responds
+            async for _ in passed.parts():
+                pass
+        return Unknown(UNWRITABLE)
+    return Unreachable(UNWRITABLE)
+
+
 class Passing:
     """Made by ``open_passing``."""
 
@@ -134,14 +147,18 @@ class Passing:
         """Sends it once, as long as the turn is its own, and gives the answer from its head on.
 
         Raises Unreachable (a write that never left, a read without an answer) and Unknown (a
-        write that left and has no answer: it may have happened). The answer's head must come
+        write that left and has no answer, or one that no client can be sent: it may have happened).
+        The answer's head must come
         within ``upstream.timeout_seconds``, and after it something in every such time.
         """
         if not may_be_sent(passage.target):
             raise ValueError("a target that may not be sent")
         response = await self._begun(passage, turn)
         try:
-            yield Passed(response, self._seconds)
+            passed = Passed(response, self._seconds)
+            if not passed_headers.are_writable(passed.headers):
+                raise await _unwritable(passage, passed)
+            yield passed
         finally:
             response.close()  # where it was read to its end, the connection is kept all the same
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,10 +16,11 @@ from typing import Any, Literal
 
 import structlog
 
-from gateway import large, wire
+from gateway import large, settings, wire
 from gateway.aside import aside, aside_if
 from gateway.folded import Folded
 from gateway.keys import Key
+from gateway.load import Load, Overloaded
 from gateway.playing.journal import Course
 from gateway.playing.listing import Listing
 from gateway.playing.recent_reads import Kept
@@ -30,7 +32,7 @@ from gateway.targets import recipient_in
 from gateway.upstream import outgoing
 from gateway.upstream.attempt import Turn
 from gateway.upstream.call_targets import Targets
-from gateway.upstream.client import Reply, Upstream
+from gateway.upstream.client import ANSWER_BYTES, Reply, Upstream
 from gateway.upstream.inferred import InferredOperations
 from mappings import errors
 from mappings.current import Endpoint, endpoint_of
@@ -65,6 +67,9 @@ from mappings.grammar import (
 )
 from mappings.readable import is_readable
 from mappings.spelling import of_current
+
+MOST_COST = 8 * ANSWER_BYTES
+"""Bytes of ``wire.memory_cost``: an answer with a value in every ten bytes is none of the service's."""
 
 SEEN_WITHIN = 5.0
 """Seconds for the reading that follows a write without proof: its client waits for a response."""
@@ -145,6 +150,7 @@ class Player:
         kept: Kept,
         settler: Settler,
         listing: Listing | None = None,
+        load: Load | None = None,
     ) -> None:
         self._upstream = upstream
         self._ledger = ledger
@@ -153,6 +159,7 @@ class Player:
         self._inferred = inferred
         self._settler = settler
         self._listing = listing or Listing()
+        self._load = load or Load(settings.Load())
         self._kept = kept
 
     async def play(
@@ -404,7 +411,7 @@ class Player:
         is_long = len(reply.body) > wire.LARGE
         caller.is_long = caller.is_long or is_long
         _tell(caller, "answered", call, reply.body)
-        body = await aside(_readable, reply.body) if is_long else _readable(reply.body)
+        body = await self._read_long(call, caller, reply.body) if is_long else _readable(reply.body)
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # the legacy document, section 4.3, has deletes answered so as well
         if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
@@ -418,6 +425,31 @@ class Player:
         if not (call.reads or is_confirmed or _proves_refusal(reply.status, body)):
             raise Unknown(f"status {reply.status}")
         raise await aside_if(caller.is_long, self._refused, call, endpoint, reply, body or {})
+
+    async def _read_long(
+        self, call: Call, caller: Caller, data: bytes | Folded
+    ) -> dict[str, JSON] | None:
+        """A long answer; None if it cannot be read, or would take more memory than a request may.
+
+        What cannot be read in slices is charged to ``load.held_bytes`` while it is read.
+        """
+        cost = await aside(wire.memory_cost, data)
+        if cost > MOST_COST:
+            return None
+        with suppress(wire.Unsliced):
+            return _object(await aside(wire.read_in_slices, data, wire.LONG))
+        stay = self._load.stay(caller.key.who)
+        try:
+            if cost > stay.most_bytes:
+                return None
+            stay.hold(cost)
+            return await aside(_readable, data)
+        except Overloaded as overloaded:
+            if call.reads:
+                raise
+            raise Unknown(overloaded.why) from None
+        finally:
+            stay.end()
 
     async def _send(self, call: Call, endpoint: Endpoint, caller: Caller) -> Reply:
         body: bytes | Folded | None = None
@@ -461,7 +493,7 @@ class Player:
             status,
             problems,
             sent_as=self._sent_as(call, endpoint, problems),
-            retry_after=reply.headers.get("Retry-After"),
+            retry_after=_retry_after(reply),
         )
 
     def _sent_as(
@@ -508,9 +540,12 @@ def _thrown(flow: Generator[Step, Any, Any], failure: Failure) -> tuple[Step | N
 
 def _readable(data: bytes | Folded) -> dict[str, JSON] | None:
     try:
-        body = wire.read(data, wire.LONG)
+        return _object(wire.read(data))
     except wire.Unreadable:
         return None
+
+
+def _object(body: JSON) -> dict[str, JSON] | None:
     return body if isinstance(body, dict) else None
 
 
@@ -528,6 +563,12 @@ def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
     is_refusal = status < 300 and errors.status_told(problems) < 500
     return bool(problems) and (is_refusal or 400 <= status < 500)
+
+
+def _retry_after(reply: Reply) -> str | None:
+    """Seconds or a date; None for what cannot be passed on in a header."""
+    given = reply.headers.get("Retry-After", "")
+    return given if given and given.isascii() and given.isprintable() else None
 
 
 def _may_pass(failure: Failure) -> bool:

@@ -20,7 +20,7 @@ from aiohttp import web
 from gateway import logs, metrics, request_line, traces
 from gateway.http import answers, incoming
 from gateway.http.answers import Said
-from gateway.http.callers import Address, address_of, networks
+from gateway.http.callers import Address, address_of, counted_as, networks
 from gateway.http.incoming import Pace
 from gateway.limits import Admission
 from gateway.load import Load, Overloaded, Stay
@@ -42,7 +42,7 @@ from gateway.upstream import outgoing
 from gateway.upstream.attempt import Turn
 from gateway.usage import NO_OWNER, Usage
 from mappings import errors
-from mappings.grammar import Failure, Invalid, Problem, Unreachable
+from mappings.grammar import Failure, Invalid, Problem, Unknown, Unreachable
 
 READS = ("GET", "HEAD", "OPTIONS")
 METHODS = (*READS[:2], "POST", "PUT", "PATCH", "DELETE")
@@ -149,7 +149,9 @@ class SignedFace:
             said = answers.refusal(errors.of(errors.INTERNAL))
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             visit.told |= logs.told(error)
-            said = answers.refusal(errors.of(errors.INTERNAL))
+            is_open = bool(visit.calls) and request.method not in READS
+            unknown = errors.answer(Unknown(type(error).__name__))
+            said = answers.refusal(unknown if is_open else errors.of(errors.INTERNAL))
         return answers.response(said, visit.request_id, visit.admission)
 
     async def _answer(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
@@ -191,7 +193,7 @@ class SignedFace:
     def _stays(self, visit: Visit, signers: Sequence[Signer], address: Address | None) -> Stay:
         """Nothing is proven yet: the body is held in the name of the client's address."""
         owner = str(signers[0].owner if signers else NOBODY_KNOWN)
-        visit.stay = self._load.stay(f"unproven {address}")
+        visit.stay = self._load.stay(f"unproven {counted_as(address)}")
         visit.stay.check(owner)
         return visit.stay
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.http.callers import Address
+from gateway.http.callers import Address, counted_as
 from gateway.limits import Admission, Limits
 from gateway.settings import Settings
 from gateway.signed.credentials import Credentials
@@ -29,9 +29,18 @@ class Sender:
 
 
 class Senders:
-    def __init__(self, settings: Settings, signers: Signers, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        signers: Signers,
+        limits: Limits,
+        clock: Clock,
+        *,
+        strangers: Limits,
+    ) -> None:
         self._signers = signers
         self._limits = limits
+        self._strangers = strangers
         self._clock = clock
         self._requests_per_hour = settings.limits.requests_per_hour
         forwards = settings.signed.unknown_keys == "forward"
@@ -86,11 +95,12 @@ class Senders:
         """
         if sender.owner is not None:
             return await self._limits.admit(f"signed {sender.owner}", sender.requests_per_hour)
-        admission = await self._limits.admit(f"signed address {address}", self._requests_per_hour)
+        name = f"signed address {counted_as(address)}"
+        admission = await self._strangers.admit(name, self._requests_per_hour)
         if not admission.admitted:
             return admission
         # Whoever looks at the limits need not see keys that are not even held here.
         key = hashlib.sha256(credentials.access_key.encode()).hexdigest()[:32]
         name = f"signed key {sender.environment} {key}"
-        other = await self._limits.admit(name, self._requests_per_hour)
+        other = await self._strangers.admit(name, self._requests_per_hour)
         return min(admission, other, key=lambda one: (one.admitted, one.remaining))

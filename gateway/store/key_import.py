@@ -12,11 +12,11 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.plurals import counted
-from gateway.signing import Pair
+from gateway.signing import Pair, prefix_of
 from gateway.store.acts import note
 from gateway.store.crypto import EncryptionKeys
 from gateway.store.key_lines import ImportRefused, Numbered
-from gateway.store.key_rows import AnyRow, new_id, next_change, opened, place_of_secret, prefix_of
+from gateway.store.key_rows import AnyRow, new_id, next_change, opened, place_of_secret
 from gateway.store.mode_rows import keep_modes
 from gateway.store.owners import Owner
 from gateway.store.store import Store

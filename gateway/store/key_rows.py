@@ -22,18 +22,11 @@ from gateway.store.tables import counters, keys, pairs
 
 AnyRow = Row[*tuple[Any, ...]]
 
-PREFIX_CHARACTERS = 8
-
 REVOKED, REPLACED = "revoked the key", "replaced the credentials"
 
 
 def new_id() -> str:
     return secrets.token_hex(8)
-
-
-def prefix_of(api_key: str) -> str:
-    """What may be shown of an API key: never more than a quarter of it."""
-    return api_key[: min(PREFIX_CHARACTERS, len(api_key) // 4)]
 
 
 def place_of_secret(owner: Owner) -> Place:
@@ -49,7 +42,7 @@ class ListedKey:
     prefix: str
     merchant: str
     environment: str
-    access_key: str
+    access_key: str = field(repr=False)
     requests_per_hour: int | None
     allowed_ips: tuple[str, ...]
     created_at: datetime

@@ -7,7 +7,6 @@ import os
 import socket
 import ssl
 import time
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -16,6 +15,7 @@ from aiohttp.http import HttpProcessingError
 
 from gateway import large, wire
 from gateway.folded import Folded
+from gateway.http.inflating import NotInflated, TooLarge, inflated
 from gateway.signing import Pair, signed_headers
 from gateway.upstream.clock import Sighting, sighting
 from mappings.unchanging import unchanging
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 LARGE = 1024 * 1024
 """Bytes from which hashing a body is worth a thread: it would hold up every other request."""
-
-ZLIB_OR_GZIP = 47
-"""What zlib's ``wbits`` says for: 32 KB, and see from the head which of the two it is."""
 
 
 class Lost(Exception):
@@ -172,7 +169,7 @@ async def _body(
         if len(body) > most:
             raise Lost(f"an answer of more than {most} bytes")
         came(len(body))
-        return _decoded(body, headers.get("Content-Encoding", "identity"), most)
+        return await _decoded(body, headers.get("Content-Encoding", "identity"), most)
     whole = Folded()
     if size <= most:
         size = 0
@@ -188,23 +185,19 @@ async def _body(
     encoding = headers.get("Content-Encoding", "identity")
     if len(whole) > wire.LARGE and _is_plain(encoding):
         return whole
-    return _decoded(bytes(whole), encoding, most)
+    return await _decoded(bytes(whole), encoding, most)
 
 
-def _decoded(body: bytes, encoding: str, most: int) -> bytes:
+async def _decoded(body: bytes, encoding: str, most: int) -> bytes:
     """Not left to aiohttp, which takes a cut-off gzip for a whole one."""
     if _is_plain(encoding) or not body:
         return body
     if encoding.strip().lower() not in ("gzip", "deflate"):
         raise Lost("an answer in an encoding that was not asked for")
-    inflate = zlib.decompressobj(wbits=ZLIB_OR_GZIP)
     try:
-        decoded = inflate.decompress(body, most + 1)
-    except zlib.error:
-        decoded = b""
-    if not inflate.eof or inflate.unused_data or len(decoded) > most:
-        raise Lost("an answer that cannot be decoded")
-    return decoded
+        return await inflated(body, encoding, most)
+    except (NotInflated, TooLarge):
+        raise Lost("an answer that cannot be decoded") from None
 
 
 def _is_plain(encoding: str) -> bool:

@@ -2,7 +2,8 @@
 
 The service sees each request exactly once for each attempt that is meant:
 
-- a write is sent once. Only after a 401, when nothing was executed, is it signed anew;
+- a write is sent once. Only if the service itself says that it refuses the signature, so that nothing
+  was executed, is it signed again;
 - a read is sent once more when its connection failed;
 - a 401 may be due to this machine's clock (``clock``), or to what the document leaves open,
   whether the signed path includes the query (``signed_target``). Both are tried, once each.
@@ -21,8 +22,8 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from gateway import traces
-from gateway.signing import Form, Pair, in_form
+from gateway import traces, wire
+from gateway.signing import Form, Pair, in_form, shorten_key
 from gateway.upstream.attempt import Answered, Attempt, Lost, Turn, Unfit
 from gateway.upstream.breaker import Breakers, Trial
 from gateway.upstream.clock import Clock
@@ -236,6 +237,8 @@ class Upstream:
         way = _Way(self.signed_target.first(environment), self.clock.offset(environment))
         answered = await self._attempt(call, way)
         while answered.status == 401 and (other := self._other_way(call, way, answered)):
+            if call.write and not _refuses_signature(answered.body):
+                break  # perhaps a proxy's page: what the service did, or still does, it does not say
             way = other
             if call.turn and way.other_time:
                 # A machine that slept with all its clocks is told so by nothing but this.
@@ -304,7 +307,7 @@ class Upstream:
             log.error(
                 "credentials_refused",
                 environment=call.environment,
-                access_key=call.pair.access_key,
+                access_key=shorten_key(call.pair.access_key),
             )
         # Any other refusal says that the signature was good only where it stands against a 401
         # of the same call. By itself it may come from before the check, or from a proxy.
@@ -315,6 +318,20 @@ class Upstream:
             self.clock.accepted(call.environment, answered.seen)
         if accepted or (way.other_form and passed):
             await self.signed_target.accepted(call.environment, call.target, way.form)
+
+
+def _refuses_signature(body: bytes | Folded) -> bool:
+    """Whether a 401 has the service's own form (current interface, section 7)."""
+    if len(body) > wire.LARGE:
+        return False
+    try:
+        said = wire.read(bytes(body))
+    except wire.Unreadable:
+        return False
+    errors = said.get("errors") if isinstance(said, dict) else None
+    return isinstance(errors, list) and any(
+        isinstance(one, dict) and one.get("code") == "invalid_api_key" for one in errors
+    )
 
 
 def _headers(call: _Call) -> dict[str, str]:

@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from gateway.cli.keys import keys
+from tests.operating import says
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 SECRETS = (API_KEY, "secret-of-acme", "secret-of-bolt", "hunter2")
@@ -29,7 +30,7 @@ def line(merchant: str = "acme", **more: Any) -> str:
         "merchant": merchant,
         "environment": "live",
         "api_key": f"key-of-{merchant}-0123456789abcdefghij",
-        "access_key": f"access-{merchant}",
+        "access_key": f"{merchant}-access-key-1",
         "secret_key": f"secret-of-{merchant}",
     }
     return json.dumps({**key, **more})
@@ -117,7 +118,7 @@ def test_list_as_json_is_one_document_with_everything_but_secrets(run: Run) -> N
         "prefix": "key-of-a",
         "merchant": "acme",
         "environment": "live",
-        "access_key": "access-acme",
+        "access_key_prefix": "acme",
         "requests_per_hour": 50,
         "allowed_ips": ["10.0.0.1/32", "2001:db8::/32"],
         "revoked_at": None,
@@ -225,17 +226,17 @@ def aside(run: Run) -> Callable[..., Any]:
     return lambda *words, **more: asyncio.to_thread(run, *words, **more)
 
 
-NEW = json.dumps({"access_key": "access-new", "secret_key": "hunter2"})
+NEW = json.dumps({"access_key": "new-access-key-1", "secret_key": "hunter2"})
 
 
 async def test_verify_of_good_pairs_ends_well(service: Service, aside: Any) -> None:
-    service.accounts = {"access-acme": ["R-1"], "access-bolt": []}
+    service.accounts = {"acme-access-key-1": ["R-1"], "bolt-access-key-1": []}
     await aside("import", "-", stdin=f"{line()}\n{line('bolt')}")
     done = await aside("verify")
     assert done.stderr == ""
     heads, acme, bolt = done.stdout.splitlines()
     assert heads.split() == ["merchant", "environment", "access", "key", "result"]
-    assert acme.split() == ["acme", "live", "access-acme", "accepted"]
+    assert acme.split() == ["acme", "live", "acme…", "accepted"]
     assert bolt.endswith(
         "accepted; the account has no recipients, so it cannot be told from another"
     )
@@ -244,7 +245,7 @@ async def test_verify_of_good_pairs_ends_well(service: Service, aside: Any) -> N
 async def test_verify_finds_one_account_under_two_names_and_wrong_pairs(
     service: Service, aside: Any
 ) -> None:
-    service.accounts = {"access-acme": ["R-1", "R-2"], "access-bolt": ["R-2"]}
+    service.accounts = {"acme-access-key-1": ["R-1", "R-2"], "bolt-access-key-1": ["R-2"]}
     await aside("import", "-", stdin="\n".join([line(), line("bolt"), line("core")]))
     done = json.loads((await aside("verify", "--json", code=1)).stdout)
     assert done["ok"] is False
@@ -256,6 +257,30 @@ async def test_verify_finds_one_account_under_two_names_and_wrong_pairs(
     ]
     assert (await aside("verify", "acme-live", "key-of-a")).exit_code == 0
     assert "Finding: core live" in (await aside("verify", "core-live", code=1)).stdout
+
+
+async def test_swapped_pair_never_shows_its_secret(
+    service: Service, aside: Any, config: Path
+) -> None:
+    secret = "a-secret-in-the-wrong-place-0001"
+    swapped = {"access_key": secret, "secret_key": "acme-access-key-1"}
+    service.accounts = {"acme-access-key-1": ["R-1"]}
+    said = [
+        await aside("import", "-", stdin=line(**swapped)),
+        await aside("list"),
+        await aside("list", "--json"),
+        await aside("verify", code=1),
+        await aside("verify", "--json", code=1),
+        await aside("import", "-", stdin=line("bolt", **swapped), code=2),
+        await aside("import", "-", stdin=line(access_key=secret, secret_key="x"), code=2),
+        await aside("rotate-secret", "acme-live", stdin=json.dumps(swapped), code=1),
+        await aside("rotate-secret", "acme-live", "--no-verify", stdin=json.dumps(swapped)),
+        await says(config.parent, "doctor", code=1),
+        await says(config.parent, "doctor", "--json", code=1),
+    ]
+    for one in said:
+        assert "secret-in-the-wrong" not in one.output
+    assert "not swapped" in said[-2].output
 
 
 def test_verify_of_a_service_that_cannot_be_reached_is_a_finding(run: Run) -> None:
@@ -270,21 +295,21 @@ def test_verify_leaves_revoked_keys_out(run: Run) -> None:
 
 
 async def test_rotation_to_a_pair_of_the_same_account(service: Service, aside: Any) -> None:
-    service.accounts = {"access-acme": ["R-1"], "access-new": ["R-1", "R-2"]}
+    service.accounts = {"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-1", "R-2"]}
     await aside("import", "-", stdin=line())
     done = await aside("rotate-secret", "acme-live", stdin=NEW)
-    assert done.stdout == "Replaced the pair of acme live by access-new\n"
+    assert done.stdout == "Replaced the pair of acme live by new-…\n"
     assert done.stderr == ""
     listed = json.loads((await aside("list", "--json")).stdout)["keys"]
-    assert [key["access_key"] for key in listed] == ["access-new"]
+    assert [key["access_key_prefix"] for key in listed] == ["new-"]
 
 
 @pytest.mark.parametrize(
     ("accounts", "why"),
     [
-        ({"access-acme": ["R-1"], "access-new": ["R-2"]}, "another account"),
-        ({"access-acme": ["R-1"]}, "refuses the new pair"),
-        ({"access-new": ["R-1"]}, "refuses the stored pair"),
+        ({"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-2"]}, "another account"),
+        ({"acme-access-key-1": ["R-1"]}, "refuses the new pair"),
+        ({"new-access-key-1": ["R-1"]}, "refuses the stored pair"),
     ],
 )
 async def test_rotation_that_cannot_be_right_replaces_nothing_unless_told(
@@ -294,16 +319,16 @@ async def test_rotation_that_cannot_be_right_replaces_nothing_unless_told(
     await aside("import", "-", stdin=line())
     assert why in (await aside("rotate-secret", "acme-live", stdin=NEW, code=1)).stderr
     listed = json.loads((await aside("list", "--json")).stdout)["keys"]
-    assert [key["access_key"] for key in listed] == ["access-acme"]
+    assert [key["access_key_prefix"] for key in listed] == ["acme"]
     await aside("rotate-secret", "acme-live", "--no-verify", stdin=NEW)
     listed = json.loads((await aside("list", "--json")).stdout)["keys"]
-    assert [key["access_key"] for key in listed] == ["access-new"]
+    assert [key["access_key_prefix"] for key in listed] == ["new-"]
 
 
 async def test_the_whole_command_ends_with_1_on_findings_and_2_on_mistakes(
     service: Service, aside: Any, config: Path
 ) -> None:
-    service.accounts = {"access-acme": ["R-1"], "access-new": ["R-2"]}
+    service.accounts = {"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-2"]}
     await aside("import", "-", stdin=f"{line()}\n{line('bolt')}")
     for words, code in (
         (["verify", "acme-live"], 0),
@@ -351,7 +376,7 @@ def test_rotation_to_what_is_no_pair_is_refused(run: Run, stdin: str, says: str)
 
 def test_rotation_to_another_merchants_access_key_is_refused(run: Run) -> None:
     run("import", "-", stdin=f"{line()}\n{line('bolt')}")
-    taken = json.dumps({"access_key": "access-bolt", "secret_key": "hunter2"})
+    taken = json.dumps({"access_key": "bolt-access-key-1", "secret_key": "hunter2"})
     words = ("rotate-secret", "acme-live", "--no-verify")
     assert "another merchant" in run(*words, stdin=taken, code=2).stderr
 
@@ -365,7 +390,10 @@ def test_a_terminal_is_asked_for_the_pair_and_does_not_show_the_secret(
     if process == 0:
         os.execv(sys.executable, [*COMMAND, *words])
     shown = b""
-    for asked, answer in ((b"Access key: ", b"access-new\n"), (b"Secret key: ", b"hunter2\n")):
+    for asked, answer in (
+        (b"Access key: ", b"new-access-key-1\n"),
+        (b"Secret key: ", b"hunter2\n"),
+    ):
         while asked not in shown:
             shown += os.read(terminal, 1024)
         os.write(terminal, answer)
@@ -373,8 +401,8 @@ def test_a_terminal_is_asked_for_the_pair_and_does_not_show_the_secret(
         shown += os.read(terminal, 1024)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     os.close(terminal)
-    assert b"access-new" in shown
     assert b"hunter2" not in shown
+    assert b"new-access-key-1" not in shown, "it might be the secret, swapped"
 
 
 # new-encryption-key and the configuration

@@ -572,6 +572,10 @@ def test_the_gateway_is_not_its_own_service(server: str, url: str, key: str) -> 
         ("", "http://127.0.0.2:8080"),
         ("host = '10.1.2.3'", "http://127.0.0.1:8080"),
         ("port = 0", "http://127.0.0.1"),
+        ("port = 80", "https://service.test"),
+        ("host = '0.0.0.0'\nport = 80", "https://service.test"),
+        ("host = '0.0.0.0'\nport = 443", "https://service.test"),
+        ("admin_port = 80", "https://service.test"),
     ],
 )
 def test_another_s_address_is_not_the_gateway_s(server: str, url: str) -> None:

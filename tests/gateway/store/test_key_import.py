@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from gateway.settings import State
-from gateway.signing import Pair
+from gateway.signing import Pair, prefix_of
 from gateway.store import Owner, Store, StoreUnavailable, open_store
 from gateway.store.acts import acts_of
 from gateway.store.key_import import Imported, import_keys
@@ -20,7 +20,6 @@ from gateway.store.key_rows import (
     chosen,
     listed_keys,
     pair_of,
-    prefix_of,
     replace_pair,
     revoke,
 )

@@ -758,6 +758,26 @@ async def test_clock_and_form_together_take_three_attempts_and_then_one():
     assert len(service.seen) == 4
 
 
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (NO, 2),
+        (b"<html>401</html>", 1),
+        (b"", 1),
+        (b'{"ok":false}', 1),
+        (b'{"ok":false,"errors":[{"code":"not_authorized"}]}', 1),
+        (b'{"ok":false,"errors":["invalid_api_key"]}', 1),
+        (NO + b" " * 300_000, 1),
+    ],
+)
+async def test_only_the_service_s_own_401_has_a_write_signed_again(body: bytes, sent: int):
+    ahead = formatdate(time.time() + 300, usegmt=True)  # so that there is another stamp to try
+    async with between(always(http(401, body, Date=ahead))) as (service, upstream):
+        assert (await write(upstream)).attempts == sent
+        assert (await get(upstream)).attempts == 2
+    assert len(service.seen) == sent + 2
+
+
 async def test_a_wrong_pair_is_tried_in_both_forms_returned_and_logged_without_its_secret():
     async with between(always(http(401, NO))) as (service, upstream):
         with capture_logs() as logs:
@@ -768,7 +788,7 @@ async def test_a_wrong_pair_is_tried_in_both_forms_returned_and_logged_without_i
     assert (entry["log_level"], entry["environment"], entry["access_key"]) == (
         "error",
         "live",
-        "AK",
+        "…",
     )
     assert "SK" not in str(entry)
     assert "page" not in str(entry)
