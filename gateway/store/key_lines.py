@@ -51,7 +51,9 @@ def _network(text: str) -> str:
 Shape = TypeVar("Shape", bound=BaseModel)
 Word = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_word)]
 ApiKey = Annotated[str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_token)]
-AccessKey = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_access_key)]
+AccessKey = Annotated[
+    str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_access_key)
+]
 Secret = Annotated[str, Field(min_length=1, max_length=4096, repr=False), AfterValidator(_word)]
 NetworkText = Annotated[str, AfterValidator(_network)]
 
