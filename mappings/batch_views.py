@@ -35,7 +35,7 @@ BATCH = Fields(
     (legacy.Batch,),
     (current.BatchFields,),
     read_only("id", why="the service's own"),
-    by_hand("description", why="changed here where the service has no path for it"),
+    read_only("description", why="remembered here too where the service has no path to change it"),
     read_only(
         "completedAt",
         why="the service's own; of a complete batch without one, the latest `processedAt` of its payments "
@@ -393,7 +393,6 @@ def batch_answer(batch: Batch) -> dict[str, JSON]:
     shown = BATCH.to_legacy({**batch.facts, **present(batch.given), "id": batch.id})
     sum_ = batch.filling.amount
     given = money.in_text(batch.given.get("amount"))
-    shown["description"] = batch.description
     shown["status"] = batch.status
     shown["sentAt"] = batch.sent_at
     shown["amount"] = money.text(sum_) if sum_ is not None and batch.tells_payments else given

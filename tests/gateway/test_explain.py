@@ -92,10 +92,12 @@ def test_parameters_of_a_query_say_where_they_were_sent_too() -> None:
     assert "startDate" not in kept, "it narrows what the service lists"
 
 
-def test_a_batch_s_description_is_not_said_to_be_changed_anywhere() -> None:
+def test_a_batch_s_description_is_said_to_be_changed_where_the_path_is_there() -> None:
     found = told("PATCH", "/v1/batches/B-ABCDEFGH12345678", {"description": "another"})
-    assert [call.method for call in found.calls] == ["GET"]
-    assert dict(found.kept)["description"].startswith("given when a batch is made")
+    assert [call.method for call in found.calls] == ["GET", "PATCH"]
+    sent = {one.field: one.sent_in for one in found.calls[1].fields}
+    assert sent["description"] == "description"
+    assert not found.kept
 
 
 def test_a_recipient_that_is_looked_up_says_by_what() -> None:
