@@ -26,11 +26,13 @@ from gateway.settings import Settings, State
 from gateway.simulator import Service, Switches
 from gateway.store import open_store
 from gateway.store.abandoned import abandoned_batches
+from tests.audit import states_of
 from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
 from tests.house import KEY, Got, import_lines, settings_for
 from tests.judge import Heard, Judge, Misdeed, Stage, judging
 from tests.kills import DRAFTS
 from tests.nursery import Child, Nursery, ask, nursery
+from tests.operating import eventually
 from tests.payday import make_batch, make_recipient, payment_ids
 from tests.signed import Client
 from tests.sockets import until
@@ -443,3 +445,25 @@ async def test_a_change_that_meets_what_a_killed_process_has_left(
 
 def _points_of_a_kill() -> Iterator[tuple[int, Stage, float]]:
     yield from ((0, "answered", 0.004), (1, "seen", 0.0), (1, "answered", 0.008))
+
+
+@pytest.mark.parametrize("state", ["postgres"], indirect=True)
+async def test_what_another_process_has_finished_is_answered_at_a_third(
+    state: State, tmp_path: Path
+) -> None:
+    """Nobody has the answer on its way there: a retry would wait for that in vain, for a day."""
+    async with open_pair(tmp_path, state, lists=True) as pair:
+        draft = await prepared(pair, "add")
+        blow = Blow(pair.a.child, 2, "seen", signal.SIGKILL)
+        quoting = await _struck(pair, draft, "quote", blow)
+        assert (await quoting).status == 500
+        heard = len(pair.judge.heard)
+
+        async def is_finished() -> bool:
+            return (await states_of(pair.settings))["done"] == 1
+
+        await eventually(is_finished)
+        await pair.restart()
+        got = await FIRST["quote"].sent(pair.a, draft)
+        assert (got.status, got.headers.get("Idempotent-Replayed")) == (200, "true"), got.text
+        assert not [one for one in pair.judge.heard[heard:] if one.is_write]

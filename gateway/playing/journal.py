@@ -540,6 +540,8 @@ class Course:
             changes: dict[str, Any] = {"state": DONE, "why": None, "answer": answer}
             if idempotency is not None:
                 changes["idempotency"] = idempotency
+            if not self.attended:  # nobody gets the answer now: a retry that comes elsewhere does
+                changes["deserted"] = True
             drops = answer is not None or self.operation.method == "GET"
             await self._keep(changes=changes, drops=drops, names=self.names)
 
