@@ -28,9 +28,12 @@ class Town(Protocol):
         """Takes note of something that happened."""
 
 
-async def told(town: Town, asked: Asked, dice: random.Random) -> Said | None:
-    """The answer that is one: neither 500 nor 429. None where there was none in the end."""
-    tries, at = 0, 0
+async def told(town: Town, asked: Asked, dice: random.Random, at: int = 0) -> Said | None:
+    """The answer that is one: neither 500 nor 429. None where there was none in the end.
+
+    It is mostly asked of the gateway ``at``.
+    """
+    tries = 0
     while tries < TRIES:
         at = at if dice.random() < 0.6 else dice.randrange(len(town.gateways))
         said = await _asked(town.gateways[at % len(town.gateways)], asked, town, dice)

@@ -29,6 +29,8 @@ class Process:
         self.is_dead = False
         self.steps = 0
         self.dies_at: int | None = None
+        self.holds_at: tuple[int, float] | None = None
+        """At which of its steps it is held up, and for how many seconds."""
         self.held_until = 0.0
         self.off = 0.0
         """Seconds by which its clock is ahead of the service's."""
@@ -62,12 +64,15 @@ class Process:
 
     def _mind(self) -> None:
         self.steps += 1
+        if self.holds_at is not None and self.steps >= self.holds_at[0]:
+            self.hold(self.holds_at[1])
         if self.dies_at is not None and self.steps >= self.dies_at:
             self.kill()
         if self.is_dead:
             raise Killed
 
     def hold(self, seconds: float) -> None:
+        self.holds_at = None
         self.held_until = self.monotonic() + seconds
 
     def kill(self) -> None:

@@ -15,7 +15,6 @@ from gateway.playing.settler import Settler
 from gateway.store import undertakings
 from gateway.store.undertakings import Undertakings, Write
 from mappings import batches, drafts
-from mappings.batch_reads import loaded
 from mappings.batch_views import Batch
 from tests.simulation.network import FATES
 from tests.simulation.stories import a_contested_batch, a_recipient
@@ -89,22 +88,12 @@ def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
     yield Journal, "name", lambda *_: None
 
 
-def _a_draft_stands_for_its_first_batch() -> Iterator[tuple[Any, str, Any]]:
-    """As it was: whoever makes a draft real goes on with what the ledger says by then."""
-
-    def upstream(batch: Batch) -> str:
-        return str(batch.facts.get("upstream") or batch.id)
-
-    yield Batch, "upstream", property(upstream)
-    yield drafts, "loaded_as", lambda batch, _facts: loaded(batch.id)
-    yield journal, "_guard", lambda _call: []
-
-
-def _a_quote_holds_nothing() -> Iterator[tuple[Any, str, Any]]:
+def _whoever_writes_to_a_batch_holds_nothing() -> Iterator[tuple[Any, str, Any]]:
+    """Not to start it, nor to quote it; nor does the record of the write look at what it names."""
     plain = drafts.taken
 
     def taken(batch: Batch, phase: str, *more: Any) -> Any:
-        if phase != "quoting":
+        if phase not in ("starting", "quoting"):
             yield from plain(batch, phase, *more)
 
     yield batches, "taken", taken
@@ -128,10 +117,13 @@ _HELD = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 15
 _TWINS = {"kinds": (a_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
 _CONTESTED = {
     "gateways": 2,
-    "stories": 2,
+    "stories": 3,
     "kinds": (a_contested_batch,),
     "snags": 1.0,
     "network": 0.0,
+    "state": 0.0,
+    "kills": 0.0,
+    "keys": 0.0,
     "switches": {"inferred": False, "answers": "full"},
 }
 
@@ -147,8 +139,7 @@ MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = 
     _a_turn_that_was_taken_is_still_ones_own: _HELD,
     _what_was_never_answered_is_refused: _LOST,
     _an_idempotency_key_says_nothing: {**_TWINS, "keys": 1.0},
-    _a_draft_stands_for_its_first_batch: _CONTESTED,
-    _a_quote_holds_nothing: _CONTESTED,
+    _whoever_writes_to_a_batch_holds_nothing: _CONTESTED,
 }
 """Each with the temper in which it is met soonest."""
 

@@ -154,12 +154,11 @@ class Network:
         """What becomes of a process that has made a batch, before it goes on with it."""
         if not self.snags or self.dice.random() >= self.snags:
             return
+        step = process.steps + self.dice.choice((2, 3, 4, 5, 6, 8, 12, 20))
         if self.dice.random() < 0.4:
-            process.dies_at = process.steps + self.dice.randrange(1, 25)
+            process.dies_at = step
         else:
-            seconds = self.dice.choice((0.1, 0.8, 3.0))
-            loop = asyncio.get_running_loop()
-            loop.call_later(self.dice.uniform(0.0, 0.06), process.hold, seconds)
+            process.holds_at = step, self.dice.choice((0.1, 0.8, 3.0))
 
     @property
     def is_idle(self) -> bool:
