@@ -7,7 +7,6 @@ again, and a person finds out. A client that did not get an answer gets it when 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -161,14 +160,9 @@ class Sender:
         if 300 <= status < 400 and status != NOT_MODIFIED:
             # To follow it would take the API key elsewhere, and the client would do no better.
             raise _lost(came, f"status {status}, which leads elsewhere")
-        carried = Carried(status, headers, body)
-        if came.writes:
-            if status in NO_ANSWER:
-                raise Unknown(f"status {status}")
-            if status < 300 and not await aside_if(len(body) > wire.LARGE, _tells, came, carried):
-                # Its client could make nothing of it either, and would send the same again.
-                raise Unknown(f"status {status}, unreadable")
-        return carried
+        if came.writes and status in NO_ANSWER:
+            raise Unknown(f"status {status}")
+        return Carried(status, headers, body)
 
 
 class Writes:
@@ -354,21 +348,6 @@ def _object(data: bytes) -> dict[str, JSON]:
     except wire.Unreadable:
         return {}
     return body if isinstance(body, dict) else {}
-
-
-def _tells(came: Came, carried: Carried) -> bool:
-    """Whether the good answer to a write says anything; a delete's may have no content."""
-    if "Content-Encoding" in carried.headers:
-        return True  # one that is not known here, and may be to the client
-    if came.operation.method == "DELETE" and not carried.body:
-        return True
-    if len(carried.body) > wire.LARGE:
-        return bool(_object(carried.body))
-    try:
-        # Not as strictly as bodies are read that go on: it is the client's to read.
-        return isinstance(json.loads(carried.body), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _made(came: Came, body: bytes) -> str | None:
