@@ -377,7 +377,8 @@ class Once:
         refuse_deserted(wanted.caller)
         course = self._journal.course(one, wanted.operation, wanted.asked)
         course.placing, course.came_at = wanted.placing, visit.came_at
-        if self._joins_running and wanted.operation.method != "GET":
+        may_be_begun = self._joins_running and self._settling.has_others
+        if may_be_begun and wanted.operation.method != "GET":
             course.not_first = frozenset(row.id for row in rows)
         # Where a first try came to nothing, this is the second: others join it.
         course.deserted = visit.first is not None

@@ -12,6 +12,7 @@ from gateway.playing.journal import Course, Journal
 from gateway.playing.once import Once
 from gateway.playing.player import Player
 from gateway.playing.settler import Settler
+from gateway.store import undertakings
 from gateway.store.undertakings import Undertakings, Write
 from mappings import batches, drafts
 from mappings.batch_views import Batch
@@ -20,8 +21,11 @@ from tests.simulation.stories import a_contested_batch, a_recipient
 
 
 def _a_retry_is_another_request() -> Iterator[tuple[Any, str, Any]]:
+    def nothing(*_: Any) -> Iterator[Any]:
+        yield from ()
+
     yield Once, "_is_same", lambda *_: False
-    yield Once, "_may_be_same", lambda *_: False
+    yield undertakings, "_refuse_identical", nothing
 
 
 def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
@@ -67,13 +71,6 @@ def _a_turn_that_was_taken_is_still_ones_own() -> Iterator[tuple[Any, str, Any]]
         yield from ()
 
     yield Undertakings, "_fence", fence
-
-
-def _a_client_that_went_away_still_waits() -> Iterator[tuple[Any, str, Any]]:
-    async def desert(*_: Any) -> None:
-        pass
-
-    yield Journal, "desert", desert
 
 
 def _what_was_never_answered_is_refused() -> Iterator[tuple[Any, str, Any]]:
@@ -132,17 +129,27 @@ _CONTESTED = {
 MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _a_retry_is_another_request: {**_LOST, **_TWINS, "twins": 0.0},
     _a_write_is_entered_after_it_was_sent: {"kills": 1.0},
-    _what_is_not_seen_did_not_happen: _LATE,
+    _what_is_not_seen_did_not_happen: {
+        **_LATE,
+        "kinds": (a_recipient,),
+        "storm": 60.0,
+        "twins": 0.0,
+        "kills": 0.0,
+    },
     _what_another_made_is_claimed: {
         **_TWINS,
         "network": 0.6,
         "fates": _those("lost after", "lost before"),
     },
     _a_turn_that_was_taken_is_still_ones_own: _HELD,
-    _a_client_that_went_away_still_waits: {"network": 0.6, "fates": _those("slow", "silent")},
     _what_was_never_answered_is_refused: _LOST,
     _an_idempotency_key_says_nothing: {**_TWINS, "keys": 1.0},
-    _one_is_begun_for_a_client_that_has_gone: _HELD,
+    _one_is_begun_for_a_client_that_has_gone: {
+        **_HELD,
+        "kinds": (a_recipient,),
+        "twins": 0.0,
+        "keys": 0.0,
+    },
     _whoever_writes_to_a_batch_holds_nothing: _CONTESTED,
 }
 """Each with the temper in which it is met soonest."""
