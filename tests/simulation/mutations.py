@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway.playing import journal, once
+from gateway.playing import journal, settler
 from gateway.playing.journal import Course, Journal
 from gateway.playing.once import Once
 from gateway.playing.player import Player
@@ -21,11 +21,8 @@ from tests.simulation.stories import a_contested_batch, a_recipient
 
 
 def _a_retry_is_another_request() -> Iterator[tuple[Any, str, Any]]:
-    def nothing(*_: Any) -> Iterator[Any]:
-        yield from ()
-
     yield Once, "_is_same", lambda *_: False
-    yield undertakings, "_refuse_identical", nothing
+    yield undertakings, "_refuse_identical", lambda *_: iter(())
 
 
 def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
@@ -49,6 +46,7 @@ def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
 
 def _what_is_not_seen_did_not_happen() -> Iterator[tuple[Any, str, Any]]:
     yield Settler, "seconds_until_sure", lambda *_: 0
+    yield settler, "PAUSE", 0.0
 
 
 def _what_another_made_is_claimed() -> Iterator[tuple[Any, str, Any]]:
@@ -90,10 +88,6 @@ def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
     yield Journal, "name", lambda *_: None
 
 
-def _one_is_begun_for_a_client_that_has_gone() -> Iterator[tuple[Any, str, Any]]:
-    yield once, "refuse_deserted", lambda _caller: None
-
-
 def _whoever_writes_to_a_batch_holds_nothing() -> Iterator[tuple[Any, str, Any]]:
     """Not to start it, nor to quote it; nor does the record of the write look at what it names."""
     plain = drafts.taken
@@ -111,7 +105,14 @@ def _those(*names: str) -> tuple[Any, ...]:
 
 
 _LOST = {"network": 0.5, "fates": _those("lost after", "silent", "half json")}
-_LATE = {"network": 0.6, "fates": _those("late", "cut, and late")}
+_LATE = {
+    "kinds": (a_recipient,),
+    "stories": 8,
+    "twins": 0.0,
+    "keys": 0.0,
+    "network": 0.8,
+    "fates": _those("late", "cut, and late"),
+}
 _HELD = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 150.0}
 _TWINS = {"kinds": (a_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
 _CONTESTED = {
@@ -129,13 +130,7 @@ _CONTESTED = {
 MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _a_retry_is_another_request: {**_LOST, **_TWINS, "twins": 0.0},
     _a_write_is_entered_after_it_was_sent: {"kills": 1.0},
-    _what_is_not_seen_did_not_happen: {
-        **_LATE,
-        "kinds": (a_recipient,),
-        "storm": 60.0,
-        "twins": 0.0,
-        "kills": 0.0,
-    },
+    _what_is_not_seen_did_not_happen: _LATE,
     _what_another_made_is_claimed: {
         **_TWINS,
         "network": 0.6,
@@ -144,12 +139,6 @@ MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = 
     _a_turn_that_was_taken_is_still_ones_own: _HELD,
     _what_was_never_answered_is_refused: _LOST,
     _an_idempotency_key_says_nothing: {**_TWINS, "keys": 1.0},
-    _one_is_begun_for_a_client_that_has_gone: {
-        **_HELD,
-        "kinds": (a_recipient,),
-        "twins": 0.0,
-        "keys": 0.0,
-    },
     _whoever_writes_to_a_batch_holds_nothing: _CONTESTED,
 }
 """Each with the temper in which it is met soonest."""
