@@ -36,6 +36,8 @@ class HoldingService:
     async def answer(self, request: web.BaseRequest) -> web.Response:
         if request.path == "/v1/batches":
             return web.json_response({"ok": False, "errors": []}, status=404)
+        if request.path == "/v1/recipients":
+            return web.json_response({"ok": True, "recipients": []})
         id_ = request.path.split("/")[3]
         if request.method == "DELETE":
             self.deleted.append(id_)
