@@ -72,7 +72,7 @@ class Wording:
         if takes is None:
             return None, ()
         encoding = request.headers.get("Content-Encoding", "")
-        charset = request.charset or self._undeclared_charset
+        charset = request.charset, self._undeclared_charset
         stay = cast("Stay", visit.stay)
         body = await incoming.json_of(data, encoding, charset, self._most, stay)
         # Of a compressed one the bytes do not tell what it became.

@@ -26,9 +26,11 @@ from mappings.grammar import (
     JSON,
     SIDE_BY_SIDE,
     Call,
+    Invalid,
     NoSuchOperation,
     Recall,
     Record,
+    Refused,
     Together,
     Unreachable,
 )
@@ -71,6 +73,24 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
                     rows[id_] = {**rows.get(id_, {}), **listed, "id": id_, "listed": listed}
             pages = pages_to_read(body, number, is_new=len(seen) > before)
             number += 1
+    return (yield from _without_gone(rows))
+
+
+def _without_gone(rows: dict[str, dict[str, JSON]]) -> Sub:
+    """Without batches that were deleted at the service, which its list then does not have.
+
+    GET /batch/:id/summary  of each that it has by the ledger and not by its list
+    """
+    unlisted = [
+        id_ for id_, row in rows.items() if row.get("phase") == "sent" and "listed" not in row
+    ]
+    for some in some_of(unlisted, SLICE):
+        for id_, read in zip(some, (yield from loaded_together(some)), strict=True):
+            # Not for a page of something in front of the service, which has no problems to tell.
+            if isinstance(read, Invalid) or (
+                isinstance(read, Refused) and is_missing(read) and read.problems
+            ):
+                del rows[id_]
     return list(rows.values())
 
 

@@ -158,3 +158,18 @@ async def test_an_edit_that_meets_a_page_is_not_in_doubt_and_makes_no_draft(
         await done(house, "DELETE", f"/batches/{batch}/payments/{first}")
         await done(house, "POST", f"/batches/{batch}/start-processing")
         assert here.service.created["batch"] == 1
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["says so", "a page"])
+async def test_a_batch_that_was_deleted_at_the_service_leaves_the_list(
+    *, sees: bool, tmp_path: Path
+) -> None:
+    async with post(tmp_path) as here:
+        recipient = await make_recipient(here.house)
+        kept, gone = [await make_batch(here.house, recipient, "5.00") for _ in range(2)]
+        world = here.service.world()
+        del world.batches[[*world.batches][-1]]
+        if not sees:
+            here.service.faults.append(page("/v1/batch/*/summary", times=1))
+        assert await listed(here.house) == ({kept} if sees else {kept, gone})
+        assert await listed(here.house) == {kept}

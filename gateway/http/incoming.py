@@ -7,6 +7,7 @@ import codecs
 import io
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -121,13 +122,19 @@ async def whole(request: web.BaseRequest, most: int, stay: Stay, pace: Pace) -> 
     return body.getvalue()
 
 
-def in_utf8(body: bytes, charset: str) -> bytes:
+def in_utf8(body: bytes, declared: str | None, undeclared: str) -> bytes:
     """A JSON text in UTF-8, of a text in a charset; raises Invalid for one that cannot be read.
 
-    JSON is UTF-8 (RFC 8259); clients in the field send Latin-1, too (contract, section 2).
+    JSON is UTF-8 (RFC 8259); clients in the field send Latin-1, too (contract, section 2). Text that
+    declares no charset and is valid UTF-8 is hardly ever anything else.
     """
     if body.isascii():
         return body
+    charset = declared or undeclared
+    if declared is None:
+        with suppress(UnicodeDecodeError):
+            body.decode()
+            return body
     try:
         name = codecs.lookup(charset).name
     except LookupError:
@@ -139,11 +146,16 @@ def in_utf8(body: bytes, charset: str) -> bytes:
     raise Invalid(Problem("invalid_field", "The body must be in UTF-8, or in ISO-8859-1."))
 
 
-async def json_of(body: bytes, encoding: str, charset: str, most: int, stay: Stay) -> JSON:
-    """A body as values; raises Invalid where it is no JSON, Overlong where it is too large."""
+async def json_of(
+    body: bytes, encoding: str, charsets: tuple[str | None, str], most: int, stay: Stay
+) -> JSON:
+    """A body as values; raises Invalid where it is no JSON, Overlong where it is too large.
+
+    ``charsets`` are the one that it declares, and that of bodies that declare none.
+    """
     try:
         plain = await inflated(body, encoding, most, stay.hold)
-        plain = await aside_if(len(plain) > wire.LARGE, in_utf8, plain, charset)
+        plain = await aside_if(len(plain) > wire.LARGE, in_utf8, plain, *charsets)
         cost = await aside_if(len(plain) > wire.LARGE, wire.memory_cost, plain)
         if len(plain) + cost <= stay.most_bytes:
             stay.hold(cost)
