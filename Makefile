@@ -53,7 +53,7 @@ format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/ready
-	$(BIN)/python -m gateway.reference
+	$(BIN)/python -m gateway.docgen.reference
 
 proof: $(VENV)/ready-dev
 	$(BIN)/python -m tests.proof --seconds $(PROOF)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mappings import money, paging
 from mappings.banking import empty, invalid
 from mappings.batch_views import Batch, present
-from mappings.grammar import JSON, Call, Invalid, Problem, Recall, Together, Unreachable
+from mappings.grammar import JSON, Call, Invalid, Parallel, Problem, Recall, Unreachable
 from mappings.ids import SHAPE
 from mappings.kinds import amount_fault
 from mappings.matching import Entry, Payment, recipient_id
@@ -226,7 +226,7 @@ def facts_of(recipients: Iterable[str]) -> Recall:
 def _looked_up(addresses: list[str]) -> Sub:
     """By address, the recipients who have it, but for those that are archived or deleted."""
     calls = [_by_address(address) for address in addresses]
-    answers = (yield Together(calls)) if calls else []
+    answers = (yield Parallel(calls)) if calls else []
     found: dict[str, list[dict[str, JSON]]] = {}
     further = 0
     for address, answer in zip(addresses, answers, strict=True):

@@ -28,10 +28,10 @@ from mappings.grammar import (
     Call,
     Invalid,
     NoSuchOperation,
+    Parallel,
     Recall,
     Record,
     Refused,
-    Together,
     Unreachable,
 )
 from mappings.list_filters import Filters, pays_so
@@ -100,7 +100,7 @@ def _read(numbers: Sequence[int]) -> Sub:
     first, *others = (Call("GET", "/batches", query=query, witness=()) for query in queries)
     if not others:
         return [(yield first)]
-    given = yield Together([first, *others])
+    given = yield Parallel([first, *others])
     for one in given:
         if isinstance(one, Exception):
             raise one

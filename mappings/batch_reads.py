@@ -16,11 +16,11 @@ from mappings.grammar import (
     Conflict,
     Failure,
     Invalid,
+    Parallel,
     Problem,
     Recall,
     Record,
     Refused,
-    Together,
 )
 from mappings.matching import Entry, Payment, matched, recipient_id
 from mappings.payment_lists import batch_in, payments_told
@@ -83,7 +83,7 @@ def _slice(names: Sequence[str]) -> Sub:
         except Invalid as gone:
             known.append(gone)
     calls = [one.call for one in known if isinstance(one, Known) and not is_draft(one.facts)]
-    answers = iter((yield Together(calls)) if calls else [])
+    answers = iter((yield Parallel(calls)) if calls else [])
     found: list[Batch | Exception] = []
     for one in known:
         if isinstance(one, Invalid):
@@ -184,7 +184,7 @@ def _with_recipients(entries: Sequence[Entry]) -> Sub:
     found: dict[JSON, JSON] = {}
     for some in some_of(ids, TOGETHER):
         calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in some]
-        for id_, answer in zip(some, (yield Together(calls)), strict=True):
+        for id_, answer in zip(some, (yield Parallel(calls)), strict=True):
             if not isinstance(answer, Exception):
                 found[id_] = kept_of(answer["recipient"])
 

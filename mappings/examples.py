@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mappings.current import BANK_TRANSFER, WALLET
-from mappings.grammar import JSON, Call, Find, Found, Recall, Record, Step, Together
+from mappings.grammar import JSON, Call, Find, Found, Parallel, Recall, Record, Step
 
 MOMENT = "2026-01-01T00:00:00.000Z"
 
@@ -34,7 +34,7 @@ class Imagined:
         match step:
             case Call():
                 return deepcopy(self._answer(step))
-            case Together(calls):
+            case Parallel(calls):
                 return [deepcopy(self._answer(call)) for call in calls]
             case Find():
                 rows = [self._recipient("R-EXAMPLE")] if step.path == "/recipients" else []

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from mappings.errors import NOT_FOUND
-from mappings.grammar import JSON, Call, Invalid, Recall, Record, Step, Together
+from mappings.grammar import JSON, Call, Invalid, Parallel, Recall, Record, Step
 from mappings.objects import Facts, agrees, is_gone
 
 Found = tuple[Mapping[str, JSON], Facts]
@@ -25,7 +25,7 @@ def recipient(recipient_id: str) -> Generator[Step, Any, Found]:
 def recipient_with(recipient_id: str, call: Call) -> Generator[Step, Any, tuple[Found, Any]]:
     """The recipient, and one more read of it made at the same time."""
     facts = yield from remembered(recipient_id)
-    read, other = yield Together([Call("GET", f"/recipients/{recipient_id}"), call])
+    read, other = yield Parallel([Call("GET", f"/recipients/{recipient_id}"), call])
     for given in (read, other):
         if isinstance(given, Exception):
             raise given

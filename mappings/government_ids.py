@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mappings.banking import invalid
-from mappings.grammar import JSON, Manners, Problem
+from mappings.grammar import JSON, LegacyOptions, Problem
 from mappings.objects import government_id_type
 
 
@@ -36,7 +36,7 @@ def entries(sent: list[Sent]) -> list[dict[str, str]]:
 
 
 def problems(
-    sent: list[Sent], recipient: Mapping[str, JSON], manners: Manners
+    sent: list[Sent], recipient: Mapping[str, JSON], manners: LegacyOptions
 ) -> Iterator[Problem]:
     """Where sending them would lose another id, or they contradict each other."""
     seen: dict[str, str] = {}

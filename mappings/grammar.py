@@ -52,7 +52,7 @@ class Vocabulary:
 
 
 @unchanging(frozen=True, slots=True)
-class Manners:
+class LegacyOptions:
     """What an operator may choose about answers (``[legacy]``)."""
 
     government_ids: Literal["keep", "replace"] = "keep"
@@ -83,7 +83,7 @@ class Request:
     ids: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: JSON = None
-    manners: Manners = Manners()
+    manners: LegacyOptions = LegacyOptions()
     problems: tuple[Problem, ...] = ()
     keys: tuple[str, ...] = field(default=(), repr=False)
     imported: Mapping[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ SIDE_BY_SIDE = 8
 
 
 @unchanging(frozen=True, slots=True)
-class Together:
+class Parallel:
     """Independent reads, made side by side within bounds; yields what each gave, in order.
 
     What failed stands in its place as the exception that a ``Call`` alone would have thrown.
@@ -268,7 +268,7 @@ class Await:
     until: Callable[[Mapping[str, JSON]], bool]
 
 
-Step = Call | Together | Find | Recall | Record | Await
+Step = Call | Parallel | Find | Recall | Record | Await
 Flow = Generator[Step, Any, Answer]
 
 
@@ -276,7 +276,7 @@ Flow = Generator[Step, Any, Answer]
 
 
 @unchanging(frozen=True, slots=True)
-class Sending:
+class InDoubtWrite:
     """A write that was sent and not answered, for those who find out what became of it.
 
     ``since`` is the earliest moment, by the service's clock, at which it may have been executed.
@@ -293,7 +293,7 @@ class Sending:
 
 
 @unchanging(frozen=True, slots=True)
-class Happened:
+class Confirmed:
     """It was executed; ``body`` is what the service would have answered, ``made`` what it made."""
 
     body: JSON = field(default_factory=dict)
@@ -301,29 +301,29 @@ class Happened:
 
 
 @unchanging(frozen=True, slots=True)
-class DidNot:
+class Absent:
     """Nothing of it can be seen. Only believed once it can no longer be executed, and twice."""
 
 
 @unchanging(frozen=True, slots=True)
-class MayExist(DidNot):
+class MayExist(Absent):
     """A batch that the service shows to nobody: it pays nobody before its start, and may be made anew."""
 
 
 @unchanging(frozen=True, slots=True)
-class CannotTell:
+class Inconclusive:
     """``why`` is for the operator, who has to find out in another way."""
 
     why: str
 
 
 @unchanging(frozen=True, slots=True)
-class Unread(CannotTell):
+class Unreadable(Inconclusive):
     """The service could not be read: another time it may be."""
 
 
-Verdict = Happened | DidNot | CannotTell
-Settle = Callable[[Sending], Generator[Step, Any, Verdict]]
+Verdict = Confirmed | Absent | Inconclusive
+Settle = Callable[[InDoubtWrite], Generator[Step, Any, Verdict]]
 """Reads of the service, and what they say; it may yield whatever a flow may, but writes."""
 
 

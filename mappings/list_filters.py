@@ -15,7 +15,7 @@ from mappings.batch_bodies import CACHE_SECONDS
 from mappings.batch_views import country_of
 from mappings.dates import BEGINNING, instant, span
 from mappings.errors import is_for_the_moment
-from mappings.grammar import JSON, Call, Failure, Together
+from mappings.grammar import JSON, Call, Failure, Parallel
 from mappings.ids import known_as
 from mappings.kinds import alpha_2
 from mappings.matching import Payment
@@ -147,7 +147,7 @@ def _in_country(filters: Filters, payments: Sequence[Payment]) -> Sub:
     unread = dict.fromkeys(id_ for id_ in untold if id_ and id_ not in countries)
     for some in some_of(unread, RECIPIENTS_AT_ONCE):
         calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in some]
-        for id_, answer in zip(some, (yield Together(calls)), strict=True):
+        for id_, answer in zip(some, (yield Parallel(calls)), strict=True):
             if isinstance(answer, Failure):
                 if is_for_the_moment(answer):
                     raise answer

@@ -11,7 +11,7 @@ from babel.numbers import get_currency_name
 
 from mappings import current, legacy, money
 from mappings.fields import Fields, by_hand, nested, read_only, renamed, same
-from mappings.grammar import JSON, Manners, Recall
+from mappings.grammar import JSON, LegacyOptions, Recall
 from mappings.kinds import is_mask
 
 Facts = Mapping[str, JSON]
@@ -126,7 +126,7 @@ def is_gone(recipient: Mapping[str, JSON], facts: Facts) -> bool:
 
 
 def recipient_answer(
-    recipient: Mapping[str, JSON], facts: Facts, manners: Manners
+    recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
 ) -> dict[str, JSON]:
     """``Recipient`` of the legacy interface, section 2."""
     shown = RECIPIENT.to_legacy(recipient)
@@ -220,7 +220,7 @@ def shown_currency(recipient: Mapping[str, JSON]) -> JSON:
 
 
 def payout_answer(
-    recipient: Mapping[str, JSON], facts: Facts, manners: Manners
+    recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
 ) -> dict[str, JSON] | None:
     """The payout object of the legacy interface, section 2; None where no method is set up."""
     primary = primary_account(recipient)
@@ -283,7 +283,7 @@ def currency_name(code: str) -> str:
     return get_currency_name(code, locale="en")
 
 
-def currency_answer(code: str | None, manners: Manners) -> dict[str, Any]:
+def currency_answer(code: str | None, manners: LegacyOptions) -> dict[str, Any]:
     """``primary.currency``: the documents show it flat and nested once more."""
     flat: dict[str, Any] = {"code": code, "name": currency_name(code) if code else None}
     match manners.primary_currency:

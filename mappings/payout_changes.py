@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from mappings import banking, legacy, settling
 from mappings.banking import empty
 from mappings.government_ids import Sent
-from mappings.grammar import JSON, Call, Manners, Problem, Refused
+from mappings.grammar import JSON, Call, LegacyOptions, Problem, Refused
 from mappings.objects import (
     ACCOUNT_TYPES,
     WALLET,
@@ -213,7 +213,7 @@ def of(payout: Payout, recipient: Recipient, *, replaces: bool = False) -> Chang
     return replace(changes, payout=replace(payout, bank=bank))
 
 
-def carry_out(changes: Changes, manners: Manners) -> Sub:
+def carry_out(changes: Changes, manners: LegacyOptions) -> Sub:
     """PATCHes the accounts that there are, and adds those that there are not.
 
     Returns the recipient as it then is.
@@ -228,7 +228,9 @@ def carry_out(changes: Changes, manners: Manners) -> Sub:
     return (yield from add_planned(recipient, changes.new_accounts, manners))
 
 
-def _change(changes: Changes, method: str, fields: Mapping[str, JSON], manners: Manners) -> Sub:
+def _change(
+    changes: Changes, method: str, fields: Mapping[str, JSON], manners: LegacyOptions
+) -> Sub:
     """PATCH /recipients/:id/accounts/:account, read once more where the id has just changed.
 
     Returns what the service answers of the account.

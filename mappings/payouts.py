@@ -18,7 +18,7 @@ from mappings.grammar import (
     JSON,
     Call,
     Failure,
-    Manners,
+    LegacyOptions,
     Problem,
     Recall,
     Record,
@@ -275,7 +275,7 @@ def sent_government_ids(payout: Payout) -> list[Sent]:
     return [Sent(country, value, f"{payout.account_place(legacy.BANK)}governmentId")]
 
 
-def send_account(call: Call, country: JSON, manners: Manners) -> Sub:
+def send_account(call: Call, country: JSON, manners: LegacyOptions) -> Sub:
     """Makes a call with an account, once more where the country wants the number in its IBAN.
 
     Returns the account. ``accountNum`` never holds an IBAN: a client that sent an IBAN alone has
@@ -298,7 +298,7 @@ def send_account(call: Call, country: JSON, manners: Manners) -> Sub:
     return sent.get("account", {})
 
 
-def _number_from_iban(account: Mapping[str, JSON], manners: Manners) -> str | None:
+def _number_from_iban(account: Mapping[str, JSON], manners: LegacyOptions) -> str | None:
     iban = account.get("iban")
     if not iban or account.get("accountNum") or manners.account_number_from_iban == "never":
         return None
@@ -306,7 +306,7 @@ def _number_from_iban(account: Mapping[str, JSON], manners: Manners) -> str | No
 
 
 def add_planned(
-    recipient: Recipient, planned: Plan, manners: Manners, *, whole: bool = False
+    recipient: Recipient, planned: Plan, manners: LegacyOptions, *, whole: bool = False
 ) -> Sub:
     """Adds the accounts of a plan; then each takes the place of the one clients saw of its type.
 
@@ -441,7 +441,7 @@ def new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
     return changed
 
 
-def hold_problems(payout: Payout, facts: Facts, manners: Manners) -> Iterator[Problem]:
+def hold_problems(payout: Payout, facts: Facts, manners: LegacyOptions) -> Iterator[Problem]:
     """An active hold asks for what the gateway cannot do; an operator may want it refused."""
     for name, hold in new_holds(payout, facts).items():
         if hold["active"] and manners.holdup == "refuse":

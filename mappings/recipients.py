@@ -29,14 +29,14 @@ from mappings.grammar import (
     Find,
     Flow,
     Invalid,
-    Manners,
+    LegacyOptions,
     Operation,
+    Parallel,
     Problem,
     Recall,
     Record,
     Refused,
     Request,
-    Together,
     Unreachable,
 )
 from mappings.list_filters import Filters, payments_found
@@ -110,7 +110,7 @@ def _payout_problems(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Probl
 
 
 def _complete(
-    created: Recipient, body: Mapping[str, JSON], payout: Payout, manners: Manners
+    created: Recipient, body: Mapping[str, JSON], payout: Payout, manners: LegacyOptions
 ) -> Sub:
     """What the create call has no fields for; returns the recipient as it then is."""
     path, recipient = f"/recipients/{created['id']}", created
@@ -437,7 +437,7 @@ def _all_found(ids: list[str]) -> Sub:
     remembered = yield Recall("recipient", ids=tuple(ids))
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
-        given = yield Together([Call("GET", f"/recipients/{id_}") for id_ in some])
+        given = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in some])
         for id_, one in zip(some, given, strict=True):
             if isinstance(one, Exception):
                 raise one

@@ -17,17 +17,17 @@ from mappings.batch_views import EDITABLE, told_status
 from mappings.current import SUMMARY
 from mappings.grammar import (
     JSON,
+    Absent,
     Call,
-    CannotTell,
-    DidNot,
-    Happened,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
     MayExist,
     NoSuchOperation,
+    Parallel,
     Refused,
-    Sending,
     Settle,
     Step,
-    Together,
     Unreachable,
     Verdict,
 )
@@ -50,12 +50,12 @@ OTHER_CURRENCY = "the service shows no amount in the currency that was asked for
 def created_recipient(sent: Given) -> Settle:
     """GET /recipients?email=, then the recipient itself."""
 
-    def reading(sending: Sending) -> Reading:
+    def reading(sending: InDoubtWrite) -> Reading:
         if sending.told is not None:
             return (yield from _told_recipient(sending.told, sent))
         rows = yield from _pages("/recipients", "recipients", {"email": str(sent.get("email"))})
         if rows is None:
-            return CannotTell("too many recipients have its address")
+            return Inconclusive("too many recipients have its address")
         known = known_by_recipient(sent)
         like = [row for row in rows if all(_agrees(known[n], row.get(n)) for n in known)]
         found = _new(like, sending, whole=lambda row: _shows(sent, row))
@@ -78,9 +78,9 @@ def _shows(sent: Given, row: Given) -> bool:
     return all(_agrees(value, row.get(name)) for name, value in sent.items())
 
 
-def _whole_recipient(recipient_id: str) -> Generator[Step, Any, Happened]:
+def _whole_recipient(recipient_id: str) -> Generator[Step, Any, Confirmed]:
     given = yield Call("GET", f"/recipients/{recipient_id}")
-    return Happened({"recipient": given["recipient"]}, made=recipient_id)
+    return Confirmed({"recipient": given["recipient"]}, made=recipient_id)
 
 
 def _told_recipient(recipient_id: str, sent: Given) -> Reading:
@@ -90,19 +90,19 @@ def _told_recipient(recipient_id: str, sent: Given) -> Reading:
     except Refused as refused:
         if refused.status != 404:
             raise
-        return CannotTell(f"the service has no recipient {recipient_id}, which was told to be it")
+        return Inconclusive(f"the service has no recipient {recipient_id}, which was told to be it")
     if _agrees(sent.get("email"), verdict.body["recipient"].get("email")):
         return verdict
-    return CannotTell(f"{recipient_id}, which was told to be it, has another address")
+    return Inconclusive(f"{recipient_id}, which was told to be it, has another address")
 
 
 def changed_recipient(recipient_id: str, fields: Given) -> Settle:
     """GET /recipients/:id"""
 
-    def reading(sending: Sending) -> Reading:
+    def reading(sending: InDoubtWrite) -> Reading:
         given = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
         shown = _shows(fields, given) or sending.happened
-        return Happened({"recipient": given}) if shown else DidNot()
+        return Confirmed({"recipient": given}) if shown else Absent()
 
     return reading
 
@@ -110,14 +110,14 @@ def changed_recipient(recipient_id: str, fields: Given) -> Settle:
 def deleted_recipients(*ids: str) -> Settle:
     """GET /recipients/:id, each"""
 
-    def reading(_sending: Sending) -> Reading:
-        answers = yield Together([Call("GET", f"/recipients/{id_}") for id_ in ids])
+    def reading(_sending: InDoubtWrite) -> Reading:
+        answers = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in ids])
         gone = [_is_gone(answer) for answer in answers]
         if None in gone:
-            return CannotTell("the service could not be read")
+            return Inconclusive("the service could not be read")
         if all(gone):
-            return Happened()
-        return CannotTell("some of them are gone") if any(gone) else DidNot()
+            return Confirmed()
+        return Inconclusive("some of them are gone") if any(gone) else Absent()
 
     return reading
 
@@ -137,7 +137,7 @@ def added_account(recipient_id: str, account: Given, before: Iterable[str]) -> S
     """GET /recipients/:id"""
     known = frozenset(before)
 
-    def reading(sending: Sending) -> Reading:
+    def reading(sending: InDoubtWrite) -> Reading:
         there = yield from _accounts(recipient_id)
         if sending.told is not None:
             found = next((one for one in there if one.get(_ACCOUNT) == sending.told), None)
@@ -147,7 +147,7 @@ def added_account(recipient_id: str, account: Given, before: Iterable[str]) -> S
         new = [one for one in like if one.get("recipientAccountId") not in known]
         new_one = _new(new, sending, key=_ACCOUNT, dated=False)
         if isinstance(new_one, dict):
-            return Happened({"account": new_one}, made=new_one[_ACCOUNT])
+            return Confirmed({"account": new_one}, made=new_one[_ACCOUNT])
         return new_one
 
     return reading
@@ -160,16 +160,16 @@ def changed_account(recipient_id: str, held: Given, fields: Given) -> Settle:
     """GET /recipients/:id; a change gives the account another id (current interface, 4.2)."""
     account_id = held["recipientAccountId"]
 
-    def reading(_sending: Sending) -> Reading:
+    def reading(_sending: InDoubtWrite) -> Reading:
         there = yield from _accounts(recipient_id)
         for one in there:
             if one.get("recipientAccountId") == account_id:
-                return Happened({"account": one}) if _is_like(fields, one) else DidNot()
+                return Confirmed({"account": one}) if _is_like(fields, one) else Absent()
         whole = {"type": held.get("type"), **fields}
         like = [one for one in there if _is_like(whole, one)]
         if len(like) == 1:
-            return Happened({"account": like[0]})
-        return CannotTell("the account is not there any more")
+            return Confirmed({"account": like[0]})
+        return Inconclusive("the account is not there any more")
 
     return reading
 
@@ -177,10 +177,10 @@ def changed_account(recipient_id: str, held: Given, fields: Given) -> Settle:
 def deleted_account(recipient_id: str, account_id: str) -> Settle:
     """GET /recipients/:id"""
 
-    def reading(_sending: Sending) -> Reading:
+    def reading(_sending: InDoubtWrite) -> Reading:
         there = yield from _accounts(recipient_id)
         held = any(one.get("recipientAccountId") == account_id for one in there)
-        return DidNot() if held else Happened({"object": "deleted"})
+        return Absent() if held else Confirmed({"object": "deleted"})
 
     return reading
 
@@ -207,7 +207,7 @@ def _is_like(sent: Given, account: Given) -> bool:
 def created_batch(body: Given) -> Settle:
     """GET /batches where the service has it, then GET /batch/:id/summary of what is like it."""
 
-    def reading(sending: Sending) -> Reading:
+    def reading(sending: InDoubtWrite) -> Reading:
         if sending.told is not None:
             return (yield from _told_batch(sending.told, body))
         try:
@@ -215,23 +215,23 @@ def created_batch(body: Given) -> Settle:
         except NoSuchOperation:
             return MayExist()
         if rows is None:
-            return CannotTell("the service lists too many batches")
+            return Inconclusive("the service lists too many batches")
         like = [row for row in rows if _may_be(body, row) and _is_new(row, sending)]
         those = yield from _paying_the_same(body, like, sending)
-        if isinstance(those, CannotTell):
+        if isinstance(those, Inconclusive):
             return those
         same, exact = those
         found = _new(same, sending, whole=lambda row: row["id"] in exact)
         if isinstance(found, dict):
-            return Happened({"batch": {"id": found["id"]}}, made=found["id"])
+            return Confirmed({"batch": {"id": found["id"]}}, made=found["id"])
         return found
 
     return reading
 
 
 def _paying_the_same(
-    body: Given, rows: Sequence[dict[str, JSON]], sending: Sending
-) -> Generator[Step, Any, CannotTell | tuple[list[dict[str, JSON]], set[JSON]]]:
+    body: Given, rows: Sequence[dict[str, JSON]], sending: InDoubtWrite
+) -> Generator[Step, Any, Inconclusive | tuple[list[dict[str, JSON]], set[JSON]]]:
     """Of some batches, those that pay what was sent, and the ids of those that have its memos too."""
     same: list[dict[str, JSON]] = []
     exact: set[JSON] = set()
@@ -240,12 +240,12 @@ def _paying_the_same(
         if summary is None or not _is_new(batch_in(summary), sending):
             continue
         if not _tells_payments(summary):
-            return CannotTell(f"the service does not show what {row['id']} pays")
+            return Inconclusive(f"the service does not show what {row['id']} pays")
         if _pays_the_same(body, summary, _pays):
             same.append(row)
             exact |= {row["id"]} if _pays_the_same(body, summary, _pays_with_memo) else set()
         elif _pays_the_same(body, summary, _may_pay):
-            return CannotTell(f"{OTHER_CURRENCY}, in {row['id']}")
+            return Inconclusive(f"{OTHER_CURRENCY}, in {row['id']}")
     return same, exact
 
 
@@ -256,14 +256,14 @@ def _told_batch(batch_id: str, body: Given) -> Reading:
     except Refused as refused:
         if refused.status != 404:
             raise
-        return CannotTell(f"the service has no batch {batch_id}, which was told to be it")
+        return Inconclusive(f"the service has no batch {batch_id}, which was told to be it")
     there = payments_in(summary)
     tells = all(map(_tells_whom, there))
     if len(there) != len(body["payments"]) or (
         tells and not _pays_the_same(body, summary, _may_pay)
     ):
-        return CannotTell(f"{batch_id}, which was told to be it, pays something else")
-    return Happened({"batch": {"id": batch_id}}, made=batch_id)
+        return Inconclusive(f"{batch_id}, which was told to be it, pays something else")
+    return Confirmed({"batch": {"id": batch_id}}, made=batch_id)
 
 
 def known_by_batch(body: Given) -> dict[str, JSON]:
@@ -369,7 +369,7 @@ def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[s
     def may_be(shown: Given) -> bool:
         return not _tells_whom(shown) or _may_pay(body, shown, currency)
 
-    def reading(sending: Sending) -> Reading:
+    def reading(sending: InDoubtWrite) -> Reading:
         summary = yield Call("GET", SUMMARY.format(id=upstream))
         if sending.told is not None:
             there = payments_in(summary)
@@ -377,17 +377,17 @@ def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[s
             is_it = found is not None and sending.told not in known and may_be(found)
             return _as_told(sending.told, "payment", found if is_it else None)
         if not _tells_which(summary):
-            return CannotTell(_WHICH)
+            return Inconclusive(_WHICH)
         new = [one for one in payments_in(summary) if one.get("id") not in known]
         if payments_told(summary) is None or not all(map(_tells_whom, new)):
-            return CannotTell("the service does not show whom the batch pays")
+            return Inconclusive("the service does not show whom the batch pays")
         like = [one for one in new if _pays(body, one, currency)]
         new_one = _new(like, sending, dated=False, whole=lambda one: _has_memo_of(body, one))
         if isinstance(new_one, dict):
-            return Happened({"payment": new_one}, made=new_one.get("id"))
+            return Confirmed({"payment": new_one}, made=new_one.get("id"))
         others = (one for one in new if one.get("id") not in sending.claimed)
-        if isinstance(new_one, DidNot) and any(_may_pay(body, one, currency) for one in others):
-            return CannotTell(OTHER_CURRENCY)
+        if isinstance(new_one, Absent) and any(_may_pay(body, one, currency) for one in others):
+            return Inconclusive(OTHER_CURRENCY)
         return new_one
 
     return reading
@@ -408,12 +408,12 @@ def edited_batch(
     ``changed`` and ``removed`` are by those; ``fields`` are those of the batch itself. Nothing is made of any before it is needed.
     """
 
-    def reading(_sending: Sending) -> Reading:
+    def reading(_sending: InDoubtWrite) -> Reading:
         summary = yield Call("GET", SUMMARY.format(id=upstream))
         if payments_told(summary) is None:
-            return CannotTell("the service does not show what the batch pays")
+            return Inconclusive("the service does not show what the batch pays")
         if not _tells_which(summary):
-            return CannotTell(_WHICH)
+            return Inconclusive(_WHICH)
         were = {str(one["upstream"]): one for one in before if one.get("upstream")}
         there = {str(one.get("id")): one for one in payments_in(summary)}
         signs = [id_ not in there for id_ in removed()]
@@ -424,16 +424,16 @@ def edited_batch(
         ]
         others = [one for id_, one in there.items() if id_ not in were]
         if added and not all(map(_tells_whom, others)):
-            return CannotTell("the service does not show whom the batch pays")
+            return Inconclusive("the service does not show whom the batch pays")
         signs += [any(_pays(body, one, currency) for one in others) for body in added]
         shown = batch_in(summary)
         signs += [_agrees(value, shown[name]) for name, value in fields.items() if name in shown]
         if signs and all(signs):
-            return Happened({"object": "updated"})
+            return Confirmed({"object": "updated"})
         if any(signs):
-            return CannotTell("only a part of it is seen")
+            return Inconclusive("only a part of it is seen")
         is_told = not any(_may_pay(body, one, currency) for body in added for one in others)
-        return DidNot() if is_told else CannotTell(OTHER_CURRENCY)
+        return Absent() if is_told else Inconclusive(OTHER_CURRENCY)
 
     return reading
 
@@ -448,15 +448,15 @@ def _pays_as(body: Given, shown: Given, currency: JSON) -> bool:
 def deleted_batch(upstream: str) -> Settle:
     """GET /batch/:id/summary"""
 
-    def reading(_sending: Sending) -> Reading:
+    def reading(_sending: InDoubtWrite) -> Reading:
         try:
             summary = yield Call("GET", SUMMARY.format(id=upstream))
         except Refused as refused:
             if refused.status != 404:
                 raise
-            return Happened({"object": "deleted"})
+            return Confirmed({"object": "deleted"})
         gone = batch_in(summary).get("status") in ("deleted", "archived")
-        return Happened({"object": "deleted"}) if gone else DidNot()
+        return Confirmed({"object": "deleted"}) if gone else Absent()
 
     return reading
 
@@ -467,10 +467,10 @@ def quoted(upstream: str, expires: JSON) -> Settle:
     A quote that cannot be seen may be made again: it is repeatable until processing starts.
     """
 
-    def reading(_sending: Sending) -> Reading:
+    def reading(_sending: InDoubtWrite) -> Reading:
         batch = batch_in((yield Call("GET", SUMMARY.format(id=upstream))))
         seen = batch.get("quoteExpiredAt")
-        return Happened({"batch": batch}) if seen and seen != expires else DidNot()
+        return Confirmed({"batch": batch}) if seen and seen != expires else Absent()
 
     return reading
 
@@ -478,12 +478,12 @@ def quoted(upstream: str, expires: JSON) -> Settle:
 def started(upstream: str) -> Settle:
     """GET /batch/:id/summary; any word but open and pending says that it was started."""
 
-    def reading(_sending: Sending) -> Reading:
+    def reading(_sending: InDoubtWrite) -> Reading:
         batch = batch_in((yield Call("GET", SUMMARY.format(id=upstream))))
         status = told_status(batch)
         if status and status not in EDITABLE:
-            return Happened({"batch": batch})
-        return DidNot() if status else CannotTell("the service shows no status of the batch")
+            return Confirmed({"batch": batch})
+        return Absent() if status else Inconclusive("the service shows no status of the batch")
 
     return reading
 
@@ -509,11 +509,11 @@ def _pages(
     return None
 
 
-def _as_told(told: str, name: str, found: dict[str, JSON] | None) -> Happened | CannotTell:
+def _as_told(told: str, name: str, found: dict[str, JSON] | None) -> Confirmed | Inconclusive:
     """The account or payment that an operator named, where it may be the one."""
     if found is None:
-        return CannotTell(f"there is no new {name} {told} like it, which was told to be it")
-    return Happened({name: found}, made=told)
+        return Inconclusive(f"there is no new {name} {told} like it, which was told to be it")
+    return Confirmed({name: found}, made=told)
 
 
 def _tells_payments(summary: JSON) -> bool:
@@ -535,12 +535,12 @@ def _tells_whom(payment: Given) -> bool:
 
 def _new(
     like: Sequence[dict[str, JSON]],
-    sending: Sending,
+    sending: InDoubtWrite,
     key: str = "id",
     *,
     dated: bool = True,
     whole: Callable[[dict[str, JSON]], bool] = lambda _one: True,
-) -> dict[str, JSON] | DidNot | CannotTell:
+) -> dict[str, JSON] | Absent | Inconclusive:
     """The one object that a write made, among those that are like it.
 
     ``whole`` says whether one agrees in all that was sent, which is asked where there are others.
@@ -549,15 +549,15 @@ def _new(
     if dated:
         found = [one for one in found if _is_new(one, sending)]
     if not found:
-        return DidNot()
+        return Absent()
     if sending.alike > 1 or len(found) > 1:
         found = [one for one in found if whole(one)]
     if not 0 < len(found) <= sending.alike:
-        return CannotTell("others are like it")
+        return Inconclusive("others are like it")
     return min(found, key=lambda one: str(one.get("createdAt")))
 
 
-def _is_new(row: Given, sending: Sending) -> bool:
+def _is_new(row: Given, sending: InDoubtWrite) -> bool:
     """Whether it was made since the write left; one without a date may be."""
     try:
         made = datetime.fromisoformat(str(row.get("createdAt")))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from gateway.settings import Settings
-from gateway.store import open_store
-from gateway.store.tables import journal, writes
-from gateway.store.undertakings import ANSWERED, DONE, HAPPENED, RUNNING, SENT, UNDONE, UNSETTLED
+from gateway.config.settings import Settings
+from gateway.storage import open_store
+from gateway.storage.tables import journal, writes
+from gateway.storage.undertakings import ANSWERED, DONE, HAPPENED, RUNNING, SENT, UNDONE, UNSETTLED
 from tests.judge import Judge, tally
 
 DONE_THERE = (ANSWERED, HAPPENED)

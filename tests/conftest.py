@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 
 YOUNG_OBJECTS = 10_000
-"""As the product sets it for itself, see ``gateway.heap``."""
+"""As the product sets it for itself, see ``gateway.server.memory_tuning``."""
 
 
 def pytest_collection_finish() -> None:

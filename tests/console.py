@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from gateway.simulator import Fault, Service, Simulator, Switches, start
-from gateway.store import Owner, Store, open_store
-from gateway.store.difference_rows import Asked, Tally, add_tallies
-from gateway.store.durations import Durations
-from gateway.store.traffic_rows import SPAN, Span, Traffic, span_of
-from gateway.store.usage_rows import Count, Use, add_usage
+from gateway.storage import Store, Tenant, open_store
+from gateway.storage.difference_rows import Asked, Tally, add_tallies
+from gateway.storage.durations import Durations
+from gateway.storage.traffic_rows import SPAN, Span, Traffic, span_of
+from gateway.storage.usage_rows import Count, Use, add_usage
 from tests.house import KEY, House, import_lines, open_house
 from tests.operating import no_reading_at_once
 from tests.payday import make_batch, make_recipient
@@ -33,7 +33,7 @@ BANK = {
     "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
 }
 
-SHOP = Owner("demo", "sandbox")
+SHOP = Tenant("demo", "sandbox")
 OTHERS = ("northwind", "a-merchant-with-a-rather-long-name", "kiosk")
 
 OPERATIONS = {
@@ -162,7 +162,7 @@ async def _history(store: Store) -> None:
     dice = random.Random(4)
     now = datetime.now(UTC)
     traffic: dict[Span, Traffic] = {}
-    owners = [SHOP, *(Owner(name, "sandbox") for name in OTHERS)]
+    owners = [SHOP, *(Tenant(name, "sandbox") for name in OTHERS)]
     began_at = span_of(now) - timedelta(hours=30)
     while began_at < now - SPAN:
         hour = began_at.hour + began_at.minute / 60
@@ -196,7 +196,7 @@ def _durations(requests: int, ms: float, dice: random.Random) -> Durations:
     return counted
 
 
-def _usage(owners: list[Owner], now: datetime, dice: random.Random) -> dict[Use, Count]:
+def _usage(owners: list[Tenant], now: datetime, dice: random.Random) -> dict[Use, Count]:
     counts: dict[Use, Count] = {}
     for back in range(59, -1, -1):
         at = now - timedelta(days=back)
@@ -225,7 +225,7 @@ async def _compared(store: Store) -> None:
         {
             Asked(SHOP, "demo-sandbox", "list_recipients"): Tally(812, 48, 2, 1, places, now, now),
             Asked(SHOP, "demo-sandbox", "get_recipient"): Tally(640, 0, 0, 0, {}, now, now),
-            Asked(Owner("northwind", "sandbox"), "northwind", "get_batch"): Tally(
+            Asked(Tenant("northwind", "sandbox"), "northwind", "get_batch"): Tally(
                 90, 0, 0, 0, {}, now, now
             ),
         },

@@ -12,12 +12,12 @@ from typing import Any
 
 import aiohttp
 
-from gateway.app import Running, run
-from gateway.playing.instances import GONE_SECONDS
-from gateway.settings import Settings
-from gateway.store import open_store
-from gateway.store.key_import import import_keys
-from gateway.store.key_lines import read_lines
+from gateway.auth.key_import import import_keys
+from gateway.auth.key_lines import read_lines
+from gateway.config.settings import Settings
+from gateway.server.app import Running, run
+from gateway.storage import open_store
+from gateway.writes.instances import GONE_SECONDS
 from tests.states import files_of, lay_out, put
 
 ENVIRONMENT = "sandbox"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway.store import Store
-from gateway.store.key_import import import_keys
-from gateway.store.key_lines import read_lines
+from gateway.auth.key_import import import_keys
+from gateway.auth.key_lines import read_lines
+from gateway.storage import Store
 
 
 async def put(store: Store, *lines: dict[str, Any]) -> None:

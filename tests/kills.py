@@ -20,7 +20,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from gateway.simulator import Service
 from tests.audit import audit, states_of
 from tests.house import KEY, Got, import_lines, settings_for

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from tests.house import KEY, Got
 
 SECONDS = 30

@@ -17,10 +17,10 @@ from click.testing import CliRunner, Result
 from sqlalchemy import select, update
 
 from gateway.cli import gateway
-from gateway.playing import player
 from gateway.simulator import Fault, Service, Simulator, Switches, start
-from gateway.store import Store, open_store
-from gateway.store.tables import writes
+from gateway.storage import Store, open_store
+from gateway.storage.tables import writes
+from gateway.writes import player
 from tests.house import House, open_house
 from tests.payday import make_recipient
 

@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from gateway.playing.instances import Instances
-from gateway.playing.journal import Journal
-from gateway.playing.once import Once
-from gateway.playing.player import Player
-from gateway.playing.recent_reads import Kept
-from gateway.playing.settler import Settler
-from gateway.playing.settling import Settling
-from gateway.settings import Settings
-from gateway.store import Ledger, Store, open_store
-from gateway.store.undertakings import Undertakings
+from gateway.config.settings import Settings
+from gateway.reads.recent_reads import Kept
+from gateway.storage import Ledger, Store, open_store
+from gateway.storage.undertakings import OperationRepository
+from gateway.upstream.capability_cache import recall_learned
 from gateway.upstream.client import open_upstream
 from gateway.upstream.clock import Clock
-from gateway.upstream.inferred import InferredOperations
-from gateway.upstream.learned import recall_learned
+from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.writes.instances import Heartbeats
+from gateway.writes.journal import Journal
+from gateway.writes.once import IdempotencyGuard
+from gateway.writes.player import Player
+from gateway.writes.settler import Settler
+from gateway.writes.settling import Settling
 from tests.states import lay_out
 
 PATIENCE = 1
@@ -31,12 +31,12 @@ class Parts:
     ledger: Ledger
     journal: Journal
     settling: Settling
-    once: Once
+    once: IdempotencyGuard
 
 
 @asynccontextmanager
 async def open_parts(
-    settings: Settings, rows: Callable[[Store, Ledger, Journal], Undertakings] | None = None
+    settings: Settings, rows: Callable[[Store, Ledger, Journal], OperationRepository] | None = None
 ) -> AsyncIterator[Parts]:
     """``rows`` makes what the journal is kept in, where that is not to be as it always is."""
     clock = Clock()
@@ -50,7 +50,7 @@ async def open_parts(
         inferred = InferredOperations("auto", learned)
         async with open_upstream(settings, clock=clock, learned=learned) as upstream:
             player = Player(upstream, ledger, words, inferred, kept=Kept(), settler=settler)
-            instances = Instances(store, journal.instance)
+            instances = Heartbeats(store, journal.instance)
             settling = Settling(store, journal, player, settler, instances)
-            once = Once(journal, player, settling, PATIENCE)
+            once = IdempotencyGuard(journal, player, settling, PATIENCE)
             yield Parts(store, ledger, journal, settling, once)

@@ -26,10 +26,10 @@ from typing import Any
 
 import uvloop
 
-from gateway import logs
-from gateway.app import run, told_to_end
-from gateway.playing.instances import GONE_SECONDS
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.observability import logs
+from gateway.server.app import run, told_to_end
+from gateway.writes.instances import GONE_SECONDS
 from tests.house import open_house
 
 LOOK_SECONDS = 0.02

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.app import run
+from gateway.server.app import run
 from gateway.upstream.clock import Clock
 from tests.house import KEY, House, import_lines, settings_for
 from tests.sockets import Heard, heard

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 from sqlalchemy import create_engine
 
-from gateway.settings import State
-from gateway.store.engine import parsed, sqlite_file
-from gateway.store.upgrade import upgrade
+from gateway.config.settings import State
+from gateway.storage.engine import parsed, sqlite_file
+from gateway.storage.upgrade import upgrade
 
 
 @cache

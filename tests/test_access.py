@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 import pytest
 import pytest_asyncio
 
-from gateway.keys import Keyring
-from gateway.routes import Routes
+from gateway.auth.key_rows import listed_keys, revoke
+from gateway.auth.keys import ApiKeyStore
+from gateway.legacy_api.routes import Routes
 from gateway.simulator import DEMO_KEY, Key, Service, Simulator, start
-from gateway.store import open_store
-from gateway.store.key_rows import listed_keys, revoke
+from gateway.storage import open_store
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation, Vocabulary
 from tests.house import KEY, House, open_house
@@ -330,7 +330,7 @@ class Uncomparable(str):
 
 @pytest.mark.parametrize("key", [API_KEY, API_KEY[:-1], f"{API_KEY}x", "nobody-has-this-key"])
 async def test_no_key_is_ever_compared_with_another_as_text(house: House, key: str) -> None:
-    async with open_store(house.settings.state) as store, Keyring(store) as keyring:
+    async with open_store(house.settings.state) as store, ApiKeyStore(store) as keyring:
         for _known_by_now in range(3):
             found = await keyring.find(Uncomparable(key))
             assert bool(found) == bool(str.__eq__(key, API_KEY))

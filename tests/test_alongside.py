@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.settings import Comparing
+from gateway.config.settings import Comparing
 from tests.gateway.compare.towns import Heard, Said
 from tests.gateway.compare.towns import open_town as open_service
 from tests.operating import eventually

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.simulator import Fault, Service, Switches
-from gateway.store import Ledger, open_store
+from gateway.storage import Ledger, open_store
 from tests.house import Got, House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 from tests.test_cases import OWNER

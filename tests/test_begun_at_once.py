@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gateway.begun import Begun
 from gateway.simulator import Fault
 from gateway.simulator.switches import Key
+from gateway.writes.batch_routing import BatchRouting
 from mappings.grammar import Record
 from tests.house import KEY, Got
 from tests.operating import logged
@@ -94,14 +94,14 @@ async def test_a_start_that_meets_an_edit_at_the_current_service_goes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_street(tmp_path) as street:
-        marks, decided = Begun.marks, asyncio.Event()
+        marks, decided = BatchRouting.marks, asyncio.Event()
 
-        async def marked_late(self: Begun, *given: Any) -> list[Record]:
+        async def marked_late(self: BatchRouting, *given: Any) -> list[Record]:
             its = await marks(self, *given)
             await decided.wait()
             return its
 
-        monkeypatch.setattr(Begun, "marks", marked_late)
+        monkeypatch.setattr(BatchRouting, "marks", marked_late)
         start = asyncio.ensure_future(street.starts())
         await asyncio.sleep(0.2)
         edited = await street.edits()

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gateway.store import Ledger, Owner, open_store
+from gateway.storage import Ledger, Tenant, open_store
 from mappings import OPERATIONS
 from mappings.drafts import stamp
 from tests.house import ENVIRONMENT, KEY, open_house
 
 CASES = Path(__file__).parent / "cases"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-OWNER = Owner(KEY["merchant"], ENVIRONMENT)
+OWNER = Tenant(KEY["merchant"], ENVIRONMENT)
 
 
 def _id(path: Path) -> str:

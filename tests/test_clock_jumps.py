@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app import run
+from gateway.server.app import run
 from gateway.simulator import Service
 from gateway.upstream.clock import Clock
 from tests.audit import audit

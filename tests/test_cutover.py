@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.operating.legacy_reads import AN_HOUR, Budget, LegacyReads
+from gateway.operator.legacy_reads import AN_HOUR, Budget, LegacyReads
 from gateway.simulator import Fault
 from tests.house import Got
 from tests.operating import eventually

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from gateway.simulator import Fault, Service
-from gateway.store.keyfile import make_key_file
+from gateway.storage.keyfile import make_key_file
 from tests.gateway.store.conftest import made_database
 from tests.house import House
 from tests.operating import eventually
@@ -47,7 +47,7 @@ async def status(house: House, path: str) -> int:
 async def test_what_needs_no_state_goes_on_and_all_the_rest_is_there_again_without_a_restart(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operating.standing.READ_SECONDS", 0)
+    monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
     where = make_url(database)
     async with proxy(where.host or "127.0.0.1", where.port or 5432) as between:
         state = through(between, database, tmp_path)

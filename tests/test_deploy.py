@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.app import patience
 from gateway.cli import COMMANDS
-from gateway.runnable import check_runnable
-from gateway.settings import Settings, load
-from gateway.workers.parent import SPARE_SECONDS
+from gateway.config.settings import Settings, load
+from gateway.operator.preflight import check_runnable
+from gateway.server.app import patience
+from gateway.server.workers.supervisor import SPARE_SECONDS
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

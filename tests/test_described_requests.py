@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.openapi import document
+from gateway.docgen.openapi import document
 from gateway.simulator import Service, Switches
 from mappings.grammar import Vocabulary
 from tests.aside import Aside, aside

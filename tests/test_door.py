@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Misconfigured
+from gateway.auth.key_rows import listed_keys, revoke
+from gateway.config.settings import Misconfigured
 from gateway.simulator import Fault, Service, Simulator, start
-from gateway.store import open_store
-from gateway.store.key_rows import listed_keys, revoke
+from gateway.storage import open_store
 from tests.house import KEY, House, open_house
 from tests.operating import no_reading_at_once
 from tests.sockets import Heard, assert_legacy, heard, until, wire

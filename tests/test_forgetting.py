@@ -13,14 +13,14 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
-from gateway.operating.forgetting import AT_ONCE, Forgetting, forget_signed, sweep
-from gateway.operating.guard import is_older
-from gateway.settings import Retention, State
+from gateway.config.settings import Retention, State
+from gateway.operator.restore_check import is_older
+from gateway.operator.retention import AT_ONCE, Forgetting, forget_signed, sweep
 from gateway.simulator import Service
-from gateway.store import Ledger, Owner, Store, open_store
-from gateway.store.acts import acts_of
-from gateway.store.id_rows import current_ids
-from gateway.store.tables import (
+from gateway.storage import Ledger, Store, Tenant, open_store
+from gateway.storage.audit_log import acts_of
+from gateway.storage.id_rows import current_ids
+from gateway.storage.tables import (
     acts,
     journal,
     journal_steps,
@@ -29,7 +29,7 @@ from gateway.store.tables import (
     usage,
     writes,
 )
-from gateway.store.usage_rows import used_since
+from gateway.storage.usage_rows import used_since
 from tests.gateway.store.conftest import (  # noqa: F401 - fixtures
     database,
     postgres,
@@ -40,7 +40,7 @@ from tests.house import House
 from tests.operating import Post, eventually, lose_a_batch, post
 from tests.payday import done, make_batch, make_recipient, open_town
 
-OWNER = Owner("demo", "sandbox")
+OWNER = Tenant("demo", "sandbox")
 MEMO = "for the operation of Ada's knee"
 AGES = timedelta(days=500)
 DAYS = Retention()
@@ -296,7 +296,7 @@ async def test_usage_and_acts_go_by_their_own_time_and_stay_for_good_where_that_
 async def test_a_running_gateway_sweeps_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operating.forgetting.EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.operator.retention.EVERY_SECONDS", 0.05)
     async with post(tmp_path) as here, here.store() as store:
         there = Town(here.house, store)
         await make_recipient(here.house)

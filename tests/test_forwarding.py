@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Fault
-from gateway.store import Ledger, open_store
-from gateway.store.undertakings import Undertakings
+from gateway.storage import Ledger, open_store
+from gateway.storage.undertakings import OperationRepository
 from tests.gateway.compare.towns import Heard, Said
 from tests.gateway.compare.towns import open_town as open_service
 from tests.house import KEY
@@ -84,7 +84,7 @@ async def test_a_key_that_is_renamed_stays_where_it_was_switched_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A gateway hears of the new name long before it looks again for what was switched.
-    monkeypatch.setattr("gateway.forwarding.modes.EVERY_SECONDS", 4)
+    monkeypatch.setattr("gateway.migration.modes.EVERY_SECONDS", 4)
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward")
         await here.house.import_key(api_key=API_KEY, name="store")
@@ -704,7 +704,7 @@ async def test_a_write_that_was_given_up_while_it_waited_for_a_connection_does_n
             here.house.ask("POST", "/v1/batches", paying(recipient, "2.00"))
         )
         async with open_store(here.house.settings.state) as store:
-            rows = Undertakings(store, Ledger(store))
+            rows = OperationRepository(store, Ledger(store))
 
             async def both_wait() -> bool:
                 return len(await rows.unfinished()) == 2

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from gateway.operating.reconciling import open_reconciler
-from gateway.operating.standing import figures
-from gateway.playing.player import MANY
+from gateway.operator.ledger_reconciliation import open_reconciler
+from gateway.operator.metrics_page import figures
 from gateway.simulator import Service, Switches
-from gateway.store import Ledger, Owner, Store, ledger, open_store
-from gateway.store.abandoned import abandoned_batches
-from gateway.store.id_rows import keep
+from gateway.storage import Ledger, Store, Tenant, ledger, open_store
+from gateway.storage.abandoned import abandoned_batches
+from gateway.storage.id_rows import keep
+from gateway.writes.player import MANY
 from mappings import recipient_queries
 from mappings.grammar import Record
 from tests.house import KEY, House, settings_for
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
-OWNER = Owner(KEY["merchant"], KEY["environment"])
+OWNER = Tenant(KEY["merchant"], KEY["environment"])
 LONG_AGO = MANY + 500
 """How many there are of everything."""
 
@@ -122,7 +122,7 @@ async def test_of_a_recipients_payments_no_batch_without_memos_is_looked_into(
     looked_into: list[str] = []
     plain = Ledger.recall
 
-    async def recall(its: Ledger, owner: Owner, kind: str, id_: str) -> dict[str, Any]:
+    async def recall(its: Ledger, owner: Tenant, kind: str, id_: str) -> dict[str, Any]:
         if kind == "payments":
             looked_into.append(id_)
         return await plain(its, owner, kind, id_)
@@ -185,7 +185,7 @@ async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
     threads: list[str] = []
     plain_opened, plain_find = Ledger._opened, recipient_queries.find
 
-    def opened(its: Ledger, owner: Owner, kind: str, rows: Any) -> Any:
+    def opened(its: Ledger, owner: Tenant, kind: str, rows: Any) -> Any:
         if len(rows) >= LONG_AGO:
             threads.append(threading.current_thread().name)
         return plain_opened(its, owner, kind, rows)

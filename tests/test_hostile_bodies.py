@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import wire
+from gateway.payloads import json_codec
 from mappings import kinds, legacy
 from mappings.errors import MAX_ERRORS
 from mappings.grammar import Invalid
@@ -29,8 +29,8 @@ def seconds_to_read(keys: int) -> float:
     names = [*range(keys), keys - 1]
     data = b"{" + b",".join(b'"%d":1' % name for name in names) + b"}"
     began = time.process_time()
-    with pytest.raises(wire.Unreadable, match=f"'{keys - 1}' twice"):
-        wire.read(data)
+    with pytest.raises(json_codec.Unreadable, match=f"'{keys - 1}' twice"):
+        json_codec.read(data)
     return time.process_time() - began
 
 
@@ -42,7 +42,7 @@ async def test_body_of_many_tiny_values_is_refused_before_it_is_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     parsed = []
-    monkeypatch.setattr(wire, "read", lambda *args: parsed.append(args))
+    monkeypatch.setattr(json_codec, "read", lambda *args: parsed.append(args))
     async with open_house(tmp_path, NO_SERVICE) as house:
         for item in (b"[]", b"1e1", b"{}"):
             body = b'{"a":[' + b",".join([item] * 4_000_000) + b"]}"

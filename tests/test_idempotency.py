@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.app import run
-from gateway.settings import Settings, State
+from gateway.config.settings import Settings, State
+from gateway.server.app import run
 from gateway.simulator import Fault, Service, Switches, start
 from tests.gateway.store import conftest
 from tests.house import KEY, Got, House, import_lines, open_house, settings_for

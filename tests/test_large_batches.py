@@ -19,14 +19,14 @@ from weakref import ref
 import pytest
 from sqlalchemy import select
 
-from gateway import aside, wire
-from gateway.playing import settling
-from gateway.playing.journal import Course, Journal
-from gateway.settings import State
+from gateway.config.settings import State
+from gateway.payloads import json_codec, worker_thread
 from gateway.simulator import Service, Switches
-from gateway.store import Ledger, Owner, open_store
-from gateway.store.id_rows import keep
-from gateway.store.tables import pieces
+from gateway.storage import Ledger, Tenant, open_store
+from gateway.storage.id_rows import keep
+from gateway.storage.tables import pieces
+from gateway.writes import settling
+from gateway.writes.journal import Journal, OperationExecution
 from mappings.rows import Packed
 from tests.bench import big_batch
 from tests.bench.big_service import BigConnection
@@ -128,7 +128,7 @@ async def test_changes_of_a_large_batch_are_the_same_by_slices_and_in_one_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_slices = await edited(tmp_path / "slices")
-    monkeypatch.setattr(wire, "LARGE", 2**40)
+    monkeypatch.setattr(json_codec, "LARGE", 2**40)
     at_once = await edited(tmp_path / "at once")
     assert by_slices[0] == at_once[0]
     assert by_slices[1] == at_once[1]
@@ -167,9 +167,9 @@ LARGE_ONES = [
 async def test_a_large_batch_is_the_same_by_slices_and_in_one_go(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(data) > wire.LARGE
+    assert len(data) > json_codec.LARGE
     by_slices = await there_and_back(tmp_path / "slices", data)
-    monkeypatch.setattr(wire, "LARGE", 2**40)
+    monkeypatch.setattr(json_codec, "LARGE", 2**40)
     at_once = await there_and_back(tmp_path / "at once", data)
     assert by_slices[0] == at_once[0]
     assert by_slices[1] == at_once[1]
@@ -208,7 +208,7 @@ async def test_a_refusal_of_a_large_change_spells_ids_as_its_client_did(tmp_path
         path, ids = await made_and_read(house)
         async with open_store(house.settings.state) as store:
             # By which an answer would call it that is not about what its client called otherwise.
-            owner = Owner(KEY["merchant"], KEY["environment"])
+            owner = Tenant(KEY["merchant"], KEY["environment"])
             await keep(store, owner, {"P-OLD": known}, imported=True)
         got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
     assert known.encode() in bodies[-1]
@@ -261,7 +261,7 @@ async def test_others_are_served_before_every_part_of_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = OneForEachAnswer()
-    monkeypatch.setattr(aside, "_thread", patient)
+    monkeypatch.setattr(worker_thread, "_thread", patient)
 
     async def others(house: House) -> None:
         while True:
@@ -286,7 +286,7 @@ async def test_a_client_that_goes_while_its_batch_is_worked_on_pays_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = OneForEachAnswer()
-    monkeypatch.setattr(aside, "_thread", patient)
+    monkeypatch.setattr(worker_thread, "_thread", patient)
     data = big_batch.body(COUNT, 1)
     async with service() as (url, bodies), open_house(tmp_path, url) as house:
         sending = asyncio.ensure_future(house.ask("POST", "/v1/batches", data=data))
@@ -355,7 +355,7 @@ async def test_no_transaction_waits_until_a_change_is_worked_out(
         unpacked.extend(transactions)
         return unpack(self, number)
 
-    def merged(self: Ledger, owner: Owner, records: Any) -> Any:
+    def merged(self: Ledger, owner: Tenant, records: Any) -> Any:
         transactions.append("a transaction")
         made = yield from merging(self, owner, records)
         transactions.pop()
@@ -374,9 +374,9 @@ async def test_no_transaction_waits_until_a_change_is_worked_out(
 async def test_what_a_large_request_was_is_forgotten_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    courses: list[Callable[[], Course | None]] = []
+    courses: list[Callable[[], OperationExecution | None]] = []
 
-    def kept_in_view(self: Journal, *its: Any) -> Course:
+    def kept_in_view(self: Journal, *its: Any) -> OperationExecution:
         made = course(self, *its)
         courses.append(ref(made))
         return made
@@ -465,7 +465,7 @@ async def test_a_long_answer_that_is_kept_for_a_retry_is_the_same(tmp_path: Path
         path = f"/v1/batches/{made.body['batch']['id']}/generate-quote"
         headers = {"Idempotency-Key": "of this quote"}
         first = await house.ask("POST", path, headers=headers)
-        assert len(first.text) > wire.LARGE
+        assert len(first.text) > json_codec.LARGE
         quoted = len(bodies)
         again = await house.ask("POST", path, headers=headers)
         assert again.text == first.text
@@ -490,7 +490,7 @@ async def test_a_long_answer_that_was_kept_without_its_client_goes_as_soon_as_th
         await eventually(is_settled)
         again = await here.house.ask("POST", path)
         assert again.body["batch"]["totalPayments"] == COUNT
-        assert len(again.text) > wire.LARGE
+        assert len(again.text) > json_codec.LARGE
         await eventually(partial(only_remembered, tmp_path))
 
 
@@ -512,7 +512,7 @@ async def test_a_long_answer_of_the_legacy_service_is_kept_in_pieces_too(tmp_pat
         legacy.heard.clear()
         path, named = "/v1/batches/B-LEGACY0000000001/generate-quote", {"Idempotency-Key": "mine"}
         first = await here.house.ask("POST", path, headers=named)
-        assert len(first.text) > wire.LARGE
+        assert len(first.text) > json_codec.LARGE
         assert [one.startswith("answer ") for one in await holders(tmp_path)] == [True]
         assert (await here.house.ask("POST", path, headers=named)).text == first.text
         assert len(legacy.heard) == 1
@@ -533,7 +533,7 @@ async def test_a_long_answer_that_nobody_may_ask_for_again_is_not_kept(
     async with service() as (url, _bodies), open_house(tmp_path, url) as house:
         made = await house.ask("POST", "/v1/batches", data=big_batch.body(count, 1))
         path = f"/v1/batches/{made.body['batch']['id']}/generate-quote"
-        assert len((await house.ask("POST", path)).text) > wire.LARGE
+        assert len((await house.ask("POST", path)).text) > json_codec.LARGE
         await eventually(partial(only_remembered, tmp_path))
 
 
@@ -554,7 +554,7 @@ async def test_a_large_list_of_changes_is_made(tmp_path: Path) -> None:
         assert whole["amount"] == f"{COUNT * (COUNT - 1) // 2}.00"
         gone = [{"id": one["id"]} for one in whole["payments"]["payments"][1:]]
         removed = await house.ask(
-            "PATCH", path, {"remove_payments": gone, "padding": "x" * wire.LARGE}
+            "PATCH", path, {"remove_payments": gone, "padding": "x" * json_codec.LARGE}
         )
         assert removed.body == {"ok": True, "object": "updated"}
         assert (await house.ask("GET", path)).body["batch"]["totalPayments"] == 1

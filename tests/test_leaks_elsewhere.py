@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from sqlalchemy import make_url
 
 from gateway.cli import gateway, main
-from gateway.settings import State
+from gateway.config.settings import State
 from gateway.simulator import Fault, Key, Service, Simulator, Switches, start
 from tests.canaries import (
     ACCESS_KEY,
@@ -89,7 +89,7 @@ async def everything(house: House) -> None:
 
 LOUD = """
 import logging
-from gateway import logs
+from gateway.observability import logs
 configure = logs.configure
 def loudly(**_):
     configure(level="debug")
@@ -226,7 +226,7 @@ CRASHES = {
 @pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
 def test_what_python_says_of_a_crash_is_told_without_its_text(crash: str) -> None:
     begin = (
-        "from gateway import logs; logs.configure()\n"
+        "from gateway.observability import logs; logs.configure()\n"
         f"CANARY = '{SSN} {API_KEY}'\n"
         "def fails(): raise ValueError(CANARY)\n"
     )
@@ -242,7 +242,7 @@ def test_what_python_says_of_a_crash_is_told_without_its_text(crash: str) -> Non
 
 def test_a_command_that_breaks_says_where_in_one_line_and_nothing_of_what_it_read() -> None:
     breaks = (
-        "import gateway.openapi as one\n"
+        "import gateway.docgen.openapi as one\n"
         f"def document(*_): raise RuntimeError('{SECRET_KEY} {SSN}')\n"
         "one.document = document\n"
         "import sys; sys.argv = ['payout-gateway', 'openapi']\n"

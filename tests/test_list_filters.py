@@ -23,7 +23,7 @@ from gateway.simulator.batches import enter
 from gateway.simulator.payment_rules import Order
 from gateway.simulator.payments import add
 from gateway.simulator.state import Batch, Terms, iso
-from gateway.store import Ledger, open_store
+from gateway.storage import Ledger, open_store
 from mappings.grammar import Record
 from tests.house import House
 from tests.payday import done, make_recipient, open_town

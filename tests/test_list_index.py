@@ -20,13 +20,13 @@ import pytest_asyncio
 from aiohttp import web
 from yarl import URL
 
-from gateway.app import run
-from gateway.index import Elsewhere
-from gateway.settings import State
+from gateway.config.settings import State
+from gateway.reads.index import Elsewhere
+from gateway.server.app import run
 from gateway.simulator import Service, recipients
 from gateway.simulator.face import Face
 from gateway.simulator.state import Recipient
-from gateway.store import Owner, open_store
+from gateway.storage import Tenant, open_store
 from tests.gateway.store.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.house import KEY, open_house
 from tests.operating import eventually, post
@@ -46,7 +46,7 @@ from tests.test_lists import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-OWNER = Owner(KEY["merchant"], KEY["environment"])
+OWNER = Tenant(KEY["merchant"], KEY["environment"])
 BY_CITY = {"orderBy": "city", "sortBy": "asc"}
 MOST = 3
 """Calls of a question, once the index is warm."""
@@ -205,7 +205,7 @@ async def test_the_journal_tells_other_processes_what_was_changed(tmp_path: Path
         open_store(made.house.settings.state) as store,
     ):
         each = next(each for each in made.there() if each.primary is None)
-        elsewhere, another = Elsewhere(store, OWNER), Elsewhere(store, Owner("bolt", "sandbox"))
+        elsewhere, another = Elsewhere(store, OWNER), Elsewhere(store, Tenant("bolt", "sandbox"))
         assert not await elsewhere()
         path = f"{PATH}/{each.id}/payout-methods"
         assert (await made.house.ask("POST", path, WALLET)).status == 200

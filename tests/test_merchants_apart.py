@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gateway.simulator import DEMO_KEY, Key, Service, Switches
-from gateway.store import Owner, open_store
-from gateway.store.id_rows import current_ids, keep
+from gateway.storage import Tenant, open_store
+from gateway.storage.id_rows import current_ids, keep
 from mappings import OPERATIONS, UNLISTED
 from tests.house import Got, House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
@@ -55,7 +55,7 @@ async def two_merchants(
 
 async def spellings(house: House, merchant: str, *names: str) -> dict[str, list[str]]:
     """Every spelling of ids of a merchant: as clients know them, as the service does, imported."""
-    owner = Owner(merchant, "sandbox")
+    owner = Tenant(merchant, "sandbox")
     async with open_store(house.settings.state) as store:
         current = await current_ids(store, owner, names)
         old = {f"{name[:2]}OLD{number}": current[name] for number, name in enumerate(names)}
@@ -186,7 +186,7 @@ async def test_an_imported_id_is_its_merchant_s_alone(tmp_path: Path) -> None:
             batches.append(await make_batch(house, recipient, "5.00", headers=headers))
         async with open_store(house.settings.state) as store:
             for merchant, batch in zip(("demo", "bolt"), batches, strict=True):
-                owner = Owner(merchant, "sandbox")
+                owner = Tenant(merchant, "sandbox")
                 found = await current_ids(store, owner, [batch])
                 await keep(store, owner, {"B-OLD1": found[batch]}, imported=True)
         created = [

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway import metrics
-from gateway.metrics import outcome
+from gateway.http.request_paths import PathTemplates
+from gateway.observability import metrics
+from gateway.observability.metrics import outcome
+from gateway.server.workers.metrics import Added, Figures, added
 from gateway.simulator import Service
-from gateway.store.marks import NONE, flag_restored
-from gateway.targets import Outlines
-from gateway.workers.metrics import Added, Figures, added
+from gateway.storage.restore_marks import NONE, flag_restored
 from mappings import OPERATIONS, UNLISTED
 from mappings.current import ENDPOINTS
 from mappings.grammar import Vocabulary
@@ -58,7 +58,7 @@ KNOWN = {
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in the state is read for every scrape."""
-    monkeypatch.setattr("gateway.operating.standing.READ_SECONDS", 0)
+    monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
 
 
 async def figures(house: House) -> Scrape:
@@ -338,12 +338,14 @@ async def test_labels_have_values_of_ours_alone(here: Post) -> None:
 
 
 def test_the_endpoint_of_a_passed_request_is_one_that_the_document_lists() -> None:
-    plain = Outlines(Vocabulary())
+    plain = PathTemplates(Vocabulary())
     assert plain.endpoint("GET", "/v1/recipients/R-1?x=1") == "/recipients/{id}"
     assert plain.endpoint("GET", "/v1/batch/B-1/summary") == "/batch/{id}/summary"
     assert plain.endpoint("PURGE", "/v1/recipients/R-1") == ""
     assert plain.endpoint("GET", "/v1/profile/anything") == ""
-    own = Outlines(Vocabulary(current_summary_path="/v1/sums/{id}.x", current_balance_path="/v1/b"))
+    own = PathTemplates(
+        Vocabulary(current_summary_path="/v1/sums/{id}.x", current_balance_path="/v1/b")
+    )
     assert own.endpoint("GET", "/v1/sums/B-1.x") == "/batch/{id}/summary"
     assert own.endpoint("GET", "/v1/sums/B-1yx") == ""
     assert own.endpoint("GET", "/v1/b") == "/balance"

@@ -18,7 +18,7 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.settings import State
+from gateway.config.settings import State
 from gateway.simulator import Service, Switches
 from tests.aside import aside
 from tests.gateway.store.conftest import database, postgres  # noqa: F401 - fixtures

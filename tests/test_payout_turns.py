@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.settings import State
+from gateway.config.settings import State
 from gateway.simulator import Fault, Service, start
 from tests.gateway.store import conftest
 from tests.house import Got, House, open_house

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from gateway import metrics
 from gateway.compare.har import LINES_BEGIN, har_of_lines
 from gateway.compare.inputs import input_of
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import Scrubber
-from gateway.recorder import MOST_BYTES, Heard, Recorder
-from gateway.settings import Misconfigured, Recording
+from gateway.config.settings import Misconfigured, Recording
+from gateway.migration.recorder import MOST_BYTES, RecordedExchange, Recorder
+from gateway.migration.rotating_file import RotatingFile, recordings
+from gateway.observability import metrics
 from gateway.simulator import Key, Service, start
-from gateway.tape import Tape, recordings
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
@@ -288,7 +288,7 @@ async def disk_of(size: int) -> AsyncIterator[None]:
 async def test_what_was_written_of_a_line_when_the_disk_was_full_is_taken_back(
     tmp_path: Path,
 ) -> None:
-    tape = Tape(tmp_path, 1 << 20, 3, lambda: NOW)
+    tape = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
     tape.write(b'{"a":1}')
     async with disk_of(len(LINES_BEGIN) + 20):
         with pytest.raises(OSError):
@@ -301,7 +301,7 @@ async def test_what_was_written_of_a_line_when_the_disk_was_full_is_taken_back(
 
 def test_files_are_bounded_in_size_and_number_and_the_oldest_goes(tmp_path: Path) -> None:
     moments = iter(NOW + timedelta(seconds=n) for n in range(100))
-    tape = Tape(tmp_path, 1000, 3, lambda: next(moments))
+    tape = RotatingFile(tmp_path, 1000, 3, lambda: next(moments))
     for number in range(50):
         tape.write(json.dumps({"n": number, "x": "x" * 200}).encode())
     tape.close()
@@ -318,7 +318,7 @@ def test_files_are_bounded_in_size_and_number_and_the_oldest_goes(tmp_path: Path
 
 
 def test_a_file_that_another_process_removed_is_followed_by_a_new_one(tmp_path: Path) -> None:
-    tape = Tape(tmp_path, 1 << 20, 3, lambda: NOW)
+    tape = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
     tape.write(b'{"a":1}')
     recordings(tmp_path)[0].unlink()
     tape.write(b'{"b":2}')
@@ -326,9 +326,9 @@ def test_a_file_that_another_process_removed_is_followed_by_a_new_one(tmp_path: 
     assert recordings(tmp_path)[0].read_text("utf-8") == f'{LINES_BEGIN}\n{{"b":2}}\n'
 
 
-def heard(**changes: Any) -> Heard:
+def heard(**changes: Any) -> RecordedExchange:
     return replace(
-        Heard("create_recipient", "shop", NOW, 0.1, "POST", "/v1/recipients", "application/json",
+        RecordedExchange("create_recipient", "shop", NOW, 0.1, "POST", "/v1/recipients", "application/json",
               json.dumps(PERSON).encode(), 200, b'{"ok":true}', (API_KEY,)),
         **changes,
     )  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.app import run
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.server.app import run
 from gateway.simulator import Fault, Service, Switches, start
-from gateway.store.keyfile import add_key
+from gateway.storage.keyfile import add_key
 from tests.house import KEY, Got, House, import_lines, open_house, settings_for
 from tests.operating import LOST, no_reading_at_once
 from tests.payday import make_batch, make_recipient

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.passing.spool import IN_MEMORY
+from gateway.upstream.spool import IN_MEMORY
 from tests import operating
 from tests.house import House
 from tests.operating import configure
@@ -753,7 +753,7 @@ async def test_an_answer_that_is_not_finished_when_the_gateway_ends_does_not_loo
         writer.write(UNTIL_CLOSED + b"half")
         await reader.read(1)
 
-    monkeypatch.setattr("gateway.app.SPARE_SECONDS", -4.5)
+    monkeypatch.setattr("gateway.server.app.SPARE_SECONDS", -4.5)
     async with recording(play) as recorder:
         async with open_signed(tmp_path, recorder.url) as house:
             connection = await wire(house.running.port)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gateway.playing.player import Player
 from gateway.simulator import Fault, Service, Simulator, Switches
-from gateway.store import Ledger, Owner, open_store
+from gateway.storage import Ledger, Tenant, open_store
+from gateway.writes.player import Player
 from mappings.grammar import Await
 from tests.house import House
 from tests.operating import eventually, post
@@ -21,7 +21,7 @@ from tests.payday import done, make_batch, make_recipient, open_town, payment_id
 from tests.signed import Client, asked, refused
 from tests.sockets import Heard, until, wire
 
-OWNER = Owner("demo", "sandbox")
+OWNER = Tenant("demo", "sandbox")
 CLIENT = Client()
 FROZEN = (500, "internal_server_error")
 WRONG_STATUS = (400, "invalid_status")
@@ -299,7 +299,7 @@ async def test_an_edit_that_met_a_start_which_is_refused_edits_what_is_there(
     """Of a batch made elsewhere nothing is known any more by then."""
     plain, over = Player._awaited, asyncio.Event()
 
-    async def awaited(player: Player, step: Await, owner: Owner) -> Any:
+    async def awaited(player: Player, step: Await, owner: Tenant) -> Any:
         await over.wait()
         return await plain(player, step, owner)
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gateway.auth.key_rows import listed_keys, revoke
 from gateway.simulator import Service, Switches, start
-from gateway.store import open_store
-from gateway.store.key_rows import listed_keys, revoke
+from gateway.storage import open_store
 from tests.house import KEY, House
 from tests.signed import (
     CLIENT,
@@ -470,16 +470,16 @@ async def test_address_comes_before_stamp_and_stamp_before_signature_and_limit_l
 
 
 async def test_a_rotated_secret_is_the_only_one_within_seconds(tmp_path: Path) -> None:
-    from gateway.signing import Pair
-    from gateway.store import Owner
-    from gateway.store.key_rows import replace_pair
+    from gateway.auth.key_rows import replace_pair
+    from gateway.auth.signing import Credentials
+    from gateway.storage import Tenant
 
     async with recording() as recorder:
         async with open_signed(tmp_path, recorder.url) as house:
             assert (await asked(house, CLIENT.request())).status == 200
             assert refused(await asked(house, Client("NEW", "newer").request())) == INVALID_KEY
             async with open_store(house.settings.state) as store:
-                await replace_pair(store, Owner("demo", "sandbox"), Pair("NEW", "newer"))
+                await replace_pair(store, Tenant("demo", "sandbox"), Credentials("NEW", "newer"))
             await until_status(house, CLIENT.request(), 401)
             assert (await asked(house, Client("NEW", "newer").request())).status == 200
 

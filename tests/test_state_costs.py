@@ -11,8 +11,8 @@ from sqlite3 import SQLITE_OK, Connection
 import pytest
 
 from gateway.simulator import Service
-from gateway.store import Store
-from gateway.store import engine as engines
+from gateway.storage import Store
+from gateway.storage import engine as engines
 from tests.payday import done, make_batch, make_recipient, open_town
 from tests.sockets import until
 
@@ -74,10 +74,10 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger()
     monkeypatch.setattr(engines, "sqlite_connection", made.opened)
     # Whatever goes round by itself looks there too.
-    for where in ("playing.settling.SWEEP_SECONDS", "operating.guard.LOOK_SECONDS"):
+    for where in ("writes.settling.SWEEP_SECONDS", "operator.restore_check.LOOK_SECONDS"):
         monkeypatch.setattr(f"gateway.{where}", 3600.0)
     # What comes soon after another would be in its transaction, and how soon is the machine's.
-    monkeypatch.setattr("gateway.store.on_sqlite.LOOKING_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.storage.on_sqlite.LOOKING_SECONDS", 0.0)
     return made
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.limits import InProcess
+from gateway.admission.limits import InProcess
 from tests.house import House, open_house
 
 BEHIND = {"server": {"trusted_proxies": ["127.0.0.1"]}, "limits": {"requests_per_hour": 100}}
@@ -34,7 +34,7 @@ async def test_many_addresses_take_no_more_memory_than_some():
 async def test_many_addresses_push_out_no_key_s_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("gateway.app.STRANGERS", 10)
+    monkeypatch.setattr("gateway.server.app.STRANGERS", 10)
     async with open_house(tmp_path, NO_SERVICE, **BEHIND) as house:
         for left in (99, 98):
             got = await house.ask("GET", "/v1/recipients/R-1")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.store import Ledger, open_store
+from gateway.storage import Ledger, open_store
 from mappings.batch_reads import SLICE
 from mappings.grammar import SIDE_BY_SIDE
 from tests.house import House, open_house

@@ -22,10 +22,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.settings import Settings, State
+from gateway.config.settings import Settings, State
 from gateway.simulator import Service, Switches
-from gateway.store import open_store
-from gateway.store.abandoned import abandoned_batches
+from gateway.storage import open_store
+from gateway.storage.abandoned import abandoned_batches
 from tests.audit import states_of
 from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
 from tests.house import KEY, Got, import_lines, settings_for

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runnable import check_runnable
-from gateway.settings import Misconfigured
+from gateway.config.settings import Misconfigured
+from gateway.operator.preflight import check_runnable
 from tests.audit import states_of
 from tests.certificates import DAY, Authority, Pair
 from tests.house import ENVIRONMENT, KEY, House, settings_for

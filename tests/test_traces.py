@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from gateway import traces
+from gateway.observability import traces
 from gateway.simulator import Service, start
 from tests.canaries import PERSON, assert_no_canary
 from tests.house import KEY as LINE

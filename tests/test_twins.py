@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.settings import State
+from gateway.config.settings import State
 from gateway.simulator import Fault, Service, Simulator, Switches, start
 from tests.gateway.store import conftest
 from tests.house import Got, House, open_house

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gateway.playing import steps
 from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.writes import steps
 from tests.house import House, open_house
 from tests.operating import Post, Ticks, eventually, no_reading_at_once, post
 from tests.payday import done, make_batch, make_recipient, payment_ids

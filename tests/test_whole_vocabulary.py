@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from gateway.demo import simulator_words
-from gateway.openapi import document
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.docgen.openapi import document
+from gateway.server.demo import simulator_words
 from gateway.simulator import DEMO_API_KEY, WALLET_FUNDS, Service, Simulator, Switches, start
 from tests.house import House, open_house
 

@@ -19,13 +19,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.settings import State
+from gateway.auth.key_import import import_keys
+from gateway.auth.key_lines import read_lines
+from gateway.config.settings import State
+from gateway.server.workers.pool import shares
 from gateway.simulator import Fault, Service, Simulator, start
-from gateway.store import open_store
-from gateway.store.key_import import import_keys
-from gateway.store.key_lines import read_lines
-from gateway.store.keyfile import make_key_file
-from gateway.workers.crew import shares
+from gateway.storage import open_store
+from gateway.storage.keyfile import make_key_file
 from tests.certificates import Authority
 from tests.gateway.limits.conftest import REDIS
 from tests.gateway.store.conftest import administer, made_database

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.http.answers import SERVER
+from gateway.http.responses import SERVER
 from mappings.grammar import JSON
 
 Check = Callable[[], Awaitable[str | None]]

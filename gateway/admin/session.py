@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from gateway.http.callers import address_of, counted_as
+from gateway.http.client_address import address_of, counted_as
 
 COOKIE = "payout-gateway-console"
 

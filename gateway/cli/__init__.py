@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import click
 
-from gateway import logs
-from gateway.cli.mistakes import Mistake
+from gateway.cli.errors import Mistake
+from gateway.observability import logs
 
 COMMANDS = {
     "serve": "Run the gateway.",

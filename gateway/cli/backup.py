@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import document, json_option
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed
-from gateway.cli.told import document, json_option
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.store.archive import Manifest
+    from gateway.storage.archive import Manifest
 
 _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
@@ -31,7 +31,7 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
     of one moment, and writes wait for that long; of a PostgreSQL state pg_dump, which has to be
     here, makes the copy.
     """
-    from gateway.store.backups import save
+    from gateway.storage.backups import save
 
     if file.exists():
         raise Mistake(f"{file} is there already; nothing was written")
@@ -64,7 +64,7 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
     done since the backup the restored state does not know: no batch is started on it until
     `payout-gateway reconcile` has compared it with the service.
     """
-    from gateway.store.backups import restore as put_back
+    from gateway.storage.backups import restore as put_back
 
     async def done() -> tuple[Manifest, list[Path]]:
         return await put_back(settings.state, file, force=force)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
+from gateway.cli.command_group import Commands
+from gateway.cli.options import config_option
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.store.abandoned import AbandonedBatch
+    from gateway.storage.abandoned import AbandonedBatch
 
 
 @click.group(cls=Commands)
@@ -32,8 +32,8 @@ def abandoned(*, as_json: bool, settings: Settings) -> None:
     The gateway never starts them. In the service's dashboard they can be started by hand, and must
     not be: what they pay was changed, deleted, or is paid by another batch.
     """
-    from gateway.store import open_store
-    from gateway.store.abandoned import abandoned_batches
+    from gateway.storage import open_store
+    from gateway.storage.abandoned import abandoned_batches
 
     async def done() -> list[AbandonedBatch]:
         async with open_store(settings.state, create=False) as store:

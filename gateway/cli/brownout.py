@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import Commands, confirmed_by_who_is_there, yes_option
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands, confirmed_by_who_is_there, yes_option
-from gateway.plurals import counted
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.observability.plurals import counted
 
 if TYPE_CHECKING:
-    from gateway.store.brownout_rows import Brownout, Hit
-    from gateway.store.usage_rows import Used
+    from gateway.storage.brownout_rows import Brownout, Hit
+    from gateway.storage.usage_rows import Used
 
 
 class Moment(click.ParamType[datetime]):
@@ -76,10 +76,10 @@ def schedule(
     For several merchants or keys it is a window for each. On a terminal it asks first, unless
     nobody is refused.
     """
-    from gateway.operating.windows import NoWindow, named, of_somebody, users_of, window
-    from gateway.store import open_store
-    from gateway.store.brownout_rows import add_brownout
-    from gateway.store.key_rows import listed_keys
+    from gateway.auth.key_rows import listed_keys
+    from gateway.operator.cutover_windows import NoWindow, named, of_somebody, users_of, window
+    from gateway.storage import open_store
+    from gateway.storage.brownout_rows import add_brownout
 
     async def done() -> tuple[list[Brownout], list[Used]]:
         async with open_store(settings.state, create=False) as store:
@@ -134,9 +134,9 @@ def _whose(used: Used) -> list[str]:
 @config_option
 def listed(*, as_json: bool, settings: Settings) -> None:
     """List the windows, and whom they hit."""
-    from gateway.operating.windows import about, state_of
-    from gateway.store import open_store
-    from gateway.store.brownout_rows import all_brownouts, hits_of
+    from gateway.operator.cutover_windows import about, state_of
+    from gateway.storage import open_store
+    from gateway.storage.brownout_rows import all_brownouts, hits_of
 
     async def read() -> tuple[list[Brownout], dict[str, dict[Hit, int]]]:
         async with open_store(settings.state, create=False) as store:
@@ -181,8 +181,8 @@ def _as_json(one: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:
 @config_option
 def off(*, brownout_id: str | None, settings: Settings) -> None:
     """Switch one off, or every one that is not over; running gateways follow within a second."""
-    from gateway.store import open_store
-    from gateway.store.brownout_rows import end_brownouts
+    from gateway.storage import open_store
+    from gateway.storage.brownout_rows import end_brownouts
 
     async def done() -> int:
         async with open_store(settings.state, create=False) as store:

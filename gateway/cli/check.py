@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.mistakes import Mistake
-from gateway.settings import CONFIG, Misconfigured, any_variable, load
+from gateway.cli.errors import Mistake
+from gateway.config.settings import CONFIG, Misconfigured, any_variable, load
 
 
 @click.command()
@@ -25,7 +25,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
     Warned of are an address that is still the example file's, a password in the file, and a key
     file that is not there or cannot be used.
     """
-    from gateway.runnable import check_runnable, key_file_warnings, placeholders
+    from gateway.operator.preflight import check_runnable, key_file_warnings, placeholders
 
     problems, warnings = [], []
     file = config or (CONFIG if CONFIG.exists() or not any_variable() else None)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from gateway.cli.mistakes import Mistake
+from gateway.cli.errors import Mistake
 from gateway.cli.output import completed, table
 from gateway.cli.progress import progress
 
 if TYPE_CHECKING:
-    from gateway.compare.mask import Eye
+    from gateway.compare.endpoints import Side
+    from gateway.compare.mask import Redactor
+    from gateway.compare.report_schema import Group, Operation, Report, Unasked
     from gateway.compare.run import Run
-    from gateway.compare.shapes import Group, Operation, Report, Unasked
-    from gateway.compare.sides import Side
     from gateway.compare.steps import Input
 
 CONTROL_KEY = "CONTROL_API_KEY"
@@ -131,13 +131,13 @@ def compare(
     """
     from gateway.compare.examples import Viewer
     from gateway.compare.findings import Findings
-    from gateway.compare.mask import Eye
-    from gateway.compare.pairing import Pairing
+    from gateway.compare.id_map import Pairing
+    from gateway.compare.mask import Redactor
     from gateway.compare.report import report_of, without_keys
     from gateway.compare.run import Options, Run
 
     keys = (_key(CONTROL_KEY), _key(CANDIDATE_KEY))
-    eye = Eye(keys, show_values)
+    eye = Redactor(keys, show_values)
     with _mistakes(eye):
         run = Run(
             _read(inputs, rules_files),
@@ -165,8 +165,8 @@ def compare(
 
 
 @contextmanager
-def _mistakes(eye: Eye) -> Iterator[None]:
-    from gateway.compare.mistakes import Unusable
+def _mistakes(eye: Redactor) -> Iterator[None]:
+    from gateway.compare.errors import Unusable
 
     try:
         yield
@@ -190,7 +190,7 @@ def _read(inputs: tuple[Path, ...], rules_files: tuple[Path, ...]) -> list[Input
 def _sides(
     urls: tuple[str, str], keys: tuple[str, str], seconds: float, at_once: int
 ) -> tuple[Side, Side]:
-    from gateway.compare.sides import Side
+    from gateway.compare.endpoints import Side
 
     return (
         Side("control", urls[0], keys[0], seconds=seconds, at_once=at_once),

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli import compare as asked
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import Commands, confirmed, document, json_option, moment, yes_option
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands, confirmed, document, json_option, moment, yes_option
-from gateway.plurals import counted
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.observability.plurals import counted
 
 if TYPE_CHECKING:
     from gateway.compare.rules import Rule
-    from gateway.operating.readiness import Standing
+    from gateway.operator.readiness import Standing
 
 
 UNKNOWN = (
@@ -101,10 +101,10 @@ _NOTHING = "nothing was compared of a key of this name; see `modes list`"
 
 
 def _rules(files: tuple[Path, ...]) -> list[Rule]:
+    from gateway.compare.errors import Unusable
     from gateway.compare.inputs import text_of
-    from gateway.compare.mistakes import Unusable
     from gateway.compare.rules import rules_file
-    from gateway.operating.readiness import OVERLOOKING
+    from gateway.operator.readiness import OVERLOOKING
 
     try:
         read = [rules_file(text_of(path), str(path)) for path in files]
@@ -116,9 +116,9 @@ def _rules(files: tuple[Path, ...]) -> list[Rule]:
 async def _read(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[Standing]:
-    from gateway.operating.readiness import standings
-    from gateway.store import open_store
-    from gateway.store.difference_rows import all_tallies, forget_tallies
+    from gateway.operator.readiness import standings
+    from gateway.storage import open_store
+    from gateway.storage.difference_rows import all_tallies, forget_tallies
 
     async with open_store(settings.state, create=False) as store:
         if forget:

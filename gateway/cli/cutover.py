@@ -8,18 +8,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import Commands, document, json_option
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed, table
 from gateway.cli.progress import progress
-from gateway.cli.told import Commands, document, json_option
-from gateway.plurals import counted
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.observability.plurals import counted
 
 if TYPE_CHECKING:
-    from gateway.keys import Key
-    from gateway.operating.cutover import Options, Progress, Report
-    from gateway.store import Store
+    from gateway.auth.keys import ApiKey
+    from gateway.operator.cutover import Options, Progress, Report
+    from gateway.storage import Store
 
 VARIABLE = "LEGACY_API_KEY"
 SHARE = 5000
@@ -83,7 +83,7 @@ def import_(
 
     Exit 0: all of it was mapped. Exit 1: some of it was not. Exit 2: it could not be done.
     """
-    from gateway.operating.cutover import Options
+    from gateway.operator.cutover import Options
 
     options = Options(dry_run, open_batches, moves_open)
     api_key = _api_key(api_key_file)
@@ -107,9 +107,9 @@ def _api_key(file: IO[str] | None) -> str:
 async def _imported(
     settings: Settings, name: str, api_key: str, options: Options, share: Share
 ) -> Report:
-    from gateway.operating.cutover import open_cutover
-    from gateway.operating.legacy_reads import NotRead
-    from gateway.store import open_store
+    from gateway.operator.cutover import open_cutover
+    from gateway.operator.legacy_reads import NotRead
+    from gateway.storage import open_store
 
     def told(seconds: float) -> None:
         click.echo(f"Waiting {seconds:.0f} s: this hour's requests are used up.", err=True)
@@ -128,10 +128,10 @@ async def _imported(
                 raise Mistake(f"the legacy service: {unread}") from None
 
 
-async def _key(store: Store, name: str, api_key: str) -> Key:
+async def _key(store: Store, name: str, api_key: str) -> ApiKey:
     """The key that is meant; what is read with another's would be remembered as this one's."""
-    from gateway.operating.cutover import key_of
-    from gateway.store.key_rows import chosen, listed_keys
+    from gateway.auth.key_rows import chosen, listed_keys
+    from gateway.operator.cutover import key_of
 
     found = chosen(await listed_keys(store), name)
     if len(found) != 1:

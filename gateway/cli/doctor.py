@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from gateway.cli.configured import config_option
+from gateway.cli.options import config_option
 from gateway.cli.output import completed, table
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 COLOURS = {"well": "green", "look": "bold yellow", "unknown": "yellow", "wrong": "bold red"}
 
@@ -22,7 +22,7 @@ WIDEST = 160
 @config_option
 def doctor(*, as_json: bool, settings: Settings) -> None:
     """Try the configured service, by reads only; exit 1 when something is wrong."""
-    from gateway.doctor import examine
+    from gateway.operator.doctor import examine
 
     found = completed(examine(settings), "Trying what is configured")
     is_well = all(finding.state != "wrong" for finding in found)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import confirmed, document, json_option, yes_option
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed
-from gateway.cli.told import confirmed, document, json_option, yes_option
-from gateway.plurals import counted
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.observability.plurals import counted
 
 if TYPE_CHECKING:
-    from gateway.operating.forgetting import Erased
-    from gateway.store import Owner
+    from gateway.operator.retention import Erased
+    from gateway.storage import Tenant
 
 ELSEWHERE = (
     "Not here: the service's own record (DELETE /v1/recipients/:id archives it there), backups made "
@@ -38,13 +38,13 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     still being made. That it was done is kept, and who did it.
     """
     from gateway.cli.keys import the_one
-    from gateway.operating.forgetting import InUse
-    from gateway.operating.forgetting import erase as forget
-    from gateway.store import open_store
+    from gateway.operator.retention import InUse
+    from gateway.operator.retention import erase as forget
+    from gateway.storage import open_store
 
     confirmed("Forget this recipient for good?", yes=yes)
 
-    async def done() -> tuple[Erased, Owner]:
+    async def done() -> tuple[Erased, Tenant]:
         async with open_store(settings.state, create=False) as store:
             key = await the_one(store, word)
             try:

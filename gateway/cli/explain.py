@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from gateway.cli.configured import settings_of
-from gateway.cli.mistakes import Mistake
+from gateway.cli.errors import Mistake
+from gateway.cli.options import settings_of
 from gateway.cli.output import table
-from gateway.curl import NoRequest, apart, read
+from gateway.docgen.curl import NoRequest, apart, read
 
 OWN = ("--config",)
 
@@ -42,7 +42,7 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool) -> No
 
     Headers are passed over: no key is needed.
     """
-    from gateway.explain import NoOperation, explained
+    from gateway.docgen.explain import NoOperation, explained
     from mappings.grammar import Invalid
 
     try:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import document, json_option, moment
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed, table
-from gateway.cli.told import document, json_option, moment
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.store import Owner
-    from gateway.store.acts import Act
-    from gateway.store.freezing import Freeze
+    from gateway.storage import Tenant
+    from gateway.storage.audit_log import AuditEvent
+    from gateway.storage.freezes import Freeze
 
 Command = Callable[..., None]
 
@@ -55,15 +55,15 @@ def freeze(
     several calls is finished, but for a start; nothing else begins until `unfreeze` with the same
     words. Doing it twice changes nothing. Clients get 403 not_authorized, with a message that says so.
     """
-    from gateway.operating.freezes import NoMerchant, scope_of, standing
-    from gateway.store import open_store
-    from gateway.store.freezing import freeze as stop
+    from gateway.operator.freezes import NoMerchant, scope_of, standing
+    from gateway.storage import open_store
+    from gateway.storage.freezes import freeze as stop
 
     words = (merchant, environment, everything)
     if lists and any(words):
         raise click.UsageError("--list stands alone")
 
-    async def done() -> tuple[bool | None, list[Freeze], list[Act]]:
+    async def done() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
             changed = None if lists else await stop(store, await scope_of(store, *scope))
             return changed, *await standing(store)
@@ -93,13 +93,13 @@ def unfreeze(
     Just that freeze ends: a merchant that was also frozen by itself, or by its environment, stays
     so, and what is still frozen is shown.
     """
-    from gateway.operating.freezes import NoMerchant, scope_of, standing
-    from gateway.store import open_store
-    from gateway.store.freezing import unfreeze as let
+    from gateway.operator.freezes import NoMerchant, scope_of, standing
+    from gateway.storage import open_store
+    from gateway.storage.freezes import unfreeze as let
 
     scope = _exactly_one(merchant, environment, everything)
 
-    async def done() -> tuple[bool | None, list[Freeze], list[Act]]:
+    async def done() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
             changed = await let(store, await scope_of(store, *scope))
             return changed, *await standing(store)
@@ -122,7 +122,7 @@ def _exactly_one(
 def _show(
     changed: bool | None,
     frozen: list[Freeze],
-    acts: list[Act],
+    acts: list[AuditEvent],
     *,
     lists: bool,
     as_json: bool,
@@ -148,7 +148,7 @@ def _show(
         table(["when", "what", "merchant", "environment", "who"], lines)
 
 
-def _words(scope: Owner) -> list[str]:
+def _words(scope: Tenant) -> list[str]:
     return [scope.merchant or "every one", scope.environment or "both"]
 
 
@@ -156,10 +156,10 @@ def _freeze(one: Freeze) -> dict[str, Any]:
     return {**_named(one.scope), "since": moment(one.since)}
 
 
-def _act(one: Act) -> dict[str, Any]:
+def _act(one: AuditEvent) -> dict[str, Any]:
     return {"at": moment(one.at), "what": one.what, "by": one.by, **_named(one.scope)}
 
 
-def _named(scope: Owner) -> dict[str, str | None]:
+def _named(scope: Tenant) -> dict[str, str | None]:
     """None is every one."""
     return {"merchant": scope.merchant or None, "environment": scope.environment or None}

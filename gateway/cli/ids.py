@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import Commands
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed
-from gateway.cli.told import Commands
-from gateway.plurals import counted
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.observability.plurals import counted
 
 if TYPE_CHECKING:
-    from gateway.store import Owner
+    from gateway.storage import Tenant
 
 
 @click.group(cls=Commands)
@@ -40,10 +40,10 @@ def import_(
     Of an object that clients stored under another id than the service has for it now. From then
     on, within a minute, answers call it by its legacy id; requests may use either.
     """
-    from gateway.store import open_store
-    from gateway.store.id_lines import PairsRefused, read_id_pairs
-    from gateway.store.id_rows import Collision, keep
-    from gateway.store.key_rows import listed_keys
+    from gateway.auth.key_rows import listed_keys
+    from gateway.storage import open_store
+    from gateway.storage.id_lines import PairsRefused, read_id_pairs
+    from gateway.storage.id_rows import Collision, keep
 
     async def done(pairs: Mapping[str, tuple[int, str]]) -> None:
         async with open_store(settings.state, create=False) as store:
@@ -62,7 +62,7 @@ def import_(
         raise Mistake(f"{name}: {error}; nothing was imported") from None
 
 
-def _owner(owners: set[Owner], merchant: str | None, environment: str | None) -> Owner:
+def _owner(owners: set[Tenant], merchant: str | None, environment: str | None) -> Tenant:
     """Whose the pairs are: who is named, as far as anybody is. Raises Mistake for nobody, or several."""
     named = {
         one

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import Commands, document, environment_option, json_option
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed
-from gateway.cli.told import Commands, document, environment_option, json_option
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 
 @click.group(cls=Commands)
@@ -28,12 +28,12 @@ def drop(
 
     The next question that needs one reads the whole list anew. With `lists.index = false` there is none.
     """
-    from gateway.index import drop as drop_index
-    from gateway.operating.freezes import NoMerchant, scope_of
-    from gateway.store import Owner, open_store
-    from gateway.store.acts import told_scope
+    from gateway.operator.freezes import NoMerchant, scope_of
+    from gateway.reads.index import drop as drop_index
+    from gateway.storage import Tenant, open_store
+    from gateway.storage.audit_log import told_scope
 
-    async def done() -> Owner:
+    async def done() -> Tenant:
         async with open_store(settings.state, create=False) as store:
             scope = await scope_of(store, merchant or "", environment or "")
             await drop_index(store, scope)

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.auth.signing import prefix_of, shorten_key
+from gateway.cli.command_group import Commands
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands
-from gateway.plurals import counted
-from gateway.settings import Settings
-from gateway.signing import prefix_of, shorten_key
+from gateway.config.settings import Settings
+from gateway.observability.plurals import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.keys import Checked
-    from gateway.signing import Pair
-    from gateway.store import Owner, Store
-    from gateway.store.key_import import Imported
-    from gateway.store.key_lines import Numbered
-    from gateway.store.key_rows import ListedKey
+    from gateway.auth.key_import import Imported
+    from gateway.auth.key_lines import Numbered
+    from gateway.auth.key_rows import ListedKey
+    from gateway.auth.keys import Checked
+    from gateway.auth.signing import Credentials
+    from gateway.storage import Store, Tenant
 
 ADDED = (
     "Now, before anything else is written: give every instance the file, and end and start every "
@@ -61,9 +61,9 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
     "name"?, "requests_per_hour"?, "allowed_ips"?}. A key that is there already is updated; what
     its line leaves out stays as it is, null sets it back. No allowed_ips is any address.
     """
-    from gateway.store import open_store
-    from gateway.store.key_import import import_keys
-    from gateway.store.key_lines import ImportRefused, read_lines
+    from gateway.auth.key_import import import_keys
+    from gateway.auth.key_lines import ImportRefused, read_lines
+    from gateway.storage import open_store
 
     async def done(lines: Sequence[Numbered]) -> Imported:
         async with open_store(settings.state) as store:
@@ -86,7 +86,7 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
     _warn_of_unconfigured(settings, imported.owners)
 
 
-def _warn_of_unconfigured(settings: Settings, owners: Iterable[Owner]) -> None:
+def _warn_of_unconfigured(settings: Settings, owners: Iterable[Tenant]) -> None:
     configured = settings.environments.configured()
     for name in sorted({owner.environment for owner in owners} - set(configured)):
         click.echo(
@@ -99,8 +99,8 @@ def _warn_of_unconfigured(settings: Settings, owners: Iterable[Owner]) -> None:
 @config_option
 def list_(*, as_json: bool, settings: Settings) -> None:
     """List the keys, each by its first letters; none of it is secret."""
-    from gateway.store import open_store
-    from gateway.store.key_rows import listed_keys
+    from gateway.auth.key_rows import listed_keys
+    from gateway.storage import open_store
 
     async def done() -> Sequence[ListedKey]:
         async with open_store(settings.state, create=False) as store:
@@ -147,8 +147,8 @@ def _as_row(key: ListedKey) -> list[str]:
 @config_option
 def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
     """Have running gateways refuse a key, within about two seconds."""
-    from gateway.store import open_store
-    from gateway.store.key_rows import revoke
+    from gateway.auth.key_rows import revoke
+    from gateway.storage import open_store
 
     async def done() -> str:
         async with open_store(settings.state, create=False) as store:
@@ -172,8 +172,8 @@ def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -
     terminal. It has to see the oldest recipients that the stored pair sees, or nothing is
     replaced (exit 1).
     """
-    from gateway.store import open_store
-    from gateway.store.key_rows import AccessKeyTaken, pair_of, replace_pair
+    from gateway.auth.key_rows import AccessKeyTaken, pair_of, replace_pair
+    from gateway.storage import open_store
 
     async def done() -> str:
         async with open_store(settings.state, create=False) as store:
@@ -190,8 +190,8 @@ def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -
         raise Mistake("another merchant's keys stand for this access key already") from None
 
 
-def _asked_pair() -> Pair:
-    from gateway.store.key_lines import ImportRefused, read_pair
+def _asked_pair() -> Credentials:
+    from gateway.auth.key_lines import ImportRefused, read_pair
 
     if sys.stdin.isatty():
         asked = {
@@ -207,8 +207,10 @@ def _asked_pair() -> Pair:
         raise Mistake(f"<stdin>: {error}") from None
 
 
-async def _verify_new(settings: Settings, owner: Owner, old: Pair, new: Pair) -> None:
-    from gateway.keys import look, why_not_replaced
+async def _verify_new(
+    settings: Settings, owner: Tenant, old: Credentials, new: Credentials
+) -> None:
+    from gateway.auth.keys import look, why_not_replaced
     from gateway.upstream.client import open_upstream
 
     async with open_upstream(settings) as upstream:
@@ -231,9 +233,9 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
     Without names, the pairs of all keys in use. Pairs are compared with one another, so that one
     account under two merchant names is found.
     """
-    from gateway.keys import check_pairs, findings_of
-    from gateway.store import open_store
-    from gateway.store.key_rows import listed_keys
+    from gateway.auth.key_rows import listed_keys
+    from gateway.auth.keys import check_pairs, findings_of
+    from gateway.storage import open_store
     from gateway.upstream.client import open_upstream
 
     async def done() -> list[Checked]:
@@ -278,8 +280,8 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
     runs knows a key that was added once it is started again: until then it cannot read what other
     commands write.
     """
-    from gateway.store import StoreUnavailable
-    from gateway.store.keyfile import add_key, make_key_file
+    from gateway.storage import StoreUnavailable
+    from gateway.storage.keyfile import add_key, make_key_file
 
     file = settings.state.encryption_key_file
     if file.exists() and not add:
@@ -298,7 +300,7 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
 
 async def the_one(store: Store, word: str) -> ListedKey:
     """The key that a word means. The word is never repeated: it might be a whole key."""
-    from gateway.store.key_rows import chosen, listed_keys
+    from gateway.auth.key_rows import chosen, listed_keys
 
     found = chosen(await listed_keys(store), word)
     if not found:

@@ -7,10 +7,10 @@ from typing import TextIO
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 
 @click.command("migrate-guide")
@@ -41,8 +41,8 @@ def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Sett
 
 async def _page(settings: Settings, word: str, since: date | None) -> str:
     from gateway.cli.keys import the_one
-    from gateway.guide import gathered, page_of
-    from gateway.store import open_store
+    from gateway.docgen.guide import gathered, page_of
+    from gateway.storage import open_store
 
     async with open_store(settings.state, create=False) as store:
         found = await gathered(settings, store, await the_one(store, word), since)

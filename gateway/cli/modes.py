@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
-from gateway.cli.output import completed, table
-from gateway.cli.told import (
+from gateway.cli.command_group import (
     Commands,
     confirmed,
     document,
@@ -18,11 +15,14 @@ from gateway.cli.told import (
     moment,
     yes_option,
 )
-from gateway.settings import Settings
-from gateway.store.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
+from gateway.cli.output import completed, table
+from gateway.config.settings import Settings
+from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
 
 if TYPE_CHECKING:
-    from gateway.operating.switching import Standing
+    from gateway.operator.mode_switches import Standing
 
 
 @click.group(cls=Commands)
@@ -61,7 +61,7 @@ def set_(
     A request that is under way is finished where it is. `batches` are batches, their payments,
     quotes, summaries and starts: each stays where it was begun.
     """
-    from gateway.operating.switching import (
+    from gateway.operator.mode_switches import (
         NotSwitched,
         Whose,
         begun_at_legacy,
@@ -70,7 +70,7 @@ def set_(
         switched,
         whose,
     )
-    from gateway.store import open_store
+    from gateway.storage import open_store
 
     if (key is None) == (merchant is None):
         raise click.UsageError("say --key NAME or --merchant NAME")
@@ -117,8 +117,8 @@ def listed(*, as_json: bool, settings: Settings) -> None:
     """
 
     async def read() -> Standing:
-        from gateway.operating.switching import standing
-        from gateway.store import open_store
+        from gateway.operator.mode_switches import standing
+        from gateway.storage import open_store
 
         async with open_store(settings.state, create=False) as store:
             return await standing(store)

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.settings import Settings
+from gateway.cli.options import config_option
+from gateway.config.settings import Settings
 
 
 @click.command()
@@ -17,7 +17,7 @@ def openapi(*, settings: Settings) -> None:
 
     A running gateway has it at /openapi.json on its admin port.
     """
-    from gateway.openapi import addresses, document
+    from gateway.docgen.openapi import addresses, document
 
     urls = addresses(settings.server, settings.server.port)
     click.echo(json.dumps(document(settings.vocabulary.for_mappings(), urls), indent=2))

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from gateway.cli.configured import settings_of
+from gateway.cli.options import settings_of
 from gateway.cli.output import completed, table
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from mappings.grammar import Operation
 from mappings.provenance import becomes
 
@@ -81,7 +81,7 @@ def _show(heading: str, rows: list[dict[str, Any]]) -> None:
 
 async def _found_out(settings: Settings) -> dict[str, list[dict[str, Any]]]:
     """By environment, what is known of each inferred operation; nothing where there is no state."""
-    from gateway.store import Ledger, StoreUnavailable, open_store
+    from gateway.storage import Ledger, StoreUnavailable, open_store
 
     try:
         async with open_store(settings.state, create=False) as store:

@@ -13,9 +13,9 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from gateway.cli.mistakes import Mistake
+from gateway.cli.errors import Mistake
 from gateway.cli.progress import progress
-from gateway.settings import Misconfigured
+from gateway.config.settings import Misconfigured
 
 Done = TypeVar("Done")
 
@@ -25,7 +25,7 @@ def completed(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
 
     ``doing`` is said, with a bar, of what may take its time and does not ask or tell meanwhile.
     """
-    from gateway.store import StoreUnavailable
+    from gateway.storage import StoreUnavailable
 
     try:
         with _quiet(), progress(doing) if doing else nullcontext():

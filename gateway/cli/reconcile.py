@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import document, environment_option, json_option, merchant_option
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed
 from gateway.cli.progress import progress
-from gateway.cli.told import document, environment_option, json_option, merchant_option
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.operating.reconciling import Finding, Reconciler, Report
-    from gateway.operating.unsettled import Unsettled
-    from gateway.store import Owner, Store
+    from gateway.operator.in_doubt_writes import Unsettled
+    from gateway.operator.ledger_reconciliation import Finding, Reconciler, Report
+    from gateway.storage import Store, Tenant
 
 LOST = (
     "what was made after the backup is not known here: compare in the dashboard, before any batch "
@@ -44,7 +44,7 @@ class Compared:
 
     report: Report
     unsettled: list[Unsettled] = field(default_factory=list)
-    left_out: list[Owner] = field(default_factory=list)
+    left_out: list[Tenant] = field(default_factory=list)
     was_restored: bool = False
     cleared: bool = False
 
@@ -108,13 +108,13 @@ def reconcile(
 async def _compared(
     settings: Settings, merchant: str | None, environment: str | None, leave_out: frozenset[str]
 ) -> Compared:
-    from gateway.extensions import check_extensions
-    from gateway.operating.guard import is_older
-    from gateway.operating.reconciling import open_reconciler
-    from gateway.operating.unsettled import unsettled_writes
-    from gateway.runnable import check_runnable
-    from gateway.store import Owner, open_store
-    from gateway.store.freezing import freeze
+    from gateway.config.extensions import check_extensions
+    from gateway.operator.in_doubt_writes import unsettled_writes
+    from gateway.operator.ledger_reconciliation import open_reconciler
+    from gateway.operator.preflight import check_runnable
+    from gateway.operator.restore_check import is_older
+    from gateway.storage import Tenant, open_store
+    from gateway.storage.freezes import freeze
 
     check_extensions()
     check_runnable(settings)
@@ -138,13 +138,13 @@ async def _compared(
         compared = Compared(report, unsettled, left_out, was_restored, was_restored and whole)
         if compared.frozen:
             # First: clients whose starts were refused ask again all the time.
-            await freeze(store, Owner("", ""))
+            await freeze(store, Tenant("", ""))
         if compared.cleared:
             await _clear(settings, store)
         return compared
 
 
-async def _left_out(reconciler: Reconciler, merchants: frozenset[str]) -> list[Owner]:
+async def _left_out(reconciler: Reconciler, merchants: frozenset[str]) -> list[Tenant]:
     if not merchants:
         return []
     its = [one for one in await reconciler.owners() if one.merchant in merchants]
@@ -174,8 +174,8 @@ async def _with_a_way_out(reconciler: Reconciler, unreadable: list[Finding]) -> 
 
 async def _clear(settings: Settings, store: Store) -> None:
     """The state counts as the latest one from now on, in running gateways too."""
-    from gateway.store import StoreUnavailable
-    from gateway.store.marks import NONE, read_mark, settle_restored, write_mark
+    from gateway.storage import StoreUnavailable
+    from gateway.storage.restore_marks import NONE, read_mark, settle_restored, write_mark
 
     path = settings.state.mark
     try:

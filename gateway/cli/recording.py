@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import table
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 
 @click.command()
@@ -25,7 +25,7 @@ def recording(*, as_json: bool, settings: Settings) -> None:
     They hold no key and no personal data: values that say who somebody is are made up. What is
     shown is read of the files; the gateway may go on writing.
     """
-    from gateway.tape import recordings
+    from gateway.migration.rotating_file import recordings
 
     if not settings.recording.directory:
         raise Mistake("recording.directory is not set: nothing is recorded")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
+from gateway.cli.command_group import Commands
+from gateway.cli.options import config_option
 from gateway.cli.output import completed, table
-from gateway.cli.told import Commands
-from gateway.operating.uses import by_key, known_becomes
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.operator.key_usage import by_key, known_becomes
 
 if TYPE_CHECKING:
-    from gateway.store.usage_rows import Used
+    from gateway.storage.usage_rows import Used
 
 COLUMNS = (
     "merchant",
@@ -71,8 +71,8 @@ def usage(
 
 
 async def _used(settings: Settings, since: date | None) -> list[Used]:
-    from gateway.store import open_store
-    from gateway.store.usage_rows import used_since
+    from gateway.storage import open_store
+    from gateway.storage.usage_rows import used_since
 
     async with open_store(settings.state, create=False) as store:
         return await used_since(store, since)

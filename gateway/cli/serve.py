@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.configured import settings_of
-from gateway.cli.mistakes import Mistake
-from gateway.settings import CONFIG, Misconfigured, Settings, load
+from gateway.cli.errors import Mistake
+from gateway.cli.options import settings_of
+from gateway.config.settings import CONFIG, Misconfigured, Settings, load
 
 if TYPE_CHECKING:
-    from gateway.app import Running
+    from gateway.server.app import Running
 
 NO_CONFIGURATION = (
     "no configuration: there is no gateway.toml here and no PAYOUT_GATEWAY_… variable names an "
@@ -36,7 +36,7 @@ def serve(*, config: Path | None, demo: bool) -> int:
     """
     import uvloop
 
-    from gateway import logs
+    from gateway.observability import logs
 
     if demo and config:
         raise click.UsageError("--demo brings its own configuration; leave out --config")
@@ -56,8 +56,8 @@ def serve(*, config: Path | None, demo: bool) -> int:
 
 
 def _serve_by_workers(settings: Settings, config: Path | None) -> int:
-    from gateway.workers.child import NotStarted
-    from gateway.workers.parent import keep_workers
+    from gateway.server.workers.supervisor import keep_workers
+    from gateway.server.workers.worker import NotStarted
 
     def say(url: str, admin_url: str) -> None:
         print(accepting(url, admin_url), flush=True)
@@ -73,10 +73,10 @@ def accepting(url: str, admin_url: str) -> str:
 
 
 async def _serve(settings: Settings) -> None:
-    from gateway.app import told_to_end
-    from gateway.ending import Lifetime
-    from gateway.heap import settle_heap
-    from gateway.http.server import END_SECONDS
+    from gateway.server.app import told_to_end
+    from gateway.server.connection import END_SECONDS
+    from gateway.server.memory_tuning import settle_heap
+    from gateway.server.shutdown import Lifetime
 
     told, life = told_to_end(), Lifetime()
     async with AsyncExitStack() as stack:
@@ -91,9 +91,9 @@ async def _serve(settings: Settings) -> None:
 
 
 async def _demo(settings: Settings) -> None:
-    from gateway.app import told_to_end
-    from gateway.demo import demo_settings, instructions
-    from gateway.ending import Lifetime
+    from gateway.server.app import told_to_end
+    from gateway.server.demo import demo_settings, instructions
+    from gateway.server.shutdown import Lifetime
 
     told, life = told_to_end(), Lifetime()
     async with AsyncExitStack() as stack:
@@ -106,8 +106,8 @@ async def _demo(settings: Settings) -> None:
 
 
 async def _running(stack: AsyncExitStack, settings: Settings) -> Running:
-    from gateway.app import run
-    from gateway.store import StoreUnavailable
+    from gateway.server.app import run
+    from gateway.storage import StoreUnavailable
 
     try:
         return await stack.enter_async_context(run(settings))

@@ -9,7 +9,7 @@ from typing import IO, Literal, cast
 
 import click
 
-from gateway.cli.configured import settings_of
+from gateway.cli.options import settings_of
 from gateway.simulator import (
     DEMO_API_KEY,
     DEMO_KEY,
@@ -115,7 +115,7 @@ def simulate(
 
     Of a configuration it takes the section `vocabulary`.
     """
-    from gateway.demo import simulator_words
+    from gateway.server.demo import simulator_words
 
     switches = Switches(
         signed_target=signed_target,

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
-from gateway.cli.output import completed
-from gateway.cli.told import (
+from gateway.cli.command_group import (
     document,
     environment_option,
     json_option,
     merchant_option,
     moment,
 )
-from gateway.settings import Settings
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
+from gateway.cli.output import completed
+from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.operating.tracing import Traced
-    from gateway.store import Owner
-    from gateway.store.acts import Act
-    from gateway.store.undertakings import Undertaken, Write
+    from gateway.operator.object_trace import Traced
+    from gateway.storage import Tenant
+    from gateway.storage.audit_log import AuditEvent
+    from gateway.storage.undertakings import OperationRecord, Write
 
 EDITS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
 DELETES = frozenset({"delete_batch", "delete_batches"})
@@ -50,9 +50,9 @@ def trace(
     by whom, and each call that was made. No personal data. Under more than one merchant, say which.
     What is shown as a request's id is in the log, too.
     """
-    from gateway.operating.tracing import owners_of
-    from gateway.operating.tracing import trace as traced
-    from gateway.store import open_store
+    from gateway.operator.object_trace import owners_of
+    from gateway.operator.object_trace import trace as traced
+    from gateway.storage import open_store
 
     async def done() -> Traced:
         async with open_store(settings.state, create=False) as store:
@@ -70,7 +70,7 @@ def trace(
         click.echo("\n".join(_in_words(found)))
 
 
-def _the_one(owners: list[Owner]) -> Owner:
+def _the_one(owners: list[Tenant]) -> Tenant:
     if not owners:
         raise Mistake(
             "nothing is known of this id; a request that changed nothing (a read, a refused one) is in "
@@ -127,7 +127,7 @@ def _seconds(write: Write) -> float | None:
     return round((write.settled_at - write.entered_at).total_seconds(), 3)
 
 
-def _act(act: Act) -> dict[str, Any]:
+def _act(act: AuditEvent) -> dict[str, Any]:
     return {
         "at": moment(act.at),
         "what": act.what,
@@ -160,13 +160,13 @@ def _shown(value: Any) -> str:
     return json.dumps(value, default=str) if isinstance(value, dict | list | bool) else str(value)
 
 
-def _told_of(act: Act) -> str:
-    from gateway.store.acts import told_scope
+def _told_of(act: AuditEvent) -> str:
+    from gateway.storage.audit_log import told_scope
 
     return f"{moment(act.at)}  {act.by} {act.what}: {told_scope(act.scope)}"
 
 
-def _request(one: Undertaken, found: Traced) -> list[str]:
+def _request(one: OperationRecord, found: Traced) -> list[str]:
     head = f"{moment(one.began_at)}  {one.operation}, key {one.key_name}, request {one.request_id}"
     its = found.writes[one.id]
     said = _state(one, its)
@@ -175,9 +175,9 @@ def _request(one: Undertaken, found: Traced) -> list[str]:
     return [f"{head}, {state}", *(f"    {line}" for line in [*calls, *_kept_here(one, its)])]
 
 
-def _kept_here(one: Undertaken, its: Sequence[Write]) -> list[str]:
+def _kept_here(one: OperationRecord, its: Sequence[Write]) -> list[str]:
     """Of what is over, and had no call that changed anything: where it is."""
-    from gateway.store.undertakings import ANSWERED, DONE, NO_PATH
+    from gateway.storage.undertakings import ANSWERED, DONE, NO_PATH
 
     if one.state not in (DONE, ANSWERED) or any(write.state != NO_PATH for write in its):
         return []
@@ -186,24 +186,24 @@ def _kept_here(one: Undertaken, its: Sequence[Write]) -> list[str]:
     return [f"{NOTHING_THERE}: {DRAFTED}" if one.operation in EDITS else NOTHING_THERE]
 
 
-def _state(one: Undertaken, its: Sequence[Write]) -> str:
+def _state(one: OperationRecord, its: Sequence[Write]) -> str:
     """`undone` is a word for what was done first."""
-    from gateway.store.undertakings import ANSWERED, HAPPENED, UNDONE
+    from gateway.storage.undertakings import ANSWERED, HAPPENED, UNDONE
 
     if one.state == UNDONE and not any(write.state in (ANSWERED, HAPPENED) for write in its):
         return "did not happen"
     return one.state
 
 
-def _call(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
+def _call(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
     made = f", made {write.made}" if write.made else ""
     return f"{write.method} {write.path}  {_outcome(write, one, acts)}{made}"
 
 
-def _outcome(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
+def _outcome(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
     """What became of a write, and how that is known: an answer, a later look, or somebody's word."""
-    from gateway.store.journal_states import in_words
-    from gateway.store.undertakings import DID_NOT, HAPPENED
+    from gateway.storage.journal_states import in_words
+    from gateway.storage.undertakings import DID_NOT, HAPPENED
 
     seconds = _seconds(write)
     if write.state not in (HAPPENED, DID_NOT):
@@ -218,18 +218,18 @@ def _outcome(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
     return f"{outcome}{found}{_word(write, one, acts)}"
 
 
-def _word(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
+def _word(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
     """What somebody said of a write that came out otherwise, or is not settled yet."""
     if write.told is None:
         return ""
-    from gateway.store.journal_states import in_words
+    from gateway.storage.journal_states import in_words
 
     return f", {_by(write, one, acts)} said: {in_words(write.told)}"
 
 
-def _by(write: Write, one: Undertaken, acts: Sequence[Act]) -> str:
-    from gateway.operating.unsettled import write_id
-    from gateway.store.journal_states import in_words, told_of
+def _by(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
+    from gateway.operator.in_doubt_writes import write_id
+    from gateway.storage.journal_states import in_words, told_of
 
     told = write.told or ""
     # The latter is how earlier versions noted it.

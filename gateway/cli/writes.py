@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.configured import config_option
-from gateway.cli.mistakes import Mistake
+from gateway.cli.command_group import Commands, confirmed, document, json_option, moment, yes_option
+from gateway.cli.errors import Mistake
+from gateway.cli.options import config_option
 from gateway.cli.output import completed
-from gateway.cli.told import Commands, confirmed, document, json_option, moment, yes_option
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.operating.unsettled import Unsettled, Word
+    from gateway.operator.in_doubt_writes import Unsettled, Word
 
 
 @click.group(cls=Commands)
@@ -32,8 +32,8 @@ def unsettled(*, as_json: bool, settings: Settings) -> None:
     and the same request again is answered with an error. What is being carried out at this moment
     is not listed; to see whether it is, this may watch for a few seconds.
     """
-    from gateway.operating.unsettled import unsettled_writes
-    from gateway.store import open_store
+    from gateway.operator.in_doubt_writes import unsettled_writes
+    from gateway.storage import open_store
 
     async def done() -> list[Unsettled]:
         async with open_store(settings.state, create=False) as store:
@@ -82,8 +82,8 @@ def _in_words(each: Unsettled) -> str:
 
 
 def _found(told: str) -> str:
-    from gateway.store.journal_states import in_words
-    from gateway.store.undertakings import TOLD
+    from gateway.storage.journal_states import in_words
+    from gateway.storage.undertakings import TOLD
 
     return in_words(told) if told in TOLD else f"made {told}"
 
@@ -114,8 +114,8 @@ def settle(
     again, so look first. A running gateway takes it into account within two seconds; what it can
     see itself to have happened counts all the same.
     """
-    from gateway.operating.unsettled import NotSettled, Word, find, refuse_odd, tell
-    from gateway.store import open_store
+    from gateway.operator.in_doubt_writes import NotSettled, Word, find, refuse_odd, tell
+    from gateway.storage import open_store
 
     if [happened, did_not_happen, made is not None].count(True) != 1:
         raise click.UsageError("say one of --happened, --did-not-happen and --made ID")
@@ -161,9 +161,9 @@ def close(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
     again, and the same request again is another one. Every write of it has to be settled, or
     told with `writes settle`.
     """
-    from gateway.operating.closing import close as closed
-    from gateway.operating.unsettled import NotSettled, find
-    from gateway.store import open_store
+    from gateway.operator.closing import close as closed
+    from gateway.operator.in_doubt_writes import NotSettled, find
+    from gateway.storage import open_store
 
     async def asked() -> str:
         async with open_store(settings.state, create=False) as store:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gateway.compare.exact import ABSENT, JSON, NotJson, read
-from gateway.compare.personal import nature_of
+from gateway.compare.pii import nature_of
+from gateway.compare.strict_json import ABSENT, JSON, NotJson, read
 
 
 @dataclass(frozen=True, slots=True)

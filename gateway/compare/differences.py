@@ -11,12 +11,12 @@ from typing import Any, Final, Literal, cast
 from gateway.compare import paths, rules
 from gateway.compare.alignment import Item, align
 from gateway.compare.answer import Answer, Body, codes_of
-from gateway.compare.exact import ABSENT, JSON, Doubled, Number, kind_of
-from gateway.compare.nearness import close_enough, in_words
+from gateway.compare.id_map import Pairing, alike
 from gateway.compare.operations import IN_TEXT
-from gateway.compare.pairing import Pairing, alike
 from gateway.compare.paths import Path
 from gateway.compare.rules import Rule, Rules
+from gateway.compare.strict_json import ABSENT, JSON, Doubled, Number, kind_of
+from gateway.compare.tolerance import close_enough, in_words
 
 Kind = Literal["status", "header", "missing", "extra", "type", "value", "order", "duplicate"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from gateway.compare import paths
 from gateway.compare.differences import Difference
-from gateway.compare.exact import ABSENT, JSON
-from gateway.compare.mask import Eye, Shown
+from gateway.compare.mask import Redactor, Shown
 from gateway.compare.paths import Path
 from gateway.compare.steps import Step
+from gateway.compare.strict_json import ABSENT, JSON
 
 Alike = Callable[[str, JSON, JSON], bool]
 """Whether two values of a place, in normal form, say the same."""
@@ -57,7 +57,7 @@ class Example:
 class Viewer:
     """Makes examples; nothing of an answer is kept but what the eye may see."""
 
-    eye: Eye
+    eye: Redactor
 
     def place(self, one: Difference) -> str:
         return self.eye.place(one.path)

@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from gateway.compare.exact import JSON, NotJson, read
-from gateway.compare.mistakes import Unusable
+from gateway.compare.errors import Unusable
 from gateway.compare.operations import ID, IN_TEXT
 from gateway.compare.paths import Path
 from gateway.compare.requests import METHODS, SECRET
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import LEFT_OUT
 from gateway.compare.steps import Capture, Input, Ref, Step, Template
+from gateway.compare.strict_json import JSON, NotJson, read
 
 LINES_BEGIN = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","version":"1"}}}'
 """The first line of a recording; each of the others is one entry of ``log.entries``."""

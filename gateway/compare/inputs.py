@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from gateway.compare.errors import Unusable
 from gateway.compare.har import LINES_BEGIN, har_of_lines, read_har
-from gateway.compare.mistakes import Unusable
 from gateway.compare.reads import read_list
 from gateway.compare.requests import LOOKS_LIKE_ONE
 from gateway.compare.rules import Rules

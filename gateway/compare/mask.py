@@ -14,10 +14,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from gateway.compare import paths
-from gateway.compare.exact import ABSENT, Number, kind_of
 from gateway.compare.operations import is_nobodys
 from gateway.compare.paths import Path
-from gateway.compare.personal import (
+from gateway.compare.pii import (
     LABEL_WORDS,
     MESSAGE_WORDS,
     Nature,
@@ -25,6 +24,7 @@ from gateway.compare.personal import (
     is_clear_number,
     nature_of,
 )
+from gateway.compare.strict_json import ABSENT, Number, kind_of
 
 LONGEST = 160
 """Characters of one value that are shown."""
@@ -61,7 +61,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Eye:
+class Redactor:
     """Sees values as they may be shown; ``keys`` are never."""
 
     keys: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from gateway.compare.differences import KINDS
-from gateway.compare.shapes import Group, Report
+from gateway.compare.report_schema import Group, Report
 
 SIGNS = {
     "missing": "\N{MINUS SIGN}",

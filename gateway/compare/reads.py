@@ -7,7 +7,7 @@ GET /v1/profile/balances
 
 from __future__ import annotations
 
-from gateway.compare.mistakes import Unusable
+from gateway.compare.errors import Unusable
 from gateway.compare.requests import request_line
 from gateway.compare.rules import Rules
 from gateway.compare.steps import Input, Step, Template

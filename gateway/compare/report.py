@@ -8,13 +8,12 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from gateway.compare import paths
+from gateway.compare.endpoints import Side
 from gateway.compare.examples import Example, Row
 from gateway.compare.findings import Finding, Findings, NotCompared
-from gateway.compare.mask import Eye, Shown
+from gateway.compare.mask import Redactor, Shown
 from gateway.compare.operations import Asked
-from gateway.compare.rules import Id, Rule
-from gateway.compare.run import Run
-from gateway.compare.shapes import (
+from gateway.compare.report_schema import (
     EXIT_CODES,
     FORMAT,
     VERSION,
@@ -31,7 +30,8 @@ from gateway.compare.shapes import (
     Unasked,
     Value,
 )
-from gateway.compare.sides import Side
+from gateway.compare.rules import Id, Rule
+from gateway.compare.run import Run
 from gateway.compare.steps import Input
 
 
@@ -310,7 +310,7 @@ def _many(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
 
 
-def without_keys(report: Report, eye: Eye) -> Report:
+def without_keys(report: Report, eye: Redactor) -> Report:
     """A report with no key of either side in it, whatever was brought in by names and addresses."""
 
     def clean(value: Any) -> Any:

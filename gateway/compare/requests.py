@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.compare.mistakes import Unusable
+from gateway.compare.errors import Unusable
 
 METHODS = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE")
 

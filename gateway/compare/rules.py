@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from gateway.compare import paths
-from gateway.compare.mistakes import Unusable
+from gateway.compare.errors import Unusable
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 

@@ -18,14 +18,14 @@ from urllib.parse import quote
 
 from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ
-from gateway.compare.exact import NotJson, read
+from gateway.compare.endpoints import NoAnswer, Sent, Side
+from gateway.compare.errors import Unusable
 from gateway.compare.findings import Findings, NotCompared
-from gateway.compare.mistakes import Unusable
+from gateway.compare.id_map import Pairing
 from gateway.compare.operations import ID, IN_TEXT
-from gateway.compare.pairing import Pairing
 from gateway.compare.scenario import OWN, RUN
-from gateway.compare.sides import NoAnswer, Sent, Side
 from gateway.compare.steps import Capture, Input, Ref, Step, as_text, in_header, in_json, waits_for
+from gateway.compare.strict_json import NotJson, read
 
 AHEAD = 4
 """How many steps are begun for each that may be under way: a slow answer holds up no others."""

@@ -25,13 +25,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from gateway import wire
 from gateway.compare import paths
-from gateway.compare.exact import read
-from gateway.compare.mistakes import Unusable
+from gateway.compare.errors import Unusable
 from gateway.compare.requests import request_line
 from gateway.compare.rules import Rules, rules_of
 from gateway.compare.steps import Capture, Input, Step, Template, Until
+from gateway.compare.strict_json import read
+from gateway.payloads import json_codec
 
 RUN = "run"
 OWN = "own"
@@ -73,7 +73,7 @@ def read_scenario(text: str, name: str, rules: Rules) -> Input:
     """Raises Unusable with the step of what is wrong."""
     try:
         # As wire.Number, an amount without quotes is sent as it was written.
-        written = tomllib.loads(text, parse_float=wire.Number)
+        written = tomllib.loads(text, parse_float=json_codec.Number)
         scenario = _Scenario.model_validate(written)
     except tomllib.TOMLDecodeError as error:
         raise Unusable(f"{name}: not TOML: {error}") from None
@@ -125,7 +125,7 @@ def _body(one: _Step, where: str) -> Template | None:
     if one.body is None:
         return None
     try:
-        return Template.of(wire.write(one.body).decode())
+        return Template.of(json_codec.write(one.body).decode())
     except (TypeError, ValueError):
         raise Unusable(
             f"{where}: body: a date is written as text; nan and inf are no numbers"
@@ -133,7 +133,7 @@ def _body(one: _Step, where: str) -> Template | None:
 
 
 def _until(one: _Until, where: str) -> Until:
-    return Until(_path(one.path, where), read(wire.write(one.is_)), one.within)
+    return Until(_path(one.path, where), read(json_codec.write(one.is_)), one.within)
 
 
 def _path(text: str, where: str) -> paths.Path:

@@ -17,11 +17,11 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from gateway.compare.exact import JSON, Doubled, NotJson, Number, read, write
-from gateway.compare.kept import id_stays, key_stays, number_stays, stays
+from gateway.compare.allowlist import id_stays, key_stays, number_stays, stays
 from gateway.compare.operations import ID, is_nobodys
 from gateway.compare.pseudonyms import Pseudonyms
 from gateway.compare.requests import SECRET
+from gateway.compare.strict_json import JSON, Doubled, NotJson, Number, read, write
 
 LEFT_OUT = "(left out: not JSON)"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
-from gateway.compare.exact import Number
 from gateway.compare.operations import IN_TEXT, READS, Asked, asked
 from gateway.compare.paths import Path
 from gateway.compare.rules import Rules
+from gateway.compare.strict_json import Number
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Where a figure is this process's own, the page says so.
 A page is one view in a module of its own and one template. ``routes`` says which there are.
 """
 
-from gateway.console.parts import Parts
+from gateway.console.dependencies import Parts
 from gateway.console.routes import add_console
 
 __all__ = ["Parts", "add_console"]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
-from gateway.operating.readiness import Difference, Standing, standings
+from gateway.operator.readiness import Difference, Standing, standings
 
 SHOWN = 200
 """Keys; `compare report` has them all."""

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 import simplejson
 from aiohttp import web
 
-from gateway.before import example
-from gateway.compare.mask import Eye
+from gateway.compare.mask import Redactor
+from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
-from gateway.curl import Asked, NoRequest, read
-from gateway.explain import Explained, Made, NoOperation, Origin, explained
+from gateway.docgen.curl import Asked, NoRequest, read
+from gateway.docgen.explain import Explained, Made, NoOperation, Origin, explained
+from gateway.docgen.request_examples import example
 from mappings import OPERATIONS
 from mappings.current import ENDPOINTS
 from mappings.grammar import JSON, Invalid
@@ -87,14 +87,14 @@ class ExplainPage:
         text, shows = fields.get("request", ""), bool(fields.get("values"))
         try:
             # Beside the loop: a long request takes a while, and payments are not to wait for it.
-            sides = await asyncio.to_thread(self._sides, text, Eye(sees_all=shows))
+            sides = await asyncio.to_thread(self._sides, text, Redactor(sees_all=shows))
         except (NoRequest, NoOperation) as why:
             return self._page(request, text, why=str(why), shows=shows)
         except Invalid as invalid:
             return self._page(request, text, why=invalid.problems[0].message, shows=shows)
         return self._page(request, text, sides=sides, shows=shows)
 
-    def _sides(self, text: str, eye: Eye) -> Sides:
+    def _sides(self, text: str, eye: Redactor) -> Sides:
         asked = parsed(text)
         told = explained(self._settings, asked.method, asked.target, asked.body)
         return _sides(told, asked, eye)
@@ -144,7 +144,7 @@ def _written(value: JSON, indent: int | None = None) -> str:
     return simplejson.dumps(value, use_decimal=True, ensure_ascii=False, indent=indent, default=str)
 
 
-def _sides(told: Explained, asked: Asked, eye: Eye) -> Sides:
+def _sides(told: Explained, asked: Asked, eye: Redactor) -> Sides:
     used = {one.sent_in for made in told.calls for one in made.fields if one.sent_in}
     names = [name for name, _ in told.sent if not used.isdisjoint(_wholes(name))]
     numbers = {name: number for number, name in enumerate(names, 1)}
@@ -178,7 +178,7 @@ def _why(kept: Mapping[str, str], name: str) -> str:
     return next((kept[one] for one in _wholes(name) if one in kept), "")
 
 
-def _call(made: Made, marks: Mapping[str, int], eye: Eye) -> Call:
+def _call(made: Made, marks: Mapping[str, int], eye: Redactor) -> Call:
     fields = [
         Given(
             one.field,
@@ -195,13 +195,13 @@ def _call(made: Made, marks: Mapping[str, int], eye: Eye) -> Call:
     return Call(made, _target(eye, made.target), fields, signed)
 
 
-def _told(eye: Eye, one: Origin) -> str:
+def _told(eye: Redactor, one: Origin) -> str:
     """Of a query nothing is shown: whatever is searched for may be somebody's."""
     hides = one.in_query and not eye.sees_all
     return "…" if hides else _shown(eye, one.field, one.value, one.sent_in)
 
 
-def _target(eye: Eye, target: str) -> str:
+def _target(eye: Redactor, target: str) -> str:
     """Path and query: the documents' own words, ids, and the names of parameters."""
     if eye.sees_all:
         return target
@@ -211,7 +211,7 @@ def _target(eye: Eye, target: str) -> str:
     return "/".join(parts) + mark + "&".join(f"{name}=…" for name in names)
 
 
-def _shown(eye: Eye, name: str, value: Any, sent_in: str | None = None) -> str:
+def _shown(eye: Redactor, name: str, value: Any, sent_in: str | None = None) -> str:
     """A value as it may be shown: what hides it under one of its names hides it."""
     text = value if isinstance(value, str) else _written(value)
     if eye.sees_all or value is None or isinstance(value, bool):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from gateway.auth.key_rows import ListedKey, listed_keys
+from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
-from gateway.store import Owner
-from gateway.store.key_rows import ListedKey, listed_keys
+from gateway.storage import Tenant
 
 NEAR = 0.8
 """From this part of its limit on a key is near it."""
@@ -23,7 +23,7 @@ SIGNED = "signed requests"
 class Use:
     """What counts of a limit now; ``used`` is None where nobody can say."""
 
-    owner: Owner
+    owner: Tenant
     name: str
     limit: int
     used: int | None

@@ -8,12 +8,12 @@ from datetime import date, datetime, timedelta
 
 from aiohttp import web
 
+from gateway.auth.key_rows import listed_keys
+from gateway.console.charts import Plot, evenly, plot
+from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
-from gateway.console.plots import Plot, evenly, plot
-from gateway.operating.uses import KeyUse, by_key, known_becomes
-from gateway.store.key_rows import listed_keys
-from gateway.store.usage_rows import Day, Used, used_by_day, used_since
+from gateway.operator.key_usage import KeyUse, by_key, known_becomes
+from gateway.storage.usage_rows import Day, Used, used_by_day, used_since
 
 DAYS = 60
 RECENT = timedelta(days=7)

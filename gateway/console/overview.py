@@ -10,17 +10,17 @@ from datetime import timedelta
 from aiohttp import web
 
 from gateway.admin.port import checked
+from gateway.console.alerts import matters
+from gateway.console.dependencies import Parts
 from gateway.console.limits import uses
-from gateway.console.matters import matters
 from gateway.console.migration import Progress, progress
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
 from gateway.console.traffic import just_now, plots_of
-from gateway.large import Seen
-from gateway.operating.standing import figures
-from gateway.operating.uses import by_key
-from gateway.store.traffic_rows import summed
-from gateway.store.usage_rows import used_since
+from gateway.http.progress import Seen
+from gateway.operator.key_usage import by_key
+from gateway.operator.metrics_page import figures
+from gateway.storage.traffic_rows import summed
+from gateway.storage.usage_rows import used_since
 
 CHECKED_SECONDS = 10.0
 """How old a check may be: however many look, service and Redis are asked no oftener."""

@@ -11,14 +11,14 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gateway.admin.door import ASKED_FROM
+from gateway.admin.authentication import ASKED_FROM
 from gateway.admin.session import COOKIE, Sessions
-from gateway.console import shipped
+from gateway.console import static_files
+from gateway.console.dependencies import Parts
 from gateway.console.forms import Forms, Refused, new_cookie, set_cookie
-from gateway.console.parts import Parts
-from gateway.store import StoreUnavailable
-from gateway.store.acts import told_scope
-from gateway.store.durations import BOUNDS
+from gateway.storage import StoreUnavailable
+from gateway.storage.audit_log import told_scope
+from gateway.storage.durations import BOUNDS
 from gateway.upstream.client import USER_AGENT
 
 View = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -86,7 +86,7 @@ class Pages:
         }
         self._templates.globals |= {
             "places": PLACES,
-            "asset": shipped.address,
+            "asset": static_files.address,
             "version": USER_AGENT.partition("/")[2],
             "needs_login": self.sessions.are_needed,
         }

@@ -5,15 +5,15 @@ from __future__ import annotations
 from aiohttp import web
 
 from gateway.console.comparisons import ComparisonPage, ComparisonsPage
+from gateway.console.dependencies import Parts
 from gateway.console.explaining import ExplainPage
 from gateway.console.limits import LimitsPage
 from gateway.console.migration import MigrationPage
 from gateway.console.overview import OverviewPage
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
 from gateway.console.service import ServicePage
-from gateway.console.shipped import asset
 from gateway.console.signing_in import SigningIn
+from gateway.console.static_files import asset
 from gateway.console.switches import SwitchesPage
 from gateway.console.traffic import TrafficPage
 from gateway.console.writes import WritesPage

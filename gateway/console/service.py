@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
+from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
-from gateway.index import Figures
-from gateway.store import Ledger
+from gateway.reads.index import Figures
+from gateway.storage import Ledger
 from gateway.upstream.clock import NOTEWORTHY
-from gateway.upstream.inferred import describe
+from gateway.upstream.optional_endpoints import describe
 from gateway.upstream.signed_target import NAME
 from mappings.current import ENDPOINTS
 
 if TYPE_CHECKING:
-    from gateway.doctor import Finding
+    from gateway.operator.doctor import Finding
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ class ServicePage:
 
     async def tried(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
         """What `doctor` finds out at this moment, by reads."""
-        from gateway.doctor import examine  # noqa: PLC0415 - what it needs, a start does not
+        from gateway.operator.doctor import examine  # noqa: PLC0415 - what it needs, a start does not
 
         log.info("console", did="tried the service", asked_from=self._pages.asked_from(request))
         found = await examine(self._parts.settings)

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import structlog
 from aiohttp import web
 
-from gateway.console.changes import CHANGES, ENVIRONMENTS, MINUTES, Change, NotDone
+from gateway.auth.key_rows import listed_keys
+from gateway.console.actions import CHANGES, ENVIRONMENTS, MINUTES, Change, NotDone
+from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages, see
-from gateway.console.parts import Parts
-from gateway.operating.freezes import standing as frozen_standing
-from gateway.operating.switching import standing as switched_standing
-from gateway.operating.windows import about, groups, state_of
-from gateway.store.acts import acting, acts_of
-from gateway.store.brownout_rows import all_brownouts, hits_of
-from gateway.store.key_rows import listed_keys
-from gateway.store.mode_rows import GROUPS, MODES
+from gateway.operator.cutover_windows import about, groups, state_of
+from gateway.operator.freezes import standing as frozen_standing
+from gateway.operator.mode_switches import standing as switched_standing
+from gateway.storage.audit_log import acting, acts_of
+from gateway.storage.brownout_rows import all_brownouts, hits_of
+from gateway.storage.mode_rows import GROUPS, MODES
 
 log = structlog.get_logger()
 

@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
+from gateway.console.charts import Plot, evenly, plot, spans
+from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
-from gateway.console.plots import Plot, evenly, plot, spans
-from gateway.store import Store
-from gateway.store.durations import BOUNDS, PARTS, Part
-from gateway.store.traffic_rows import SPAN, Traffic, summed, traffic_by
+from gateway.storage import Store
+from gateway.storage.durations import BOUNDS, PARTS, Part
+from gateway.storage.traffic_rows import SPAN, Traffic, summed, traffic_by
 from mappings import OPERATIONS, UNLISTED
 
 HOURS = (1, 6, 24, 48)

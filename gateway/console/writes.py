@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.console.parts import Parts
-from gateway.operating.unsettled import unsettled_writes
-from gateway.store.abandoned import abandoned_batches
+from gateway.operator.in_doubt_writes import unsettled_writes
+from gateway.storage.abandoned import abandoned_batches
 
 SHOWN = 100
 """Of each, the first; the commands list them all."""

@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.payload import Payload
 
-from gateway import large
+from gateway.http import progress
 from gateway.http.heads import head
 
 PART = 256 * 1024
@@ -100,4 +100,4 @@ class Body(Payload):
                 await asyncio.sleep(0)  # a client that takes all of it at once is not the only one
                 went += len(part[start : start + PART])
                 if size > PART:
-                    large.told("answers", went, size)
+                    progress.told("answers", went, size)

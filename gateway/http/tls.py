@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
-from gateway.settings import Misconfigured, Server
+from gateway.config.settings import Misconfigured, Server
 
 LOOK_SECONDS = 5
 """How often it is looked whether the files have changed."""

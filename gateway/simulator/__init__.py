@@ -15,22 +15,8 @@ from gateway.simulator.exchange import Seen
 from gateway.simulator.faults import Fault
 from gateway.simulator.running import NotListening, Simulator, start
 from gateway.simulator.service import Service
-from gateway.simulator.state import (
-    WALLET_FUNDS,
-    Account,
-    Batch,
-    Payment,
-    Recipient,
-    World,
-)
-from gateway.simulator.switches import (
-    DEMO_API_KEY,
-    DEMO_KEY,
-    Key,
-    LegacyWords,
-    Switches,
-    Words,
-)
+from gateway.simulator.state import WALLET_FUNDS, Account, Batch, Payment, Recipient, World
+from gateway.simulator.switches import DEMO_API_KEY, DEMO_KEY, Key, LegacyWords, Switches, Words
 
 __all__ = [
     "DEMO_API_KEY",

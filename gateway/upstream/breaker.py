@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Trial:
+class BreakerCall:
     """A request that is let through; what it met is for the breaker to know."""
 
     is_probe: bool
@@ -56,14 +56,14 @@ class Breaker:
             return "answering"
         return "being tried" if self._probing else "failing"
 
-    def ask(self, now: float) -> Trial | None:
+    def ask(self, now: float) -> BreakerCall | None:
         """None where nothing is to be sent."""
         if self._until is None:
-            return Trial(is_probe=False)
+            return BreakerCall(is_probe=False)
         if self._probing or now < self._until:
             return None
         self._probing = True
-        return Trial(is_probe=True)
+        return BreakerCall(is_probe=True)
 
     def wait(self, now: float) -> float:
         """Seconds until another probe may go."""
@@ -71,7 +71,7 @@ class Breaker:
             return 0
         return self._seconds if self._probing else max(0, self._until - now)
 
-    def over(self, trial: Trial, now: float) -> None:
+    def over(self, trial: BreakerCall, now: float) -> None:
         if trial.is_probe:
             self._probing = False
             if trial.met != "nothing":  # else the next one is the probe
@@ -108,10 +108,10 @@ class Breakers:
         """One request, until it is known what it met; raises Unreachable where none is to be sent."""
         return _Trying(self, environment)
 
-    def asked(self, environment: str) -> Trial:
+    def asked(self, environment: str) -> BreakerCall:
         breaker = self._by.get(environment)
         if breaker is None:
-            return Trial(is_probe=False)
+            return BreakerCall(is_probe=False)
         trial = breaker.ask(self._clock())
         if trial is None:
             seconds = max(1, ceil(breaker.wait(self._clock())))
@@ -119,7 +119,7 @@ class Breakers:
             raise Unreachable(why, retry_after=seconds)
         return trial
 
-    def over(self, environment: str, trial: Trial) -> None:
+    def over(self, environment: str, trial: BreakerCall) -> None:
         if (breaker := self._by.get(environment)) is not None:
             before = breaker.state
             breaker.over(trial, self._clock())
@@ -145,7 +145,7 @@ class _Trying:
         self._breakers = breakers
         self._environment = environment
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> BreakerCall:
         self._trial = self._breakers.asked(self._environment)
         return self._trial
 

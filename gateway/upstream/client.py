@@ -22,16 +22,17 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from gateway import traces, wire
-from gateway.signing import Form, Pair, in_form, shorten_key
-from gateway.upstream.attempt import Answered, Attempt, Lost, Turn, Unfit
-from gateway.upstream.breaker import Breakers, Trial
+from gateway.auth.signing import Credentials, Form, in_form, shorten_key
+from gateway.http.timeouts import Timeout
+from gateway.observability import traces
+from gateway.payloads import json_codec
+from gateway.upstream.breaker import BreakerCall, Breakers
 from gateway.upstream.clock import Clock
 from gateway.upstream.connections import session_of
-from gateway.upstream.exchange import Origin
+from gateway.upstream.egress import EgressConfig
+from gateway.upstream.send_attempt import Answered, Attempt, ResponseLost, Turn, Unfit
 from gateway.upstream.signed_target import Forgetful, Learned, SignedTarget
-from gateway.upstream.way_out import WayOut
-from gateway.within import Within
+from gateway.upstream.transport import Origin
 from mappings.grammar import Unknown, Unreachable
 from mappings.unchanging import unchanging
 
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
     from multidict import CIMultiDictProxy
 
-    from gateway.folded import Folded
-    from gateway.settings import Settings
+    from gateway.config.settings import Settings
+    from gateway.payloads.compressed_buffer import CompressedBuffer
 
 
 UNFIT = 5
@@ -79,7 +80,7 @@ class Reply:
 
     status: int
     headers: CIMultiDictProxy[str]
-    body: bytes | Folded
+    body: bytes | CompressedBuffer
     seconds: float
     attempts: int
 
@@ -103,12 +104,12 @@ class Deadline:
     def __init__(self, seconds: float, bytes_per_second: int) -> None:
         self._seconds = seconds
         self._bytes_per_second = bytes_per_second
-        self._within: Within | None = None
+        self._within: Timeout | None = None
 
-    def of(self, size: int) -> Within:
+    def of(self, size: int) -> Timeout:
         """To be entered by a call that sends so many bytes."""
         self._seconds += self._for(size)
-        self._within = Within(self._seconds)
+        self._within = Timeout(self._seconds)
         return self._within
 
     def came(self, size: int) -> None:
@@ -128,10 +129,10 @@ class Deadline:
 @dataclass(slots=True)
 class _Call:
     environment: str
-    pair: Pair
+    pair: Credentials
     method: str
     target: str
-    body: bytes | Folded
+    body: bytes | CompressedBuffer
     request_id: str
     write: bool
     may_repeat: bool
@@ -165,7 +166,7 @@ class Upstream:
         self.timeout_seconds = settings.upstream.timeout_seconds
         self._bytes_per_second = settings.upstream.bytes_per_second
         self._most = max(settings.limits.body_bytes, ANSWER_BYTES)
-        way_out = WayOut(settings)
+        way_out = EgressConfig(settings)
         self._origins = {
             name: Origin(session, URL(environment.base_url), way_out.of(name))
             for name, environment in settings.environments.configured().items()
@@ -175,10 +176,10 @@ class Upstream:
     async def send(
         self,
         environment: str,
-        pair: Pair,
+        pair: Credentials,
         method: str,
         target: str,
-        body: bytes | Folded | None,
+        body: bytes | CompressedBuffer | None,
         *,
         request_id: str,
         write: bool,
@@ -213,7 +214,7 @@ class Upstream:
         seconds = time.monotonic() - began
         return Reply(answered.status, answered.headers, answered.body, seconds, call.attempts)
 
-    async def _met(self, call: _Call, trial: Trial) -> tuple[_Way, Answered]:
+    async def _met(self, call: _Call, trial: BreakerCall) -> tuple[_Way, Answered]:
         try:
             with call.deadline.of(len(call.body)):
                 met = await self._answer(call)
@@ -221,7 +222,7 @@ class Upstream:
             failure = call.failure(str(call.deadline))
             if call.left:  # else it waited for a connection that others have
                 trial.failed()
-        except Lost as lost:
+        except ResponseLost as lost:
             failure = call.failure(str(lost))
             if lost.dropped or not call.attempts:
                 trial.failed()
@@ -264,7 +265,7 @@ class Upstream:
             except Unfit:  # whatever the call is, nothing of it was sent
                 if (unfit := unfit + 1) == UNFIT:
                     raise
-            except Lost as lost:
+            except ResponseLost as lost:
                 if not (call.may_repeat and lost.dropped):
                     raise
                 call.may_repeat = False
@@ -273,7 +274,7 @@ class Upstream:
         call.left = False
         origin = self._origins.get(call.environment)
         if origin is None:
-            raise Lost(f"no environment {call.environment} is configured")
+            raise ResponseLost(f"no environment {call.environment} is configured")
         # A prefix of base_url is sent and not signed: the signed path starts with /v1.
         attempt = Attempt(
             pair=call.pair,
@@ -290,10 +291,10 @@ class Upstream:
         try:
             return await origin.exchanged(attempt, _headers(call), self._most)
         except Exception as error:
-            if isinstance(error, Lost) or not attempt.left:
+            if isinstance(error, ResponseLost) or not attempt.left:
                 raise
             # Once it has left, whatever goes wrong leaves open what the service did.
-            lost = Lost(type(error).__name__)
+            lost = ResponseLost(type(error).__name__)
         finally:
             call.left = attempt.left
             call.sent = attempt.sent
@@ -320,13 +321,13 @@ class Upstream:
             await self.signed_target.accepted(call.environment, call.target, way.form)
 
 
-def _refuses_signature(body: bytes | Folded) -> bool:
+def _refuses_signature(body: bytes | CompressedBuffer) -> bool:
     """Whether a 401 has the service's own form (current interface, section 7)."""
-    if len(body) > wire.LARGE:
+    if len(body) > json_codec.LARGE:
         return False
     try:
-        said = wire.read(bytes(body))
-    except wire.Unreadable:
+        said = json_codec.read(bytes(body))
+    except json_codec.Unreadable:
         return False
     errors = said.get("errors") if isinstance(said, dict) else None
     return isinstance(errors, list) and any(

@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 @unchanging(frozen=True, slots=True)
-class Sighting:
+class SkewSample:
     """One answer's ``Date`` against the wall clock: how far the service is ahead, in seconds.
 
     The truth lies within ``uncertainty`` of ``offset``: half the round trip, and half a second
@@ -57,7 +57,7 @@ class Sighting:
         return 0.0 if self.agrees_with(0.0) else self.offset
 
 
-def sighting(headers: Mapping[str, str], received: float, seconds: float) -> Sighting | None:
+def sighting(headers: Mapping[str, str], received: float, seconds: float) -> SkewSample | None:
     """``received`` by the wall clock, after ``seconds``; None where no time was told."""
     if "Age" in headers:  # a cache tells when it was first answered
         return None
@@ -65,7 +65,7 @@ def sighting(headers: Mapping[str, str], received: float, seconds: float) -> Sig
         told = _moment(headers.get("Date", ""))
     except (ValueError, OverflowError):
         return None
-    return Sighting(told + 0.5 - (received - seconds / 2), seconds / 2 + 0.5)
+    return SkewSample(told + 0.5 - (received - seconds / 2), seconds / 2 + 0.5)
 
 
 @lru_cache(maxsize=16)
@@ -104,7 +104,7 @@ class Clock:
         """Seconds that are added to the wall clock in this environment; 0.0 where it is right."""
         return self._of(environment).correction
 
-    def accepted(self, environment: str, seen: Sighting, stamped: float | None = None) -> None:
+    def accepted(self, environment: str, seen: SkewSample, stamped: float | None = None) -> None:
         """Takes note of the time that an accepted call's answer told.
 
         The stamp was good enough, so there is no hurry: what it told is believed once the next
@@ -123,7 +123,7 @@ class Clock:
             known.odd = seen.offset
 
     def after_refusal(
-        self, environment: str, seen: Sighting | None, correction: float
+        self, environment: str, seen: SkewSample | None, correction: float
     ) -> float | None:
         """What to correct by when a refused call, stamped with ``correction``, is tried again.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import aiohttp
 
-from gateway.settings import Settings
-from gateway.upstream.attempt import SignedRequest
+from gateway.config.settings import Settings
+from gateway.upstream.send_attempt import SignedRequest
 
 CONNECT_PART = 1 / 5
 """The part of the time for a call that may be spent on one connection's TCP and TLS."""

@@ -13,8 +13,8 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.settings import Upstream
-    from gateway.signing import Form
+    from gateway.auth.signing import Form
+    from gateway.config.settings import Upstream
 
 NAME = "signed_target"
 

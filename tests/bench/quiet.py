@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import signal
 
-from gateway import handler, metrics
 from gateway.cli import main
+from gateway.legacy_api import handler
+from gateway.observability import metrics
 
 
 class Nothing:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import uvloop
 
-from gateway import logs
-from gateway.app import run, told_to_end
 from gateway.cli.serve import accepting
-from gateway.heap import settle_heap
-from gateway.settings import load
+from gateway.config.settings import load
+from gateway.observability import logs
+from gateway.server.app import run, told_to_end
+from gateway.server.memory_tuning import settle_heap
 
 TICK = 0.001
 

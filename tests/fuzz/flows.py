@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway import wire
+from gateway.payloads import json_codec
 from gateway.upstream.call_targets import Targets
 from gateway.upstream.client import TARGET
 from mappings import OPERATIONS, UNLISTED, errors, kinds
@@ -24,16 +24,16 @@ from mappings.grammar import (
     Failure,
     Flow,
     Invalid,
-    Manners,
+    LegacyOptions,
     NoSuchOperation,
     Operation,
+    Parallel,
     Problem,
     Recall,
     Record,
     Refused,
     Request,
     Step,
-    Together,
     Unknown,
     Unreachable,
     Vocabulary,
@@ -107,7 +107,7 @@ def check(data: bytes) -> None:
         ids={"id": _id(operation), "payment": "P-EXAMPLE0", "code": "CA"},
         query=_query(operation, choices),
         body=body,
-        manners=Manners(
+        manners=LegacyOptions(
             government_ids=choices.one_of(("keep", "replace")),
             holdup=choices.one_of(("remember", "refuse")),
             primary_currency=choices.one_of(("both", "flat", "nested")),
@@ -121,7 +121,7 @@ def check(data: bytes) -> None:
     except Failure as failure:
         _assert_legacy(failure)
     else:
-        wire.write(dict(answer.body))
+        json_codec.write(dict(answer.body))
 
 
 def _id(operation: Operation) -> str:
@@ -135,8 +135,8 @@ def _body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Problem, .
         return None, ()
     if choices.number(4) == 0:
         try:
-            return kinds.read(operation.takes, wire.read(choices.rest()))
-        except wire.Unreadable:
+            return kinds.read(operation.takes, json_codec.read(choices.rest()))
+        except json_codec.Unreadable:
             raise Invalid(Problem("invalid_field", "no JSON")) from None
     whole = [body for method, path, body in odd.OPERATIONS if _is(operation, method, path)]
     body = choices.one_of(whole)
@@ -147,8 +147,8 @@ def _body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Problem, .
     for name, id_ in NAMES.items():
         text = text.replace(f"{{{name}}}", id_)
     try:
-        return kinds.read(operation.takes, wire.read(text.encode()))
-    except wire.Unreadable:
+        return kinds.read(operation.takes, json_codec.read(text.encode()))
+    except json_codec.Unreadable:
         raise Invalid(Problem("invalid_field", "no JSON")) from None
 
 
@@ -203,7 +203,7 @@ class Memory:
     def record(self, step: Record) -> None:
         for one in step.all:
             known = {**self._facts.get((one.kind, one.id), {}), **one.facts}
-            wire.write(known)  # what is remembered is JSON
+            json_codec.write(known)  # what is remembered is JSON
             self._facts[one.kind, one.id] = {
                 name: fact for name, fact in known.items() if fact is not None
             }
@@ -225,7 +225,7 @@ def _given(step: Step, imagined: Imagined, ledger: Memory, choices: Choices) -> 
     if isinstance(step, Record):
         return ledger.record(step)
     given = imagined.given(step)
-    if isinstance(step, Together):
+    if isinstance(step, Parallel):
         return [choices.one_of(FAILURES)() if choices.number(12) == 1 else one for one in given]
     return given
 
@@ -235,13 +235,13 @@ def _given(step: Step, imagined: Imagined, ledger: Memory, choices: Choices) -> 
 
 def _assert_may_be_made(step: Step, request: Request) -> None:
     for call in (
-        step.calls if isinstance(step, Together) else [step] if isinstance(step, Call) else []
+        step.calls if isinstance(step, Parallel) else [step] if isinstance(step, Call) else []
     ):
         endpoint = endpoint_of(call.method, call.path)
         assert TARGET.fullmatch(TARGETS.of(call, endpoint)), call.path
         assert call.reads or isinstance(step, Call), "writes are made one after the other"
         if call.body is not None:
-            assert wire.read(wire.write(call.body)) == call.body
+            assert json_codec.read(json_codec.write(call.body)) == call.body
             _assert_exact_and_unmasked(call, request)
 
 
@@ -271,4 +271,4 @@ def _assert_legacy(failure: Failure) -> None:
     assert told.status in {*errors.STATUS.values(), 413}
     assert told.problems
     assert all(one.code in errors.STATUS for one in told.problems)
-    wire.write(told.body())
+    json_codec.write(told.body())

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from yarl import URL
 
-from gateway.keyed import Keyed
-from gateway.settings import CurrentWords
-from gateway.signing import Pair, in_form, signature, signed_headers, signed_text
+from gateway.auth.signing import Credentials, in_form, signature, signed_headers, signed_text
+from gateway.config.settings import CurrentWords
 from gateway.simulator.refusals import Refusal
 from gateway.simulator.signature import caller, signed_part
 from gateway.simulator.switches import Key, Switches, Words
+from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.upstream.client import TARGET
 from tests.fuzz.choices import Choices
 
-PAIR = Pair("ACCESS", "secret-\u00fc")
+PAIR = Credentials("ACCESS", "secret-\u00fc")
 KEYS = {"ACCESS": Key(PAIR.access_key, PAIR.secret_key)}
 STAMP = 1_700_000_000
 ORIGIN = "http://service.example/prefix"
@@ -48,7 +48,8 @@ def check(data: bytes) -> None:
     changed = bytes([*body[:-1], body[-1] ^ 1]) if body else b"\0"
     assert not _accepted(headers, method, on_the_wire, changed, form)
     assert (
-        signature(Keyed(b"secret-u"), STAMP, method, signed, body) not in headers["Authorization"]
+        signature(KeyedHmac(b"secret-u"), STAMP, method, signed, body)
+        not in headers["Authorization"]
     )
 
 

@@ -6,19 +6,19 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from gateway import wire
+from gateway.payloads import json_codec
 
 
 def check(data: bytes) -> None:
     try:
-        value = wire.read(data)
-    except wire.Unreadable:
+        value = json_codec.read(data)
+    except json_codec.Unreadable:
         return
     _only_json(value)
-    written = wire.write(value)
-    again = wire.read(written)
+    written = json_codec.write(value)
+    again = json_codec.read(written)
     assert again == value
-    assert wire.write(again) == written, "a second writing differs"
+    assert json_codec.write(again) == written, "a second writing differs"
     # What is read here, another reader reads as well; numbers aside, to the same value.
     other = json.loads(data.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_refuse)
     assert _same(value, other)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import State
+from gateway.config.settings import State
 from tests.states import lay_out
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from gateway.aside import aside, aside_if
+from gateway.payloads.worker_thread import aside, aside_if
 
 whose: contextvars.ContextVar[str] = contextvars.ContextVar("whose")
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from gateway.simulator import Service, start
-from gateway.store.beats import WATCHED_SECONDS
+from gateway.storage.heartbeats import WATCHED_SECONDS
 from tests import processes
 from tests.house import KEY, import_lines, settings_for
 from tests.processes import command, configuration, serving

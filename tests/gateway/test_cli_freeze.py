@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from gateway.simulator import Service, start
-from gateway.store import Ledger
-from gateway.store.acts import operator
+from gateway.storage import Ledger
+from gateway.storage.audit_log import operator
 from tests.house import ENVIRONMENT, KEY, import_lines, settings_for
 from tests.operating import LOST, Post, post
 from tests.payday import done, make_batch, make_recipient, payment_ids

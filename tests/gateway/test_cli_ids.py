@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from gateway.cli.ids import ids
 from gateway.simulator import Service
-from gateway.store import Owner, open_store
-from gateway.store.id_rows import current_ids
+from gateway.storage import Tenant, open_store
+from gateway.storage.id_rows import current_ids
 from tests.house import KEY, import_lines, settings_for
 from tests.payday import done, make_batch, make_recipient, open_town
 
@@ -47,7 +47,7 @@ def commands(folder: Path) -> Run:
 async def known(folder: Path, *legacy_ids: str) -> dict[str, str]:
     state = settings_for(folder, "http://127.0.0.1:1").state
     async with open_store(state) as store:
-        return await current_ids(store, Owner("demo", "sandbox"), legacy_ids)
+        return await current_ids(store, Tenant("demo", "sandbox"), legacy_ids)
 
 
 @pytest.mark.parametrize("head", ["", "legacy_id,current_id\n", "\ufefflegacy_id, current_id\r\n"])

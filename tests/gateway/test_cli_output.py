@@ -168,7 +168,7 @@ def test_a_fault_of_its_own_is_one_line_and_nothing_that_was_read(
     def fails(**_: object) -> None:
         raise LookupError("the secret that was read")
 
-    importlib.import_module("gateway.cli.told")  # as most commands do
+    importlib.import_module("gateway.cli.command_group")  # as most commands do
     monkeypatch.setattr(gateway, "main", fails)
     with pytest.raises(SystemExit) as ended:
         main()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Fault, processing
-from gateway.store import Ledger
+from gateway.storage import Ledger
 from tests.operating import Post, eventually, logged, lose_a_batch, post
 from tests.payday import done, make_batch, make_recipient, payment_ids
 from tests.test_cases import OWNER

@@ -14,15 +14,15 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import select, update
 
-from gateway import texts
 from gateway.cli import gateway
-from gateway.operating.unsettled import CHANGES, CREATES
-from gateway.playing import settling
+from gateway.operator.in_doubt_writes import CHANGES, CREATES
+from gateway.payloads import stored_json
 from gateway.simulator import Fault, Service, Switches, start
-from gateway.store import Ledger
-from gateway.store.acts import operator
-from gateway.store.tables import journal_steps
-from gateway.store.undertakings import Undertakings, _place
+from gateway.storage import Ledger
+from gateway.storage.audit_log import operator
+from gateway.storage.tables import journal_steps
+from gateway.storage.undertakings import OperationRepository, _place
+from gateway.writes import settling
 from mappings.current import ENDPOINTS
 from tests.house import KEY, import_lines, settings_for
 from tests.operating import LOST, Post, eventually, lose_a_batch, post
@@ -53,7 +53,7 @@ async def says_why(here: Post, words: str) -> bool:
 
 async def is_sent(here: Post) -> bool:
     async with here.store() as store:
-        rows = Undertakings(store, Ledger(store))
+        rows = OperationRepository(store, Ledger(store))
         its = await rows.writes_of(*(one.id for one in await rows.unfinished()))
     return any(write.state == "sent" for some in its.values() for write in some)
 
@@ -378,10 +378,10 @@ async def test_what_a_killed_process_had_sent_is_listed_and_settled_by_the_next_
 async def as_by_another_version(here: Post) -> None:
     """Has the steps that were kept be those of a flow that asks for something else."""
     async with here.store() as store:
-        rows = Undertakings(store, Ledger(store))
+        rows = OperationRepository(store, Ledger(store))
         (one,) = await rows.unfinished()
         for number, text in enumerate(await rows.given(one)):
-            odd = [["0" * 16, outcome] for _mark, outcome in json.loads(texts.plain(text))]
+            odd = [["0" * 16, outcome] for _mark, outcome in json.loads(stored_json.plain(text))]
             sealed = store.encryption.seal(json.dumps(odd), _place(one, "given"))
             those = select(journal_steps.c.number).where(journal_steps.c.undertaking == one.id)
             async with store.write() as connection:

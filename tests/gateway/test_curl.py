@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.curl import NoRequest, apart, read
+from gateway.docgen.curl import NoRequest, apart, read
 
 URL = "https://legacy.example/v1/recipients"
 KEY = "X-API-Key: never-shown"

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gateway.doctor import Finding, examine
-from gateway.limits.in_redis import InRedis
-from gateway.settings import Settings
+from gateway.admission.limits.in_redis import InRedis
+from gateway.config.settings import Settings
+from gateway.operator.doctor import Finding, examine
 from gateway.simulator import Fault, Key, Service, Simulator, Switches, start
-from gateway.store import Ledger, Owner, open_store
-from gateway.store.keyfile import make_key_file
-from gateway.store.mode_rows import set_mode
+from gateway.storage import Ledger, Tenant, open_store
+from gateway.storage.keyfile import make_key_file
+from gateway.storage.mode_rows import set_mode
 from mappings.current import ENDPOINTS
 from tests.certificates import Authority
 from tests.gateway.store.conftest import administer, made_database
@@ -544,7 +544,7 @@ async def switched(folder: Path, base_url: str, legacy: str) -> list[Finding]:
     before = await examine(settings)
     assert not [one for one in before if one.looked_at == "legacy service"], "nobody uses it"
     async with open_store(settings.state) as store:
-        await set_mode(store, Owner(KEY["merchant"], "sandbox"), "", ["balances"], "forward")
+        await set_mode(store, Tenant(KEY["merchant"], "sandbox"), "", ["balances"], "forward")
     return await examine(settings)
 
 

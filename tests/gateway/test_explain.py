@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.explain import Explained, explained
-from gateway.settings import CurrentWords, Settings, Words
-from gateway.signing import Pair, signed_headers
+from gateway.auth.signing import Credentials, signed_headers
+from gateway.config.settings import CurrentWords, Settings, Words
+from gateway.docgen.explain import Explained, explained
 from mappings.grammar import Invalid
 from tests.processes import command
 
@@ -195,7 +195,7 @@ def test_the_words_are_the_service_s_own() -> None:
 def test_the_signed_text_is_what_the_signer_signs() -> None:
     (call, *_) = told("POST", "/v1/recipients", KINGS).calls
     body = call.signed.split("\n")[3].encode()
-    pair, words = Pair("AK", "secret"), CurrentWords()
+    pair, words = Credentials("AK", "secret"), CurrentWords()
     headers = signed_headers(
         pair, words, stamp=1_700_000_000, method="POST", target="/v1/recipients", body=body
     )

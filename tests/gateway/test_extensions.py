@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-CODE = "import gateway.app; from gateway.extensions import check_extensions; check_extensions()"
+CODE = "import gateway.server.app; from gateway.config.extensions import check_extensions; check_extensions()"
 
 
 def test_with_all_of_them_there_is_nothing_to_say() -> None:

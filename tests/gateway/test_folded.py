@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from gateway.folded import PART, WINDOW, Folded
+from gateway.payloads.compressed_buffer import PART, WINDOW, CompressedBuffer
 
 TEXT = b"".join(b'{"number":%d}' % number for number in range(PART // 5))
 
 
-async def folded(data: bytes, size: int) -> Folded:
-    text = Folded()
+async def folded(data: bytes, size: int) -> CompressedBuffer:
+    text = CompressedBuffer()
     for start in range(0, len(data), size):
         await text.add(data[start : start + size])
     return text
@@ -36,7 +36,7 @@ async def test_a_text_of_any_length_ends_where_it_ends(size: int) -> None:
 
 
 async def test_what_is_made_is_folded_as_what_comes() -> None:
-    text = Folded()
+    text = CompressedBuffer()
     for start in range(0, len(TEXT), 1000):
         text.put(TEXT[start : start + 1000])
     assert bytes(text) == TEXT == bytes(await folded(TEXT, 1000))

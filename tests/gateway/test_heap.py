@@ -14,7 +14,7 @@ MEGABYTES = 40
 
 CROWD = f"""
 import resource
-from gateway.heap import give_back, settle_heap
+from gateway.server.memory_tuning import give_back, settle_heap
 
 def resident():
     with open("/proc/self/statm") as statm:

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from gateway import ids as house_ids
-from gateway.ids import Ids
-from gateway.settings import State
+from gateway.config.settings import State
 from gateway.simulator import Fault, Service, Switches
-from gateway.store import Owner, Store, open_store
-from gateway.store.id_rows import Collision, current_ids, keep
-from gateway.store.keyfile import add_key
-from gateway.store.tables import ids as rows
+from gateway.storage import Store, Tenant, open_store
+from gateway.storage import alias_ids as house_ids
+from gateway.storage.alias_ids import Ids
+from gateway.storage.id_rows import Collision, current_ids, keep
+from gateway.storage.keyfile import add_key
+from gateway.storage.tables import ids as rows
 from tests.house import House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
-OWNER = Owner("acme", "live")
+OWNER = Tenant("acme", "live")
 LONG, SECOND = "B-912Cx2pScHNSnXXO5P4ngG", "B-912Cx2pScHNSnXXO5P4ngH"
 STAND_IN = re.compile("[A-Z]-[A-Z0-9]{16}")
 
@@ -61,7 +61,7 @@ async def test_a_stand_in_is_recorded_when_it_is_told_and_stands_for_its_owner_s
         assert await recorded(store) == {names[LONG]: LONG}
         fresh = Ids(store, "all")
         assert await fresh.current(OWNER, [names[LONG], "B-other"]) == {names[LONG]: LONG}
-        for owner in (Owner("bolt", "live"), Owner("acme", "sandbox")):
+        for owner in (Tenant("bolt", "live"), Tenant("acme", "sandbox")):
             assert await fresh.current(owner, [names[LONG]]) == {}
 
 

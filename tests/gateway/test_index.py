@@ -21,26 +21,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway import wire
-from gateway.index import Dropping, Indexes, drop
-from gateway.index.held import OVERLAP_SECONDS
-from gateway.index.indexes import IDLE_SECONDS
-from gateway.index.rows import Entry
-from gateway.metrics import REGISTRY
-from gateway.playing.listing import Listing
-from gateway.settings import Lists, State
+from gateway.config.settings import Lists, State
+from gateway.observability.metrics import REGISTRY
+from gateway.payloads import json_codec
+from gateway.reads.index import Dropping, Indexes, drop
+from gateway.reads.index.indexes import IDLE_SECONDS
+from gateway.reads.index.recipient_cache import OVERLAP_SECONDS
+from gateway.reads.index.rows import Entry
+from gateway.reads.listing import Listing
 from gateway.simulator import Service, Switches, views
 from gateway.simulator.listing import recipients as service_list
 from gateway.simulator.state import Recipient
-from gateway.store import open_store
-from gateway.store.acts import ERASED, note
-from gateway.store.owners import Owner
-from mappings.grammar import Call, Find, Found, Manners, Problem, Refused, Unreachable
+from gateway.storage import open_store
+from gateway.storage.audit_log import ERASED, note
+from gateway.storage.tenants import Tenant
+from mappings.grammar import Call, Find, Found, LegacyOptions, Problem, Refused, Unreachable
 from mappings.objects import recipient_answer
 from mappings.recipient_queries import find
 from mappings.recipient_rows import shown, told
 
-OWNER, OTHER = Owner("demo", "sandbox"), Owner("other", "sandbox")
+OWNER, OTHER = Tenant("demo", "sandbox"), Tenant("other", "sandbox")
 LARGEST = 300
 EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 """How many stories are tried, of which nobody has heard yet; 0: always the same few."""
@@ -99,7 +99,7 @@ class Town:
             if its is None:
                 raise Refused(404, [Problem("not_found", "None.")])
             body = {"recipient": views.recipient(self.world, its)}
-        return wire.read(wire.write({"ok": True, **body}))
+        return json_codec.read(json_codec.write({"ok": True, **body}))
 
     def question(self, query: Mapping[str, str]) -> Find:
         return find(query, self.remembered)
@@ -126,7 +126,7 @@ class Town:
 
     def shown(self, found: Found) -> list[dict[str, Any]]:
         return [
-            recipient_answer(row, self.remembered.get(row["id"], {}), Manners())
+            recipient_answer(row, self.remembered.get(row["id"], {}), LegacyOptions())
             for row in found.rows
         ]
 
@@ -668,10 +668,10 @@ async def test_rows_of_another_shape_are_left_to_a_reading_for_the_question() ->
 
 async def test_a_recipient_takes_less_than_two_kilobytes() -> None:
     town = Town(400)
-    its = [wire.write(views.recipient(town.world, each)) for each in town.there()]
+    its = [json_codec.write(views.recipient(town.world, each)) for each in town.there()]
     tracemalloc.start()
     try:
-        entries = [Entry(wire.read(text), 0.0) for text in its]
+        entries = [Entry(json_codec.read(text), 0.0) for text in its]
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -703,7 +703,7 @@ async def test_an_idle_index_makes_room_and_one_in_use_does_not() -> None:
     first = town.indexes.recipients
     await town.listing.find(town.question(CITY), town.make, OTHER)
     assert (town.indexes.has(OWNER), town.indexes.has(OTHER)) == (True, False)
-    another = Owner("third", "sandbox")
+    another = Tenant("third", "sandbox")
     town.clock.now += IDLE_SECONDS
     await town.listing.find(town.question(CITY), town.make, another)
     assert (town.indexes.has(OWNER), town.indexes.has(another)) == (False, True)
@@ -729,9 +729,10 @@ async def test_nothing_is_kept_that_no_answer_shows_and_no_query_asks() -> None:
 async def test_what_is_kept_of_a_row_shows_and_answers_as_the_row() -> None:
     town = Town(120)
     rows = [views.recipient(town.world, each) for each in town.world.recipients.values()]
-    rows = [wire.read(wire.write(row)) for row in rows]
+    rows = [json_codec.read(json_codec.write(row)) for row in rows]
     assert all(
-        recipient_answer(shown(row), {}, Manners()) == recipient_answer(row, {}, Manners())
+        recipient_answer(shown(row), {}, LegacyOptions())
+        == recipient_answer(row, {}, LegacyOptions())
         for row in rows
     )
     for query in QUERIES:
@@ -907,11 +908,11 @@ async def test_an_operator_has_the_index_of_a_merchant_dropped(tmp_path: Path) -
     async with dropping(tmp_path, town) as (_, store):
         await town.ask(**CITY)
         await town.listing.find(town.question(CITY), town.make, OTHER)
-        await drop(store, Owner("demo", ""))
+        await drop(store, Tenant("demo", ""))
         await _until(lambda: not town.indexes.has(OWNER))
         assert town.indexes.has(OTHER)
         await town.agrees(**CITY)
-        await drop(store, Owner("", ""))
+        await drop(store, Tenant("", ""))
         await _until(lambda: town.indexes.recipients == 0)
 
 

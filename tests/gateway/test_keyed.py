@@ -3,12 +3,12 @@ import os
 
 import pytest
 
-from gateway.keyed import Keyed
+from gateway.storage.keyed_hmac import KeyedHmac
 
 
 @pytest.mark.parametrize("size", [0, 1, 32, 63, 64, 65, 200])
 def test_it_is_what_the_library_makes_of_the_whole_text_however_often(size: int) -> None:
     key = os.urandom(size)
-    keyed = Keyed(key)
+    keyed = KeyedHmac(key)
     for parts in ([], [b""], [b"text"], [b"te", b"", b"xt"], [os.urandom(5000), b"\n"]):
         assert keyed.hexdigest(*parts) == hmac.digest(key, b"".join(parts), "sha256").hex()

@@ -14,27 +14,27 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from gateway.keys import (
+from gateway.auth.key_rows import listed_keys, replace_pair, revoke
+from gateway.auth.keys import (
+    ApiKey,
+    ApiKeyStore,
     Checked,
-    Key,
-    Keyring,
     Sight,
     findings_of,
     look,
     shared_accounts,
     why_not_replaced,
 )
-from gateway.settings import State
-from gateway.signing import Pair
-from gateway.store import Owner, Store, StoreUnavailable, open_store
-from gateway.store.key_rows import listed_keys, replace_pair, revoke
-from gateway.store.keyfile import add_key
+from gateway.auth.signing import Credentials
+from gateway.config.settings import State
+from gateway.storage import Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.keyfile import add_key
 from mappings.grammar import Unreachable
 from tests.key_lines import put
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 OTHER = "key-of-bolt-0123456789abcdefghij"
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 SOON = 0.02
 
 
@@ -88,14 +88,14 @@ def broken(state: State) -> None:
 # What a key is.
 
 
-def key(*networks: str) -> Key:
-    return Key(
+def key(*networks: str) -> ApiKey:
+    return ApiKey(
         id="1",
         name="acme-live",
         prefix="key-of-a",
         merchant="acme",
         environment="live",
-        pair=Pair("access", "hunter2"),
+        pair=Credentials("access", "hunter2"),
         requests_per_hour=None,
         allowed_ips=tuple(map(ipaddress.ip_network, networks)),
     )
@@ -139,11 +139,11 @@ def test_a_key_with_networks_admits_only_their_addresses(address: Any, admitted:
 
 async def test_a_key_is_found_with_all_that_it_stands_for(store: Store) -> None:
     await put(store, line("bolt", OTHER, requests_per_hour=7, allowed_ips=["10.0.0.0/8"], name="b"))
-    async with Keyring(store) as keyring:
+    async with ApiKeyStore(store) as keyring:
         found = await keyring.find(OTHER)
     assert found
-    assert (found.name, found.prefix, found.owner) == ("b", "key-of-b", Owner("bolt", "live"))
-    assert found.pair == Pair("access-bolt", "secret-of-bolt")
+    assert (found.name, found.prefix, found.owner) == ("b", "key-of-b", Tenant("bolt", "live"))
+    assert found.pair == Credentials("access-bolt", "secret-of-bolt")
     assert (found.requests_per_hour, found.allowed_ips) == (
         7,
         (ipaddress.ip_network("10.0.0.0/8"),),
@@ -154,19 +154,19 @@ async def test_a_key_is_found_with_all_that_it_stands_for(store: Store) -> None:
     "api_key", ["", "no such key", "k" * 513, "kéy", "\ud800", "\0", API_KEY[:-1]]
 )
 async def test_what_is_no_key_is_unknown(store: Store, api_key: str) -> None:
-    async with Keyring(store) as keyring:
+    async with ApiKeyStore(store) as keyring:
         assert await keyring.find(api_key) is None
 
 
 async def test_text_that_cannot_be_a_key_costs_no_query(store: Store) -> None:
-    async with Keyring(store) as keyring, counted(store) as asked:
+    async with ApiKeyStore(store) as keyring, counted(store) as asked:
         for text in ("", "k" * 513, "kéy"):
             assert await keyring.find(text) is None
     assert asked == []
 
 
 async def test_a_known_key_costs_one_query_however_many_ask_at_once(store: Store) -> None:
-    async with Keyring(store) as keyring, counted(store) as asked:
+    async with ApiKeyStore(store) as keyring, counted(store) as asked:
         found = await asyncio.gather(*(keyring.find(API_KEY) for _ in range(50)))
         found.append(await keyring.find(API_KEY))
     assert len(asked) == 1
@@ -175,7 +175,7 @@ async def test_a_known_key_costs_one_query_however_many_ask_at_once(store: Store
 
 async def test_an_unknown_key_costs_one_query_for_some_seconds(store: Store) -> None:
     now = 0.0
-    async with Keyring(store, clock=lambda: now) as keyring, counted(store) as asked:
+    async with ApiKeyStore(store, clock=lambda: now) as keyring, counted(store) as asked:
         for _ in range(3):
             assert await keyring.find("guess") is None
         assert len(asked) == 1
@@ -185,7 +185,7 @@ async def test_an_unknown_key_costs_one_query_for_some_seconds(store: Store) -> 
 
 
 async def test_guessing_keys_pushes_no_real_one_out(store: Store) -> None:
-    async with Keyring(store) as keyring:
+    async with ApiKeyStore(store) as keyring:
         keyring._unknown = type(keyring._unknown)(10, 5)
         assert await keyring.find(API_KEY)
         for number in range(50):
@@ -197,7 +197,7 @@ async def test_guessing_keys_pushes_no_real_one_out(store: Store) -> None:
 
 
 async def test_one_who_stops_waiting_does_not_take_the_answer_from_others(store: Store) -> None:
-    async with Keyring(store) as keyring:
+    async with ApiKeyStore(store) as keyring:
         first = asyncio.create_task(keyring.find(API_KEY))
         second = asyncio.create_task(keyring.find(API_KEY))
         await asyncio.sleep(0)
@@ -206,7 +206,7 @@ async def test_one_who_stops_waiting_does_not_take_the_answer_from_others(store:
 
 
 async def test_a_keyring_holds_and_shows_no_key(store: Store) -> None:
-    async with Keyring(store) as keyring:
+    async with ApiKeyStore(store) as keyring:
         await keyring.find(API_KEY)
         await keyring.find("guess")
         kept = repr([*keyring._known.items(), *keyring._unknown.items(), keyring])
@@ -218,7 +218,7 @@ async def test_a_key_hashed_with_an_earlier_encryption_key_is_found(
     store: Store, state: State
 ) -> None:
     add_key(state.encryption_key_file)
-    async with open_store(state) as later, Keyring(later) as keyring:
+    async with open_store(state) as later, ApiKeyStore(later) as keyring:
         assert await keyring.find(API_KEY)
 
 
@@ -236,7 +236,7 @@ async def test_a_key_that_another_process_revokes_is_refused_within_two_seconds(
     async def refused() -> bool:
         return await keyring.find(API_KEY) is None
 
-    async with Keyring(store) as keyring:
+    async with ApiKeyStore(store) as keyring:
         assert await keyring.find(API_KEY)
         await revoked(elsewhere)
         await until(refused, 2)
@@ -248,7 +248,7 @@ async def test_a_key_that_another_process_imports_is_found_though_it_was_unknown
     async def found() -> bool:
         return await keyring.find(OTHER) is not None
 
-    async with Keyring(store, poll_seconds=SOON) as keyring:
+    async with ApiKeyStore(store, poll_seconds=SOON) as keyring:
         assert not await found()
         await put(elsewhere, line("bolt", OTHER))
         await until(found)
@@ -257,9 +257,9 @@ async def test_a_key_that_another_process_imports_is_found_though_it_was_unknown
 async def test_a_pair_that_another_process_replaces_is_used_without_a_query_by_a_request(
     store: Store, elsewhere: Store
 ) -> None:
-    new = Pair("new-access", "new-secret")
+    new = Credentials("new-access", "new-secret")
 
-    async with Keyring(store, poll_seconds=1000) as keyring:
+    async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         assert await keyring.find(API_KEY)
         await replace_pair(elsewhere, ACME, new)
         await keyring.refresh()
@@ -273,7 +273,7 @@ async def test_a_pair_that_another_process_replaces_is_used_without_a_query_by_a
 async def test_a_limit_that_another_process_changes_holds_for_known_keys(
     store: Store, elsewhere: Store
 ) -> None:
-    async with Keyring(store, poll_seconds=1000) as keyring:
+    async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         await keyring.find(API_KEY)
         await put(elsewhere, line(requests_per_hour=3, allowed_ips=["192.0.2.0/24"]))
         await keyring.refresh()
@@ -287,9 +287,9 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
     store: Store, elsewhere: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look-up reads a key; before it is kept, the key is revoked and a poll sees that."""
-    import gateway.keys
+    import gateway.auth.keys
 
-    read = gateway.keys.key_in_use
+    read = gateway.auth.keys.key_in_use
 
     async def read_and_dawdle(*asked: Any) -> Any:
         answer = await read(*asked)
@@ -299,8 +299,8 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
         return answer
 
     dawdled, go_on = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(gateway.keys, "key_in_use", read_and_dawdle)
-    async with Keyring(store, poll_seconds=1000) as keyring:
+    monkeypatch.setattr(gateway.auth.keys, "key_in_use", read_and_dawdle)
+    async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         asking = asyncio.create_task(keyring.find(API_KEY))
         await dawdled.wait()
         # The reader would keep SQLite's writer waiting: what a poll would see is put in its place.
@@ -315,7 +315,7 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
 async def test_a_database_put_back_to_an_earlier_state_is_read_anew(
     store: Store, elsewhere: Store
 ) -> None:
-    async with Keyring(store, poll_seconds=1000) as keyring:
+    async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         await keyring.find(API_KEY)
         keyring._count += 5
         (held,) = await listed_keys(elsewhere)
@@ -330,7 +330,7 @@ async def test_a_database_put_back_to_an_earlier_state_is_read_anew(
 async def test_known_keys_go_on_working_and_unknown_ones_are_neither_known_nor_unknown(
     store: Store, state: State
 ) -> None:
-    async with Keyring(store, poll_seconds=SOON) as keyring:
+    async with ApiKeyStore(store, poll_seconds=SOON) as keyring:
         assert await keyring.find(API_KEY)
         broken(state)
         await asyncio.sleep(5 * SOON)
@@ -344,7 +344,7 @@ async def test_known_keys_stop_working_ten_minutes_after_the_last_time_it_could_
     store: Store, state: State
 ) -> None:
     now = 0.0
-    async with Keyring(store, poll_seconds=1000, clock=lambda: now) as keyring:
+    async with ApiKeyStore(store, poll_seconds=1000, clock=lambda: now) as keyring:
         assert await keyring.find(API_KEY)
         broken(state)
         now = 600.0
@@ -360,7 +360,7 @@ async def test_polling_goes_on_after_the_database_was_locked_by_another(
     async def refused() -> bool:
         return await keyring.find(API_KEY) is None
 
-    async with Keyring(store, poll_seconds=SOON) as keyring:
+    async with ApiKeyStore(store, poll_seconds=SOON) as keyring:
         assert await keyring.find(API_KEY)
         other = sqlite3.connect(state.url.removeprefix("sqlite:///"), isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
@@ -391,7 +391,7 @@ class Service:
     async def send(
         self,
         environment: str,
-        pair: Pair,
+        pair: Credentials,
         method: str,
         target: str,
         body: bytes | None,
@@ -431,15 +431,15 @@ def listing(*ids: str) -> Reply:
 )
 async def test_what_the_service_says_of_a_pair_is_told(reply: Reply, told: str) -> None:
     service = Service(mine=reply)
-    assert (await look(service, "live", Pair("mine", "s"))).told == told
+    assert (await look(service, "live", Credentials("mine", "s"))).told == told
     assert (
-        await look(service, "live", Pair("none", "s"))
+        await look(service, "live", Credentials("none", "s"))
     ).told == "unreachable, connection refused"
 
 
 async def test_a_pair_is_looked_through_by_one_read() -> None:
     service = Service(mine=listing("R-1"))
-    await look(service, "live", Pair("mine", "s"))
+    await look(service, "live", Credentials("mine", "s"))
     target = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
     assert service.asked == [("GET", target, None, False)]
 
@@ -449,12 +449,12 @@ def sees(*ids: str) -> Sight:
 
 
 def test_merchants_who_see_the_same_recipient_share_an_account() -> None:
-    bolt, acme_too = Owner("bolt", "live"), Owner("acme-too", "live")
+    bolt, acme_too = Tenant("bolt", "live"), Tenant("acme-too", "live")
     seen = {
         ACME: sees("R-1", "R-2"),
         bolt: sees("R-3"),
         acme_too: sees("R-2", "R-1"),
-        Owner("acme", "sandbox"): sees("R-1"),
+        Tenant("acme", "sandbox"): sees("R-1"),
     }
     assert shared_accounts(seen) == [(ACME, acme_too)]
     checked = [Checked(owner, "", (), sight) for owner, sight in seen.items()]
@@ -466,8 +466,8 @@ def test_merchants_who_see_the_same_recipient_share_an_account() -> None:
 def test_refused_and_unreachable_pairs_are_findings_and_empty_accounts_are_none() -> None:
     checked = [
         Checked(ACME, "", (), Sight("refused", why="w")),
-        Checked(Owner("bolt", "live"), "", (), Sight("unreachable", why="v")),
-        Checked(Owner("core", "live"), "", (), sees()),
+        Checked(Tenant("bolt", "live"), "", (), Sight("unreachable", why="v")),
+        Checked(Tenant("core", "live"), "", (), sees()),
     ]
     assert findings_of(checked) == ["acme live: refused, w", "bolt live: unreachable, v"]
 

@@ -6,15 +6,15 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gateway import large
+from gateway.http import progress
 from gateway.http.bodies import PART, Body
-from gateway.large import MOST, Seen, UnderWay, Whose, written
+from gateway.http.progress import MOST, RequestsInProgress, Seen, Whose, written
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 WHOSE = Whose("create_batch", "shop", "live")
 
 
-async def of_a_request(under_way: UnderWay, work: Any, *, ago: float = 0.0) -> Any:
+async def of_a_request(under_way: RequestsInProgress, work: Any, *, ago: float = 0.0) -> Any:
     """Does some work as the task of one request."""
 
     async def request() -> Any:
@@ -25,18 +25,18 @@ async def of_a_request(under_way: UnderWay, work: Any, *, ago: float = 0.0) -> A
 
 
 async def test_a_request_is_there_once_something_large_is_told_and_until_its_task_ends() -> None:
-    under_way = UnderWay(lambda: NOW)
+    under_way = RequestsInProgress(lambda: NOW)
 
     async def work() -> list[list[Seen]]:
         seen = [under_way.those()]
-        large.told("comes", 3, 10)
+        progress.told("comes", 3, 10)
         seen.append(under_way.those())
         # As reads side by side do: in tasks of their own.
         await asyncio.gather(beside())
         return [*seen, under_way.those()]
 
     async def beside() -> None:
-        large.told("answered", 7, 0)
+        progress.told("answered", 7, 0)
 
     before, first, then = await of_a_request(under_way, work, ago=60)
     assert before == []
@@ -49,11 +49,11 @@ async def test_a_request_is_there_once_something_large_is_told_and_until_its_tas
 
 
 async def test_what_a_request_leaves_behind_is_nobodys() -> None:
-    under_way, over = UnderWay(lambda: NOW), asyncio.Event()
+    under_way, over = RequestsInProgress(lambda: NOW), asyncio.Event()
 
     async def left() -> None:
         await over.wait()
-        large.told("answered", 1, 1)
+        progress.told("answered", 1, 1)
 
     async def work() -> asyncio.Task[None]:
         return asyncio.create_task(left())
@@ -65,11 +65,11 @@ async def test_what_a_request_leaves_behind_is_nobodys() -> None:
 
 
 def test_nobodys_is_told_of_nobody() -> None:
-    large.told("comes", 1, 2)
+    progress.told("comes", 1, 2)
 
 
 async def test_an_answer_tells_how_much_of_it_went() -> None:
-    under_way = UnderWay(lambda: NOW)
+    under_way = RequestsInProgress(lambda: NOW)
 
     class Writer:
         steps: list[tuple[str, int, int]] = []  # noqa: RUF012

@@ -1,9 +1,9 @@
-from gateway.lately import Lately
+from gateway.storage.ttl_cache import TtlCache
 
 
 def test_a_fact_is_known_until_its_time_is_up() -> None:
     now = 100.0
-    lately: Lately[str, int] = Lately(10, 60, lambda: now)
+    lately: TtlCache[str, int] = TtlCache(10, 60, lambda: now)
     lately.put("a", 1)
     now += 59
     assert lately.get("a") == 1
@@ -14,7 +14,7 @@ def test_a_fact_is_known_until_its_time_is_up() -> None:
 
 def test_what_is_put_again_is_known_for_as_long_again() -> None:
     now = 100.0
-    lately: Lately[str, int] = Lately(10, 60, lambda: now)
+    lately: TtlCache[str, int] = TtlCache(10, 60, lambda: now)
     lately.put("a", 1)
     now += 59
     lately.put("b", 2)
@@ -24,7 +24,7 @@ def test_what_is_put_again_is_known_for_as_long_again() -> None:
 
 
 def test_where_there_are_more_the_oldest_is_forgotten() -> None:
-    lately: Lately[str, int] = Lately(2, 60)
+    lately: TtlCache[str, int] = TtlCache(2, 60)
     for number, name in enumerate("abac"):
         lately.put(name, number)
     assert [lately.get(name) for name in "abc"] == [2, None, 3]
@@ -32,7 +32,7 @@ def test_where_there_are_more_the_oldest_is_forgotten() -> None:
 
 def test_it_keeps_none_whose_time_is_up() -> None:
     now = 100.0
-    lately: Lately[int, int] = Lately(1000, 60, lambda: now)
+    lately: TtlCache[int, int] = TtlCache(1000, 60, lambda: now)
     for number in range(500):
         lately.put(number, number)
     now += 60

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from gateway.guide.page import LANGUAGES, VECTOR, failures, markdown
-from gateway.store import open_store
-from gateway.store.usage_rows import Count, Use, add_usage, used_since
+from gateway.docgen.guide.page import LANGUAGES, VECTOR, failures, markdown
+from gateway.storage import open_store
+from gateway.storage.usage_rows import Count, Use, add_usage, used_since
 from mappings import OPERATIONS, UNLISTED
 from tests.canaries import API_KEY, EMAIL, IBAN, PERSON, SECRET_KEY, SSN
 from tests.house import KEY, import_lines, settings_for

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import is_typeddict
 
 from gateway.cli.openapi import openapi
-from gateway.openapi import about, document
-from gateway.openapi.document import _Document
-from gateway.openapi.examples import BODIES, IDS
+from gateway.docgen.openapi import descriptions, document
+from gateway.docgen.openapi.document import _Document
+from gateway.docgen.openapi.examples import BODIES, IDS
 from gateway.simulator import Service
 from mappings import OPERATIONS, UNLISTED, errors, geography, kinds, legacy
 from mappings.grammar import Vocabulary
@@ -91,19 +91,19 @@ def test_every_name_in_the_tables_is_a_name_of_the_shapes() -> None:
         f"{name}.{field}" for name, shape in shapes.items() for field in get_type_hints(shape)
     }
     names = fields | {one.partition(".")[2] for one in fields}
-    for table in (about.FIELDS, about.CHOICES, about.INSTEAD):
+    for table in (descriptions.FIELDS, descriptions.CHOICES, descriptions.INSTEAD):
         assert set(table) <= names, set(table) - names
     queries = {
         name for one in OPERATIONS for name in (get_type_hints(one.query) if one.query else ())
     }
-    assert set(about.PARAMETERS) == queries
+    assert set(descriptions.PARAMETERS) == queries
     searched = {
         one.name
         for one in OPERATIONS_AND_MORE.values()
         if one.query and "search" in get_type_hints(one.query)
     }
-    assert searched <= set(about.SEARCHED) <= set(OPERATIONS_AND_MORE)
-    assert set(about.NEEDS) | set(about.ALSO) <= set(OPERATIONS_AND_MORE)
+    assert searched <= set(descriptions.SEARCHED) <= set(OPERATIONS_AND_MORE)
+    assert set(descriptions.NEEDS) | set(descriptions.ALSO) <= set(OPERATIONS_AND_MORE)
     assert set(BODIES) == {one.name for one in OPERATIONS_AND_MORE.values() if one.takes}
 
 

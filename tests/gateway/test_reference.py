@@ -10,11 +10,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 from typing_extensions import is_typeddict
 
-from gateway.reference import EXAMPLE, pages
-from gateway.reference.configuration import assignments, keys
-from gateway.reference.operations import example, target, title
-from gateway.reference.requests import REQUESTS
-from gateway.settings import Settings, load
+from gateway.config.settings import Settings, load
+from gateway.docgen.reference import EXAMPLE, pages
+from gateway.docgen.reference.configuration import assignments, keys
+from gateway.docgen.reference.operations import example, target, title
+from gateway.docgen.reference.requests import REQUESTS
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routes import Routes
+from gateway.legacy_api.routes import Routes
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Vocabulary
 

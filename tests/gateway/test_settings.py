@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runnable import check_runnable, placeholders
-from gateway.settings import Misconfigured, Settings, load
+from gateway.config.settings import Misconfigured, Settings, load
+from gateway.operator.preflight import check_runnable, placeholders
 
 BASE = "[environments.live]\nbase_url = 'https://service.example'\n"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.keyed import Keyed
-from gateway.settings import CurrentWords
-from gateway.signing import Pair, in_form, signature, signed_headers, signed_text
+from gateway.auth.signing import Credentials, in_form, signature, signed_headers, signed_text
+from gateway.config.settings import CurrentWords
+from gateway.storage.keyed_hmac import KeyedHmac
 
 SIGNATURES = Path(__file__).parents[1] / "signatures"
 VECTORS = sorted(SIGNATURES.glob("*.json"))
@@ -17,7 +17,7 @@ VECTORS = sorted(SIGNATURES.glob("*.json"))
 def test_the_signature_is_the_one_openssl_makes(vector: Path):
     made = json.loads(vector.read_text("utf-8"))
     assert made["signature"] == signature(
-        Keyed(made["secret_key"].encode()),
+        KeyedHmac(made["secret_key"].encode()),
         made["timestamp"],
         made["method"],
         made["target"],
@@ -47,14 +47,14 @@ def test_only_the_form_over_path_and_query_signs_the_query():
 def test_the_headers_are_in_the_services_words():
     words = CurrentWords(scheme="prsign", timestamp_header="X-PR-Timestamp")
     headers = signed_headers(
-        Pair("AK", "SK"), words, stamp=7, method="GET", target="/v1/x", body=b""
+        Credentials("AK", "SK"), words, stamp=7, method="GET", target="/v1/x", body=b""
     )
     assert headers == {
-        "Authorization": f"prsign AK:{signature(Keyed(b'SK'), 7, 'GET', '/v1/x', b'')}",
+        "Authorization": f"prsign AK:{signature(KeyedHmac(b'SK'), 7, 'GET', '/v1/x', b'')}",
         "X-PR-Timestamp": "7",
     }
 
 
 def test_a_pair_does_not_show_its_secret():
-    assert "hush" not in repr(Pair("AK", "hush"))
-    assert "hush" not in str(Pair("AK", "hush"))
+    assert "hush" not in repr(Credentials("AK", "hush"))
+    assert "hush" not in str(Credentials("AK", "hush"))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.targets import Outlines, may_be_sent, names_in
+from gateway.http.request_paths import PathTemplates, may_be_sent, names_in
 from mappings.grammar import Vocabulary
 
 VISIBLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=30)
-OUTLINES = Outlines(Vocabulary())
+OUTLINES = PathTemplates(Vocabulary())
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,6 @@ def test_the_log_tells_the_interface_s_own_words_alone(target: str, told: str) -
 
 def test_the_words_of_the_vocabulary_s_paths_are_told() -> None:
     words = Vocabulary(current_balance_path="/v1/funds", current_summary_path="/v1/b/{id}/sum")
-    outlines = Outlines(words)
+    outlines = PathTemplates(words)
     assert outlines.of("/v1/funds") == "/v1/funds"
     assert outlines.of("/v1/b/B-1/sum") == "/v1/b/…/sum"

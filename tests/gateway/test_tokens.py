@@ -1,7 +1,7 @@
 import os
 import re
 
-from gateway.tokens import AT_ONCE, token
+from gateway.http.request_ids import AT_ONCE, token
 
 
 def test_no_two_are_the_same_and_each_looks_as_request_ids_do() -> None:

@@ -11,7 +11,17 @@ import simplejson
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.wire import DEPTH, DIGITS, Number, Unreadable, again, ordered, own, read, write
+from gateway.payloads.json_codec import (
+    DEPTH,
+    DIGITS,
+    Number,
+    Unreadable,
+    again,
+    ordered,
+    own,
+    read,
+    write,
+)
 
 
 def nested(levels: int) -> bytes:

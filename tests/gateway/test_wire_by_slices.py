@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import texts, wire
-from gateway.folded import Folded
-from gateway.wire import DEPTH, LARGE, LONG, Unreadable
+from gateway.payloads import json_codec, stored_json
+from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.json_codec import DEPTH, LARGE, LONG, Unreadable
 from mappings.rows import SLICE, Packed
 
 ROW = {"recipient": {"id": "R-1"}, "sourceAmount": "1.10", "memo": 'für 王😀 \\ " \n', "x": [1, {}]}
@@ -39,14 +39,14 @@ def with_row(row: bytes, place: int = COUNT - 5) -> bytes:
 
 def outcome(read: Callable[[], Any]) -> Any:
     try:
-        return wire.write(read())
+        return json_codec.write(read())
     except Unreadable as unreadable:
         return str(unreadable)
 
 
-def folded(data: bytes) -> Folded:
-    async def made() -> Folded:
-        text = Folded()
+def folded(data: bytes) -> CompressedBuffer:
+    async def made() -> CompressedBuffer:
+        text = CompressedBuffer()
         for start in range(0, len(data), 70_000):
             await text.add(data[start : start + 70_000])
         return text
@@ -55,31 +55,31 @@ def folded(data: bytes) -> Folded:
 
 
 def assert_the_same(data: bytes) -> Any:
-    by_slices = outcome(lambda: wire.read(data, LONG))
-    assert by_slices == outcome(lambda: wire.read(data))
-    assert by_slices == outcome(lambda: wire.read(folded(data), LONG))
+    by_slices = outcome(lambda: json_codec.read(data, LONG))
+    assert by_slices == outcome(lambda: json_codec.read(data))
+    assert by_slices == outcome(lambda: json_codec.read(folded(data), LONG))
     return by_slices
 
 
 def test_what_is_read_by_slices_is_written_with_the_same_bytes() -> None:
     data = json.dumps(json.loads(text_of(many())), separators=(",", ":"), ensure_ascii=False)
-    read = wire.read(data.encode(), LONG)
+    read = json_codec.read(data.encode(), LONG)
     assert isinstance(read["payments"], Packed)
-    assert wire.write(read) == data.encode()
-    assert b"".join(wire.in_parts(read)) == data.encode()
-    assert bytes(wire.fold(read)) == data.encode()
-    assert len(wire.in_parts(read)) > COUNT / SLICE
+    assert json_codec.write(read) == data.encode()
+    assert b"".join(json_codec.in_parts(read)) == data.encode()
+    assert bytes(json_codec.fold(read)) == data.encode()
+    assert len(json_codec.in_parts(read)) > COUNT / SLICE
 
 
 def test_only_long_lists_of_these_names_in_large_texts_are_packed() -> None:
-    assert isinstance(wire.read(text_of(many(SLICE)), LONG)["payments"], list)
+    assert isinstance(json_codec.read(text_of(many(SLICE)), LONG)["payments"], list)
     data = text_of(many(3), padding="x" * LARGE, others=many())
-    read = wire.read(data, LONG)
+    read = json_codec.read(data, LONG)
     assert isinstance(read["payments"], list)
     assert isinstance(read["others"], list)
-    within = wire.read(json.dumps({"ok": True, "batch": {"payments": many()}}).encode(), LONG)
+    within = json_codec.read(json.dumps({"ok": True, "batch": {"payments": many()}}).encode(), LONG)
     assert isinstance(within["batch"]["payments"], Packed)
-    assert isinstance(wire.read(text_of(many()))["payments"], list)
+    assert isinstance(json_codec.read(text_of(many()))["payments"], list)
 
 
 ODD = [
@@ -126,43 +126,45 @@ def test_it_does_not_matter_where_a_window_ends(padding: int, text: str) -> None
     data = json.dumps({"padding": "x" * padding, "payments": rows}, ensure_ascii=False).encode(
         errors="replace"
     )
-    assert wire.read(data, LONG) == wire.read(data) == wire.read(folded(data), LONG)
+    assert (
+        json_codec.read(data, LONG) == json_codec.read(data) == json_codec.read(folded(data), LONG)
+    )
 
 
 def test_what_is_no_json_is_not_written_from_rows_either() -> None:
     for odd in (1.5, {1: "a"}, b"bytes"):
-        for write in (wire.write, wire.in_parts, wire.fold):
+        for write in (json_codec.write, json_codec.in_parts, json_codec.fold):
             with pytest.raises(TypeError):
                 write({"payments": Packed([{}] * SLICE + [{"a": odd}])})
 
 
 def test_digests_are_made_of_the_same_bytes() -> None:
-    packed, plain = wire.read(text_of(many()), LONG), wire.read(text_of(many()))
+    packed, plain = json_codec.read(text_of(many()), LONG), json_codec.read(text_of(many()))
     for both in (
         [packed, plain],
         [["POST", {"b": 1, "a": packed}], ["POST", {"b": 1, "a": plain}]],
     ):
-        ordered = [b"".join(wire.ordered(one)) for one in both]
-        written = [b"".join(wire.parts(one)) for one in both]
+        ordered = [b"".join(json_codec.ordered(one)) for one in both]
+        written = [b"".join(json_codec.parts(one)) for one in both]
         assert ordered[0] == ordered[1]
         assert written[0] == written[1]
-    assert b"".join(wire.ordered({"b": 1, "a": packed["payments"]})).startswith(b'{"a":[{')
+    assert b"".join(json_codec.ordered({"b": 1, "a": packed["payments"]})).startswith(b'{"a":[{')
 
 
 def as_it_was_packed(value: Any) -> str:
     """A long text of the version before: one value in the state."""
-    return "z" + base64.b64encode(zlib.compress(wire.write(value), 1)).decode()
+    return "z" + base64.b64encode(zlib.compress(json_codec.write(value), 1)).decode()
 
 
-@pytest.mark.parametrize("text_of", [texts.of, as_it_was_packed])
-def test_a_long_text_of_the_state_is_read_again(text_of: Callable[[Any], texts.Text]) -> None:
+@pytest.mark.parametrize("text_of", [stored_json.of, as_it_was_packed])
+def test_a_long_text_of_the_state_is_read_again(text_of: Callable[[Any], stored_json.Text]) -> None:
     text = text_of({"entries": Packed(many()), "other": [1, "é"]})
-    assert texts.is_long(text)
-    read = texts.value(text)
+    assert stored_json.is_long(text)
+    read = stored_json.value(text)
     assert read == {"entries": many(), "other": [1, "é"]}
     assert isinstance(read["entries"], Packed)
 
 
 def test_a_short_text_of_the_state_is_json_as_it_always_was() -> None:
-    assert texts.of({"entries": [1, "é"]}) == '{"entries":[1,"é"]}'
-    assert texts.value('{"entries":[1,"é"]}') == {"entries": [1, "é"]}
+    assert stored_json.of({"entries": [1, "é"]}) == '{"entries":[1,"é"]}'
+    assert stored_json.value('{"entries":[1,"é"]}') == {"entries": [1, "é"]}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mappings.grammar import JSON, SIDE_BY_SIDE, Flow, Recall, Record, Together
+from mappings.grammar import JSON, SIDE_BY_SIDE, Flow, Parallel, Recall, Record
 from mappings.newest import newest
 
 MANY = 60
@@ -37,7 +37,7 @@ class World:
                 return {**self.ledger[kind]}
             case Recall(kind, str() as id_):
                 return self.ledger[kind].get(id_, {})
-            case Together(calls):
+            case Parallel(calls):
                 return [self._summary(call.path.split("/")[2]) for call in calls]
             case Record(kind, id_, facts):
                 self.ledger[kind][id_] = facts

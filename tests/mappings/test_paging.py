@@ -17,10 +17,10 @@ from mappings.grammar import (
     Call,
     Flow,
     NoSuchOperation,
+    Parallel,
     Recall,
     Refused,
     Request,
-    Together,
     Unreachable,
 )
 from mappings.paging import pages_to_read
@@ -57,7 +57,7 @@ def test_batches_are_read_past_a_page_of_those_that_are_known_and_no_further_tha
 
     def answered(step: Any) -> JSON:
         nonlocal asked
-        if isinstance(step, Together):
+        if isinstance(step, Parallel):
             return [answered(one) for one in step.calls]
         if not isinstance(step, Call):
             return known if step == Recall("batch") else {}
@@ -75,13 +75,13 @@ def test_pages_of_batches_are_read_side_by_side_once_it_is_known_how_many_there_
     steps: list[list[str]] = []
 
     def answered(step: Any) -> JSON:
-        calls = step.calls if isinstance(step, Together) else [step]
+        calls = step.calls if isinstance(step, Parallel) else [step]
         if not isinstance(calls[0], Call):
             return {}
         numbers = [call.query["page"] for call in calls]
         steps.append(numbers)
         told = [{"batches": [{"id": f"B-{one}", **FULL}], "meta": {"pages": 11}} for one in numbers]
-        return told if isinstance(step, Together) else told[0]
+        return told if isinstance(step, Parallel) else told[0]
 
     answer = _played(list_batches(Request(now=datetime.now(UTC))), answered)
     assert answer.body["meta"]["records"] == 11
@@ -90,7 +90,7 @@ def test_pages_of_batches_are_read_side_by_side_once_it_is_known_how_many_there_
 
 def test_a_page_of_batches_that_cannot_be_read_is_no_shorter_list() -> None:
     def answered(step: Any) -> JSON:
-        if isinstance(step, Together):
+        if isinstance(step, Parallel):
             return [{"batches": [{"id": "B-2", **FULL}]}, Refused(500, [])]
         return (
             {"batches": [{"id": "B-1", **FULL}], "meta": {"pages": 3}}
@@ -104,7 +104,7 @@ def test_a_page_of_batches_that_cannot_be_read_is_no_shorter_list() -> None:
 
 def test_a_path_that_is_found_missing_half_way_leaves_no_part_of_a_list() -> None:
     def answered(step: Any) -> JSON:
-        if isinstance(step, Together):
+        if isinstance(step, Parallel):
             return [NoSuchOperation("GET /batches")] * len(step.calls)
         if not isinstance(step, Call):
             return {}

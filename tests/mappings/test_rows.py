@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.wire import Number
+from gateway.payloads.json_codec import Number
 from mappings.grammar import Problem
 from mappings.rows import SLICE, Each, Keyed, Packed, each, kept, keyed, packed, some_of
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from mappings.grammar import Call, CannotTell, DidNot, Happened, Sending, Settle, Verdict
+from mappings.grammar import Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Settle, Verdict
 from mappings.settling import added_payment, created_batch, edited_batch
 
 SENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "USD"}
 BODY = {"currency": "USD", "payments": [SENT]}
 LISTED = {"id": "B-9", "createdAt": "2026-03-01T09:00:00Z"}
-SENDING = Sending(datetime(2026, 3, 1, tzinfo=UTC), frozenset(), 1, None, False)
+SENDING = InDoubtWrite(datetime(2026, 3, 1, tzinfo=UTC), frozenset(), 1, None, False)
 
 SHOWN: dict[str, Any] = {"id": "P-9", "recipient": {"id": "R-1"}, "sourceAmount": "5.00"}
 UNTOLD: dict[str, dict[str, Any]] = {
@@ -35,7 +35,7 @@ SETTLES: dict[str, Callable[[], Settle]] = {
 def read(
     settle: Settle,
     shown: dict[str, Any],
-    sending: Sending = SENDING,
+    sending: InDoubtWrite = SENDING,
     listed: dict[str, Any] = LISTED,
 ) -> Verdict:
     """What it says of a service that lists one batch, whose summary shows this."""
@@ -57,13 +57,13 @@ def read(
 def test_what_a_summary_does_not_tell_has_not_failed_to_happen(
     settle: Callable[[], Settle], shown: dict[str, Any]
 ) -> None:
-    assert isinstance(read(settle(), shown), CannotTell)
+    assert isinstance(read(settle(), shown), Inconclusive)
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
 def test_what_a_summary_tells_is_believed(settle: Callable[[], Settle]) -> None:
-    assert isinstance(read(settle(), {"payments": [SHOWN]}), Happened)
-    assert isinstance(read(settle(), {"payments": []}), DidNot)
+    assert isinstance(read(settle(), {"payments": [SHOWN]}), Confirmed)
+    assert isinstance(read(settle(), {"payments": []}), Absent)
 
 
 IN_EUROS = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "EUR"}
@@ -80,31 +80,31 @@ def test_a_payment_shown_in_other_currencies_than_was_asked_for_may_be_the_one(
     settle: Callable[[], Settle],
 ) -> None:
     shown = {**SHOWN, "sourceCurrency": "USD", "targetAmount": "4.20", "targetCurrency": "GBP"}
-    assert isinstance(read(settle(), {"payments": [shown]}), CannotTell)
+    assert isinstance(read(settle(), {"payments": [shown]}), Inconclusive)
     euros = {"targetAmount": "5.00", "targetCurrency": "EUR"}
-    assert isinstance(read(settle(), {"payments": [{**shown, **euros}]}), Happened)
+    assert isinstance(read(settle(), {"payments": [{**shown, **euros}]}), Confirmed)
     fewer = {"targetAmount": "4.00", "targetCurrency": "EUR"}
-    assert isinstance(read(settle(), {"payments": [{**shown, **fewer}]}), DidNot)
+    assert isinstance(read(settle(), {"payments": [{**shown, **fewer}]}), Absent)
     other = {**shown, "recipient": {"id": "R-2"}}
-    assert isinstance(read(settle(), {"payments": [other]}), DidNot)
+    assert isinstance(read(settle(), {"payments": [other]}), Absent)
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
 def test_a_payment_without_an_amount_may_be_the_one(settle: Callable[[], Settle]) -> None:
     bare = {"id": "P-9", "recipient": {"id": "R-1"}}
-    assert isinstance(read(settle(), {"payments": [bare]}), CannotTell)
+    assert isinstance(read(settle(), {"payments": [bare]}), Inconclusive)
 
 
 def test_a_target_amount_in_the_batches_own_currency_is_what_is_paid() -> None:
     asked = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "USD"}
     shown = {**SHOWN, "sourceCurrency": "USD", "targetAmount": "4.60", "targetCurrency": "EUR"}
     settle = edited_batch("B-9", (), "USD", added=(asked,))
-    assert isinstance(read(settle, {"payments": [shown]}), Happened)
+    assert isinstance(read(settle, {"payments": [shown]}), Confirmed)
 
 
 def test_of_a_batch_that_another_write_made_nothing_need_be_told() -> None:
-    claimed = Sending(SENDING.since, frozenset({"B-9"}), 1, None, False)
-    assert isinstance(read(created_batch(BODY), {}, claimed), DidNot)
+    claimed = InDoubtWrite(SENDING.since, frozenset({"B-9"}), 1, None, False)
+    assert isinstance(read(created_batch(BODY), {}, claimed), Absent)
 
 
 @pytest.mark.parametrize("created", [{}, {"createdAt": None}], ids=["unlisted", "empty"])
@@ -114,9 +114,9 @@ def test_a_batch_that_the_list_does_not_date_is_dated_by_its_summary(
     listed = {"id": "B-9", **created}
     settle, paying = created_batch(BODY), {"payments": [SHOWN]}
     old, new = ({**paying, "createdAt": f"{day}T09:00:00Z"} for day in ("2026-02-28", "2026-03-01"))
-    assert isinstance(read(settle, old, listed=listed), DidNot)
-    assert isinstance(read(settle, new, listed=listed), Happened)
-    assert isinstance(read(settle, paying, listed=listed), Happened)
+    assert isinstance(read(settle, old, listed=listed), Absent)
+    assert isinstance(read(settle, new, listed=listed), Confirmed)
+    assert isinstance(read(settle, paying, listed=listed), Confirmed)
 
 
 THERE = {**SHOWN, "id": "P-1", "upstream": "P-1"}
@@ -136,4 +136,4 @@ def test_a_payment_that_a_summary_shows_without_its_id_is_not_taken_for_another(
     settle: Callable[[], Settle],
 ) -> None:
     """It may be the one that was there before: added it was not, nor removed."""
-    assert isinstance(read(settle(), {"payments": [UNNAMED]}), CannotTell)
+    assert isinstance(read(settle(), {"payments": [UNNAMED]}), Inconclusive)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.compare.answer import Answer
-from gateway.compare.sides import NoAnswer
-from gateway.openapi import document
+from gateway.compare.endpoints import NoAnswer
+from gateway.docgen.openapi import document
 from mappings.grammar import Vocabulary
 from tests.mutations.mutants import Mutant
 from tests.mutations.patching import patched

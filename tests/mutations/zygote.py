@@ -120,7 +120,7 @@ def _serve(job: Job, tell: Connection, lifeline: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
     sys.meta_path.insert(0, _Mutated(f"mappings.{job.module}", job.source))
     if not job.folder:
-        from gateway.openapi import document
+        from gateway.docgen.openapi import document
         from mappings.grammar import Vocabulary
 
         tell.send((document(Vocabulary(), ()), ""))
@@ -134,7 +134,7 @@ async def _run(job: Job, tell: Connection, lifeline: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     from pathlib import Path
 
-    from gateway.app import run
+    from gateway.server.app import run
     from tests.house import settings_for
 
     asyncio.get_running_loop().add_reader(lifeline, os._exit, 0)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from gateway.compare.differences import Difference
 from gateway.compare.operations import asked
-from gateway.openapi import document
+from gateway.docgen.openapi import document
 from mappings import OPERATIONS
 from mappings.grammar import Vocabulary
 from tests.proof.coverage import EVERY_FIELD, coverage

@@ -14,10 +14,10 @@ from typing import Any
 
 from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ, Difference
+from gateway.compare.endpoints import Sent, Side
+from gateway.compare.id_map import Pairing
 from gateway.compare.operations import asked
-from gateway.compare.pairing import Pairing
 from gateway.compare.rules import Rules, rules_of
-from gateway.compare.sides import Sent, Side
 from gateway.simulator import (
     Fault,
     Service,

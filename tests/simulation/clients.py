@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from gateway.http.answers import Said
+from gateway.http.responses import LegacyResponse
 from tests.simulation.gateway import Asked, Gateway, Line
 
 TRIES = 16
@@ -28,7 +28,7 @@ class Town(Protocol):
         """Takes note of something that happened."""
 
 
-async def told(town: Town, asked: Asked, dice: random.Random, at: int = 0) -> Said | None:
+async def told(town: Town, asked: Asked, dice: random.Random, at: int = 0) -> LegacyResponse | None:
     """The answer that is one: neither 500 nor 429. None where there was none in the end.
 
     It is mostly asked of the gateway ``at``.
@@ -45,13 +45,15 @@ async def told(town: Town, asked: Asked, dice: random.Random, at: int = 0) -> Sa
     return None
 
 
-def _pause(said: Said | None, dice: random.Random, *, calm: bool) -> float:
+def _pause(said: LegacyResponse | None, dice: random.Random, *, calm: bool) -> float:
     if said and calm and "Retry-After" in said.headers:
         return float(said.headers["Retry-After"])
     return dice.choice((0.0, 0.0, 0.1, 0.5, 2.0, 5.0)) + (3.0 if calm else 0.0)
 
 
-async def _asked(gateway: Gateway, asked: Asked, town: Town, dice: random.Random) -> Said | None:
+async def _asked(
+    gateway: Gateway, asked: Asked, town: Town, dice: random.Random
+) -> LegacyResponse | None:
     await asyncio.sleep(dice.choice((0.0, 0.001, 0.01)))
     if not gateway.is_open or gateway.process.is_dead:
         return None

@@ -12,22 +12,22 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.http import answers
-from gateway.http.answers import Said
-from gateway.keys import Key
-from gateway.playing.instances import Instances
-from gateway.playing.journal import Course, Journal
-from gateway.playing.once import Once, Wanted
-from gateway.playing.player import Caller, Player
-from gateway.playing.recent_reads import Kept
-from gateway.playing.settler import Settler
-from gateway.playing.settling import Settling
-from gateway.signing import Pair
-from gateway.store import Ledger, StoreUnavailable
-from gateway.store.undertakings import Undertaken
+from gateway.auth.keys import ApiKey
+from gateway.auth.signing import Credentials
+from gateway.http import responses
+from gateway.http.responses import LegacyResponse
+from gateway.reads.recent_reads import Kept
+from gateway.storage import Ledger, StoreUnavailable
+from gateway.storage.undertakings import OperationRecord
+from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.clock import Clock
-from gateway.upstream.inferred import InferredOperations
-from gateway.upstream.learned import Learned
+from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.writes.instances import Heartbeats
+from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.once import IdempotencyGuard, Wanted
+from gateway.writes.player import Caller, Player
+from gateway.writes.settler import Settler
+from gateway.writes.settling import Settling
 from mappings import OPERATIONS, UNLISTED, errors, kinds
 from mappings.grammar import Answer, Failure, Request, Vocabulary
 from tests.house import KEY
@@ -36,19 +36,19 @@ from tests.simulation.network import TIMEOUT_SECONDS, Network, Wire
 from tests.simulation.state import State
 
 BY_NAME = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED)}
-OWN_KEY = Key(
+OWN_KEY = ApiKey(
     "key",
     "a key",
     "",
     KEY["merchant"],
     KEY["environment"],
-    Pair(KEY["access_key"], KEY["secret_key"]),
+    Credentials(KEY["access_key"], KEY["secret_key"]),
     None,
     (),
 )
 PATIENCE = TIMEOUT_SECONDS + 5
 ENDS_WITHIN = PATIENCE + 5
-UNWANTED = answers.refusal(errors.of(errors.INTERNAL))
+UNWANTED = responses.refusal(errors.of(errors.INTERNAL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ class Line:
     """A client's connection; ``heard`` is None where it ended without an answer."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Future[Said | None] = asyncio.get_running_loop().create_future()
+        self.heard: asyncio.Future[LegacyResponse | None] = (
+            asyncio.get_running_loop().create_future()
+        )
         self.is_left = False
         self.at_leaving: Callable[[], None] = lambda: None
 
@@ -104,13 +106,13 @@ class Gateway:
             store, ledger, clock, self.gone_seconds, lambda: f"{ids.getrandbits(128):032x}"
         )
         self._settler = Settler(self._journal, clock)
-        inferred = InferredOperations("auto", Learned(ledger), process.wall)
+        inferred = InferredOperations("auto", CapabilityCache(ledger), process.wall)
         self._player = Player(
             wire, ledger, Vocabulary(), inferred, kept=Kept(), settler=self._settler
         )
-        instances = Instances(store, self._journal.instance, self.gone_seconds, process.monotonic)
+        instances = Heartbeats(store, self._journal.instance, self.gone_seconds, process.monotonic)
         self._settling = Settling(store, self._journal, self._player, self._settler, instances)
-        self._once = Once(self._journal, self._player, self._settling, PATIENCE)
+        self._once = IdempotencyGuard(self._journal, self._player, self._settling, PATIENCE)
         await self._settling.__aenter__()
         self.is_open = True
 
@@ -132,7 +134,7 @@ class Gateway:
     async def _serve(self, asked: Asked, line: Line) -> None:
         caller = Caller(OWN_KEY, "a request")
         line.at_leaving = lambda: self._deserted(caller)
-        over: Undertaken | None = None
+        over: OperationRecord | None = None
         try:
             said, over = await self._said(asked, caller)
             await self.process.step()
@@ -151,11 +153,13 @@ class Gateway:
         if caller.course and not self.process.is_dead:
             self.process.begin(self._noting(caller.course))
 
-    async def _noting(self, course: Course) -> None:
+    async def _noting(self, course: OperationExecution) -> None:
         with suppress(StoreUnavailable):
             await self._once.deserted(course)
 
-    async def _said(self, asked: Asked, caller: Caller) -> tuple[Said, Undertaken | None]:
+    async def _said(
+        self, asked: Asked, caller: Caller
+    ) -> tuple[LegacyResponse, OperationRecord | None]:
         try:
             return await self._answer(asked, caller)
         except Failure as failure:
@@ -166,7 +170,9 @@ class Gateway:
             self.wrong(f"{asked.operation} was answered by {error!r}")
             return UNWANTED, None
 
-    async def _answer(self, asked: Asked, caller: Caller) -> tuple[Said, Undertaken | None]:
+    async def _answer(
+        self, asked: Asked, caller: Caller
+    ) -> tuple[LegacyResponse, OperationRecord | None]:
         operation = BY_NAME[asked.operation]
         body, problems = None, ()
         if operation.takes is not None:
@@ -185,12 +191,12 @@ class Gateway:
         return await self._once.answer(wanted, _done, _refusal)
 
 
-async def _done(answer: Answer) -> Said:
-    return answers.done(answer.body)
+async def _done(answer: Answer) -> LegacyResponse:
+    return responses.done(answer.body)
 
 
-async def _refusal(failure: Failure) -> Said:
-    return answers.refusal(errors.answer(failure))
+async def _refusal(failure: Failure) -> LegacyResponse:
+    return responses.refusal(errors.answer(failure))
 
 
 async def opened(

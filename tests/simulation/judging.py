@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Row, Select, and_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.store.tables import journal, writes
-from gateway.store.undertakings import MAY_EXIST, RUNNING, SENT, UNSETTLED
+from gateway.storage.tables import journal, writes
+from gateway.storage.undertakings import MAY_EXIST, RUNNING, SENT, UNSETTLED
 from tests.audit import DONE_THERE, UNSEEN, Line
 from tests.simulation.network import Network
 from tests.simulation.stories import Story

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway.playing import journal, settler
-from gateway.playing.journal import Course, Journal
-from gateway.playing.once import Once
-from gateway.playing.player import Player
-from gateway.playing.settler import Settler
-from gateway.store import undertakings
-from gateway.store.undertakings import Undertakings, Write
+from gateway.storage import undertakings
+from gateway.storage.undertakings import OperationRepository, Write
+from gateway.writes import journal, settler
+from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.once import IdempotencyGuard
+from gateway.writes.player import Player
+from gateway.writes.settler import Settler
 from mappings import batches, drafts
 from mappings.batch_views import Batch
 from tests.simulation.network import FATES
@@ -21,18 +21,18 @@ from tests.simulation.stories import a_contested_batch, a_recipient
 
 
 def _a_retry_is_another_request() -> Iterator[tuple[Any, str, Any]]:
-    yield Once, "_is_same", lambda *_: False
+    yield IdempotencyGuard, "_is_same", lambda *_: False
     yield undertakings, "_refuse_identical", lambda *_: iter(())
 
 
 def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
-    async def enter(course: Course, call: Any) -> None:
+    async def enter(course: OperationExecution, call: Any) -> None:
         alike, now = course.journal.alike(call), course.journal.stamp(course.one.owner.environment)
         write = Write(course._position, call.method, call.path, alike, now)
         course.writes[write.number] = write
         course.is_sending = True
 
-    async def sent(player: Player, call: Any, caller: Any, course: Course) -> Any:
+    async def sent(player: Player, call: Any, caller: Any, course: OperationExecution) -> Any:
         await enter(course, call)
         try:
             given = await player._any_call(call, caller)
@@ -59,29 +59,29 @@ def _what_another_made_is_claimed() -> Iterator[tuple[Any, str, Any]]:
     async def alone(*_: Any) -> list[Any]:
         return []
 
-    yield Undertakings, "_claim", nothing
-    yield Undertakings, "claimed", none
-    yield Undertakings, "rivals", alone
+    yield OperationRepository, "_claim", nothing
+    yield OperationRepository, "claimed", none
+    yield OperationRepository, "rivals", alone
 
 
 def _a_turn_that_was_taken_is_still_ones_own() -> Iterator[tuple[Any, str, Any]]:
     def fence(*_: Any) -> Iterator[Any]:
         yield from ()
 
-    yield Undertakings, "_fence", fence
+    yield OperationRepository, "_fence", fence
 
 
 def _what_was_never_answered_is_refused() -> Iterator[tuple[Any, str, Any]]:
-    plain = Course.told
+    plain = OperationExecution.told
 
-    async def left(course: Course, _why: str) -> None:
+    async def left(course: OperationExecution, _why: str) -> None:
         for number, write in list(course.writes.items()):
             course.writes[number] = replace(write, state="unsent")
             course._settled.append(course.writes[number])
         await course.close("undone")
 
-    yield Course, "leave", left
-    yield Course, "told", plain
+    yield OperationExecution, "leave", left
+    yield OperationExecution, "told", plain
 
 
 def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:

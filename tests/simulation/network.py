@@ -17,13 +17,13 @@ from typing import Any
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.settings import CurrentWords
-from gateway.signing import Pair, in_form, signed_headers
+from gateway.auth.signing import Credentials, in_form, signed_headers
+from gateway.config.settings import CurrentWords
 from gateway.simulator import Service
 from gateway.simulator.face import Face
-from gateway.upstream.attempt import Turn
 from gateway.upstream.client import Reply
 from gateway.upstream.clock import Clock, sighting
+from gateway.upstream.send_attempt import Turn
 from mappings.grammar import Unknown, Unreachable
 from tests.judge import HTML, MADE, Heard, _Asked
 from tests.simulation.machine import EPOCH, Process
@@ -195,7 +195,7 @@ def _made(heard: Heard, body: dict[str, Any]) -> str | None:
 class _Sending:
     """One call, and whether it has left."""
 
-    pair: Pair
+    pair: Credentials
     method: str
     target: str
     body: bytes
@@ -224,7 +224,7 @@ class Wire:
     async def send(
         self,
         environment: str,
-        pair: Pair,
+        pair: Credentials,
         method: str,
         target: str,
         body: bytes | None,

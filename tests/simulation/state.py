@@ -24,15 +24,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.util import await_only
 
-from gateway.store import Store, StoreUnavailable
-from gateway.store import engine as engines
-from gateway.store.crypto import EncryptionKeys
-from gateway.store.key_import import import_keys
-from gateway.store.key_lines import read_lines
-from gateway.store.migrate import migrate
-from gateway.store.on_sqlite import transact
-from gateway.store.statements import Made, Work
-from gateway.store.tables import metadata
+from gateway.auth.key_import import import_keys
+from gateway.auth.key_lines import read_lines
+from gateway.storage import Store, StoreUnavailable
+from gateway.storage import engine as engines
+from gateway.storage.encryption import EncryptionKeys
+from gateway.storage.migrate import migrate
+from gateway.storage.on_sqlite import transact
+from gateway.storage.statements import Made, Transaction
+from gateway.storage.tables import metadata
 from tests.house import KEY
 from tests.simulation.machine import Process
 
@@ -104,7 +104,7 @@ class State(Store):
         if trouble == "after":  # it is committed, and nobody was told
             raise _unavailable()
 
-    async def looked_up(self, work: Work[Made]) -> Made:
+    async def looked_up(self, work: Transaction[Made]) -> Made:
         await self._process.step()
         if self._trouble():
             raise _unavailable()
@@ -112,7 +112,7 @@ class State(Store):
         await self._process.step()
         return made
 
-    async def carried_out(self, work: Work[Made], *, within: float = 0.0) -> Made:
+    async def carried_out(self, work: Transaction[Made], *, within: float = 0.0) -> Made:
         trouble = self._trouble()
         await self._process.step()
         if trouble == "before":
@@ -123,7 +123,7 @@ class State(Store):
             raise _unavailable()
         return made
 
-    def _transact(self, work: Work[Made], begin: str) -> Made:
+    def _transact(self, work: Transaction[Made], begin: str) -> Made:
         (done,) = transact(_DRIVERS[self.engine.sync_engine], [work], begin)
         return cast("Made", done.made)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.http.answers import Said
+from gateway.http.responses import LegacyResponse
 from gateway.simulator.state import Batch
 from tests.simulation import clients
 from tests.simulation.clients import Town
@@ -31,7 +31,7 @@ class Story:
     checks: list[Callable[[], str | None]] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
 
-    async def asks(self, asked: Asked, times: int = 1, at: int = 0) -> list[Said | None]:
+    async def asks(self, asked: Asked, times: int = 1, at: int = 0) -> list[LegacyResponse | None]:
         """The same, by so many clients at once: each a request of its own, unless it has a key."""
         return list(
             await asyncio.gather(
@@ -160,7 +160,7 @@ async def _changed(story: Story, batch: str, amounts: list[str]) -> list[str]:
     return others if done else amounts
 
 
-async def _started(story: Story, batch: str) -> list[Said | None]:
+async def _started(story: Story, batch: str) -> list[LegacyResponse | None]:
     twins = 2 if story.dice.random() < story.twins else 1
     key = f"{story.mark} start" if story.dice.random() < story.keys else None
     ends = await story.asks(Asked("start_batch", {"id": batch}, None, key), twins)
@@ -243,7 +243,7 @@ class _Contest:
         self.is_untold = self.is_untold or said is None
         return said is not None and said.status == 200
 
-    def wrong(self, ends: list[Said | None]) -> str | None:
+    def wrong(self, ends: list[LegacyResponse | None]) -> str | None:
         """What was paid that no client was told of, or was not though one was."""
         story, started = self.story, self.story.starts()
         if len(started) > 1 or (self.is_deleted and started):
@@ -269,7 +269,7 @@ def _at_most_one(story: Story) -> str | None:
     return None if _is_untold(story) else "nobody was told of the batch"
 
 
-def _paid(story: Story, amounts: list[str], ends: list[Said | None]) -> str | None:
+def _paid(story: Story, amounts: list[str], ends: list[LegacyResponse | None]) -> str | None:
     started = story.starts()
     if len(started) > 1:
         return f"{started} were started"

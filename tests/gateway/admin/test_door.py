@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runnable import check_runnable
-from gateway.settings import Misconfigured
+from gateway.config.settings import Misconfigured
+from gateway.operator.preflight import check_runnable
 from tests.house import House, open_house, settings_for
 from tests.sockets import heard
 

@@ -17,7 +17,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway.cli.compare import _kept
-from gateway.compare.shapes import FORMAT, VERSION, Report
+from gateway.compare.report_schema import FORMAT, VERSION, Report
 from tests.gateway.compare.towns import (
     CANDIDATE_KEY,
     CONTROL_KEY,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ, Difference
 from gateway.compare.examples import Viewer
-from gateway.compare.mask import Eye
+from gateway.compare.id_map import Pairing
+from gateway.compare.mask import Redactor
 from gateway.compare.operations import ID, IN_TEXT
-from gateway.compare.pairing import Pairing
 from gateway.compare.rules import Rules, rules_of
 from gateway.compare.steps import Step, Template
 
@@ -38,7 +38,7 @@ def found(control: str, candidate: str, **pair: Any) -> list[Difference]:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=[one["name"] for one in PAIRS])
 def test_a_pair_has_the_differences_that_the_table_says(pair: dict[str, Any]) -> None:
-    eye = Eye(sees_all=True)
+    eye = Redactor(sees_all=True)
     told = [
         [one.kind, one.place, eye.value((), one.control).text, eye.value((), one.candidate).text]
         for one in found(**pair)
@@ -299,7 +299,7 @@ def test_whatever_two_sides_answer_a_report_can_be_made_of_it(
     one: Any, other: Any, status: int, another: int, sees_all: bool
 ) -> None:
     differ = Differ(Rules(), Pairing(), key_order=True)
-    viewer = Viewer(Eye(("a-secret-key",), sees_all))
+    viewer = Viewer(Redactor(("a-secret-key",), sees_all))
     step = Step("GET", Template(("/v1/recipients",)), "input", 1)
     control, candidate = answer(status, text_of(one)), answer(another, text_of(other))
     for difference in differ.answers(control, candidate):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gateway.compare.errors import Unusable
 from gateway.compare.inputs import input_of, read_input
-from gateway.compare.mistakes import Unusable
 from gateway.compare.rules import Rules, rules_file
 from gateway.compare.steps import Input, waits_for
 from tests.gateway.compare.towns import EXAMPLES, har

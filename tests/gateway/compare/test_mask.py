@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.compare.exact import Number
-from gateway.compare.mask import Eye
+from gateway.compare.mask import Redactor
 from gateway.compare.paths import header, parsed
+from gateway.compare.strict_json import Number
 from tests.gateway.compare.towns import CANDIDATE_KEY, CONTROL_KEY, Heard, Said, compared
 
-EYE = Eye((CONTROL_KEY, CANDIDATE_KEY))
+EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
 
 
 @pytest.mark.parametrize(
@@ -191,4 +191,4 @@ async def test_no_canary_is_in_a_report_of_text_that_is_no_json() -> None:
     ["/v1/recipients/k%2F%2Bsecret", "/v1/recipients?k%2F%2Bsecret=1", "/v1/x?a=k%2F%2Bsecret"],
 )
 def test_a_key_is_not_shown_percent_encoded_either(target: str) -> None:
-    assert "secret" not in Eye(("k/+secret",), sees_all=True).target(target)
+    assert "secret" not in Redactor(("k/+secret",), sees_all=True).target(target)

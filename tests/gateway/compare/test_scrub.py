@@ -12,10 +12,10 @@ import schwifty
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.compare.exact import read, write
 from gateway.compare.inputs import input_of
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import LEFT_OUT, Scrubber
+from gateway.compare.strict_json import read, write
 from tests.gateway.compare.towns import har
 
 KEY = "a-key-of-the-recorded"

@@ -12,16 +12,16 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.compare.endpoints import Side
 from gateway.compare.examples import Viewer
 from gateway.compare.findings import Findings
+from gateway.compare.id_map import Pairing
 from gateway.compare.inputs import input_of
-from gateway.compare.mask import Eye
-from gateway.compare.pairing import Pairing
+from gateway.compare.mask import Redactor
 from gateway.compare.report import report_of, without_keys
+from gateway.compare.report_schema import Report
 from gateway.compare.rules import Rules
 from gateway.compare.run import Options, Run
-from gateway.compare.shapes import Report
-from gateway.compare.sides import Side
 
 CONTROL_KEY, CANDIDATE_KEY = "the-key-of-control", "the-key-of-candidate"
 
@@ -152,7 +152,7 @@ async def report(
     **options: Any,
 ) -> Report:
     given = Options(**options)
-    eye = Eye(keys, show_values)
+    eye = Redactor(keys, show_values)
     run = Run(
         [
             input_of(text, f"input {number}", rules or Rules())

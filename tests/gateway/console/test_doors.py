@@ -16,16 +16,16 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from gateway.admin.door import ASKED_FROM
-from gateway.admin.door import door as admin_door
+from gateway.admin.authentication import ASKED_FROM
+from gateway.admin.authentication import door as admin_door
 from gateway.admin.session import COOKIE, SECONDS, Sessions
-from gateway.app import Inherited, run
-from gateway.http.listening import bound
+from gateway.server.app import Inherited, run
+from gateway.server.listening import bound
+from gateway.server.workers.admin import admin_application, figures
 from gateway.simulator import Key, Service, start
-from gateway.store import open_store
-from gateway.store.acts import acts_of
-from gateway.store.freezing import frozen
-from gateway.workers.admin import admin_application, figures
+from gateway.storage import open_store
+from gateway.storage.audit_log import acts_of
+from gateway.storage.freezes import frozen
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.console.explaining import curl_of, parsed
-from gateway.curl import NoRequest
+from gateway.docgen.curl import NoRequest
 from tests.console import Seen, Visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.settings import State
+from gateway.config.settings import State
 from tests.bench import big_batch
 from tests.bench.big_service import BigConnection
 from tests.console import Visitor, visiting

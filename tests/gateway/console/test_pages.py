@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from gateway.cli import gateway
 from gateway.simulator import Fault
-from gateway.store import open_store
-from gateway.store.marks import NONE, flag_restored
-from gateway.store.statements import Work
-from gateway.store.traffic_rows import (
+from gateway.storage import open_store
+from gateway.storage.restore_marks import NONE, flag_restored
+from gateway.storage.statements import Transaction
+from gateway.storage.traffic_rows import (
     KEPT,
     Span,
     Traffic,
@@ -286,7 +286,7 @@ async def test_traffic_is_forgotten_after_its_time_and_spans_add_up(
                 Span(new, "a", "live", "x"): Traffic(3, 1, 1, 30, 20, 12),
                 Span(old, "a", "live", "x"): Traffic(5, 0, 0, 1, 1, 1),
             }
-            await store.carried_out(Work(partial(adding_traffic, carried)))
+            await store.carried_out(Transaction(partial(adding_traffic, carried)))
         await forget_traffic(store)
         found = await traffic_by(store, old, "began_at", "operation")
         assert found == {(new, "x"): Traffic(6, 2, 2, 60, 40, 12)}
@@ -303,7 +303,7 @@ async def test_durations_of_several_writings_add_up(
             its = Traffic(1, service_ms=9)
             its.gateway.count(ms)
             carried = {Span(began_at, merchant, "live", "x"): its}
-            await store.carried_out(Work(partial(adding_traffic, carried)))
+            await store.carried_out(Transaction(partial(adding_traffic, carried)))
         found = await traffic_by(store, began_at, "operation", durations=True)
     (whole,) = found.values()
     whole.slowest_ms = 7_000

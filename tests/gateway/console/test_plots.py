@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.console.plots import HEIGHT, WIDTH, evenly, plot, rounded_up, spans
+from gateway.console.charts import HEIGHT, WIDTH, evenly, plot, rounded_up, spans
 
 amounts = st.one_of(st.just(0.0), st.floats(1e-3, 1e9))
 """Counts, and milliseconds in the mean."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.store import Owner, open_store
-from gateway.store.acts import acts_of
-from gateway.store.brownout_rows import Brownout, all_brownouts
-from gateway.store.freezing import frozen
-from gateway.store.mode_rows import all_switches
+from gateway.storage import Tenant, open_store
+from gateway.storage.audit_log import acts_of
+from gateway.storage.brownout_rows import Brownout, all_brownouts
+from gateway.storage.freezes import frozen
+from gateway.storage.mode_rows import all_switches
 from tests.console import Seen, Visitor
 from tests.operating import eventually
 from tests.payday import make_recipient
@@ -57,7 +57,7 @@ async def test_a_mode_is_switched_for_a_key_and_a_group(seen: Seen, visitor: Vis
     assert (await visitor.post("/switches", fields)).status == 303
     async with open_store(seen.house.settings.state) as store:
         (switch,) = await all_switches(store)
-        assert (switch.owner, switch.key) == (Owner("demo", "sandbox"), "demo-sandbox")
+        assert (switch.owner, switch.key) == (Tenant("demo", "sandbox"), "demo-sandbox")
         assert (switch.group, switch.mode) == ("balances", "forward")
         assert (await acts_of(store))[-1].by == "console, from 127.0.0.1"
     everything = {"do": "mode", "merchant": "demo", "key": "", "group": "", "mode": "translate"}

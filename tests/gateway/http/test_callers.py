@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from gateway.http.callers import address_of, networks
+from gateway.http.client_address import address_of, networks
 
 TRUSTED = networks(["10.0.0.0/8", "127.0.0.1", "2001:db8:ffff::/48"])
 PROXY = "10.0.0.1"

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from gateway.http.inflating import NotInflated, TooLarge, inflated
+from gateway.http.decompression import NotInflated, TooLarge, inflated
 
 TEXT = b'{"name":"Ada"}' * 1000
 

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from gateway.limits.in_redis import InRedis
+from gateway.admission.limits.in_redis import InRedis
 from tests.proxy import Proxy, proxy
 
 REDIS = os.environ.get("PAYOUT_GATEWAY_TEST_REDIS", "redis://127.0.0.1:6379/9")
@@ -22,7 +22,7 @@ REDIS = os.environ.get("PAYOUT_GATEWAY_TEST_REDIS", "redis://127.0.0.1:6379/9")
 def names(monkeypatch: pytest.MonkeyPatch) -> str:
     """What the names of this test's tallies begin with."""
     begin = f"payout-gateway-test:{secrets.token_hex(6)}:"
-    monkeypatch.setattr("gateway.limits.in_redis.NAMES", begin)
+    monkeypatch.setattr("gateway.admission.limits.in_redis.NAMES", begin)
     return begin
 
 
@@ -60,7 +60,7 @@ def url(between: Proxy) -> str:
 @pytest.fixture
 def in_redis(url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., InRedis]:
     """A limit by way of the proxy, of one test: all that are made share it."""
-    monkeypatch.setattr("gateway.limits.in_redis.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.admission.limits.in_redis.PAUSE_SECONDS", 0.05)
     naming_key = secrets.token_bytes(32)
 
     def made(processes: int = 1) -> InRedis:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits import Admission, InProcess
+from gateway.admission.limits import Admission, InProcess
 
 
 class Clock:

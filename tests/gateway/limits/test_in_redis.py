@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.limits import Admission, InProcess, redis_line
-from gateway.limits.counting import SCRIPT as COUNTED
-from gateway.limits.in_redis import InRedis
-from gateway.limits.redis_line import SCRIPT
+from gateway.admission.limits import Admission, InProcess, redis_line
+from gateway.admission.limits.counting import SCRIPT as COUNTED
+from gateway.admission.limits.in_redis import InRedis
+from gateway.admission.limits.redis_line import SCRIPT
 from tests.gateway.limits.conftest import REDIS
 from tests.gateway.limits.test_in_process import Clock, gaps
 from tests.processes import SECONDS, environment
@@ -81,8 +81,8 @@ async def test_of_20000_requests_by_four_processes_exactly_10000_are_admitted(re
     naming_key = secrets.token_hex(32)
     asking = f"""
 import asyncio, sys
-from gateway.limits import redis_line
-from gateway.limits.in_redis import InRedis
+from gateway.admission.limits import redis_line
+from gateway.admission.limits.in_redis import InRedis
 
 redis_line.LOOKS = {PATIENT}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.limits import InProcess, open_limits
-from gateway.limits.eviction import eviction, judged
-from gateway.limits.in_redis import InRedis
-from gateway.runnable import check_runnable
-from gateway.settings import Misconfigured, Settings
+from gateway.admission.limits import InProcess, open_limits
+from gateway.admission.limits.eviction import eviction, judged
+from gateway.admission.limits.in_redis import InRedis
+from gateway.config.settings import Misconfigured, Settings
+from gateway.operator.preflight import check_runnable
 from tests.gateway.limits.conftest import REDIS
 
 ENVIRONMENT = {"environments": {"live": {"base_url": "https://service.example"}}}

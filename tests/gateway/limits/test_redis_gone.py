@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.limits.in_redis import InRedis
-from gateway.limits.redis_line import LOOK_SECONDS, LOOKS
+from gateway.admission.limits.in_redis import InRedis
+from gateway.admission.limits.redis_line import LOOK_SECONDS, LOOKS
 from tests.house import open_house
 from tests.proxy import Proxy
 from tests.sockets import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.load.connections import PRESSED_FOR, Bounds, Connections
+from gateway.admission.load.connections import PRESSED_FOR, Bounds, Connections
 
 BOUNDS = Bounds(most=4, head_seconds=10, idle_seconds=75, pressed_seconds=5)
 ROOMY = Bounds(most=1000, head_seconds=10, idle_seconds=75, pressed_seconds=5)

@@ -9,7 +9,7 @@ import pytest
 
 TRY = """
 import resource, sys
-from gateway.load.descriptors import room_for
+from gateway.admission.load.descriptors import room_for
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 print(room_for(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -14,12 +14,12 @@ from typing import Any
 import aiohttp
 from sqlalchemy import delete, select
 
-from gateway.app import run
-from gateway.settings import Settings
+from gateway.config.settings import Settings
+from gateway.server.app import run
 from gateway.simulator import Fault, Service, Simulator, Switches, start
-from gateway.store import open_store
-from gateway.store.marks import Mark, read_mark, standing
-from gateway.store.tables import journal
+from gateway.storage import open_store
+from gateway.storage.restore_marks import Mark, read_mark, standing
+from gateway.storage.tables import journal
 from tests.house import KEY, Got, House, import_lines, settings_for
 from tests.operating import LOST, configure, eventually, logged, logged_apart, says
 from tests.payday import done, make_batch, make_recipient, payment_ids

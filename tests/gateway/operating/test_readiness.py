@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.operating.readiness import Standing, _standing
-from gateway.store import Owner
-from gateway.store.difference_rows import Asked, Tally
+from gateway.operator.readiness import Standing, _standing
+from gateway.storage import Tenant
+from gateway.storage.difference_rows import Asked, Tally
 
-OWNER = Owner("acme", "live")
+OWNER = Tenant("acme", "live")
 
 
 def standing(compared: set[str], used: set[str]) -> Standing:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.operating.standing import figures
-from gateway.operating.unsettled import unsettled_writes
-from gateway.store import Store, open_store
-from gateway.store.tables import journal, writes
-from gateway.store.undertakings import DONE, RUNNING, SENT, UNSETTLED
+from gateway.operator.in_doubt_writes import unsettled_writes
+from gateway.operator.metrics_page import figures
+from gateway.storage import Store, open_store
+from gateway.storage.tables import journal, writes
+from gateway.storage.undertakings import DONE, RUNNING, SENT, UNSETTLED
 from tests.house import settings_for
 
 LONG_AGO = timedelta(minutes=10)

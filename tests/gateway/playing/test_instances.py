@@ -10,10 +10,10 @@ from typing import Any, cast
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.playing.instances import Instances
-from gateway.settings import State
-from gateway.store import Store, open_store
-from gateway.store.tables import instances
+from gateway.config.settings import State
+from gateway.storage import Store, open_store
+from gateway.storage.tables import instances
+from gateway.writes.instances import Heartbeats
 
 
 class Late:
@@ -41,7 +41,7 @@ async def test_what_was_read_before_an_instance_began_does_not_say_that_it_has_g
 ) -> None:
     async with open_store(state) as store:
         late = Late(store)
-        looking = Instances(cast("Store", late), "this")
+        looking = Heartbeats(cast("Store", late), "this")
         first = asyncio.ensure_future(looking.look())
         await late.has_read.wait()
         async with store.write() as connection:

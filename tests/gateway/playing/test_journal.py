@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.playing.journal import Course, Journal
-from gateway.store import Ledger, Store, StoreUnavailable, open_store
-from gateway.store.undertakings import HAPPENED, SENT, Overtaken
-from gateway.tokens import token
+from gateway.http.request_ids import token
+from gateway.storage import Ledger, Store, StoreUnavailable, open_store
+from gateway.storage.undertakings import HAPPENED, SENT, Overtaken
 from gateway.upstream.clock import Clock
+from gateway.writes.journal import Journal, OperationExecution
 from mappings import OPERATIONS
-from mappings.grammar import Call, Conflict, Happened, Record, Request, Unknown
+from mappings.grammar import Call, Confirmed, Conflict, Record, Request, Unknown
 from tests.house import settings_for
 from tests.simulation.gateway import OWN_KEY
 from tests.states import lay_out
@@ -24,7 +24,7 @@ from tests.test_state_faults import moved
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
 CALL = Call("POST", "/recipients", {"email": "ada@example.com"}, settle=lambda _sending: iter(()))  # type: ignore[arg-type]
-ADA = Happened({"recipient": {"id": "R-1"}}, made="R-1")
+ADA = Confirmed({"recipient": {"id": "R-1"}}, made="R-1")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def journal(store: Store, ledger: Ledger) -> Journal:
     return Journal(store, ledger, Clock())
 
 
-async def sent(journal: Journal) -> Course:
+async def sent(journal: Journal) -> OperationExecution:
     """One whose create has left, and was not answered."""
     asked = Request(now=datetime.now(UTC), seed=str(random.random()), body={"type": "individual"})
     one = journal.undertaking(OWN_KEY, CREATE, asked, "a-request")
@@ -53,7 +53,7 @@ async def sent(journal: Journal) -> Course:
     return course
 
 
-async def again(journal: Journal, course: Course) -> Course:
+async def again(journal: Journal, course: OperationExecution) -> OperationExecution:
     """It is taken up again, in the same process."""
     journal.leave(course)
     row = await journal.rows.read(course.one.id)
@@ -84,7 +84,7 @@ async def test_what_was_only_read_is_read_again_where_the_state_could_not_be_tol
     await first.catch_up()
 
 
-async def _claims(second: Course, first: Course, journal: Journal) -> None:
+async def _claims(second: OperationExecution, first: OperationExecution, journal: Journal) -> None:
     first.is_sending = False
     await second.found(CALL, ADA)
     assert [write.state for write in second.writes.values()] == [HAPPENED]

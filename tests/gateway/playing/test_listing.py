@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway.index.scanning import PAGE_SIZE, SIDE_BY_SIDE, TRIES
-from gateway.playing.listing import Listing
-from gateway.store.owners import Owner
+from gateway.reads.index.scan import PAGE_SIZE, SIDE_BY_SIDE, TRIES
+from gateway.reads.listing import Listing
+from gateway.storage.tenants import Tenant
 from mappings.grammar import Call, Find, Found, Problem, Refused, Unreachable
 
-OWNER = Owner("demo", "sandbox")
+OWNER = Tenant("demo", "sandbox")
 PATH = "/things"
 GONE = frozenset({"T9999"})
 """Somebody is remembered as gone, whoever that is."""
@@ -380,8 +380,8 @@ async def test_what_was_seen_of_one_owner_s_list_is_not_presumed_of_another_s() 
     memory, listing = Memory([thing(0, hidden=True), *things(30)[1:]]), Listing()
     await memory.find(ask(ask=ASKED), listing)
     other = Memory(things(5))
-    await listing.find(ask(ask=ASKED), other.make, Owner("another", "sandbox"))
-    await listing.find(ask(ask=ASKED), other.make, Owner("demo", "live"))
+    await listing.find(ask(ask=ASKED), other.make, Tenant("another", "sandbox"))
+    await listing.find(ask(ask=ASKED), other.make, Tenant("demo", "live"))
     assert [dict(call.query) for call in other.calls] == [ASKED, ASKED]
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.http.answers import Said
-from gateway.keys import Key
-from gateway.playing.journal import Course, Journal
-from gateway.playing.once import Once, Wanted
-from gateway.playing.player import Caller
-from gateway.signing import Pair
+from gateway.auth.keys import ApiKey
+from gateway.auth.signing import Credentials
+from gateway.http.responses import LegacyResponse
 from gateway.simulator import Service, start
-from gateway.store import Ledger, Store
-from gateway.store.undertakings import ANSWERED, DONE, Undertaken, Undertakings
+from gateway.storage import Ledger, Store
+from gateway.storage.undertakings import ANSWERED, DONE, OperationRecord, OperationRepository
+from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.once import IdempotencyGuard, Wanted
+from gateway.writes.player import Caller
 from mappings import OPERATIONS
 from mappings.grammar import Answer, Failure, Request, Unknown
 from tests.house import ENVIRONMENT, KEY, settings_for
@@ -27,7 +27,7 @@ CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
 ADA = {"type": "individual", "firstName": "Ada", "lastName": "King", "email": "ada@example.com"}
 
 
-class Late(Undertakings):
+class Late(OperationRepository):
     """What it reads is handed over when all deliveries have been noted: it was so before that."""
 
     def __init__(self, store: Store, ledger: Ledger, journal: Journal) -> None:
@@ -36,7 +36,7 @@ class Late(Undertakings):
         self.begins: Callable[[], Awaitable[None]] | None = None
         """What is written down between the next reading and its answer."""
 
-    async def open_ones(self, one: Undertaken) -> list[Undertaken]:
+    async def open_ones(self, one: OperationRecord) -> list[OperationRecord]:
         rows = await super().open_ones(one)
         await self._journal.note_delivered()
         if begins := self.begins:
@@ -45,18 +45,18 @@ class Late(Undertakings):
         return rows
 
 
-PAIR = Pair(KEY["access_key"], KEY["secret_key"])
-ITS = Key("k", "key", "", KEY["merchant"], ENVIRONMENT, PAIR, None, ())
+PAIR = Credentials(KEY["access_key"], KEY["secret_key"])
+ITS = ApiKey("k", "key", "", KEY["merchant"], ENVIRONMENT, PAIR, None, ())
 
 
 @dataclass
 class Counter:
-    once: Once
+    once: IdempotencyGuard
     service: Service
     rows: Late
     journal: Journal
 
-    async def ask(self, *, comes: bool = True) -> tuple[Said, Undertaken | None]:
+    async def ask(self, *, comes: bool = True) -> tuple[LegacyResponse, OperationRecord | None]:
         """A request whose client has its answer, where that ``comes``."""
         asked = Request(datetime.now(UTC), "a seed", body=ADA)
         said, over = await self.once.answer(Wanted(CREATE, asked, Caller(ITS, "id")), _say, _refuse)
@@ -67,11 +67,11 @@ class Counter:
         return said, over
 
 
-async def _say(answer: Answer) -> Said:
-    return Said(200, answer.body)
+async def _say(answer: Answer) -> LegacyResponse:
+    return LegacyResponse(200, answer.body)
 
 
-async def _refuse(failure: Failure) -> Said:
+async def _refuse(failure: Failure) -> LegacyResponse:
     raise failure
 
 
@@ -101,7 +101,7 @@ async def test_one_that_is_written_down_while_it_is_read_is_a_first_try(
     """And its client has gone meanwhile: the other request is the retry of it."""
     journal = counter.journal
 
-    def course() -> Course:
+    def course() -> OperationExecution:
         asked = Request(datetime.now(UTC), "another seed", body=ADA)
         return journal.course(journal.undertaking(ITS, CREATE, asked, "first"), CREATE, asked)
 

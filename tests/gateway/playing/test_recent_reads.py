@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from cachetools import TTLCache
 
-from gateway.playing.recent_reads import SECONDS, Kept
+from gateway.reads.recent_reads import SECONDS, Kept
 from gateway.simulator import Service
-from gateway.store.owners import Owner
+from gateway.storage.tenants import Tenant
 from mappings.grammar import Call
 from tests.house import House, open_house
 from tests.judge import judging
 from tests.operating import eventually
 from tests.payday import done, make_recipient, open_town
 
-OWNER, OTHER = Owner("acme", "live"), Owner("bolt", "live")
+OWNER, OTHER = Tenant("acme", "live"), Tenant("bolt", "live")
 CALL = Call("GET", "/recipients", query={"email": "ada@example.com"}, keeps=SECONDS)
 ANSWER: dict[str, Any] = {"recipients": [{"id": "R-1"}]}
 
@@ -28,7 +28,7 @@ def test_an_answer_is_given_again_to_its_own_merchant_and_question_only() -> Non
     kept.put(OWNER, CALL, ANSWER, kept.count(OWNER))
     assert kept.get(OWNER, CALL) is ANSWER
     assert kept.get(OTHER, CALL) is None
-    assert kept.get(Owner("acme", "sandbox"), CALL) is None
+    assert kept.get(Tenant("acme", "sandbox"), CALL) is None
     assert kept.get(OWNER, Call("GET", "/recipients", query={"email": "bob@example.com"})) is None
 
 

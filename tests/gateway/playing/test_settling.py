@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.playing.journal import Course, Journal
-from gateway.playing.settling import Settling
-from gateway.store import Ledger, Store, StoreUnavailable
-from gateway.store.undertakings import Undertaken, Undertakings
+from gateway.storage import Ledger, Store, StoreUnavailable
+from gateway.storage.undertakings import OperationRecord, OperationRepository
+from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.settling import Settling
 from mappings import OPERATIONS
 from mappings.grammar import Call, Request
 from tests.house import settings_for
@@ -25,14 +25,14 @@ CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
 CALL = Call("POST", "/recipients", {"email": "ada@example.com"}, settle=lambda _sending: iter(()))  # type: ignore[arg-type]
 
 
-class Slow(Undertakings):
+class Slow(OperationRepository):
     """Tells what is open when it is allowed to."""
 
     def __init__(self, store: Store, ledger: Ledger, _journal: Journal) -> None:
         super().__init__(store, ledger)
         self.asked, self.may = asyncio.Event(), asyncio.Event()
 
-    async def left_open(self) -> list[Undertaken]:
+    async def left_open(self) -> list[OperationRecord]:
         rows = await super().left_open()
         assert rows
         self.asked.set()
@@ -40,7 +40,7 @@ class Slow(Undertakings):
         return rows
 
 
-def _course(journal: Journal) -> Course:
+def _course(journal: Journal) -> OperationExecution:
     asked = Request(datetime.now(UTC), "a seed", body={"type": "individual"})
     one = journal.undertaking(OWN_KEY, CREATE, asked, "a request")
     return journal.course(one, CREATE, asked)
@@ -88,7 +88,7 @@ async def test_what_cannot_be_written_down_during_a_sweep_is_not_forgotten_by_it
         assert not parts.journal.unsaved, "it is not open any more"
 
 
-class Failing(Undertakings):
+class Failing(OperationRepository):
     """Fails to note an answered one, once and in some way, and then does."""
 
     def __init__(self, store: Store, ledger: Ledger, _journal: Journal) -> None:
@@ -111,7 +111,7 @@ async def test_an_answer_that_could_not_be_noted_is_noted_although_no_other_come
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Until then the next request alike, which reaches another process, is taken for a retry."""
-    monkeypatch.setattr("gateway.playing.settling.SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.writes.settling.SWEEP_SECONDS", 0.01)
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
     async with open_parts(settings, Failing) as parts:
         course = _course(parts.journal)
@@ -127,7 +127,7 @@ async def test_an_answer_that_could_not_be_noted_is_noted_although_no_other_come
         assert rows.fails is None
 
 
-async def _for_ever(_one: Undertaken) -> bool:
+async def _for_ever(_one: OperationRecord) -> bool:
     await asyncio.Event().wait()
     return False
 

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.settings import CurrentWords
-from gateway.signed.credentials import Credentials, Malformed, Proof, credentials_of, has_scheme
+from gateway.config.settings import CurrentWords
+from gateway.signed_api.credentials import (
+    Malformed,
+    Proof,
+    SignatureHeader,
+    credentials_of,
+    has_scheme,
+)
 
 SIGNATURES = Path(__file__).parents[2] / "signatures"
 VECTORS = sorted(SIGNATURES.glob("*.json"))
@@ -23,13 +29,13 @@ def headers(*pairs: tuple[str, str]) -> CIMultiDictProxy[str]:
     return CIMultiDictProxy(CIMultiDict(pairs))
 
 
-def signed(stamp: object = 1, made: str = MADE) -> Credentials:
-    return Credentials("AK", made, str(stamp))
+def signed(stamp: object = 1, made: str = MADE) -> SignatureHeader:
+    return SignatureHeader("AK", made, str(stamp))
 
 
 def test_headers_of_the_document_are_read() -> None:
     given = headers(("authorization", f"svcsign AK:{MADE}"), ("x-svc-timestamp", "017"))
-    assert credentials_of(given, WORDS) == Credentials("AK", MADE, "017")
+    assert credentials_of(given, WORDS) == SignatureHeader("AK", MADE, "017")
 
 
 def test_neither_key_nor_signature_is_shown() -> None:

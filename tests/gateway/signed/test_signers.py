@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from gateway.keys import Keyring
-from gateway.settings import State
-from gateway.signed.signers import Signer, Signers
-from gateway.signing import Pair
-from gateway.store import Owner, Store, StoreUnavailable, open_store
-from gateway.store.key_rows import listed_keys, replace_pair, revoke
+from gateway.auth.key_rows import listed_keys, replace_pair, revoke
+from gateway.auth.keys import ApiKeyStore
+from gateway.auth.signing import Credentials
+from gateway.config.settings import State
+from gateway.signed_api.signers import Signer, Signers
+from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from tests.key_lines import put
 
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 
 
 def line(api_key: str = "one", merchant: str = "acme", **more: Any) -> dict[str, Any]:
@@ -52,14 +52,14 @@ def time() -> Time:
 
 
 @pytest.fixture
-async def keyring(store: Store, time: Time) -> AsyncIterator[Keyring]:
+async def keyring(store: Store, time: Time) -> AsyncIterator[ApiKeyStore]:
     """One that hears of changes when it is told to look."""
-    async with Keyring(store, poll_seconds=1000, clock=time) as keyring:
+    async with ApiKeyStore(store, poll_seconds=1000, clock=time) as keyring:
         yield keyring
 
 
 @pytest.fixture
-async def signers(store: Store, keyring: Keyring) -> AsyncIterator[Signers]:
+async def signers(store: Store, keyring: ApiKeyStore) -> AsyncIterator[Signers]:
     async with Signers(store, keyring) as signers:
         yield signers
 
@@ -77,13 +77,13 @@ def asked(store: Store) -> list[str]:
     return statements
 
 
-def named(signer: Signer) -> tuple[Owner, Pair]:
+def named(signer: Signer) -> tuple[Tenant, Credentials]:
     return signer.owner, signer.pair
 
 
 async def test_a_signer_is_found_with_the_pair_and_its_owner(signers: Signers) -> None:
     (one,) = await signers.find("access-acme")
-    assert named(one) == (ACME, Pair("access-acme", "secret-of-acme"))
+    assert named(one) == (ACME, Credentials("access-acme", "secret-of-acme"))
     assert not one.is_revoked
     assert await signers.find("access-bolt") == ()
 
@@ -92,10 +92,10 @@ async def test_an_access_key_is_found_in_each_environment(store: Store, signers:
     other = line("two", "bolt", environment="sandbox", access_key="access-acme")
     await put(store, other)
     live, sandbox = await signers.find("access-acme")
-    assert named(live) == (ACME, Pair("access-acme", "secret-of-acme"))
+    assert named(live) == (ACME, Credentials("access-acme", "secret-of-acme"))
     assert named(sandbox) == (
-        Owner("bolt", "sandbox"),
-        Pair("access-acme", "secret-of-bolt"),
+        Tenant("bolt", "sandbox"),
+        Credentials("access-acme", "secret-of-bolt"),
     )
 
 
@@ -109,7 +109,7 @@ async def test_a_known_one_costs_one_query_however_many_ask(
 
 
 async def test_an_unknown_one_costs_one_query_until_something_changes(
-    store: Store, keyring: Keyring, signers: Signers, asked: list[str]
+    store: Store, keyring: ApiKeyStore, signers: Signers, asked: list[str]
 ) -> None:
     for _ in range(3):
         assert await signers.find("access-bolt") == ()
@@ -138,7 +138,7 @@ def admits(signer: Signer, address: str) -> bool:
 
 
 async def test_an_address_is_admitted_by_any_of_the_keys_in_use(
-    store: Store, signers: Signers, keyring: Keyring
+    store: Store, signers: Signers, keyring: ApiKeyStore
 ) -> None:
     await put(
         store,
@@ -169,7 +169,7 @@ async def test_a_key_without_a_list_admits_every_address(store: Store, signers: 
 
 
 async def test_a_pair_whose_keys_are_all_revoked_is_revoked(
-    store: Store, signers: Signers, keyring: Keyring
+    store: Store, signers: Signers, keyring: ApiKeyStore
 ) -> None:
     await put(store, line("two"))
     for name, is_revoked in (("one", False), ("two", True)):
@@ -182,29 +182,29 @@ async def test_a_pair_whose_keys_are_all_revoked_is_revoked(
 
 
 async def test_a_rotated_pair_is_found_by_its_new_access_key_alone(
-    store: Store, signers: Signers, keyring: Keyring
+    store: Store, signers: Signers, keyring: ApiKeyStore
 ) -> None:
     assert await signers.find("access-acme")
     assert await signers.find("new") == ()
-    await replace_pair(store, ACME, Pair("new", "newer"))
+    await replace_pair(store, ACME, Credentials("new", "newer"))
     await keyring.refresh()
     assert await signers.find("access-acme") == ()
     (one,) = await signers.find("new")
-    assert named(one) == (ACME, Pair("new", "newer"))
+    assert named(one) == (ACME, Credentials("new", "newer"))
 
 
 async def test_a_new_secret_under_the_same_access_key_is_seen(
-    store: Store, signers: Signers, keyring: Keyring
+    store: Store, signers: Signers, keyring: ApiKeyStore
 ) -> None:
     await signers.find("access-acme")
-    await replace_pair(store, ACME, Pair("access-acme", "newer"))
+    await replace_pair(store, ACME, Credentials("access-acme", "newer"))
     await keyring.refresh()
     (one,) = await signers.find("access-acme")
     assert one.pair.secret_key == "newer"
 
 
 async def test_an_access_key_that_is_imported_in_the_other_environment_too_is_seen(
-    store: Store, signers: Signers, keyring: Keyring
+    store: Store, signers: Signers, keyring: ApiKeyStore
 ) -> None:
     assert len(await signers.find("access-acme")) == 1
     await put(store, line("two", "bolt", environment="sandbox", access_key="access-acme"))
@@ -213,7 +213,7 @@ async def test_an_access_key_that_is_imported_in_the_other_environment_too_is_se
 
 
 async def test_what_did_not_change_is_not_asked_for_again(
-    store: Store, signers: Signers, keyring: Keyring, asked: list[str]
+    store: Store, signers: Signers, keyring: ApiKeyStore, asked: list[str]
 ) -> None:
     await signers.find("access-acme")
     await put(store, line("two", "bolt"))
@@ -224,7 +224,7 @@ async def test_what_did_not_change_is_not_asked_for_again(
 
 
 async def test_an_answer_that_a_poll_overtook_is_not_kept(
-    store: Store, signers: Signers, keyring: Keyring, asked: list[str]
+    store: Store, signers: Signers, keyring: ApiKeyStore, asked: list[str]
 ) -> None:
     keyring._count += 1
     for number in (1, 2):
@@ -233,7 +233,7 @@ async def test_an_answer_that_a_poll_overtook_is_not_kept(
 
 
 async def test_an_earlier_state_of_the_database_makes_nobody_known(
-    signers: Signers, keyring: Keyring, asked: list[str]
+    signers: Signers, keyring: ApiKeyStore, asked: list[str]
 ) -> None:
     await signers.find("access-acme")
     keyring._count += 5

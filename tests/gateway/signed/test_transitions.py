@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.signed.transitions import Transitions, Written, WrongStatus
-from gateway.signing import Pair
-from gateway.store import Ledger, Owner, Store, StoreUnavailable
-from gateway.store.freezing import freeze
-from gateway.store.marks import Mark, flag_restored
-from gateway.upstream.attempt import Turn
+from gateway.auth.signing import Credentials
+from gateway.signed_api.transitions import Transitions, Written, WrongStatus
+from gateway.storage import Ledger, Store, StoreUnavailable, Tenant
+from gateway.storage.freezes import freeze
+from gateway.storage.restore_marks import Mark, flag_restored
+from gateway.upstream.send_attempt import Turn
 from mappings import drafts
 from mappings.grammar import Halted, Record, Unknown, Unreachable
 from tests.house import settings_for
 from tests.parts import open_parts
 from tests.processes import free_port
 
-ACME, BOLT = Owner("acme", "sandbox"), Owner("bolt", "sandbox")
-PAIR = Pair("ACCESS", "a secret")
+ACME, BOLT = Tenant("acme", "sandbox"), Tenant("bolt", "sandbox")
+PAIR = Credentials("ACCESS", "a secret")
 START = "/v1/batches/B-1/start-processing"
 NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
 SENT = {"phase": "sent", "version": 3, "upstream": "B-1", "currency": "USD"}
@@ -89,12 +89,12 @@ def ledger(gate: Gate) -> Ledger:
     return gate.ledger
 
 
-def write(target: str = START, owner: Owner | None = ACME) -> Written:
+def write(target: str = START, owner: Tenant | None = ACME) -> Written:
     stamp = int(NOW.timestamp())
     return Written(owner, PAIR if owner else None, "sandbox", target, stamp, "a request")
 
 
-async def facts(ledger: Ledger, batch: str = "B-1", owner: Owner = ACME) -> dict[str, Any]:
+async def facts(ledger: Ledger, batch: str = "B-1", owner: Tenant = ACME) -> dict[str, Any]:
     return await ledger.recall(owner, "batch", batch)
 
 
@@ -141,7 +141,7 @@ async def test_a_batch_that_is_superseded_between_any_read_and_the_record_is_not
     plain = Ledger.recall
     number = reads = 0
 
-    async def recall(self: Ledger, owner: Owner, kind: str, id: str) -> dict[str, Any]:  # noqa: A002
+    async def recall(self: Ledger, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002
         nonlocal reads
         facts = await plain(self, owner, kind, id)
         reads += 1
@@ -179,10 +179,10 @@ async def test_another_merchant_s_ledger_says_nothing(gate: Gate, ledger: Ledger
 
 
 @pytest.mark.parametrize(
-    ("owner", "is_refused"), [(ACME, True), (BOLT, True), (Owner("acme", "live"), False)]
+    ("owner", "is_refused"), [(ACME, True), (BOLT, True), (Tenant("acme", "live"), False)]
 )
 async def test_for_a_key_that_is_not_held_here_anybody_s_abandoned_batch_of_its_environment_is(
-    gate: Gate, ledger: Ledger, owner: Owner, *, is_refused: bool
+    gate: Gate, ledger: Ledger, owner: Tenant, *, is_refused: bool
 ) -> None:
     await ledger.record(owner, "alias", "B-1", {"abandoned": True})
     await ledger.record(owner, "alias", "B-2", {"id": "B-0"})
@@ -297,12 +297,12 @@ class Counting(Ledger):
 
     recorded = 0
 
-    async def recall(self, owner: Owner, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - as it is called
+    async def recall(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - as it is called
         facts = await super().recall(owner, kind, id)
         await asyncio.sleep(0.01)
         return facts
 
-    async def record_all(self, owner: Owner, records: Sequence[Record]) -> None:
+    async def record_all(self, owner: Tenant, records: Sequence[Record]) -> None:
         self.recorded += 1
         await super().record_all(owner, records)
 
@@ -324,7 +324,7 @@ class Hanging(Ledger):
 
     hangs = False
 
-    async def record_all(self, owner: Owner, records: Sequence[Record]) -> None:
+    async def record_all(self, owner: Tenant, records: Sequence[Record]) -> None:
         if self.hangs:
             await asyncio.Event().wait()
         await super().record_all(owner, records)
@@ -348,9 +348,9 @@ async def test_an_answer_does_not_wait_for_a_state_that_hangs(tmp_path: Path) ->
 # Freezes.
 
 
-@pytest.mark.parametrize("scope", [Owner("", ""), Owner("acme", ""), Owner("", "sandbox"), ACME])
+@pytest.mark.parametrize("scope", [Tenant("", ""), Tenant("acme", ""), Tenant("", "sandbox"), ACME])
 @pytest.mark.parametrize("target", [START, *OTHERS])
-async def test_what_an_operator_froze_is_not_sent(gate: Gate, scope: Owner, target: str) -> None:
+async def test_what_an_operator_froze_is_not_sent(gate: Gate, scope: Tenant, target: str) -> None:
     await freeze(gate.store, scope)
     with pytest.raises(Halted):
         await gate.send(write(target))
@@ -358,9 +358,9 @@ async def test_what_an_operator_froze_is_not_sent(gate: Gate, scope: Owner, targ
     assert await facts(gate.ledger) == {}
 
 
-@pytest.mark.parametrize(("scope", "is_refused"), [(Owner("", "sandbox"), True), (ACME, False)])
+@pytest.mark.parametrize(("scope", "is_refused"), [(Tenant("", "sandbox"), True), (ACME, False)])
 async def test_what_nobody_here_sends_is_frozen_with_its_environment(
-    gate: Gate, scope: Owner, *, is_refused: bool
+    gate: Gate, scope: Tenant, *, is_refused: bool
 ) -> None:
     await freeze(gate.store, scope)
     if is_refused:

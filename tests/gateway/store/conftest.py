@@ -18,11 +18,11 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, make_url
 
-from gateway.settings import State
-from gateway.store.engine import parsed, postgresql_engine, sqlite_engine, sqlite_file
-from gateway.store.keyfile import make_key_file
-from gateway.store.store import Store, utc_now
-from gateway.store.upgrade import configuration
+from gateway.config.settings import State
+from gateway.storage.engine import parsed, postgresql_engine, sqlite_engine, sqlite_file
+from gateway.storage.keyfile import make_key_file
+from gateway.storage.store import Store, utc_now
+from gateway.storage.upgrade import configuration
 from tests.states import lay_out
 
 POSTGRES = os.environ.get(

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.settings import State
-from gateway.store import Ledger, Owner, StoreUnavailable, open_store
-from gateway.store.acts import acts_of
-from gateway.store.backups import restore, save
-from gateway.store.keyfile import add_key, make_key_file
-from gateway.store.marks import Mark, standing, write_mark
+from gateway.config.settings import State
+from gateway.storage import Ledger, StoreUnavailable, Tenant, open_store
+from gateway.storage.audit_log import acts_of
+from gateway.storage.backups import restore, save
+from gateway.storage.keyfile import add_key, make_key_file
+from gateway.storage.restore_marks import Mark, standing, write_mark
 from tests.gateway.store.conftest import administer, nothing_yet
 
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 FACTS = {"description": "for Ada", "n": 1}
 
 

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from gateway.begun import BEGUN, LEGACY, Begun, DecidedOtherwise
-from gateway.ids import Ids
-from gateway.settings import State
-from gateway.store import Ledger, Owner, open_store
-from gateway.store.id_rows import keep
+from gateway.config.settings import State
+from gateway.storage import Ledger, Tenant, open_store
+from gateway.storage.alias_ids import Ids
+from gateway.storage.id_rows import keep
+from gateway.writes.batch_routing import BEGUN, LEGACY, BatchRouting, DecidedOtherwise
 from mappings.grammar import Conflict, Record
 
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 
 
 async def test_what_was_begun_there_stays_there_by_either_id_whatever_was_under_way_here(
@@ -21,7 +21,7 @@ async def test_what_was_begun_there_stays_there_by_either_id_whatever_was_under_
 ) -> None:
     async with open_store(state) as store:
         ledger = Ledger(store)
-        begun = Begun(ledger, Ids(store, "all"))
+        begun = BatchRouting(ledger, Ids(store, "all"))
         await keep(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.record(ACME, "batch", "B-REAL", facts)
@@ -38,7 +38,7 @@ async def test_who_touches_a_batch_second_finds_that_the_other_was_first(
 ) -> None:
     async with open_store(state) as store:
         ledger = Ledger(store)
-        begun = Begun(ledger, Ids(store, "all"))
+        begun = BatchRouting(ledger, Ids(store, "all"))
         await keep(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.record(ACME, "batch", "B-REAL", facts)
@@ -60,7 +60,7 @@ async def test_a_batch_changed_here_before_its_mark_is_recorded_is_not_marked(
 ) -> None:
     async with open_store(state) as store:
         ledger = Ledger(store)
-        begun = Begun(ledger, Ids(store, "all"))
+        begun = BatchRouting(ledger, Ids(store, "all"))
         marks = await begun.marks(ACME, ["B-1"], "one")
         await ledger.record(ACME, "batch", "B-1", {"phase": "editing", "version": 0})
         with pytest.raises(Conflict):
@@ -71,7 +71,7 @@ async def test_a_batch_changed_here_before_its_mark_is_recorded_is_not_marked(
 async def test_a_mark_is_taken_back_unless_another_write_came_meanwhile(state: State) -> None:
     async with open_store(state) as store:
         ledger = Ledger(store)
-        begun = Begun(ledger, Ids(store, "all"))
+        begun = BatchRouting(ledger, Ids(store, "all"))
 
         async def begins(by: str) -> None:
             await ledger.record_all(ACME, await begun.marks(ACME, ["B-1"], by))
@@ -100,10 +100,10 @@ async def test_a_mark_is_taken_back_unless_another_write_came_meanwhile(state: S
 
 async def test_of_two_instances_that_touch_a_batch_at_once_one_does(state: State) -> None:
     async with open_store(state) as here, open_store(state) as there:
-        ledger, begun = Ledger(here), Begun(Ledger(there), Ids(there, "all"))
+        ledger, begun = Ledger(here), BatchRouting(Ledger(there), Ids(there, "all"))
 
         async def change(batch: str, seconds: float) -> None:
-            untouched = await Begun(ledger, Ids(here, "all")).nowhere(ACME, [batch])
+            untouched = await BatchRouting(ledger, Ids(here, "all")).nowhere(ACME, [batch])
             await asyncio.sleep(seconds)
             editing = Record("batch", batch, {"phase": "editing"}, find={"phase": None})
             await ledger.record_all(ACME, [*untouched, editing])

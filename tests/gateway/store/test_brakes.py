@@ -14,16 +14,14 @@ import pytest
 from sqlalchemy import Table, event, func, select, text, update
 
 import gateway
-from gateway.operating.closing import close
-from gateway.operating.forgetting import sweep
-from gateway.settings import Retention, State
-from gateway.store import Ledger, Owner, Store, journal_asks, open_store
-from gateway.store.acts import acts_of
-from gateway.store.engine import (
-    sqlite_connection,
-)
-from gateway.store.freezing import freeze, frozen, unfreeze
-from gateway.store.marks import (
+from gateway.config.settings import Retention, State
+from gateway.operator.closing import close
+from gateway.operator.retention import sweep
+from gateway.storage import Ledger, Store, Tenant, journal_asks, open_store
+from gateway.storage.audit_log import acts_of
+from gateway.storage.engine import sqlite_connection
+from gateway.storage.freezes import freeze, frozen, unfreeze
+from gateway.storage.restore_marks import (
     Mark,
     flag_restored,
     read_mark,
@@ -31,8 +29,8 @@ from gateway.store.marks import (
     standing,
     write_mark,
 )
-from gateway.store.tables import acts, journal, writes
-from gateway.store.undertakings import (
+from gateway.storage.tables import acts, journal, writes
+from gateway.storage.undertakings import (
     ANSWERED,
     DID_NOT,
     DONE,
@@ -42,19 +40,19 @@ from gateway.store.undertakings import (
     UNSETTLED,
     BeingChecked,
     Frozen,
+    OperationRecord,
+    OperationRepository,
     Point,
-    Undertaken,
-    Undertakings,
     Write,
 )
 from tests.gateway.store.conftest import at_revision
 
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def begun(id_: str, owner: Owner = ACME, at: datetime = NOW) -> Undertaken:
-    return Undertaken(
+def begun(id_: str, owner: Tenant = ACME, at: datetime = NOW) -> OperationRecord:
+    return OperationRecord(
         id=id_,
         owner=owner,
         key_id="k",
@@ -71,8 +69,8 @@ def sent(path: str = "/recipients") -> Write:
     return Write(0, "POST", path, "alike", NOW)
 
 
-async def begin(store: Store, *ids: str) -> Undertakings:
-    rows = Undertakings(store, Ledger(store))
+async def begin(store: Store, *ids: str) -> OperationRepository:
+    rows = OperationRepository(store, Ledger(store))
     for id_ in ids:
         await rows.keep(begun(id_), Point(begins=True, enters=sent()))
     return rows
@@ -142,7 +140,7 @@ async def test_reconciling_where_there_is_no_mark_counts_on_from_where_it_was_no
 
 async def test_a_start_is_refused_on_a_restored_state_and_nothing_else_is(state: State) -> None:
     async with open_store(state) as store:
-        rows = Undertakings(store, Ledger(store))
+        rows = OperationRepository(store, Ledger(store))
         await flag_restored(store, Mark(0, 1))
         with pytest.raises(BeingChecked):
             await rows.keep(begun("a"), Point(begins=True, minds_restores=True))
@@ -164,16 +162,16 @@ def test_a_mark_is_never_replaced_by_a_lesser_one(tmp_path: Path) -> None:
 
 async def test_what_is_frozen_begins_nothing(state: State) -> None:
     async with open_store(state) as store:
-        rows = Undertakings(store, Ledger(store))
-        assert await freeze(store, Owner("acme", "")) is True
-        assert await freeze(store, Owner("acme", "")) is False
+        rows = OperationRepository(store, Ledger(store))
+        assert await freeze(store, Tenant("acme", "")) is True
+        assert await freeze(store, Tenant("acme", "")) is False
         with pytest.raises(Frozen):
             await rows.keep(begun("a"), Point(begins=True, minds_freezes=True))
-        other = begun("b", Owner("other", "live"))
+        other = begun("b", Tenant("other", "live"))
         await rows.keep(other, Point(begins=True, minds_freezes=True))
-        assert [one.scope for one in await frozen(store)] == [Owner("acme", "")]
-        assert await unfreeze(store, Owner("", "")) is False
-        assert await unfreeze(store, Owner("acme", "")) is True
+        assert [one.scope for one in await frozen(store)] == [Tenant("acme", "")]
+        assert await unfreeze(store, Tenant("", "")) is False
+        assert await unfreeze(store, Tenant("acme", "")) is True
         await rows.keep(begun("a"), Point(begins=True, minds_freezes=True))
         assert [act.what for act in await acts_of(store)] == ["froze", "unfroze"]
 
@@ -225,7 +223,7 @@ async def test_the_audit_trail_outlives_what_is_forgotten(state: State) -> None:
 async def test_what_is_sealed_goes_when_the_answer_has_come(state: State) -> None:
     """Also of one that was finished without its client, and so is kept whole until then."""
     async with open_store(state) as store:
-        rows = Undertakings(store, Ledger(store))
+        rows = OperationRepository(store, Ledger(store))
         steps = Point(begins=True, steps=(0, "[]"), enters=sent())
         for id_ in ("whole", "told", "left"):
             await rows.keep(replace(begun(id_), asked="{}"), steps)
@@ -247,7 +245,7 @@ def test_only_retention_deletes_from_the_audit_trail() -> None:
     """The only names that ``delete`` is called with, but for what is forgotten after its time."""
     deleted: set[str] = set()
     for path in Path(gateway.__file__).parent.rglob("*.py"):
-        if path.name == "forgetting.py":
+        if path.name == "retention.py":
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             called = getattr(node, "func", None)
@@ -271,10 +269,10 @@ async def test_what_is_open_is_found_without_reading_the_whole_journal(
         connection.set_trace_callback(asked.append)
         return connection
 
-    monkeypatch.setattr("gateway.store.engine.sqlite_connection", noted)
+    monkeypatch.setattr("gateway.storage.engine.sqlite_connection", noted)
     async with open_store(sqlite) as store:
         await begin(store, "a")
-        rows = Undertakings(store, Ledger(store), lambda *_: False)
+        rows = OperationRepository(store, Ledger(store), lambda *_: False)
         await rows.open_ones(replace(begun("b"), idempotency="i", subjects=("R-1",)))
         await rows.left_open()
         await rows.keep(begun("c"), Point(begins=True, enters=sent("/recipients/R-1")))
@@ -303,7 +301,7 @@ async def test_of_what_is_over_no_more_is_read_than_is_asked_for(sqlite: State) 
 
     async with open_store(sqlite) as store:
         await begin(store, "b")
-        rows = Undertakings(store, Ledger(store))
+        rows = OperationRepository(store, Ledger(store))
         event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
         assert len(await rows.rivals(begun("a"), sent())) == 1
         await rows.read("b")

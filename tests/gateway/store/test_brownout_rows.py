@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from gateway.settings import State
-from gateway.store import open_store
-from gateway.store.brownout_rows import add_brownout, end_brownouts, new_brownout, open_brownouts
+from gateway.config.settings import State
+from gateway.storage import open_store
+from gateway.storage.brownout_rows import add_brownout, end_brownouts, new_brownout, open_brownouts
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from gateway.store import EncryptionKeys, Place, StoreUnavailable
+from gateway.storage import EncryptionKeys, Place, StoreUnavailable
 
 HERE = Place("pairs", "acme", "live", "secret")
 

@@ -11,12 +11,12 @@ from functools import partial
 import pytest
 from sqlalchemy import bindparam, text
 
-from gateway.settings import State
-from gateway.store import open_store
-from gateway.store.durations import BOUNDS, BUCKETS, PARTS, Durations, columns_of
-from gateway.store.statements import Work
-from gateway.store.tables import UTCDateTime, traffic
-from gateway.store.traffic_rows import Span, Traffic, adding_traffic, span_of, traffic_by
+from gateway.config.settings import State
+from gateway.storage import open_store
+from gateway.storage.durations import BOUNDS, BUCKETS, PARTS, Durations, columns_of
+from gateway.storage.statements import Transaction
+from gateway.storage.tables import UTCDateTime, traffic
+from gateway.storage.traffic_rows import Span, Traffic, adding_traffic, span_of, traffic_by
 from tests.gateway.store.conftest import at_revision
 
 
@@ -84,7 +84,7 @@ async def test_what_the_version_before_counted_stays_and_has_no_durations(state:
     its.service.count(5)
     async with open_store(state) as store:
         carried = {Span(began_at, "acme", "live", "x"): its}
-        await store.carried_out(Work(partial(adding_traffic, carried)))
+        await store.carried_out(Transaction(partial(adding_traffic, carried)))
         found = await traffic_by(store, began_at, "operation", durations=True)
     whole = found[("x",)]
     assert (whole.requests, whole.service_ms, whole.slowest_ms) == (8, 95, 30)

@@ -9,21 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from gateway.settings import State
-from gateway.signing import Pair, prefix_of
-from gateway.store import Owner, Store, StoreUnavailable, open_store
-from gateway.store.acts import acts_of
-from gateway.store.key_import import Imported, import_keys
-from gateway.store.key_lines import ImportRefused, read_lines
-from gateway.store.key_rows import (
-    AccessKeyTaken,
-    chosen,
-    listed_keys,
-    pair_of,
-    replace_pair,
-    revoke,
-)
-from gateway.store.keyfile import add_key
+from gateway.auth.key_import import Imported, import_keys
+from gateway.auth.key_lines import ImportRefused, read_lines
+from gateway.auth.key_rows import AccessKeyTaken, chosen, listed_keys, pair_of, replace_pair, revoke
+from gateway.auth.signing import Credentials, prefix_of
+from gateway.config.settings import State
+from gateway.storage import Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.audit_log import acts_of
+from gateway.storage.keyfile import add_key
 
 ACME = {
     "merchant": "acme",
@@ -170,10 +163,12 @@ def test_a_prefix_is_at_most_eight_characters_and_a_quarter_of_the_key(
 async def test_keys_are_imported_and_named_after_their_owner(store: Store) -> None:
     done = await imported(store, ACME, SECOND, {**BOLT, "name": "acme-live-2"})
     assert (done.new, done.changed, done.unchanged) == (3, 0, 0)
-    assert done.owners == {Owner("acme", "live"): 2, Owner("bolt", "live"): 1}
+    assert done.owners == {Tenant("acme", "live"): 2, Tenant("bolt", "live"): 1}
     names = [key.name for key in await listed_keys(store)]
     assert names == ["acme-live", "acme-live-3", "acme-live-2"]
-    assert await pair_of(store, Owner("acme", "live")) == Pair("access-acme", "secret-of-acme")
+    assert await pair_of(store, Tenant("acme", "live")) == Credentials(
+        "access-acme", "secret-of-acme"
+    )
 
 
 def test_neither_key_nor_secret_is_in_the_database_file(sqlite: State) -> None:
@@ -254,7 +249,9 @@ async def test_a_key_hashed_with_an_earlier_encryption_key_is_known_again(state:
     async with open_store(state) as store:
         done = await imported(store, ACME, BOLT)
         assert (done.new, done.unchanged) == (1, 1)
-        assert await pair_of(store, Owner("acme", "live")) == Pair("access-acme", "secret-of-acme")
+        assert await pair_of(store, Tenant("acme", "live")) == Credentials(
+            "access-acme", "secret-of-acme"
+        )
 
 
 async def test_imports_at_the_same_time_are_one_after_the_other(state: State) -> None:
@@ -272,20 +269,22 @@ async def test_imports_at_the_same_time_are_one_after_the_other(state: State) ->
 
 async def test_a_replaced_pair_is_everyones_of_its_owner(store: Store) -> None:
     await imported(store, ACME, SECOND, BOLT)
-    await replace_pair(store, Owner("acme", "live"), Pair("new-access", "new-secret"))
+    await replace_pair(store, Tenant("acme", "live"), Credentials("new-access", "new-secret"))
     assert [key.access_key for key in await listed_keys(store)] == [
         "new-access",
         "new-access",
         "access-bolt",
     ]
-    assert await pair_of(store, Owner("acme", "live")) == Pair("new-access", "new-secret")
+    assert await pair_of(store, Tenant("acme", "live")) == Credentials("new-access", "new-secret")
 
 
 async def test_a_pair_of_another_merchants_access_key_is_refused(store: Store) -> None:
     await imported(store, ACME, BOLT)
     with pytest.raises(AccessKeyTaken):
-        await replace_pair(store, Owner("acme", "live"), Pair("access-bolt", "x"))
-    assert await pair_of(store, Owner("acme", "live")) == Pair("access-acme", "secret-of-acme")
+        await replace_pair(store, Tenant("acme", "live"), Credentials("access-bolt", "x"))
+    assert await pair_of(store, Tenant("acme", "live")) == Credentials(
+        "access-acme", "secret-of-acme"
+    )
 
 
 async def test_a_secret_put_into_another_merchants_row_does_not_open(store: Store) -> None:
@@ -294,7 +293,7 @@ async def test_a_secret_put_into_another_merchants_row_does_not_open(store: Stor
     async with store.write() as connection:
         await connection.execute(text(theft))
     with pytest.raises(StoreUnavailable, match="secret of bolt live"):
-        await pair_of(store, Owner("bolt", "live"))
+        await pair_of(store, Tenant("bolt", "live"))
 
 
 async def test_a_name_goes_before_a_beginning_and_keys_in_use_before_revoked_ones(
@@ -320,8 +319,8 @@ async def test_a_name_goes_before_a_beginning_and_keys_in_use_before_revoked_one
 async def test_what_is_done_to_keys_is_noted_once_without_any_of_them(store: Store) -> None:
     await imported(store, {**ACME, "name": "first"}, SECOND, BOLT)
     await imported(store, {**ACME, "name": "first"}, SECOND, BOLT)
-    acme, bolt = Owner("acme", "live"), Owner("bolt", "live")
-    await replace_pair(store, bolt, Pair("new-access", "new-secret"))
+    acme, bolt = Tenant("acme", "live"), Tenant("bolt", "live")
+    await replace_pair(store, bolt, Credentials("new-access", "new-secret"))
     first = chosen(await listed_keys(store), "first")[0].id
     for _ in range(2):
         await revoke(store, first)

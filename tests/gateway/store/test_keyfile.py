@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import StoreUnavailable
-from gateway.store.keyfile import add_key, make_key_file, read_key_file
+from gateway.storage import StoreUnavailable
+from gateway.storage.keyfile import add_key, make_key_file, read_key_file
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_a_mounted_file_of_roots_may_be_read_by_the_gateways_group(
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from gateway.store import StoreUnavailable\n"
-        "from gateway.store.keyfile import read_key_file\n"
+        "from gateway.storage import StoreUnavailable\n"
+        "from gateway.storage.keyfile import read_key_file\n"
         "file = Path(sys.argv[1]); os.chdir(file.parent)\n"
         "os.chmod('.', 0o755)\n"
         "os.setgroups([65534]); os.seteuid(65534)\n"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from gateway.keys import Keyring
-from gateway.settings import State
-from gateway.signed.signers import Signers
-from gateway.signing import Pair
-from gateway.store import Owner, open_store
-from gateway.store.key_import import import_keys
-from gateway.store.key_lines import read_lines
-from gateway.store.key_rows import listed_keys, replace_pair, revoke
+from gateway.auth.key_import import import_keys
+from gateway.auth.key_lines import read_lines
+from gateway.auth.key_rows import listed_keys, replace_pair, revoke
+from gateway.auth.keys import ApiKeyStore
+from gateway.auth.signing import Credentials
+from gateway.config.settings import State
+from gateway.signed_api.signers import Signers
+from gateway.storage import Tenant, open_store
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 LINE = {
@@ -29,7 +29,7 @@ async def test_a_keyring_follows_import_rotation_and_revocation_by_another_insta
     async with (
         open_store(state) as here,
         open_store(state) as there,
-        Keyring(here, poll_seconds=1000) as keyring,
+        ApiKeyStore(here, poll_seconds=1000) as keyring,
     ):
         assert await keyring.find(API_KEY) is None
 
@@ -37,13 +37,13 @@ async def test_a_keyring_follows_import_rotation_and_revocation_by_another_insta
         await keyring.refresh()
         found = await keyring.find(API_KEY)
         assert found
-        assert found.pair == Pair("access-acme", "secret-of-acme")
+        assert found.pair == Credentials("access-acme", "secret-of-acme")
 
-        await replace_pair(there, Owner("acme", "live"), Pair("new", "newer"))
+        await replace_pair(there, Tenant("acme", "live"), Credentials("new", "newer"))
         await keyring.refresh()
         found = await keyring.find(API_KEY)
         assert found
-        assert found.pair == Pair("new", "newer")
+        assert found.pair == Credentials("new", "newer")
 
         (listed,) = await listed_keys(there)
         await revoke(there, listed.id)
@@ -57,7 +57,7 @@ async def test_signers_follow_import_rotation_and_revocation_by_another_instance
     async with (
         open_store(state) as here,
         open_store(state) as there,
-        Keyring(here, poll_seconds=1000) as keyring,
+        ApiKeyStore(here, poll_seconds=1000) as keyring,
         Signers(here, keyring) as signers,
     ):
         assert await signers.find("access-acme") == ()
@@ -65,13 +65,13 @@ async def test_signers_follow_import_rotation_and_revocation_by_another_instance
         await import_keys(there, read_lines(json.dumps(LINE).encode()))
         await keyring.refresh()
         (one,) = await signers.find("access-acme")
-        assert one.pair == Pair("access-acme", "secret-of-acme")
+        assert one.pair == Credentials("access-acme", "secret-of-acme")
 
-        await replace_pair(there, Owner("acme", "live"), Pair("new", "newer"))
+        await replace_pair(there, Tenant("acme", "live"), Credentials("new", "newer"))
         await keyring.refresh()
         assert await signers.find("access-acme") == ()
         (one,) = await signers.find("new")
-        assert one.pair == Pair("new", "newer")
+        assert one.pair == Credentials("new", "newer")
 
         (listed,) = await listed_keys(there)
         await revoke(there, listed.id)

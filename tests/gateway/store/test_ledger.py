@@ -8,11 +8,11 @@ from decimal import Decimal
 import pytest
 from sqlalchemy import func, select
 
-from gateway.settings import State
-from gateway.store import Ledger, Owner, Store, open_store
-from gateway.store.tables import remembered
+from gateway.config.settings import State
+from gateway.storage import Ledger, Store, Tenant, open_store
+from gateway.storage.tables import remembered
 
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
 
 
@@ -71,8 +71,8 @@ async def test_decimals_and_texts_come_back_as_they_were(ledger: Ledger) -> None
     assert str(found["amount"]) == "1000000000000000.10"
 
 
-@pytest.mark.parametrize("other", [Owner("acme", "sandbox"), Owner("bolt", "live")])
-async def test_no_owner_sees_the_facts_of_another(ledger: Ledger, other: Owner) -> None:
+@pytest.mark.parametrize("other", [Tenant("acme", "sandbox"), Tenant("bolt", "live")])
+async def test_no_owner_sees_the_facts_of_another(ledger: Ledger, other: Tenant) -> None:
     await ledger.record(ACME, "recipient", "R-1", {"mine": 1})
     await ledger.record(other, "recipient", "R-1", {"theirs": 1})
     assert await ledger.recall(ACME, "recipient", "R-1") == {"mine": 1}
@@ -89,7 +89,7 @@ async def test_all_objects_of_a_kind_are_recalled_by_id(ledger: Ledger) -> None:
 async def test_aliases_of_abandoned_batches_are_recalled_apart_from_the_others(
     ledger: Ledger,
 ) -> None:
-    other = Owner("acme", "sandbox")
+    other = Tenant("acme", "sandbox")
     await ledger.record(ACME, "alias", "B-1", {"abandoned": True})
     await ledger.record(ACME, "alias", "B-2", {"id": "B-1", "abandoned": True})
     await ledger.record(ACME, "alias", "P-1", {"id": '"abandoned":true', "batch": "B-2"})

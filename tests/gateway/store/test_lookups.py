@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.settings import State
-from gateway.store import Ledger, Owner, StoreUnavailable, open_store
-from gateway.store import engine as engines
-from gateway.store.engine import parsed, sqlite_file
-from gateway.store.id_rows import Collision, current_ids, keep, legacy_ids
+from gateway.config.settings import State
+from gateway.storage import Ledger, StoreUnavailable, Tenant, open_store
+from gateway.storage import engine as engines
+from gateway.storage.engine import parsed, sqlite_file
+from gateway.storage.id_rows import Collision, current_ids, keep, legacy_ids
 
-ACME, OTHER = Owner("acme", "live"), Owner("other", "live")
+ACME, OTHER = Tenant("acme", "live"), Tenant("other", "live")
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 501])

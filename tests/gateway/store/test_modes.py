@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.begun import BEGUN, LEGACY, Begun
-from gateway.forwarding.modes import Modes, group_of
-from gateway.ids import Ids
-from gateway.settings import State
-from gateway.store import Ledger, Owner, open_store
-from gateway.store.acts import acts_of
-from gateway.store.mode_rows import GROUPS, all_switches, count_of_switches, set_mode
+from gateway.config.settings import State
+from gateway.migration.modes import Modes, group_of
+from gateway.storage import Ledger, Tenant, open_store
+from gateway.storage.alias_ids import Ids
+from gateway.storage.audit_log import acts_of
+from gateway.storage.mode_rows import GROUPS, all_switches, count_of_switches, set_mode
+from gateway.writes.batch_routing import BEGUN, LEGACY, BatchRouting
 from mappings import OPERATIONS, UNLISTED
 from tests.operating import eventually
 
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 
 
 async def test_what_is_said_of_every_key_takes_the_place_of_what_was_said_of_one(
@@ -65,7 +65,7 @@ def test_every_operation_is_in_a_group() -> None:
 async def test_where_a_batch_is(state: State) -> None:
     async with open_store(state) as store:
         ledger = Ledger(store)
-        begun = Begun(ledger, Ids(store, "all"))
+        begun = BatchRouting(ledger, Ids(store, "all"))
         assert await begun.side(ACME, "B-1") is None
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.record(ACME, "batch", "B-1", facts)
@@ -77,6 +77,6 @@ async def test_where_a_batch_is(state: State) -> None:
             await ledger.record(ACME, BEGUN, one, LEGACY)
         assert await ledger.recall(ACME, BEGUN, "B-2") == LEGACY
         assert await begun.side(ACME, "B-1") == "legacy"
-        assert await begun.side(Owner("other", "live"), "B-1") is None
+        assert await begun.side(Tenant("other", "live"), "B-1") is None
         await ledger.record(ACME, "alias", "B-9", {"abandoned": True})
         assert await begun.side(ACME, "B-9") == "current"

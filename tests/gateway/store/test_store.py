@@ -20,17 +20,17 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, delete, insert, make_url, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from gateway.settings import State
-from gateway.store import Ledger, Owner, Store, StoreUnavailable, open_store
-from gateway.store.crypto import new_key_line
-from gateway.store.keyfile import add_key, make_key_file
-from gateway.store.migrations import newest
-from gateway.store.tables import counters, encryption_keys, keys, learned, metadata
-from gateway.store.upgrade import configuration
+from gateway.config.settings import State
+from gateway.storage import Ledger, Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.encryption import new_key_line
+from gateway.storage.keyfile import add_key, make_key_file
+from gateway.storage.migrations import newest
+from gateway.storage.tables import counters, encryption_keys, keys, learned, metadata
+from gateway.storage.upgrade import configuration
 from tests.gateway.store.conftest import nothing_yet
 from tests.proxy import proxy
 
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_processes_that_start_at_once_make_the_tables_once(sqlite: State) -> Non
     script = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from gateway.settings import State\n"
-        "from gateway.store import open_store\n"
+        "from gateway.config.settings import State\n"
+        "from gateway.storage import open_store\n"
         "async def main():\n"
         "    state = State(url=sys.argv[1], encryption_key_file=Path(sys.argv[2]))\n"
         "    async with open_store(state): pass\n"
@@ -327,8 +327,8 @@ def test_a_folder_without_the_right_to_write_is_named() -> None:
     script = (
         "import asyncio, os, sys\n"
         "from pathlib import Path\n"
-        "from gateway.settings import State\n"
-        "from gateway.store import StoreUnavailable, open_store\n"
+        "from gateway.config.settings import State\n"
+        "from gateway.storage import StoreUnavailable, open_store\n"
         "import aiosqlite, alembic.autogenerate, sqlalchemy.dialects.sqlite.aiosqlite\n"
         "os.chdir(sys.argv[1])\n"
         "os.chmod('.', 0o755)\n"

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from sqlalchemy import bindparam, func, select
 
-from gateway.settings import State
-from gateway.store import Ledger, Owner, Store, StoreUnavailable, open_store
-from gateway.store.engine import parsed, sqlite_file
-from gateway.store.statements import Rows, Statement, Steps, Work, put, rows_of
-from gateway.store.tables import learned
+from gateway.config.settings import State
+from gateway.storage import Ledger, Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.engine import parsed, sqlite_file
+from gateway.storage.statements import Rows, Statement, Steps, Transaction, put, rows_of
+from gateway.storage.tables import learned
 from mappings.grammar import Record
 from tests.test_state_faults import full, locked
 
-ACME = Owner("acme", "live")
+ACME = Tenant("acme", "live")
 
 PUT = put(learned, ("environment", "name"), ("value", "learned_at"))
 READ = Statement(lambda _kind: select(learned.c.value).where(learned.c.name == bindparam("name")))
@@ -32,24 +32,24 @@ def learn(store: Store, name: str, value: str = "1") -> dict[str, Any]:
     return {**key, "value": value, "learned_at": store.clock()}
 
 
-def adds(store: Store, name: str) -> Work[None]:
+def adds(store: Store, name: str) -> Transaction[None]:
     """Counts on from what it reads."""
 
     def steps() -> Steps[None]:
         rows = yield READ.of({"name": name})
         yield PUT.of(learn(store, name, str(int(rows[0][0]) + 1 if rows else 1)))
 
-    return Work(steps, frozenset({name}))
+    return Transaction(steps, frozenset({name}))
 
 
-def fails(store: Store, *, after: bool) -> Work[None]:
+def fails(store: Store, *, after: bool) -> Transaction[None]:
     def steps() -> Steps[None]:
         yield READ.of({"name": "a"})
         if after:
             yield PUT.of(learn(store, "half"))
         raise Wrong
 
-    return Work(steps)
+    return Transaction(steps)
 
 
 async def values(store: Store) -> dict[str, str]:
@@ -105,9 +105,11 @@ async def test_what_one_does_wrong_on_a_slow_database_is_nobody_else_s_who_waits
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose flow took it for its own: a write that had happened was sent once more."""
-    monkeypatch.setattr("gateway.store.together.PATIENCE_SECONDS", 0)
+    monkeypatch.setattr("gateway.storage.group_commit.PATIENCE_SECONDS", 0)
     async with open_store(state) as store:
-        wrong = Work(fails(store, after=True).steps, frozenset({"a"}))  # so that it goes alone
+        wrong = Transaction(
+            fails(store, after=True).steps, frozenset({"a"})
+        )  # so that it goes alone
         works = [wrong, *(adds(store, "a") for _ in range(20))]
         told = await asyncio.gather(*map(store.carried_out, works), return_exceptions=True)
         assert [type(one) for one in told] == [Wrong, *[type(None)] * 20]
@@ -116,8 +118,8 @@ async def test_what_one_does_wrong_on_a_slow_database_is_nobody_else_s_who_waits
 
 async def test_one_that_the_database_refuses_is_told_so_alone(state: State) -> None:
     async with open_store(state) as store:
-        unfit = Work(lambda: rows_of(PUT, {**learn(store, "unfit"), "value": None}))
-        works: Sequence[Work[Any]] = [adds(store, "a"), unfit, adds(store, "b")]
+        unfit = Transaction(lambda: rows_of(PUT, {**learn(store, "unfit"), "value": None}))
+        works: Sequence[Transaction[Any]] = [adds(store, "a"), unfit, adds(store, "b")]
         told = await asyncio.gather(*map(store.carried_out, works), return_exceptions=True)
         assert isinstance(told[1], Exception)
         assert await values(store) == {"a": "1", "b": "1"}
@@ -155,9 +157,9 @@ async def test_whoever_finds_another_process_at_the_file_waits_for_it(
     async with open_store(sqlite) as store:
         await store.carried_out(adds(store, "a"))
         async with locked(file):
-            work = Work(adds(store, "b").steps, is_brief=is_brief)
+            work = Transaction(adds(store, "b").steps, is_brief=is_brief)
             adding = asyncio.ensure_future(store.carried_out(work))
-            read = Work(lambda: rows_of(READ, {"name": "a"}), is_brief=is_brief)
+            read = Transaction(lambda: rows_of(READ, {"name": "a"}), is_brief=is_brief)
             reading = asyncio.ensure_future(store.looked_up(read))
             await asyncio.sleep(0.1)
             assert [adding.done(), reading.done()] == [False, False]
@@ -183,7 +185,7 @@ async def test_nobody_is_told_of_what_could_not_be_committed(sqlite: State) -> N
 async def test_what_is_read_is_as_it_was_written(state: State) -> None:
     async with open_store(state) as store:
         row = learn(store, "a")
-        await store.carried_out(Work(lambda: rows_of(PUT, row)))
+        await store.carried_out(Transaction(lambda: rows_of(PUT, row)))
         whole = Statement(lambda _kind: select(learned, func.count().over()))
-        found: Rows = await store.looked_up(Work(lambda: rows_of(whole)))
+        found: Rows = await store.looked_up(Transaction(lambda: rows_of(whole)))
         assert found == [("live", "a", "1", row["learned_at"], 1)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstream.breaker import Breaker, Breakers, Trial
+from gateway.upstream.breaker import Breaker, BreakerCall, Breakers
 from mappings.grammar import Unreachable
 
 
-def ask(breaker: Breaker, now: float) -> Trial:
+def ask(breaker: Breaker, now: float) -> BreakerCall:
     trial = breaker.ask(now)
     assert trial is not None
     return trial

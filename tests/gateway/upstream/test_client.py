@@ -15,16 +15,16 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.folded import Folded
-from gateway.settings import CurrentWords, Settings
-from gateway.signing import Pair, signature
-from gateway.upstream.attempt import Attempt, lost_by
+from gateway.auth.signing import Credentials, signature
+from gateway.config.settings import CurrentWords, Settings
+from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.json_codec import LARGE
 from gateway.upstream.client import Deadline, Upstream, open_upstream
 from gateway.upstream.clock import Clock
-from gateway.wire import LARGE
+from gateway.upstream.send_attempt import Attempt, lost_by
 from mappings.grammar import Unknown, Unreachable
 
-PAIR = Pair("AK", "SK")
+PAIR = Credentials("AK", "SK")
 OK = b'{"ok":true}'
 NO = b'{"ok":false,"errors":[{"code":"invalid_api_key","message":"no"}]}'
 
@@ -178,7 +178,9 @@ async def get(upstream: Upstream, target: str = "/v1/recipients/R-1"):
     return await upstream.send("live", PAIR, "GET", target, None, request_id="r", write=False)
 
 
-async def write(upstream: Upstream, method: str = "POST", body: bytes | Folded | None = b'{"a":1}'):
+async def write(
+    upstream: Upstream, method: str = "POST", body: bytes | CompressedBuffer | None = b'{"a":1}'
+):
     return await upstream.send(
         "live", PAIR, method, "/v1/batches/B-1", body, request_id="r", write=True
     )
@@ -251,7 +253,7 @@ async def test_a_prefix_of_base_url_is_sent_and_not_signed():
 
 async def test_a_large_body_is_sent_whole_and_signed():
     body = json.dumps({"a": "é" * 3_000_000}).encode()
-    folded = Folded()
+    folded = CompressedBuffer()
     for start in range(0, len(body), 100_000):
         folded.put(body[start : start + 100_000])
     async with between(checks(), timeout_seconds=10) as (service, upstream):
@@ -262,7 +264,7 @@ async def test_a_large_body_is_sent_whole_and_signed():
 
 async def test_a_credential_brings_no_header_of_its_own_with_it():
     async with between(always(http())) as (service, upstream):
-        pair = Pair("AK\r\nX-Other: 1", "SK")
+        pair = Credentials("AK\r\nX-Other: 1", "SK")
         with pytest.raises(Unreachable):
             await upstream.send("live", pair, "GET", "/v1/x", None, request_id="r", write=False)
     assert service.seen == []
@@ -547,7 +549,7 @@ async def test_a_large_answer_is_folded_and_is_the_same():
     body = b'{"ok":true,"padding":"%b"}' % (b"x" * 2 * LARGE)
     async with between(always(http(body=body))) as (_, upstream):
         answered = (await get(upstream)).body
-    assert isinstance(answered, Folded)
+    assert isinstance(answered, CompressedBuffer)
     assert bytes(answered) == body
 
 

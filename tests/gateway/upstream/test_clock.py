@@ -1,19 +1,19 @@
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.upstream.clock import Clock, Sighting, sighting
+from gateway.upstream.clock import Clock, SkewSample, sighting
 
 DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
 STAMP = 1_700_000_000.0
 
 
-def seen(offset: float, uncertainty: float = 0.6) -> Sighting:
-    return Sighting(offset, uncertainty)
+def seen(offset: float, uncertainty: float = 0.6) -> SkewSample:
+    return SkewSample(offset, uncertainty)
 
 
 def test_an_answer_tells_the_time_to_half_the_round_trip_and_half_a_second():
-    assert sighting({"Date": DATE}, STAMP - 300.0, 4.0) == Sighting(302.5, 2.5)
-    assert sighting({"Date": DATE}, STAMP + 0.5, 0.0) == Sighting(0.0, 0.5)
+    assert sighting({"Date": DATE}, STAMP - 300.0, 4.0) == SkewSample(302.5, 2.5)
+    assert sighting({"Date": DATE}, STAMP + 0.5, 0.0) == SkewSample(0.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ def test_no_time_is_told_by_a_cache_or_by_what_is_not_a_date(headers: dict[str, 
 
 @pytest.mark.parametrize("date", ["Tue, 14 Nov 2023 22:13:20 -0000", "Tue Nov 14 22:13:20 2023"])
 def test_other_spellings_of_a_date_are_universal_time_too(date: str):
-    assert sighting({"Date": date}, STAMP, 0.0) == Sighting(0.5, 0.5)
+    assert sighting({"Date": date}, STAMP, 0.0) == SkewSample(0.5, 0.5)
 
 
 @pytest.mark.parametrize("small", [seen(1.9), seen(-2.0), seen(9.0, 9.5)])
-def test_a_small_offset_or_an_uncertain_one_is_none(small: Sighting):
+def test_a_small_offset_or_an_uncertain_one_is_none(small: SkewSample):
     clock = Clock()
     clock.accepted("live", small)
     clock.accepted("live", small)

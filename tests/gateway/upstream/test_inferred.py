@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pytest
 
 from gateway.simulator import Fault, Service, Switches
-from gateway.upstream.inferred import (
+from gateway.upstream.capability_cache import CapabilityCache
+from gateway.upstream.optional_endpoints import (
     LONGEST_MISSING_SECONDS,
     MISSING_SECONDS,
     InferredOperations,
 )
-from gateway.upstream.learned import Learned
 from mappings.errors import NOT_FOUND
 from mappings.grammar import Call, NoSuchOperation, Refused, Unknown, Unreachable
 from mappings.settling import edited_batch
@@ -35,7 +35,7 @@ THERE = {"batchSummary": {"id": BATCH, "payments": [{"id": PAYMENT}]}}
 Mode = Literal["auto", "use", "avoid"]
 
 
-class Facts(Learned):
+class Facts(CapabilityCache):
     """What was learned, without a database."""
 
     def __init__(self) -> None:

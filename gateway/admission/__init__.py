@@ -1,0 +1,1 @@
+"""Rate limits, concurrency, memory and connections."""

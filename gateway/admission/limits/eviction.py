@@ -1,0 +1,48 @@
+"""Whether Redis keeps what it is told: tallies that are evicted admit the limit once more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal, NamedTuple
+
+from redis.exceptions import AuthenticationError, ResponseError
+
+from gateway.admission.limits.redis_line import CONNECT_SECONDS, Gone, client, kind_of
+
+LOSSLESS = "noeviction"
+
+
+class Eviction(NamedTuple):
+    """``said`` of the policy; ``do`` says what to do about it, where it is not well."""
+
+    state: Literal["well", "unknown", "wrong"]
+    said: str
+    do: str = ""
+
+
+async def eviction(url: str) -> Eviction:
+    """What becomes of tallies when Redis's memory is full; for `payout-gateway doctor`."""
+    try:
+        async with asyncio.timeout(2 * CONNECT_SECONDS), client(url) as redis:
+            # Not CONFIG GET, which is the same and which those who rent Redis out often forbid.
+            told = await redis.info("memory")
+    except AuthenticationError:
+        do = "mend the name and the password in limits.url, or in the file that limits.url_file names"
+        return Eviction("wrong", "Redis refuses the password", do)
+    except ResponseError as refused:
+        do = f"see that maxmemory-policy is {LOSSLESS}: with others the limit may not hold"
+        return Eviction("unknown", f"Redis does not tell its policy ({kind_of(refused)})", do)
+    except Gone as error:
+        do = "see that Redis runs and that limits.url is its address"
+        return Eviction("wrong", f"Redis does not answer ({kind_of(error)})", do)
+    return judged(told.get("maxmemory_policy"))
+
+
+def judged(policy: str | None) -> Eviction:
+    """Also volatile-… evicts tallies, and before anything else: they have an expiry."""
+    if policy is None:
+        return Eviction("unknown", "Redis does not tell its policy", f"{LOSSLESS} is needed")
+    if policy == LOSSLESS:
+        return Eviction("well", f"answers, and forgets nothing ({policy})")
+    do = f"set maxmemory-policy to {LOSSLESS}, or give the limit a Redis of its own"
+    return Eviction("wrong", f"may forget counts when its memory is full ({policy})", do)

@@ -1,0 +1,13 @@
+"""How much is done at once, and what is shed when more is asked for than that.
+
+Three things are bounded, each in all and each so that one merchant cannot take it from another:
+the requests that are carried out (``shares``), the memory that bodies take (``holding``) and the
+connections (``connections``, which know no merchants: who waits longest goes first). These are pure;
+``stay`` puts requests to them, and ``guests`` connections.
+"""
+
+from gateway.admission.load.connection_tracker import ConnectionTracker
+from gateway.admission.load.connections import Bounds
+from gateway.admission.load.slot import AdmissionSlot, Load, Overloaded
+
+__all__ = ["AdmissionSlot", "Bounds", "ConnectionTracker", "Load", "Overloaded"]

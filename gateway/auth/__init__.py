@@ -1,0 +1,1 @@
+"""API keys, credentials and signatures."""

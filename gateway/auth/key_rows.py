@@ -1,0 +1,239 @@
+"""API keys and pairs as the database has them; secrets are opened only where one is asked for."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.auth.signing import Credentials
+from gateway.storage.audit_log import note
+from gateway.storage.encryption import Digest, EncryptionKeys, Place
+from gateway.storage.statements import Statement, Transaction, rows_of
+from gateway.storage.store import Store
+from gateway.storage.tables import counters, keys, pairs
+from gateway.storage.tenants import Tenant
+
+AnyRow = Row[*tuple[Any, ...]]
+
+REVOKED, REPLACED = "revoked the key", "replaced the credentials"
+
+
+def new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def place_of_secret(owner: Tenant) -> Place:
+    return Place("pairs", owner.merchant, owner.environment, "secret")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key as operators may see it; moments in UTC, no address means any."""
+
+    id: str = field(repr=False)
+    name: str
+    prefix: str
+    merchant: str
+    environment: str
+    access_key: str = field(repr=False)
+    requests_per_hour: int | None
+    allowed_ips: tuple[str, ...]
+    created_at: datetime
+    revoked_at: datetime | None
+
+    @property
+    def owner(self) -> Tenant:
+        return Tenant(self.merchant, self.environment)
+
+
+class AccessKeyTaken(Exception):
+    """Another merchant of the environment has this access key."""
+
+
+async def listed_keys(store: Store) -> list[ListedKey]:
+    """Every key, revoked ones too, by merchant, environment and name."""
+    columns = [column for column in keys.c if column.name in ListedKey.__dataclass_fields__]
+    those = select(*columns, pairs.c.access_key).join_from(keys, pairs)
+    async with store.read() as connection:
+        rows = await connection.execute(
+            those.order_by(keys.c.merchant, keys.c.environment, keys.c.name)
+        )
+        return [_listed(row) for row in rows]
+
+
+def _listed(row: AnyRow) -> ListedKey:
+    return ListedKey(**{**row._mapping, "allowed_ips": tuple(row.allowed_ips)})  # noqa: SLF001 - a public name
+
+
+def chosen(those: Sequence[ListedKey], word: str) -> list[ListedKey]:
+    """The keys that a name or the beginning of a key means; more than one is ambiguous.
+
+    A name goes before a beginning, and keys in use before revoked ones. A beginning shorter than
+    ``SHORTEST`` means nothing, and one that also begins other keys' names is ambiguous.
+    """
+    if named := [key for key in those if key.name == word]:
+        return named
+    begun = [key for key in those if _begins(word, key.prefix)]
+    meant = [key for key in those if key in begun or (begun and key.name.startswith(word))]
+    return [key for key in meant if key.revoked_at is None] or meant
+
+
+SHORTEST = 4
+"""Fewer characters of a key are no way to say which is meant to be revoked."""
+
+
+def _begins(word: str, prefix: str) -> bool:
+    """Whether a key that is shown as ``prefix`` may begin with this word."""
+    if len(word) < min(SHORTEST, len(prefix)) or not word:
+        return False
+    return prefix.startswith(word) or word.startswith(prefix)
+
+
+async def next_change(connection: AsyncConnection) -> int:
+    """Counts a change of keys; until the transaction ends, other writers of keys wait."""
+    counted = (
+        update(counters)
+        .where(counters.c.name == "keys")
+        .values(value=counters.c.value + 1)
+        .returning(counters.c.value)
+    )
+    return int((await connection.execute(counted)).scalar_one())
+
+
+async def revoke(store: Store, key_id: str) -> None:
+    """Running gateways refuse the key at their next poll."""
+    async with store.write() as connection:
+        change = await next_change(connection)
+        revoked = await connection.execute(
+            update(keys)
+            .where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
+            .values(revoked_at=store.clock(), changed=change)
+            .returning(keys.c.name, keys.c.merchant, keys.c.environment)
+        )
+        if its := revoked.one_or_none():
+            owner = Tenant(its.merchant, its.environment)
+            await note(store, connection, f"{REVOKED} {its.name}", owner)
+
+
+async def owners_of_pairs(store: Store) -> list[Tenant]:
+    """Every merchant and environment that has a pair, in order."""
+    async with store.read() as connection:
+        rows = await connection.execute(select(pairs.c.merchant, pairs.c.environment))
+        return sorted(Tenant(row.merchant, row.environment) for row in rows)
+
+
+async def owners_of_keys(store: Store) -> set[Tenant]:
+    """Those who have a key that is in use, and not a revoked one alone."""
+    those = select(keys.c.merchant, keys.c.environment).where(keys.c.revoked_at.is_(None))
+    async with store.read() as connection:
+        rows = await connection.execute(those.distinct())
+        return {Tenant(row.merchant, row.environment) for row in rows}
+
+
+async def pair_of(store: Store, owner: Tenant) -> Credentials:
+    """The pair of an owner who has a key; StoreUnavailable."""
+    async with store.read() as connection:
+        row = (await connection.execute(select(pairs).where(_owned(owner)))).one()
+    return opened(row, owner, store.encryption)
+
+
+def opened(row: AnyRow, owner: Tenant, encryption: EncryptionKeys) -> Credentials:
+    """The pair of a row that has its ``access_key`` and ``secret``; StoreUnavailable."""
+    return Credentials(row.access_key, encryption.unseal(row.secret, place_of_secret(owner)))
+
+
+async def replace_pair(store: Store, owner: Tenant, pair: Credentials) -> None:
+    """Puts a pair in the place of an owner's; the earlier secret is gone. AccessKeyTaken."""
+    sealed = store.encryption.seal(pair.secret_key, place_of_secret(owner))
+    new = {"access_key": pair.access_key, "secret": sealed, "created_at": store.clock()}
+    async with store.write() as connection:
+        change = await next_change(connection)
+        try:
+            await connection.execute(update(pairs).where(_owned(owner)).values(new))
+        except IntegrityError:
+            raise AccessKeyTaken from None
+        await note(store, connection, REPLACED, owner)
+        # The pair is a part of each of its keys: to a poll, they are what changed.
+        await connection.execute(
+            update(keys)
+            .where(keys.c.merchant == owner.merchant, keys.c.environment == owner.environment)
+            .values(changed=change)
+        )
+
+
+def _owned(owner: Tenant) -> ColumnElement[bool]:
+    return and_(pairs.c.merchant == owner.merchant, pairs.c.environment == owner.environment)
+
+
+# What a keyring asks.
+
+_WHOLE = (*keys.c, pairs.c.access_key, pairs.c.secret)
+
+
+def _changes() -> Select[int]:
+    return select(counters.c.value).where(counters.c.name == "keys")
+
+
+_CHANGES = Statement(lambda _kind: _changes())
+
+
+async def count_of_changes(store: Store) -> int:
+    """How often any key was changed; StoreUnavailable."""
+    rows = await store.looked_up(Transaction(lambda: rows_of(_CHANGES)))
+    return int(rows[0][0])
+
+
+async def change_count(connection: AsyncConnection) -> int:
+    return int((await connection.execute(_changes())).scalar_one())
+
+
+async def changed_since(connection: AsyncConnection, count: int) -> Sequence[AnyRow]:
+    """Keys with their pairs, revoked ones too."""
+    those = select(*_WHOLE).join_from(keys, pairs).where(keys.c.changed > count)
+    return (await connection.execute(those)).all()
+
+
+async def key_in_use(
+    connection: AsyncConnection, digests: Iterable[Digest]
+) -> tuple[AnyRow | None, int]:
+    """The key that hashes so, with its pair, and the count of changes that this answer knows of.
+
+    One statement: between two, there could be a change.
+    """
+    hashed = or_(
+        *(and_(keys.c.hash_key_id == key_id, keys.c.key_hash == value) for key_id, value in digests)
+    )
+    asked = (
+        select(counters.c.value.label("changes"), *_WHOLE)
+        .select_from(counters)
+        .outerjoin(keys.join(pairs), and_(hashed, keys.c.revoked_at.is_(None)))
+        .where(counters.c.name == "keys")
+    )
+    row = (await connection.execute(asked)).one()
+    return (None if row.id is None else row), int(row.changes)
+
+
+async def keys_of_access_key(
+    connection: AsyncConnection, access_key: str
+) -> tuple[Sequence[AnyRow], int]:
+    """The keys of every pair with this access key, revoked ones too, and the count of changes.
+
+    One statement, as above. The same text may be an access key in both environments.
+    """
+    # Both environments are named because the index begins with them.
+    there = and_(pairs.c.environment.in_(("live", "sandbox")), pairs.c.access_key == access_key)
+    asked = (
+        select(counters.c.value.label("changes"), *_WHOLE)
+        .select_from(counters)
+        .outerjoin(keys.join(pairs), there)
+        .where(counters.c.name == "keys")
+    )
+    rows = (await connection.execute(asked)).all()
+    return [row for row in rows if row.id is not None], int(rows[0].changes)

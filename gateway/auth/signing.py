@@ -1,0 +1,94 @@
+"""The signature of the current interface (section 5).
+
+Lower-case hexadecimal HMAC-SHA256, keyed with the secret key, of: timestamp, LF, upper-case
+method, LF, request path starting with /v1, LF, body, LF.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from gateway.payloads.compressed_buffer import CompressedBuffer, windows_of
+from gateway.storage.keyed_hmac import KeyedHmac
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.config.settings import CurrentWords
+
+Form = Literal["path", "path-and-query"]
+"""What "request path" is: the document does not say whether the query string is part of it."""
+
+
+PREFIX_CHARACTERS = 8
+
+
+def prefix_of(key: str) -> str:
+    """The part of an API key or access key that may be shown: never more than a quarter of it.
+
+    An access key is no secret, but somebody may have taken the secret key for it.
+    """
+    return key[: min(PREFIX_CHARACTERS, len(key) // 4)]
+
+
+def shorten_key(key: str) -> str:
+    """A key as logs and commands show it: its prefix and an ellipsis."""
+    return f"{prefix_of(key)}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    keyed: KeyedHmac = field(init=False, repr=False, compare=False)
+    """What it signs with."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
+
+
+def in_form(form: Form, target: str) -> str:
+    """The part of ``/v1/...?...`` that is signed."""
+    return target if form == "path-and-query" else target.partition("?")[0]
+
+
+def signed_text(stamp: int, method: str, target: str, body: bytes) -> bytes:
+    """``stamp`` in whole seconds since 1970, ``target`` as ``in_form`` gives it."""
+    return _head(stamp, method, target) + body + b"\n"
+
+
+def signature(
+    keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes | CompressedBuffer
+) -> str:
+    return keyed.hexdigest_of(_signed_parts(stamp, method, target, body))
+
+
+def _signed_parts(
+    stamp: int, method: str, target: str, body: bytes | CompressedBuffer
+) -> Iterator[bytes | memoryview]:
+    """``signed_text`` in pieces: a body may be large, and need not be in hand to be signed."""
+    yield _head(stamp, method, target)
+    yield from windows_of(body)
+    yield b"\n"
+
+
+def signed_headers(
+    pair: Credentials,
+    words: CurrentWords,
+    *,
+    stamp: int,
+    method: str,
+    target: str,
+    body: bytes | CompressedBuffer,
+) -> dict[str, str]:
+    """The two headers that authenticate a request, in the service's words."""
+    signed = signature(pair.keyed, stamp, method, target, body)
+    return {
+        "Authorization": f"{words.scheme} {pair.access_key}:{signed}",
+        words.timestamp_header: str(stamp),
+    }
+
+
+def _head(stamp: int, method: str, target: str) -> bytes:
+    return f"{stamp}\n{method.upper()}\n{target}\n".encode()

@@ -1,0 +1,31 @@
+"""The ``--config`` option that commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gateway.cli.errors import Mistake
+from gateway.config.settings import CONFIG, Misconfigured, Settings, load
+
+
+def settings_of(path: Path | None) -> Settings:
+    """The settings of a file, by default of gateway.toml where it exists; a Mistake if it is none."""
+    try:
+        return load(path or (CONFIG if CONFIG.exists() else None))
+    except Misconfigured as error:
+        raise Mistake(str(error)) from None
+
+
+def _settings(_context: click.Context, _option: click.Parameter, path: Path | None) -> Settings:
+    return settings_of(path)
+
+
+config_option = click.option(
+    "--config",
+    "settings",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_settings,
+    help="Default: gateway.toml where it exists; else environment variables only.",
+)

@@ -1,0 +1,772 @@
+"""The configuration: gateway.toml, overridden by environment variables.
+
+Every key is also an environment variable (``PAYOUT_GATEWAY_SERVER__PORT``). Unknown keys are
+errors. What a mistake says names the key and, where it stands in the file, the line.
+"""
+
+from __future__ import annotations
+
+import calendar
+import ipaddress
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from mappings import current, legacy
+from mappings.grammar import LegacyOptions, Vocabulary
+
+ENVIRONMENT_PREFIX = "PAYOUT_GATEWAY_"
+
+CONFIG = Path("gateway.toml")
+"""The file that is read where none is named."""
+
+
+class Misconfigured(Exception):
+    """A configuration that cannot be run; each problem is one line for the operator."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an address such as https://service.example")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must have a port from 0 to 65535, or none") from None
+    if parts.query or parts.fragment or parts.username:
+        raise ValueError("must be an address without query, fragment or credentials")
+    if parts.path.rstrip("/").endswith("/v1"):
+        raise ValueError("must be the address without /v1; the gateway adds it")
+    return text.rstrip("/")
+
+
+def _one_of(*schemes: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text.partition("://")[0] not in schemes or "://" not in text:
+            raise ValueError(f"must begin with {' or '.join(f'{one}://' for one in schemes)}")
+        return text
+
+    return check
+
+
+def _token(text: str) -> str:
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
+        raise ValueError("must be a word that an HTTP header can have")
+    return text
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError("must be a word")
+    return text
+
+
+def _label(text: str) -> str:
+    if text != text.strip() or not text.isprintable():
+        raise ValueError("must be one line of text")
+    return text
+
+
+_OTHER_METHODS = frozenset(
+    ["bank", "bank-transfer", "check", "mobile-wallet", "mobile-money", "cash", "debit-card"]
+)
+"""Both documents, section 1: how a recipient may be paid otherwise."""
+
+
+def _wallet(word: str) -> str:
+    """A wallet word that no method and no balance has: else a wallet is taken for a bank account."""
+    if word.lower() in _OTHER_METHODS:
+        raise ValueError(f"is what another payout method is called; {_WALLETS_OWN}")
+    if re.fullmatch("[A-Z]{3}", word):
+        raise ValueError(
+            f"looks like a currency, which is what balances are keyed by; {_WALLETS_OWN}"
+        )
+    return word
+
+
+_WALLETS_OWN = "set the word that the service uses for its wallet"
+
+
+def _no_field_of(*shapes: type, but: str) -> Callable[[str], str]:
+    """A name for a field that no other field of these objects has; ``but`` is its neutral name."""
+    taken = frozenset(name for shape in shapes for name in shape.__annotations__) - {but}
+
+    def check(word: str) -> str:
+        if word in taken:
+            raise ValueError("is the name of another field of the same object")
+        return word
+
+    return check
+
+
+def _network(text: str) -> str:
+    ipaddress.ip_network(text, strict=False)
+    return text
+
+
+def _listed(given: Any) -> Any:
+    """A list in a variable: with commas, or as JSON."""
+    if not isinstance(given, str):
+        return given
+    if given.lstrip().startswith("["):
+        return json.loads(given)
+    return [part.strip() for part in given.split(",") if part.strip()]
+
+
+Origin = Annotated[str, AfterValidator(_origin)]
+Network = Annotated[str, AfterValidator(_network)]
+Token = Annotated[str, AfterValidator(_token)]
+NeutralWord = Annotated[str, AfterValidator(_word)]
+Label = Annotated[str, AfterValidator(_label)]
+WalletWord = Annotated[NeutralWord, AfterValidator(_wallet)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _in_a_file(written: Any, name: str) -> Any:
+    """A section with what the file that it names holds in the place of a key."""
+    key = f"{name}_file"
+    if isinstance(written, dict) and (named := written.get(key)):
+        try:
+            return {**written, name: _read_secret(Path(named)).strip()}
+        except Misconfigured as unread:
+            return {**written, key: unread}  # told where that key stands, see ReadFile
+    return written
+
+
+def _was_read(named: Any) -> Any:
+    if isinstance(named, Misconfigured):
+        raise ValueError(str(named))  # noqa: TRY004 - pydantic tells of these with their place
+    return named
+
+
+ReadFile = Annotated[Path, BeforeValidator(_was_read)]
+"""A file that holds what another key may say; it was read once (``_in_a_file``), and may be a pipe."""
+
+
+class Server(Section):
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65535)
+    admin_host: str = "127.0.0.1"
+    admin_port: int = Field(8081, ge=0, le=65535)
+    workers: int = Field(1, ge=1)
+    public_urls: Annotated[tuple[Origin, ...], BeforeValidator(_listed)] = ()
+    """Where clients reach the gateway, for what describes it; default is where it listens."""
+    trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_listed)] = ()
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+    admin_token: SecretStr = SecretStr("")
+    admin_token_file: ReadFile | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_file(cls, written: Any) -> Any:
+        return _in_a_file(written, "admin_token")
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_certificate_file and tls_key_file need each other")
+        token = self.admin_token.get_secret_value()
+        if (token or self.admin_token_file) and not re.fullmatch(r"[!-~]{16,}", token):
+            raise ValueError(
+                "the admin token must be at least 16 visible characters, without spaces"
+            )
+        return self
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls_certificate_file else "http"
+
+
+def _is_clear_text(address: str) -> bool:
+    """Whether what is sent there crosses a network unencrypted."""
+    parts = urlsplit(address)
+    if parts.scheme != "http" or parts.hostname == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return True
+
+
+class Environment(Section):
+    allow_http: bool = False
+    base_url: Origin
+    ca_file: Path | None = None
+    legacy_base_url: Literal[""] | Origin = ""
+
+    @field_validator("base_url", "legacy_base_url")
+    @classmethod
+    def _is_encrypted(cls, address: str, info: ValidationInfo) -> str:
+        if _is_clear_text(address) and not info.data.get("allow_http"):
+            raise ValueError(
+                "API keys and personal data would cross a network in clear text; use https://, "
+                "or set allow_http = true if the network is yours alone"
+            )
+        return address
+
+
+class Environments(Section):
+    live: Environment | None = None
+    sandbox: Environment | None = None
+
+    def configured(self) -> dict[str, Environment]:
+        both = {"live": self.live, "sandbox": self.sandbox}
+        return {name: environment for name, environment in both.items() if environment}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise Misconfigured([f"{path}: there is no such file{where}"]) from None
+    except OSError as error:
+        raise Misconfigured([f"{path}: {error.strerror or error}"]) from None
+    except UnicodeDecodeError:
+        raise Misconfigured([f"{path}: not UTF-8 text"]) from None
+
+
+def _read_secret(path: Path) -> str:
+    text = _read(path)
+    status = path.stat()
+    if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IRWXO:
+        raise Misconfigured([f"{path}: every user can read it; run `chmod o= {path}`"])
+    return text
+
+
+class Addressed(Section):
+    """A section whose address may carry a password, and so may be read from a file."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_file(cls, written: Any) -> Any:
+        return _in_a_file(written, "url")
+
+
+class State(Addressed):
+    url: Annotated[str, AfterValidator(_one_of("sqlite", "postgresql"))] = "sqlite:///gateway.db"
+    url_file: ReadFile | None = None
+    encryption_key_file: Path = Path("gateway.key")
+    mark_file: Path | None = None
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
+
+    @property
+    def mark(self) -> Path:
+        """Where the last number of the state is kept; see store/marks.py."""
+        return self.mark_file or Path(f"{self.encryption_key_file}.mark")
+
+
+class Limits(Addressed):
+    url: Annotated[str, AfterValidator(_one_of("memory", "redis", "rediss"))] = "memory://"
+    url_file: ReadFile | None = None
+    requests_per_hour: int = Field(10_000, ge=1)
+    hosts: int = Field(1, ge=1)
+    body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
+
+
+class Load(Section):
+    """For each process. Seconds and bytes are bounds of what a client may take."""
+
+    in_flight: int = Field(128, ge=1)
+    in_flight_per_merchant: int = Field(32, ge=1)
+    queue: int = Field(512, ge=0)
+    queue_per_merchant: int = Field(128, ge=0)
+    queue_seconds: float = Field(5, gt=0, le=60)
+    connections: int = Field(2000, ge=16)
+    head_seconds: float = Field(10, gt=0)
+    idle_seconds: float = Field(75, gt=0)
+    pressed_seconds: float = Field(5, gt=0)
+    body_seconds: float = Field(8, gt=0)
+    body_bytes_per_second: int = Field(16 * 1024, ge=0)
+    held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.in_flight_per_merchant > self.in_flight:
+            raise ValueError("in_flight_per_merchant is more than in_flight, which is for all")
+        if self.queue_per_merchant > self.queue:
+            raise ValueError("queue_per_merchant is more than queue, which is for all")
+        return self
+
+
+class Upstream(Section):
+    timeout_seconds: float = Field(25, gt=0)
+    bytes_per_second: int = Field(256 * 1024, ge=0)
+    connections: int = Field(100, ge=1)
+    ca_file: Path | None = None
+    proxy: Literal[""] | Annotated[Origin, AfterValidator(_one_of("http"))] = ""
+    proxy_credentials: SecretStr = SecretStr("")
+    proxy_credentials_file: ReadFile | None = None
+    breaker_failures: int = Field(10, ge=0)
+    breaker_seconds: float = Field(5, gt=0)
+    signed_target: Literal["auto", "path", "path-and-query"] = "auto"
+    inferred_operations: Literal["auto", "use", "avoid"] = "auto"
+    abandoned_check_seconds: float = Field(3600, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_file(cls, written: Any) -> Any:
+        return _in_a_file(written, "proxy_credentials")
+
+    @model_validator(mode="after")
+    def _has_a_proxy(self) -> Self:
+        credentials = self.proxy_credentials.get_secret_value()
+        if credentials and not self.proxy:
+            raise ValueError("proxy_credentials are of no use without proxy")
+        if credentials and ":" not in credentials:
+            raise ValueError("proxy_credentials must be name:password")
+        return self
+
+
+class Lists(Section):
+    """Of questions that only the legacy interface has; of each process."""
+
+    index: bool = True
+    index_seconds: float = Field(3600, ge=60)
+    index_recipients: int = Field(250_000, ge=1)
+
+
+MONTHS_TO_SUNSET = 3
+"""From the announcement to the removal (current interface, section 9)."""
+
+
+def _day(given: Any) -> Any:
+    if given == "" or given is None or type(given) is date:
+        return given or None
+    if isinstance(given, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", given):
+        with suppress(ValueError):
+            return date.fromisoformat(given)
+    raise ValueError('must be a day, written as "2026-11-30"')
+
+
+Day = Annotated[date | None, BeforeValidator(_day)]
+
+
+class Deprecation(Section):
+    announced: Day = None
+    sunset: Day = None
+    after_sunset: Literal["serve", "refuse"] = "serve"
+    page: Literal[""] | Origin = ""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.sunset and not self.announced:
+            raise ValueError("sunset needs announced, the day on which clients were told of it")
+        if self.announced and self.sunset and self.sunset < self.announced:
+            raise ValueError("sunset is before announced")
+        return self
+
+    @property
+    def sunset_date(self) -> date | None:
+        """The day from which the interface may be gone; three months later unless one is given."""
+        if self.sunset or not self.announced:
+            return self.sunset
+        months = self.announced.month - 1 + MONTHS_TO_SUNSET
+        year, month = self.announced.year + months // 12, months % 12 + 1
+        last = calendar.monthrange(year, month)[1]
+        return date(year, month, min(self.announced.day, last))
+
+
+class LegacyWords(Section):
+    wallet: WalletWord = "wallet"
+    service: NeutralWord = Field("service", validate_default=True)
+    service_total: Annotated[
+        NeutralWord, AfterValidator(_no_field_of(legacy.Summary, but="ServiceTotal"))
+    ] = "ServiceTotal"
+    avatar_url: Annotated[
+        NeutralWord, AfterValidator(_no_field_of(legacy.Recipient, but="avatarUrl"))
+    ] = "avatarUrl"
+    wallet_method_display: Label = ""
+    bank_method_display: Label = "Bank Transfer"
+    wallet_display_name: Label = ""
+    bank_display_name: Label = "Bank Transfer"
+    wallet_account_type: Label = ""
+    service_account_type: Label = ""
+
+    @field_validator("service")
+    @classmethod
+    def _is_not_the_wallet(cls, word: str, info: ValidationInfo) -> str:
+        if word == info.data.get("wallet"):
+            raise ValueError("is the wallet's word; balances of the two could not be told apart")
+        return word
+
+
+class CurrentWords(Section):
+    scheme: Token = "svcsign"
+    timestamp_header: Token = "X-SVC-Timestamp"
+    wallet: WalletWord = "wallet"
+    avatar_url: Annotated[
+        NeutralWord, AfterValidator(_no_field_of(current.Recipient, but="avatarUrl"))
+    ] = "avatarUrl"
+    balance_path: str = Field("/v1/balance", pattern=r"^/v1/")
+    summary_path: str = Field("/v1/batch/{id}/summary", pattern=r"^/v1/.*\{id\}")
+    batch_currency: Annotated[
+        NeutralWord, AfterValidator(_no_field_of(current.BatchCreate, but="currency"))
+    ] = "currency"
+
+
+class Words(Section):
+    legacy: LegacyWords = LegacyWords()
+    current: CurrentWords = CurrentWords()
+
+    def for_mappings(self) -> Vocabulary:
+        of_calls = {"scheme", "timestamp_header"}
+        return Vocabulary(
+            **{f"legacy_{name}": word for name, word in self.legacy},
+            **{f"current_{name}": word for name, word in self.current if name not in of_calls},
+        )
+
+
+class Legacy(Section):
+    stand_ins: Literal["all", "batches", "none"] = "all"
+    verify_before_start: Literal["warn", "refuse", "off"] = "warn"
+    government_ids: Literal["keep", "replace"] = "keep"
+    holdup: Literal["remember", "refuse"] = "remember"
+    primary_currency: Literal["both", "flat", "nested"] = "both"
+    account_number_from_iban: Literal["auto", "always", "never"] = "auto"
+    send_memo: bool = True
+    undeclared_charset: Literal["utf-8", "latin-1"] = "utf-8"
+
+    def for_mappings(self) -> LegacyOptions:
+        return LegacyOptions(
+            government_ids=self.government_ids,
+            holdup=self.holdup,
+            primary_currency=self.primary_currency,
+            account_number_from_iban=self.account_number_from_iban,
+            verify_before_start=self.verify_before_start,
+            send_memo=self.send_memo,
+        )
+
+
+class Writes(Section):
+    """What counts as a retry of a write; see the contract of the translation, section 7."""
+
+    identical_in_flight: Literal["retry", "separate"] = "retry"
+    replay_seconds: float = Field(0, ge=0, le=3600)
+
+
+class Signed(Section):
+    unknown_keys: Literal["refuse", "forward"] = "refuse"
+    environment: Literal["", "live", "sandbox"] = ""
+
+    @model_validator(mode="after")
+    def _knows_where(self) -> Self:
+        if self.unknown_keys == "forward" and not self.environment:
+            raise ValueError('unknown_keys = "forward" needs environment, "live" or "sandbox"')
+        return self
+
+
+FEWEST_DAYS = 30
+"""What is younger may still be needed to find out about a write, or to answer a client."""
+
+
+def _days(number: int) -> int:
+    if 0 < number < FEWEST_DAYS:
+        raise ValueError(f"must be {FEWEST_DAYS} or more, or 0 for good")
+    return number
+
+
+Days = Annotated[int, Field(ge=0), AfterValidator(_days)]
+
+
+class Retention(Section):
+    """For how long; 0 is for good."""
+
+    journal_days: Days = 400
+    texts_days: Days = 400
+    usage_days: Days = 400
+    audit_days: Days = 1095
+
+
+class Traces(Section):
+    endpoint: Literal[""] | Origin = ""
+    ratio: float = Field(1.0, ge=0, le=1)
+
+
+class Comparing(Section):
+    """Of keys that are switched to ``compare``: who answers, and how many reads are compared."""
+
+    answers: Literal["legacy", "current"] = "legacy"
+    sample: float = Field(1.0, gt=0, le=1)
+    queue: int = Field(100, ge=1)
+
+
+class Recording(Section):
+    """Of legacy clients' requests and their answers, scrubbed; off where there is no directory."""
+
+    directory: str = ""
+    keys: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    operations: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    sample: float = Field(1.0, gt=0, le=1)
+    file_bytes: int = Field(16 * 1024 * 1024, ge=64 * 1024)
+    files: int = Field(8, ge=1)
+    queue: int = Field(500, ge=1)
+
+
+def url_of(host: str, port: int, scheme: str = "http") -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def has_password(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # what is no address is told elsewhere, where it is used
+        return False
+    return bool(parts.password or dict(parse_qsl(parts.query)).get("password"))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The file that settings are of, which is no part of what they say."""
+
+    path: Path | None = field(default=None, compare=False)
+    text: str = field(default="", compare=False)
+
+    def placed(self, key: str, what: str) -> str:
+        """One line: what is said of a key, and where that was set."""
+        variables = {".".join(keys): name for name in os.environ if (keys := keys_of(name))}
+        set_by = next((name for named, name in variables.items() if _within(named, key)), None)
+        if set_by:
+            return f"environment variable {set_by}: {what}"
+        return self.in_file(key, what)
+
+    def in_file(self, key: str, what: str) -> str:
+        line = _line_of(self.text, key.split("."))
+        return f"{self.path}:{line}: {key}: {what}" if self.path and line else f"{key}: {what}"
+
+    def passwords(self) -> Iterator[str]:
+        """Addresses that the file itself has, with a password in them, whatever a variable says."""
+        written = tomllib.loads(self.text)
+        for section in ("state", "limits"):
+            url = written.get(section, {}).get("url")
+            if isinstance(url, str) and has_password(url):
+                variable = f"{ENVIRONMENT_PREFIX}{section}__url".upper()
+                what = (
+                    "has a password, which this file need not hold; put the url into a file of its "
+                    f"own that url_file names, or set {variable}"
+                )
+                yield self.in_file(f"{section}.url", what)
+
+
+class Settings(BaseSettings):
+    """All of it; ``deploy/configuration.md`` is made of it."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+    )
+
+    server: Server = Server()
+    environments: Environments = Environments()
+    state: State = State()
+    limits: Limits = Limits()
+    load: Load = Load()
+    upstream: Upstream = Upstream()
+    legacy: Legacy = Legacy()
+    lists: Lists = Lists()
+    writes: Writes = Writes()
+    signed: Signed = Signed()
+    comparing: Comparing = Comparing()
+    recording: Recording = Recording()
+    deprecation: Deprecation = Deprecation()
+    retention: Retention = Retention()
+    traces: Traces = Traces()
+    vocabulary: Words = Words()
+    _written: Written = PrivateAttr(Written())
+
+    def read_from(self, written: Written) -> Self:
+        self._written = written
+        return self
+
+    @property
+    def has_file(self) -> bool:
+        """Whether any of it may come from a file."""
+        return self._written.path is not None
+
+    def passwords(self) -> list[str]:
+        """What of the file is better kept elsewhere, each with where it stands."""
+        return list(self._written.passwords())
+
+    def placed(self, problem: str) -> str:
+        """What begins with a key, with where that was set; anything else as it is."""
+        key, _, what = problem.partition(": ")
+        if key.partition(".")[0] not in Settings.model_fields:
+            return problem
+        return self._written.placed(key, what)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *_others: PydanticBaseSettingsSource,  # the library's own reading of variables and .env files
+        **_named: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return Variables(settings_cls), init_settings
+
+
+class Variables(PydanticBaseSettingsSource):
+    """``PAYOUT_GATEWAY_SERVER__PORT`` as ``server.port``.
+
+    Every variable of ours with a double underscore names a key, and one that does not exist is a
+    mistake; an orchestrator sets others (``PAYOUT_GATEWAY_PORT``) for a service of this name.
+    """
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError  # all of them are read at once
+
+    def __call__(self) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        for name, value in os.environ.items():
+            if keys := keys_of(name):
+                holder = read
+                for key in keys[:-1]:
+                    holder = holder.setdefault(key, {})
+                if value:
+                    holder[keys[-1]] = value
+        return read
+
+
+def keys_of(variable: str) -> list[str] | None:
+    """The key that a variable names; None where it is not one of ours."""
+    name = variable.upper()
+    if not name.startswith(ENVIRONMENT_PREFIX):
+        return None
+    rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+    # ``SERVER_PORT`` means ``SERVER__PORT``, and would be passed over silently.
+    if "__" not in rest and rest.partition("_")[0] not in Settings.model_fields:
+        return None
+    return rest.split("__")
+
+
+def any_variable() -> bool:
+    """Whether the environment sets any key."""
+    return any(value and keys_of(name) for name, value in os.environ.items())
+
+
+def load(path: Path | None) -> Settings:
+    """Reads a configuration file and the environment; raises Misconfigured."""
+    text = _read(path) if path else ""
+    file = Written(path, text)
+    try:
+        written = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Misconfigured([f"{path}: not TOML: {error}"]) from None
+    if exposed := list(_secrets(written, file)):
+        raise Misconfigured(exposed)
+    try:
+        return Settings(**written).read_from(file)
+    except ValidationError as error:
+        raise Misconfigured(list(_problems(error, file))) from None
+
+
+SECRETS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
+"""Keys that a variable or a file of their own may set, and the configuration file may not."""
+
+
+def _secrets(written: dict[str, Any], file: Written) -> Iterator[str]:
+    for section, key in SECRETS:
+        there = written.get(section)
+        if isinstance(there, dict) and key in there:
+            variable = f"{ENVIRONMENT_PREFIX}{section}__{key}".upper()
+            yield file.in_file(
+                f"{section}.{key}",
+                "is a secret, and not for this file; put it into a file of its own that "
+                f"{key}_file names, or set {variable}",
+            )
+
+
+def _problems(error: ValidationError, file: Written) -> Iterator[str]:
+    for problem in error.errors(include_input=False, include_url=False, include_context=False):
+        keys = [str(part) for part in problem["loc"]]
+        what = {
+            "extra_forbidden": _unknown(keys),
+            "missing": "missing",
+        }.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+        yield file.placed(".".join(keys), what)
+
+
+def _unknown(keys: list[str]) -> str:
+    """With what may have been meant, or all that there is where that is little."""
+    known = list(_keys_in(keys[:-1]))
+    if meant := get_close_matches(keys[-1], known, 1):
+        return f"unknown key; did you mean {meant[0]}?"
+    return f"unknown key; there is {' and '.join(known)}" if 0 < len(known) < 3 else "unknown key"
+
+
+def _keys_in(section: list[str]) -> Mapping[str, FieldInfo]:
+    within: Any = Settings
+    for name in section:
+        told = within.model_fields[name].annotation
+        within = next(
+            (one for one in (told, *get_args(told)) if hasattr(one, "model_fields")), None
+        )
+        if within is None:
+            return {}
+    fields: Mapping[str, FieldInfo] = within.model_fields
+    return fields
+
+
+def _within(one: str, other: str) -> bool:
+    """Whether one key is the other, or is in it, or the other way round."""
+    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+    return longer == shorter or longer.startswith(f"{shorter}.")
+
+
+def _line_of(text: str, keys: list[str]) -> int | None:
+    """The line on which a key stands; its section's line where the key itself is not there."""
+    section, found = "", None
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
+            section = re.sub(r"[\"' ]", "", header[1])
+            here = section
+        elif assignment := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            here = re.sub(r"[\"']", "", f"{section}.{assignment[1]}").lstrip(".")
+        else:
+            continue
+        if here == ".".join(keys):
+            return number
+        if ".".join(keys).startswith(f"{here}."):
+            found = number
+    return found

@@ -1,0 +1,321 @@
+"""The switches: what each would do and to whom, and doing it, by the functions of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from gateway.auth.key_rows import listed_keys
+from gateway.console.dependencies import Parts
+from gateway.operator.cutover_windows import (
+    LOOKS_BACK,
+    NoWindow,
+    about,
+    named,
+    state_of,
+    users_of,
+    window,
+)
+from gateway.operator.freezes import NoMerchant, scope_of
+from gateway.operator.key_usage import by_key
+from gateway.operator.mode_switches import (
+    NotSwitched,
+    Whose,
+    begun_at_legacy,
+    meaning,
+    refuse_without_address,
+    switched,
+    whose,
+)
+from gateway.storage import Tenant
+from gateway.storage.audit_log import covers, told_scope
+from gateway.storage.brownout_rows import Brownout, add_brownout, all_brownouts, end_brownouts
+from gateway.storage.freezes import freeze, unfreeze
+from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
+from gateway.storage.usage_rows import used_since
+
+MINUTES = (5, 15, 60, 240)
+
+ENVIRONMENTS = ("live", "sandbox")
+
+SHOWN = 50
+
+
+class NotDone(Exception):
+    """Why it cannot be done as it was asked; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A change that waits for a yes. ``fields`` are what it is carried out by, ``rows`` whom it
+    concerns, of which there may be more than are shown.
+    """
+
+    title: str
+    says: Sequence[str]
+    button: str
+    fields: Mapping[str, str]
+    heads: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    more: int = 0
+    stops: bool = False
+    """Whether it keeps clients from what they could do before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``plan`` and ``do`` raise NotDone; ``do`` gives what the log says of it."""
+
+    plan: Callable[[Parts, Mapping[str, str]], Awaitable[Plan]]
+    do: Callable[[Parts, Mapping[str, str]], Awaitable[str]]
+
+
+# Freezes
+
+
+STOPS = (
+    "No write begins from the moment you confirm, in every running gateway: creates, changes, "
+    "deletions and starts are answered 403 with a message that says so."
+)
+
+
+async def _scope(parts: Parts, fields: Mapping[str, str]) -> Tenant:
+    environment = fields.get("environment", "")
+    if environment not in ("", *ENVIRONMENTS):
+        raise NotDone("There is no environment of this name.")
+    try:
+        return await scope_of(parts.store, fields.get("merchant", ""), environment)
+    except NoMerchant as why:
+        raise NotDone(_sentence(str(why))) from None
+
+
+async def _plan_freeze(parts: Parts, fields: Mapping[str, str]) -> Plan:
+    scope = await _scope(parts, fields)
+    says = [STOPS, "Reads go on. What has begun with several calls is finished, but for a start."]
+    title = f"Freeze writes of {told_scope(scope)}"
+    return replace(await _of_scope(parts, scope, "freeze"), title=title, says=says, stops=True)
+
+
+async def _plan_unfreeze(parts: Parts, fields: Mapping[str, str]) -> Plan:
+    scope = await _scope(parts, fields)
+    says = [
+        "Writes begin again, at once.",
+        "Just this freeze ends: whoever is also frozen by another one stays so.",
+    ]
+    title = f"End the freeze of {told_scope(scope)}"
+    return replace(await _of_scope(parts, scope, "unfreeze"), title=title, says=says)
+
+
+async def _of_scope(parts: Parts, scope: Tenant, do: str) -> Plan:
+    """What a freeze and its end have in common: whom it concerns."""
+    rows = await _users(parts, lambda owner, _key: covers(scope, owner))
+    return Plan(
+        "",
+        (),
+        do.title(),
+        {"do": do, **scope._asdict()},
+        ("merchant", "environment", "key", "requests in 7 days"),
+        rows[:SHOWN],
+        max(len(rows) - SHOWN, 0),
+    )
+
+
+async def _users(parts: Parts, concerns: Callable[[Tenant, str], bool]) -> list[list[str]]:
+    """The keys that are concerned, those that are used most first."""
+    since = (parts.store.clock() - LOOKS_BACK).date()
+    used = {
+        (one.owner, one.key): one.requests for one in by_key(await used_since(parts.store, since))
+    }
+    keys = [
+        (used.get((one.owner, one.name), 0), one.owner, one.name)
+        for one in await listed_keys(parts.store)
+        if one.revoked_at is None and concerns(one.owner, one.name)
+    ]
+    keys.sort(key=lambda one: (-one[0], one[1:]))
+    return [[*owner, name, f"{requests:,}"] for requests, owner, name in keys]
+
+
+async def _freeze(parts: Parts, fields: Mapping[str, str]) -> str:
+    scope = await _scope(parts, fields)
+    if not await freeze(parts.store, scope):
+        raise NotDone("Nothing changed: it was frozen already.")
+    return f"froze {told_scope(scope)}"
+
+
+async def _unfreeze(parts: Parts, fields: Mapping[str, str]) -> str:
+    scope = await _scope(parts, fields)
+    if not await unfreeze(parts.store, scope):
+        raise NotDone("Nothing changed: it was not frozen.")
+    return f"unfroze {told_scope(scope)}"
+
+
+async def _known(parts: Parts, merchant: str, key: str) -> None:
+    """Whether there are such; a key goes by its whole name, and how one begins is for who types."""
+    keys = await listed_keys(parts.store)
+    if merchant and merchant not in {one.merchant for one in keys}:
+        raise NotDone("There is no merchant of this name.")
+    if key and key not in {one.name for one in keys if merchant in ("", one.merchant)}:
+        raise NotDone("There is no such key, or it is another merchant's.")
+
+
+# Modes
+
+
+async def _asked_mode(
+    parts: Parts, fields: Mapping[str, str]
+) -> tuple[list[Whose], tuple[Group, ...], Mode]:
+    mode = next((one for one in MODES if one == fields.get("mode")), None)
+    groups = (
+        GROUPS
+        if fields.get("group", "") == ""
+        else tuple(one for one in GROUPS if one == fields["group"])
+    )
+    if mode is None or not groups:
+        raise NotDone("Choose a mode and a group of operations that there are.")
+    key, merchant = fields.get("key", ""), fields.get("merchant", "")
+    try:
+        await _known(parts, merchant, key)
+        if key:
+            those = await whose(parts.store, key, None, None)
+        else:
+            those = await whose(parts.store, None, merchant, None) if merchant else []
+        if mode != TRANSLATE:
+            refuse_without_address(parts.settings, those)
+    except NotSwitched as why:
+        raise NotDone(_sentence(str(why))) from None
+    if not those:
+        raise NotDone("Choose a key or a merchant.")
+    return those, groups, mode
+
+
+async def _plan_mode(parts: Parts, fields: Mapping[str, str]) -> Plan:
+    those, groups, mode = await _asked_mode(parts, fields)
+    says = [
+        f"{', '.join(groups)} of {'; '.join(one.told for one in those)}: "
+        + meaning(mode, parts.settings),
+        "Running gateways follow within a second. What is under way is finished where it is.",
+    ]
+    if any(not one.key for one in those):
+        says.append("Keys of theirs that had a mode of their own get this one.")
+    if mode == TRANSLATE and (begun := await begun_at_legacy(parts.store, those)):
+        says.append(f"Batches that were begun at the legacy service and stay there: {begun}.")
+    rows = await _users(
+        parts, lambda owner, key: any(owner == one.owner and one.key in ("", key) for one in those)
+    )
+    names = ("merchant", "key", "group", "mode")
+    return Plan(
+        f"Switch to {mode}",
+        says,
+        f"Switch to {mode}",
+        {"do": "mode", **{name: fields.get(name, "") for name in names}},
+        ("merchant", "environment", "key", "requests in 7 days"),
+        rows[:SHOWN],
+        max(len(rows) - SHOWN, 0),
+    )
+
+
+async def _mode(parts: Parts, fields: Mapping[str, str]) -> str:
+    those, groups, mode = await _asked_mode(parts, fields)
+    await switched(parts.store, those, groups, mode)
+    return f"switched to {mode}: {', '.join(groups)} of {'; '.join(one.told for one in those)}"
+
+
+# Brownouts
+
+
+REFUSES = (
+    "From the moment you confirm, for {minutes} minutes, requests are answered 403 with a message "
+    "that says until when, in every running gateway."
+)
+COUNTS = "Nobody is refused. For {minutes} minutes it is counted whom it would have hit."
+
+
+async def _window(parts: Parts, fields: Mapping[str, str]) -> Brownout:
+    minutes = next((one for one in MINUTES if str(one) == fields.get("minutes")), None)
+    if minutes is None:
+        raise NotDone("Choose how long it is to last.")
+    merchant, key, word = (fields.get(name, "") for name in ("merchant", "key", "operation"))
+    await _known(parts, merchant, key)
+    now = parts.store.clock()
+    try:
+        operations = named([word] if word else [])
+        refuses = not fields.get("counts")
+        until = now + timedelta(minutes=minutes)
+        return window(now, (now, until), merchant, key, operations, refuses=refuses)
+    except NoWindow as why:
+        raise NotDone(_sentence(str(why))) from None
+
+
+async def _plan_brownout(parts: Parts, fields: Mapping[str, str]) -> Plan:
+    one = await _window(parts, fields)
+    minutes = fields["minutes"]
+    says = [
+        REFUSES.format(minutes=minutes) if one.refuses else COUNTS.format(minutes=minutes),
+        f"It is about: {about(one)}. Nothing is changed at the service.",
+    ]
+    found = sorted(await users_of(parts.store, one), key=lambda each: -each.requests)
+    rows = [
+        [each.merchant, each.environment, each.key, each.operation, f"{each.requests:,}"]
+        for each in found
+    ]
+    names = ("minutes", "merchant", "key", "operation", "counts")
+    return Plan(
+        "Begin a brownout" if one.refuses else "Begin a brownout that only counts",
+        says,
+        "Begin",
+        {"do": "brownout", **{name: fields.get(name, "") for name in names}},
+        ("merchant", "environment", "key", "operation", "requests in 7 days"),
+        rows[:SHOWN],
+        max(len(rows) - SHOWN, 0),
+        one.refuses,
+    )
+
+
+async def _brownout(parts: Parts, fields: Mapping[str, str]) -> str:
+    one = await _window(parts, fields)
+    await add_brownout(parts.store, one)
+    what = "refuses" if one.refuses else "only counts"
+    return f"began brownout {one.id} until {one.ends_at:%Y-%m-%dT%H:%M:%SZ}, {what}: {about(one)}"
+
+
+async def _plan_brownout_off(parts: Parts, fields: Mapping[str, str]) -> Plan:
+    now, id_ = parts.store.clock(), fields.get("id", "")
+    open_ = [
+        one
+        for one in await all_brownouts(parts.store)
+        if id_ in ("", one.id) and state_of(one, now) in ("under way", "to come")
+    ]
+    if not open_:
+        raise NotDone("It is over, or was switched off already.")
+    return Plan(
+        "Switch the brownout off" if id_ else "Switch every brownout off",
+        ["Requests are answered again within a second, in every running gateway."],
+        "Switch off",
+        {"do": "brownout-off", "id": id_},
+        ("brownout", "about", "state", "until"),
+        [
+            [one.id, about(one), state_of(one, now), f"{one.ends_at:%Y-%m-%d %H:%M}"]
+            for one in open_
+        ],
+    )
+
+
+async def _brownout_off(parts: Parts, fields: Mapping[str, str]) -> str:
+    id_ = fields.get("id", "")
+    if not await end_brownouts(parts.store, parts.store.clock(), id_ or None):
+        raise NotDone("It is over, or was switched off already.")
+    return f"switched off brownout {id_}" if id_ else "switched off every brownout"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+CHANGES: Mapping[str, Change] = {
+    "freeze": Change(_plan_freeze, _freeze),
+    "unfreeze": Change(_plan_unfreeze, _unfreeze),
+    "mode": Change(_plan_mode, _mode),
+    "brownout": Change(_plan_brownout, _brownout),
+    "brownout-off": Change(_plan_brownout_off, _brownout_off),
+}

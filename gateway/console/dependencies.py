@@ -1,0 +1,32 @@
+"""What the pages are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.admin.port import Check
+from gateway.admission.limits import Limits
+from gateway.config.settings import Settings
+from gateway.http.progress import RequestsInProgress
+from gateway.reads.index import Indexes
+from gateway.storage import Store
+from gateway.upstream.clock import Clock
+from gateway.writes.instances import Heartbeats
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """``checks`` are those of `/readyz`. ``has_parent``: this is a worker, and its parent has seen
+    who asks, and says from where.
+    """
+
+    settings: Settings
+    store: Store
+    limits: Limits
+    clock: Clock
+    checks: Mapping[str, Check]
+    under_way: RequestsInProgress
+    instances: Heartbeats
+    indexes: Indexes
+    has_parent: bool = False

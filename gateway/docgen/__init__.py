@@ -1,0 +1,1 @@
+"""Documents that are generated: OpenAPI, the reference, the migration guide, explanations."""

@@ -1,0 +1,273 @@
+"""One legacy request, and the current calls that it becomes: played by the flow that serves traffic.
+
+Nothing is sent. What the service would answer is imagined, so an answer shown here says which
+fields come from where, not what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.config.settings import Settings
+from gateway.http.request_reader import parameters
+from gateway.legacy_api.routes import Routes
+from gateway.payloads import json_codec
+from gateway.upstream.call_targets import Targets
+from mappings import errors, kinds
+from mappings.current import endpoint_of
+from mappings.errors import ErrorAnswer
+from mappings.examples import Imagined
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Call,
+    Failure,
+    Invalid,
+    Operation,
+    Parallel,
+    Problem,
+    Record,
+    Request,
+    Step,
+)
+from mappings.provenance import answered_from, decided_here, is_within, kept_back
+from mappings.spelling import of_current, of_legacy
+
+STAMP = "<timestamp>"
+
+PAGING = ("page", "pageSize", "orderBy", "sortBy")
+RENAMED_IN_QUERIES = {"currency": "payoutCurrency"}
+"""Parameters of lists by their current names (section 4.1 of either document); all others keep theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One field of a call's body, or parameter of its query: what it holds, and what of the request it is."""
+
+    field: str
+    value: JSON
+    sent_in: str | None
+    rule: str
+    in_query: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One call: ``signed`` is the text that the signature is made of (section 5)."""
+
+    method: str
+    target: str
+    section: str
+    inferred: bool
+    body: JSON
+    fields: tuple[Origin, ...]
+    signed: str
+
+
+@dataclass(slots=True)
+class Explained:
+    operation: Operation
+    sent: list[tuple[str, JSON]] = field(default_factory=list)
+    """Each field of the body with what it holds, in the order in which they came."""
+    query: list[tuple[str, str]] = field(default_factory=list)
+    calls: list[Made] = field(default_factory=list)
+    kept: list[tuple[str, str]] = field(default_factory=list)
+    """Fields that are in no call, each with why."""
+    remembered: list[str] = field(default_factory=list)
+    """What the gateway keeps, because the current interface has no place for it."""
+    answer: Mapping[str, JSON] | None = None
+    answered: list[tuple[str, str, str]] = field(default_factory=list)
+    """Fields of the answer: the legacy name, the current one, and what is done to it."""
+    refusal: ErrorAnswer | None = None
+
+
+class NoOperation(Exception):
+    """The request is none of the legacy interface."""
+
+
+def explained(settings: Settings, method: str, target: str, data: bytes) -> Explained:
+    """Plays a request without a service; raises NoOperation, and Invalid for a body that is no JSON."""
+    vocabulary = settings.vocabulary.for_mappings()
+    path, _, query = target.partition("?")
+    matched = Routes(vocabulary).match(path)
+    operation = matched.route.operations.get(method) if matched else None
+    if matched is None or operation is None:
+        raise NoOperation(
+            f"{method} {path} is no operation of the legacy interface; `operations` lists them"
+        )
+    spelling = of_legacy(vocabulary)
+    sent = spelling.inward(operation.takes, _json(operation, data))
+    query_sent = spelling.inward(operation.query, parameters(query))
+    told = Explained(operation, list(_leaves(sent)), list(parameters(query).items()))
+    try:
+        body, problems = _body(operation, sent)
+        asked = Request(
+            now=datetime.now(UTC),
+            seed="explain",
+            ids=matched.ids,
+            query=query_sent,
+            body=body,
+            manners=settings.legacy.for_mappings(),
+            problems=problems,
+        )
+        answer = _played(operation, asked, told, settings)
+    except Failure as failure:
+        told.refusal = errors.answer(failure)
+    else:
+        told.answer = spelling.outward(operation.gives, {"ok": True, **answer.body})
+        told.answered = list(answered_from(answer.body))
+    said_in = {one.sent_in for made in told.calls for one in made.fields}
+    told.kept = list(kept_back(sent, said_in))
+    told.kept += decided_here(operation, query_sent, said_in)
+    if told.refusal:
+        told.kept = [(name, _refused(told.refusal, name)) for name, _why in told.kept]
+    return told
+
+
+def _refused(refusal: ErrorAnswer, name: str) -> str:
+    """Why a field is in no call of a request that is refused: for itself, or with the others."""
+    its = next((one for one in refusal.problems if one.field and is_within(name, one.field)), None)
+    return f"refused: {its.message}" if its else "the request is refused"
+
+
+def _json(operation: Operation, data: bytes) -> JSON:
+    if operation.takes is None:
+        return None
+    try:
+        return json_codec.read(data)
+    except json_codec.Unreadable as unreadable:
+        raise Invalid(Problem("invalid_field", f"The body cannot be read: {unreadable}.")) from None
+
+
+def _body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Problem, ...]]:
+    return (None, ()) if operation.takes is None else kinds.read(operation.takes, body)
+
+
+def _played(operation: Operation, asked: Request, told: Explained, settings: Settings) -> Answer:
+    flow, imagined = operation.flow(asked), Imagined(asked.body, asked.ids)
+    given: Any = None
+    while True:
+        try:
+            step = flow.send(given)
+        except StopIteration as stop:
+            answer: Answer = stop.value
+            if asked.problems:
+                raise Invalid(*asked.problems) from None
+            return answer
+        if asked.problems and isinstance(step, Call) and not step.reads:
+            raise Invalid(*asked.problems)
+        told.calls += [_made(call, asked, settings) for call in _calls(step)]
+        told.remembered += _remembered(step)
+        given = imagined.given(step)
+
+
+def _calls(step: Step) -> list[Call]:
+    return [step] if isinstance(step, Call) else list(getattr(step, "calls", ())) or _first(step)
+
+
+def _first(step: Step) -> list[Call]:
+    """The call that a list question begins with."""
+    path = getattr(step, "path", None)
+    if path is None or isinstance(step, Parallel):
+        return []
+    query = getattr(step, "ask", None) or {
+        **getattr(step, "narrow", {}),
+        **getattr(step, "sorting", {}),
+    }
+    return [Call("GET", path, query=query)]
+
+
+def _remembered(step: Step) -> Iterator[str]:
+    if isinstance(step, Record):
+        yield f"{step.kind} {step.id}: {', '.join(name for name in step.facts if step.facts[name])}"
+
+
+def _made(call: Call, asked: Request, settings: Settings) -> Made:
+    endpoint = endpoint_of(call.method, call.path)
+    vocabulary = settings.vocabulary.for_mappings()
+    spelling = of_current(vocabulary)
+    body = None if call.body is None else spelling.outward(endpoint.takes, call.body)
+    target = Targets(vocabulary).of(call, endpoint)
+    by_query = settings.upstream.signed_target == "path-and-query"
+    signed = target if by_query else target.partition("?")[0]
+    text = "" if body is None else json_codec.write(body).decode()
+    return Made(
+        call.method,
+        target,
+        _section(call.path),
+        endpoint.inferred,
+        body,
+        tuple(
+            replace(one, field=spelling.field(endpoint.takes, one.field))
+            for one in _origins(call, asked.body)
+        )
+        + tuple(_of_query(call, asked, spelling.outward(endpoint.query, dict(call.query)))),
+        f"{STAMP}\n{call.method}\n{signed}\n{text}\n",
+    )
+
+
+def _section(path: str) -> str:
+    if "/accounts" in path:
+        return "4.2"
+    return "4.1" if path.startswith("/recipients") else "4.3"
+
+
+def _origins(call: Call, sent: JSON) -> Iterator[Origin]:
+    held = dict(_leaves(sent))
+    for name, value in _leaves(call.body):
+        own = _sent_as(call, name)
+        if own not in held and name in held and call.sent_as:
+            own = name
+        if own is None:
+            yield Origin(name, value, None, "set by the gateway")
+        elif own not in held:
+            yield Origin(name, value, None, f"set by the gateway, for {own}")
+        elif held[own] != value:
+            yield Origin(name, value, own, "translated")
+        else:
+            yield Origin(name, value, own, "same" if own == name else "renamed")
+
+
+def _of_query(call: Call, asked: Request, spelled: Mapping[str, JSON]) -> Iterator[Origin]:
+    """``spelled`` is the call's query in the service's own words."""
+    for name, value in call.query.items():
+        names = (name, RENAMED_IN_QUERIES.get(name))
+        own = next((one for one in names if one and asked.query.get(one)), None)
+        given = asked.query.get(own) if own else None
+        if name in PAGING and given != value:
+            own = None  # what the client asked for is decided here
+        if own is None and name == "email":  # who is to be paid is looked up by it
+            own = next((one for one, held in _leaves(asked.body) if held == value), None)
+            given = value
+        if own is None:
+            rule = "set by the gateway"
+        elif given != value:
+            rule = "translated"
+        else:
+            rule = "same" if own == name else "renamed"
+        yield Origin(name, spelled.get(name, value), own, rule, in_query=True)
+
+
+def _sent_as(call: Call, name: str) -> str | None:
+    """The client's field; of a part of what was sent, the whole."""
+    head = name
+    while head:
+        for known in (head, head.partition("[")[0]):
+            if known in call.sent_as:
+                return call.sent_as[known] + (name[len(head) :] if known == head else "")
+        head = head.rpartition(".")[0]
+    return None
+
+
+def _leaves(value: JSON, place: str = "") -> Iterator[tuple[str, JSON]]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{place}.{name}" if place else name)
+    elif isinstance(value, list) and value:
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, f"{place}[{number}]")
+    elif place:
+        yield place, value

@@ -1,0 +1,104 @@
+"""What a guide tells of: the operations that one key used, and what is to be known of the key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from gateway.auth.key_rows import ListedKey
+from gateway.auth.signing import Form
+from gateway.config.settings import Settings
+from gateway.docgen.explain import Explained, explained
+from gateway.docgen.request_examples import RequestExample, example
+from gateway.storage import Ledger, Store
+from gateway.storage.id_rows import count_ids
+from gateway.storage.usage_rows import Used, used_since
+from gateway.upstream.capability_cache import recall_learned
+from gateway.upstream.signed_target import NAME
+from mappings import OPERATIONS, UNLISTED
+from mappings.grammar import Operation
+
+SIGNED = "signed"
+"""What requests of the signed face are counted as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An operation that the key still uses: what it is now, and the calls that take its place."""
+
+    operation: Operation
+    used: Used
+    before: RequestExample
+    after: Explained
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """``signed`` is what the merchant sent of the current interface, ``nowhere`` what the key asked
+    that is no operation; ``renamed`` counts objects that its clients know by another id.
+    ``form`` is None while it is open whether a query is signed.
+    """
+
+    key: ListedKey
+    since: date | None
+    left: tuple[Left, ...]
+    signed: Used | None
+    nowhere: Used | None
+    renamed: int
+    requests_per_hour: int
+    form: Form | None
+    base_url: str
+
+
+async def gathered(
+    settings: Settings, store: Store, key: ListedKey, since: date | None
+) -> Gathered:
+    """Raises StoreUnavailable."""
+    used = [one for one in await used_since(store, since) if _is_of(one, key)]
+    environment = settings.environments.configured().get(key.environment)
+    return Gathered(
+        key,
+        since,
+        tuple(_left(settings, used, key.name)),
+        next((one for one in used if one.operation == SIGNED), None),
+        next((one for one in used if one.key == key.name and not one.operation), None),
+        await count_ids(store, key.owner),
+        key.requests_per_hour or settings.limits.requests_per_hour,
+        await _form(settings, store, key.environment),
+        environment.base_url if environment else "",
+    )
+
+
+def _is_of(one: Used, key: ListedKey) -> bool:
+    return (one.merchant, one.environment) == (key.merchant, key.environment)
+
+
+def _left(settings: Settings, used: Iterable[Used], key: str) -> Iterable[Left]:
+    """What was used most comes first."""
+    known = {one.name: one for one in (*OPERATIONS, *UNLISTED)}
+    mine = [one for one in used if one.key == key and one.operation in known]
+    for one in sorted(mine, key=lambda one: (-one.requests, one.operation)):
+        operation = known[one.operation]
+        before = example(settings, operation)
+        data = b"" if before.body is None else json.dumps(before.body).encode()
+        yield Left(operation, one, before, explained(settings, before.method, before.target, data))
+
+
+async def _form(settings: Settings, store: Store, environment: str) -> Form | None:
+    if settings.upstream.signed_target != "auto":
+        return settings.upstream.signed_target
+    found = (await recall_learned(Ledger(store), [environment])).get(environment, NAME)
+    return found if found in ("path", "path-and-query") else None
+
+
+def title(operation: Operation) -> str:
+    """The path as the legacy document writes it."""
+    path = re.sub("{(.*?)}", ":id", operation.path)
+    return f"{operation.method} /v1{re.sub('[<>]', '', path)}"
+
+
+def moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d}"

@@ -1,0 +1,10 @@
+"""`python -m gateway.docgen.reference` in a checkout: writes the pages anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.docgen.reference import pages
+
+for path, text in pages(Path(__file__).parents[2]).items():
+    path.write_text(text, "utf-8")

@@ -1,0 +1,36 @@
+"""What clients send before they move: an example of each operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.config.settings import Settings
+from gateway.docgen.openapi.examples import BODIES, IDS
+from mappings.grammar import JSON, Operation
+from mappings.spelling import legacy_words, of_legacy
+
+
+@dataclass(frozen=True, slots=True)
+class RequestExample:
+    """The example of a legacy request."""
+
+    method: str
+    target: str
+    body: JSON
+
+
+def example(settings: Settings, operation: Operation) -> RequestExample:
+    """A request of an operation as a client may send it; nobody's."""
+    vocabulary = settings.vocabulary.for_mappings()
+    words = legacy_words(vocabulary)
+    parts: list[str] = []
+    for part in operation.path.split("/"):
+        own = words[part.strip("<>")] if part.startswith("<") else part
+        parts.append(IDS[parts[-1]] if part.startswith("{") else own)
+    query = "?page=1&pageSize=10" if operation.query else ""
+    target = f"/v1{'/'.join(parts)}{query}"
+    body: Any = None
+    if operation.takes is not None:
+        body = of_legacy(vocabulary).outward(operation.takes, BODIES[operation.name])
+    return RequestExample(operation.method, target, body)

@@ -1,1 +1,0 @@
-"""The legacy service while it lives: which requests go there, each once, and which are asked at both."""

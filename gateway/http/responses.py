@@ -1,0 +1,140 @@
+"""HTTP answers of the legacy interface: compact JSON that begins with ``ok``, and their headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from gateway.admission.limits import Admission
+from gateway.http.bodies import Body, Whole
+from gateway.payloads import json_codec
+from mappings.errors import ErrorAnswer
+from mappings.grammar import JSON
+from mappings.unchanging import unchanging
+
+SERVER = "payout-gateway"
+
+NOTHING: Mapping[str, str] = {}
+
+PREFLIGHT_SECONDS = 86_400
+"""How long a browser may remember a preflight."""
+
+
+@unchanging(frozen=True, slots=True)
+class LegacyResponse:
+    """What a client is told: status, body (``ok`` first) and the headers of this answer alone.
+
+    ``written`` is the body's text, in parts, where it was told before or is long.
+    """
+
+    status: int
+    body: Mapping[str, JSON]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    closes: bool = False
+    written: Sequence[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def data(self) -> bytes:
+        return json_codec.write(self.body) if self.written is None else b"".join(self.written)
+
+    @property
+    def is_long(self) -> bool:
+        return self.written is not None and sum(map(len, self.written)) > json_codec.LARGE
+
+
+@unchanging(frozen=True, slots=True)
+class PassedResponse:
+    """The legacy service's own answer to a request that was passed on to it."""
+
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes = field(repr=False)
+
+
+def done(body: Mapping[str, JSON]) -> LegacyResponse:
+    """Success status is 200, for deletes too: an empty body breaks clients in the field."""
+    return LegacyResponse(200, {"ok": True, **body})
+
+
+def refusal(answer: ErrorAnswer, *, closes: bool = False) -> LegacyResponse:
+    waits = {} if answer.retry_after is None else {"Retry-After": answer.retry_after}
+    return LegacyResponse(answer.status, answer.body(), waits, closes)
+
+
+def preflight(
+    methods: Iterable[str], headers: Iterable[str] = ("X-API-Key", "Content-Type")
+) -> LegacyResponse:
+    """The answer to a browser that asks first: any origin, the methods of the path."""
+    return LegacyResponse(
+        200,
+        {"ok": True},
+        {
+            "Access-Control-Allow-Methods": ", ".join([*methods, "OPTIONS"]),
+            "Access-Control-Allow-Headers": ", ".join(headers),
+            "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
+        },
+    )
+
+
+def response(
+    said: LegacyResponse,
+    request_id: str,
+    admission: Admission | None = None,
+    told: Mapping[str, str] = NOTHING,
+) -> web.StreamResponse:
+    """``told`` are headers that every answer of the legacy face has, of its end."""
+    headers = {
+        **told,
+        "Content-Type": "application/json; charset=utf-8",
+        "Access-Control-Allow-Origin": "*",
+        "Server": SERVER,
+        "X-Request-Id": request_id,
+        **limit_headers(admission),
+        **said.headers,
+    }
+    made: web.StreamResponse
+    if said.written is None:
+        made = Whole(said.status, said.data, headers)
+    else:
+        made = web.Response(status=said.status, body=Body(*said.written), headers=headers)
+    if said.closes:
+        made.force_close()
+    return made
+
+
+def carried(
+    one: PassedResponse,
+    request_id: str,
+    admission: Admission | None = None,
+    told: Mapping[str, str] = NOTHING,
+) -> web.Response:
+    """As it came, with what every answer here has, where it does not say so itself.
+
+    Of its end clients are told here, in ``told``: a date of the service's and one of ours beside each
+    other would be neither's. Links are a list, so its own stay.
+    """
+    headers = one.headers.copy()
+    if not any(name.lower().startswith("ratelimit") for name in headers):
+        headers.update(limit_headers(admission))
+    headers["Server"] = SERVER
+    headers["X-Request-Id"] = request_id
+    headers.setdefault("Access-Control-Allow-Origin", "*")
+    for name, value in told.items():
+        if name == "Link":
+            headers.add(name, value)
+        else:
+            headers[name] = value
+    return web.Response(status=one.status, body=one.body, headers=headers)
+
+
+def limit_headers(admission: Admission | None) -> dict[str, str]:
+    if admission is None:
+        return {}
+    return {
+        "RateLimit-Limit": str(admission.limit),
+        "RateLimit-Remaining": str(admission.remaining),
+        "RateLimit-Reset": str(admission.reset_seconds),
+    }

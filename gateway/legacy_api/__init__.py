@@ -1,0 +1,1 @@
+"""The legacy interface: routing, translation of requests and responses, deprecation."""

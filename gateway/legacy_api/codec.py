@@ -1,0 +1,292 @@
+"""Between a client's words and those of flows: its request, its answer, and what it is refused with.
+
+Both are put into the words of the configured vocabulary, and every id into the one that the other side
+knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
+from typing import Any, Literal, cast
+
+import structlog
+from aiohttp import web
+
+from gateway.admission.load import AdmissionSlot
+from gateway.config.settings import Settings
+from gateway.http import progress, request_reader, responses
+from gateway.http.request_ids import token
+from gateway.http.responses import LegacyResponse
+from gateway.legacy_api.request_context import RequestContext
+from gateway.observability import metrics
+from gateway.payloads import json_codec
+from gateway.payloads.worker_thread import aside, aside_if
+from gateway.storage import StoreUnavailable
+from gateway.storage.alias_ids import Ids
+from gateway.storage.tenants import Tenant
+from mappings import errors, kinds
+from mappings.errors import KNOWN_CODES, ErrorAnswer
+from mappings.grammar import (
+    JSON,
+    Answer,
+    Failure,
+    Halted,
+    Operation,
+    Problem,
+    Refused,
+    Request,
+)
+from mappings.ids import (
+    IN_TEXT,
+    SHAPE,
+    TOGETHER,
+    Named,
+    named_by_slices,
+    named_in,
+    with_ids,
+    with_ids_in_text,
+)
+from mappings.rows import Keyed, packed, some_of
+from mappings.spelling import of_legacy
+
+log = structlog.get_logger()
+
+
+class LegacyCodec:
+    def __init__(self, settings: Settings, ids: Ids, clock: Callable[[], datetime]) -> None:
+        self._ids = ids
+        self._spelling = of_legacy(settings.vocabulary.for_mappings())
+        self._manners = settings.legacy.for_mappings()
+        self._most = settings.limits.body_bytes
+        self._undeclared_charset = settings.legacy.undeclared_charset
+        self._clock = clock
+
+    async def read(
+        self, request: web.BaseRequest, visit: RequestContext, data: bytes
+    ) -> tuple[JSON, tuple[Problem, ...]]:
+        """A body's bytes as values, and what is wrong in them; raises Invalid and Overlong."""
+        takes = visit.operation.takes if visit.operation else None
+        if takes is None:
+            return None, ()
+        encoding = request.headers.get("Content-Encoding", "")
+        charset = request.charset, self._undeclared_charset
+        stay = cast("AdmissionSlot", visit.stay)
+        body = await request_reader.json_of(data, encoding, charset, self._most, stay)
+        # Of a compressed one the bytes do not tell what it became.
+        is_long = len(data) > json_codec.LARGE or bool(encoding)
+        own = self._spelling.inward(takes, body)
+        found: tuple[JSON, tuple[Problem, ...]]
+        found = await aside_if(is_long, kinds.read, takes, own)
+        if visit.caller:
+            visit.caller.is_long = json_codec.has_rows(found[0])
+            _tell(visit, "read", len(data), is_long=visit.caller.is_long)
+        return found
+
+    async def asked(
+        self,
+        request: web.BaseRequest,
+        visit: RequestContext,
+        ids: Mapping[str, str],
+        read: tuple[JSON, tuple[Problem, ...]],
+    ) -> Request:
+        """The request as flows have it; ``ids`` are its path's, and its body was ``read``."""
+        operation = cast("Operation", visit.operation)
+        query = request_reader.path_and_query(request)[1]
+        body, problems = read
+        given = self._spelling.inward(operation.query, request_reader.parameters(query))
+        unknown = given.keys() - getattr(operation.query, "__annotations__", {}).keys()
+        if unknown:
+            metrics.ignored_parameters(operation.name, len(unknown))
+        names = await self._stood_for(visit, ids, body, given)
+        body = with_ids(operation.takes, body, names)
+        if names and json_codec.has_rows(body):  # it is read again and again
+            body = await aside(_made, body)
+        return Request(
+            now=self._clock(),
+            seed=token(),  # not the request id: a client may send one twice
+            ids={name: names.get(id_, id_) for name, id_ in ids.items()},
+            query=with_ids(operation.query, given, names),
+            body=body,
+            manners=self._manners,
+            problems=problems,
+            keys=_keys(request, visit),
+            imported=self._imported(visit, ids, names),
+        )
+
+    def _imported(
+        self, visit: RequestContext, path: Mapping[str, str], names: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Of very many names only those of the path: they say what it is about. No retry is looked for of a read."""
+        if visit.caller is None or not names or not cast("Operation", visit.operation).writes:
+            return {}
+        if visit.caller.is_long:
+            names = {id_: names[id_] for id_ in path.values() if id_ in names}
+        return self._ids.imported(visit.caller.key.owner, names)
+
+    async def _stood_for(
+        self, visit: RequestContext, path: Mapping[str, str], body: JSON, query: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """What the ids of a request stand for, where that is something else."""
+        if visit.caller is None:
+            return {}
+        operation = cast("Operation", visit.operation)
+        takes = operation.takes
+        if visit.caller.is_long:
+            visit.named = await self._many_stood_for(visit.caller.key.owner, path, takes, body)
+            return visit.named
+        sent = _sent(path, named_in(takes, body), named_in(operation.query, query))
+        names = await self._ids.current(visit.caller.key.owner, sent) if sent else {}
+        visit.as_sent = {names.get(id_, id_): id_ for id_ in sent}
+        return names
+
+    async def _many_stood_for(
+        self, owner: Tenant, path: Mapping[str, str], takes: Any, body: JSON
+    ) -> Mapping[str, str]:
+        found, names = _many_sent(path, takes, body), Keyed()
+        while sent := await aside(next, found, None):
+            those = await self._ids.current(owner, sent, keeps=False)
+            # In the order in which they are looked for: that way they are found soonest.
+            await aside(names.update, [(id_, those[id_]) for id_ in sent if id_ in those])
+        return names
+
+    async def answered(self, visit: RequestContext, answer: Answer) -> LegacyResponse:
+        """An answer with the words and the ids that its client knows."""
+        operation = cast("Operation", visit.operation)
+        visit.notices, body = answer.notices, dict(answer.body)
+        is_long = visit.caller is not None and visit.caller.is_long and json_codec.has_rows(body)
+        if visit.caller is not None:
+            course = visit.caller.course
+            # The very many of a long answer are recorded a slice at a time.
+            later = course.names if course is not None and course.begun and not is_long else None
+            owner = visit.caller.key.owner
+            changed = await self._names_in(visit, owner, body, later, is_long=is_long)
+            body = with_ids(operation.gives, body, changed)
+        said = responses.done(self._spelling.outward(operation.gives, body))
+        if not is_long:
+            return said
+        written = await aside(json_codec.in_parts, said.body)
+        _tell(visit, "answers", sum(map(len, written)), is_long=is_long)
+        return replace(said, body={}, written=written)
+
+    async def _names_in(
+        self,
+        visit: RequestContext,
+        owner: Tenant,
+        body: JSON,
+        later: dict[str, str] | None,
+        *,
+        is_long: bool,
+    ) -> Mapping[str, str]:
+        """What clients call the ids of an answer, where that is something else; see ``Ids.legacy``."""
+        gives = cast("Operation", visit.operation).gives
+        if not is_long:
+            named = named_in(gives, body)
+            names = await self._ids.legacy_of(owner, *named, later)
+            return dict(_spelled(named, names, visit.as_sent))
+        found, changed = named_by_slices(gives, body), Keyed()
+        while some := await aside(next, found, None):
+            names = await self._ids.legacy_of(owner, *some, later, keeps=False)
+            await aside(changed.update, _spelled(some, names, visit.as_sent))
+        return changed
+
+    async def refusal(self, visit: RequestContext, failure: Failure) -> LegacyResponse:
+        """What a client is told of a failure, on the fields that it sent."""
+        is_long = visit.caller is not None and visit.caller.is_long
+        answer = await aside_if(is_long, errors.answer, failure)
+        visit.told["codes"] = list(dict.fromkeys(one.code for one in answer.problems))
+        if fields := [one.field for one in answer.problems if one.field]:
+            visit.told["fields"] = fields[:10]
+        if answer.status >= 500 or isinstance(failure, Refused | Halted):
+            visit.told |= {"failure": type(failure).__name__, **_because(failure)}
+        takes = visit.operation.takes if visit.operation else None
+        names = await self._names_in_messages(answer, visit)
+        return await aside_if(is_long, self._refused, answer, takes, names)
+
+    def _refused(self, answer: ErrorAnswer, takes: Any, names: Mapping[str, str]) -> LegacyResponse:
+        named = [self._named(one, takes, names) for one in answer.problems]
+        return responses.refusal(ErrorAnswer(answer.status, tuple(named), answer.retry_after))
+
+    async def _names_in_messages(
+        self, answer: ErrorAnswer, visit: RequestContext
+    ) -> dict[str, str]:
+        found = {id_ for one in answer.problems for id_ in IN_TEXT.findall(one.message)}
+        if not found or visit.caller is None:
+            return {}
+        as_sent = {
+            **visit.as_sent,
+            **await aside_if(bool(visit.named), _sent_as, visit.named, found),
+        }
+        try:
+            return await self._ids.known(visit.caller.key.owner, found) | as_sent
+        except StoreUnavailable:
+            return as_sent
+
+    def _named(self, problem: Problem, takes: Any, names: Mapping[str, str]) -> Problem:
+        """A problem with its field in the client's own words, in the message too."""
+        message = with_ids_in_text(problem.message, names.get)
+        if problem.field is None:
+            return Problem(problem.code, message)
+        own = self._spelling.field(takes, problem.field)
+        return Problem(problem.code, message.replace(problem.field, own), own)
+
+
+def _tell(
+    visit: RequestContext, step: Literal["read", "answers"], size: int, *, is_long: bool
+) -> None:
+    """Of what takes long, how far it is."""
+    if is_long:
+        log.info("large", request_id=visit.request_id, step=step, bytes=size)
+        progress.told(step, size if step == "read" else 0, size)
+
+
+def _sent(path: Mapping[str, str], *named: Named) -> AbstractSet[str]:
+    """The ids of a request; of what is no id, a state has no use."""
+    those = [*path.values(), *(id_ for ids, _mentioned in named for _kind, id_ in ids)]
+    return dict.fromkeys(filter(SHAPE.fullmatch, those)).keys()
+
+
+def _many_sent(path: Mapping[str, str], takes: Any, body: JSON) -> Iterator[AbstractSet[str]]:
+    """The same, some at a time."""
+    named = (id_ for some, _mentioned in named_by_slices(takes, body) for _kind, id_ in some)
+    for sent in some_of(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
+        yield dict.fromkeys(sent).keys()
+
+
+def _made(body: JSON) -> JSON:
+    """A body with its long lists as they are, in place of what they are made of."""
+    return {name: packed(one) for name, one in body.items()}
+
+
+def _spelled(
+    some: Named,
+    names: Mapping[str, str],
+    as_sent: Mapping[str, str],
+) -> Iterator[tuple[str, str]]:
+    """Of some ids, and of those that are only mentioned, what a client is told in their place."""
+    for id_ in dict.fromkeys(chain((id_ for _kind, id_ in some[0]), some[1])):
+        if (name := as_sent.get(id_, names.get(id_, id_))) != id_:
+            yield id_, name
+
+
+def _sent_as(named: Mapping[str, str], those: Container[str]) -> dict[str, str]:
+    """Of some ids that stand in what a long request sent, what it called them."""
+    return {current: id_ for id_, current in named.items() if current in those}
+
+
+def _keys(request: web.BaseRequest, visit: RequestContext) -> tuple[str, ...]:
+    if visit.caller is None:
+        return ()
+    pair = visit.caller.key.pair
+    return (request.headers.get("X-API-Key", "").strip(), pair.access_key, pair.secret_key)
+
+
+def _because(failure: Failure) -> dict[str, Any]:
+    """Of a refusal its status and the codes that are known; other texts are the service's."""
+    if not isinstance(failure, Refused):
+        return {"because": str(failure)}
+    codes = [one.code if one.code in KNOWN_CODES else "unknown" for one in failure.problems]
+    return {"service_status": failure.status, "service_codes": codes}

@@ -1,0 +1,71 @@
+"""Paths of the legacy interface to operations; ids are matched strictly, everything else is 404."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.http.request_paths import outline
+from mappings import OPERATIONS, UNLISTED
+from mappings.grammar import Operation, Vocabulary
+from mappings.unchanging import unchanging
+
+KINDS = {
+    "recipients": "R-[A-Za-z0-9]{1,64}",
+    "batches": "B-[A-Za-z0-9]{1,64}",
+    "payments": "P-[A-Za-z0-9]{1,64}",
+    "countries": "[A-Za-z]{2}",
+}
+"""What stands below each collection: an id (legacy interface, section 2), or a code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path and what it can be asked; ``operations`` by method."""
+
+    pattern: re.Pattern[str]
+    operations: Mapping[str, Operation]
+
+
+@unchanging(frozen=True, slots=True)
+class Match:
+    route: Route
+    ids: Mapping[str, str]
+
+
+class Routes:
+    """Every route, words in paths spelled as the service does; raw paths are matched."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        words = {"wallet": vocabulary.legacy_wallet, "service": vocabulary.legacy_service}
+        paths: dict[str, dict[str, Operation]] = {}
+        for operation in (*OPERATIONS, *UNLISTED):
+            paths.setdefault(operation.path, {})[operation.method] = operation
+        self.routes = tuple(
+            Route(_pattern(path, words), operations) for path, operations in paths.items()
+        )
+
+    def match(self, path: str) -> Match | None:
+        """The route of a raw path, as it was sent: an encoded character is in no id and no path."""
+        for route in self.routes:
+            if found := route.pattern.fullmatch(path):
+                return Match(route, found.groupdict())
+        return None
+
+    def outline(self, path: str) -> str:
+        """A path that leads nowhere as a log may tell it: words of ours, and nothing else of it."""
+        known = {"v1", *(part for one in OPERATIONS for part in one.path.split("/"))}
+        return outline(path, known)
+
+
+def _pattern(path: str, words: Mapping[str, str]) -> re.Pattern[str]:
+    parts: list[str] = []
+    for part in path.split("/"):
+        name = part.strip("{}<>")
+        if part.startswith("{"):
+            parts.append(f"(?P<{name}>{KINDS[parts[-1]]})")
+        else:
+            parts.append(re.escape(words[name]) if part.startswith("<") else part)
+    # A trailing slash is as good as none (clients in the field send both).
+    return re.compile(f"/v1{'/'.join(parts)}/?")

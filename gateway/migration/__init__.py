@@ -1,0 +1,1 @@
+"""Which service answers a key: routing, forwarding, shadow traffic, brownouts, usage."""

@@ -1,0 +1,190 @@
+"""What legacy clients ask and are answered, recorded for `compare`: scrubbed before it is written.
+
+Nobody waits for it: what is to be written stands in a short queue, and where that is full it is left
+out and counted. What reaches the disk has been through ``compare.scrub``: no key, and no person. What
+stands for whom is decided by a key that this process makes when it starts and that is nowhere else,
+so that nobody can turn it back, and so that what two processes write has different names for one
+person.
+
+A share of the traffic is one of *conversations*: what a key asks within some minutes is recorded
+whole or not at all, since a request is of little use without the answer that its ids came from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import structlog
+
+from gateway.compare.scrub import Scrubber
+from gateway.config.settings import Recording
+from gateway.migration.rotating_file import RotatingFile
+from gateway.observability import logs, metrics
+
+HOST = "https://recorded.invalid"
+"""HAR wants whole addresses; whose it was is nobody's business."""
+
+CONVERSATION_SECONDS = 600
+MOST_BYTES = 256 * 1024
+"""Of a request and its answer; larger ones are left out, since scrubbing takes time from answering."""
+
+FEWEST_OF_A_KEY = 6
+"""Characters; what is shorter stands in any text by chance."""
+
+QUEUED_BYTES = 16 << 20
+TELL_EVERY_SECONDS = 60
+END_SECONDS = 2
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedExchange:
+    """A request and its answer; ``keys`` are what must not be in it, wherever it stands.
+
+    ``key`` is the name of the API key, empty for a request that needs none; ``began`` and
+    ``seconds`` are when it came and how long it took.
+    """
+
+    operation: str
+    key: str
+    began: datetime
+    seconds: float
+    method: str
+    target: str
+    content_type: str
+    body: bytes = field(repr=False)
+    status: int
+    answer: bytes = field(repr=False)
+    keys: tuple[str, ...] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.target) + len(self.body) + len(self.answer)
+
+
+class Recorder:
+    """``async with`` it: it writes from then on, where a directory is configured."""
+
+    def __init__(
+        self,
+        settings: Recording,
+        clock: Callable[[], datetime],
+        words: frozenset[str] = frozenset(),
+        salt: bytes | None = None,
+    ) -> None:
+        self._settings = settings
+        self._words = words
+        self._salt = salt or secrets.token_bytes(32)
+        directory = Path(settings.directory or ".")
+        self._tape = RotatingFile(directory, settings.file_bytes, settings.files, clock)
+        self._queue: asyncio.Queue[RecordedExchange | None] = asyncio.Queue(settings.queue)
+        self._held = 0
+        self._lost: dict[str, int] = {}
+        self._told_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._settings.directory:
+            self._task = asyncio.create_task(self._go_on(), name="recorder")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is None:
+            return
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._queue.put(None)
+                await asyncio.shield(self._task)
+            self._tape.close()
+        except TimeoutError:
+            # A thread may still be writing: the file ends with the process.
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._tell()
+
+    @property
+    def is_on(self) -> bool:
+        return self._task is not None
+
+    def wants(self, operation: str, key: str, now: datetime) -> bool:
+        """Whether a request is to be recorded; ``now`` decides which conversation it is of."""
+        chosen = self._settings
+        if not self._task or (chosen.keys and key not in chosen.keys):
+            return False
+        if chosen.operations and operation not in chosen.operations:
+            return False
+        part = int(now.timestamp()) // CONVERSATION_SECONDS
+        digest = hmac.digest(self._salt, f"{part}\n{key}".encode(), sha256)
+        return int.from_bytes(digest[:6]) < chosen.sample * (1 << 48)
+
+    def offer(self, heard: RecordedExchange) -> None:
+        """Called when the answer is on its way to the client; waits for nothing."""
+        if heard.size > MOST_BYTES:
+            self._lose("too_large")
+        elif self._held + heard.size > QUEUED_BYTES or self._queue.full():
+            self._lose("dropped")
+        else:
+            self._held += heard.size
+            self._queue.put_nowait(heard)
+
+    async def _go_on(self) -> None:
+        while heard := await self._queue.get():
+            try:
+                await asyncio.to_thread(self._write, heard)
+            except OSError as error:
+                self._lose("failed", **logs.told(error), errno=error.errno)
+            except Exception as error:  # noqa: BLE001 - one that fails must not end the recording
+                self._lose("failed", **logs.told(error))
+            else:
+                metrics.recorded.labels("written").inc()
+            finally:
+                self._held -= heard.size
+
+    def _write(self, heard: RecordedExchange) -> None:
+        keys = tuple(one for one in heard.keys if len(one) >= FEWEST_OF_A_KEY)
+        scrubber = Scrubber(self._salt, keys, self._words)
+        entry = scrubber.entry(_entry(heard))
+        self._tape.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode())
+
+    def _lose(self, why: str, **told: Any) -> None:
+        metrics.recorded.labels(why).inc()
+        self._lost[why] = self._lost.get(why, 0) + 1
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at >= TELL_EVERY_SECONDS:
+            self._told_at = now
+            self._tell(**told)
+
+    def _tell(self, **told: Any) -> None:
+        """What is not in the recording, since the last time."""
+        if self._lost:
+            log.warning("recording", not_recorded=self._lost, **told)
+        self._lost = {}
+
+
+def _entry(heard: RecordedExchange) -> dict[str, Any]:
+    """An entry of HAR 1.2, not scrubbed yet."""
+    milliseconds = round(heard.seconds * 1000, 3)
+    request: dict[str, Any] = {"method": heard.method, "url": f"{HOST}{heard.target}"}
+    if heard.body:
+        # One that is compressed or is no text is left out for what it is: no JSON.
+        text = heard.body.decode(errors="replace")
+        request["postData"] = {"mimeType": heard.content_type, "text": text}
+    mime = "application/json"
+    content = {"mimeType": mime, "text": heard.answer.decode(errors="replace")}
+    return {
+        "startedDateTime": re.sub(r"\+00:00$", "Z", heard.began.isoformat(timespec="milliseconds")),
+        "time": milliseconds,
+        "request": request,
+        "response": {"status": heard.status, "content": content},
+    }

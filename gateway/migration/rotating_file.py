@@ -1,0 +1,84 @@
+"""Recorded traffic on the disk: lines of HAR 1.2, in files that are bounded in size and number.
+
+A file begins with a line that says what it is, ``{"log": {"version": "1.2", "creator": …}}``; every
+line after it is one entry of ``log.entries``. ``compare`` reads it as it is, while it is written too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from gateway.compare.har import LINES_BEGIN
+
+PREFIX, SUFFIX = "recording-", ".har.jsonl"
+
+
+def recordings(directory: Path) -> list[Path]:
+    """The files of a directory, oldest first; none where there is no such directory."""
+    return sorted(directory.glob(f"{PREFIX}*{SUFFIX}"))
+
+
+@dataclass(slots=True)
+class RotatingFile:
+    """Where one process writes; ``files`` is how many there may be, of all processes together.
+
+    All of it raises OSError and leaves whole lines only: what was written of a line is taken back.
+    """
+
+    directory: Path
+    file_bytes: int
+    files: int
+    clock: Callable[[], datetime]
+    _number: int = 0
+    _open: int | None = None
+    _size: int = field(default=0)
+
+    def write(self, line: bytes) -> None:
+        """Adds a line, in a new file where it has no room in this one."""
+        if self._open is not None and not self._takes(len(line) + 1):
+            self.close()
+        if self._open is None:
+            self._begin()
+        self._put(line)
+
+    def close(self) -> None:
+        if self._open is not None:
+            os.close(self._open)
+        self._open = None
+
+    def _takes(self, size: int) -> bool:
+        # Another process may have removed it as the oldest.
+        is_there = os.fstat(self._open or 0).st_nlink > 0
+        return is_there and self._size + size <= self.file_bytes
+
+    def _begin(self) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._number += 1
+        when = f"{self.clock():%Y%m%dT%H%M%S%fZ}"
+        path = self.directory / f"{PREFIX}{when}-{os.getpid()}-{self._number}{SUFFIX}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._open, self._size = os.open(path, flags, 0o600), 0
+        try:
+            self._put(LINES_BEGIN.encode())
+        except OSError:
+            self.close()
+            path.unlink(missing_ok=True)
+            raise
+        for old in recordings(self.directory)[: -self.files]:
+            old.unlink(missing_ok=True)
+
+    def _put(self, line: bytes) -> None:
+        if self._open is None:
+            return
+        rest = memoryview(line + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(self._open, rest) :]
+        except OSError:
+            os.ftruncate(self._open, self._size)
+            raise
+        self._size += len(line) + 1

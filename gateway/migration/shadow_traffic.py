@@ -1,0 +1,194 @@
+"""Asking the other service too, once a client has its answer, and counting how the two differ.
+
+Only reads are asked twice, of keys and groups that are switched to ``compare``. A client waits for
+nothing of it: what is to be compared stands in a short queue, and where that is full it is not
+compared. What differs is looked at once more, since something may have changed between the two;
+what is kept of it is where it is, and no value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+import structlog
+
+from gateway.compare.answer import Answer
+from gateway.compare.differences import Differ
+from gateway.compare.id_map import Pairing
+from gateway.compare.mask import Redactor
+from gateway.compare.rules import Rules
+from gateway.config.settings import Comparing
+from gateway.http.responses import LegacyResponse, PassedResponse
+from gateway.migration.forwarding import MOST_BYTES, InboundRequest
+from gateway.migration.routing import Forwarding
+from gateway.observability import logs
+from gateway.payloads import json_codec
+from gateway.storage import Store, StoreUnavailable
+from gateway.storage.difference_rows import Asked, Place, Tally, add_tallies
+from gateway.storage.periodic_tasks import PeriodicTask
+from mappings.grammar import Failure
+
+EVERY_SECONDS = 1.0
+SIDE_BY_SIDE = 4
+AGAIN_AFTER = 0.5
+"""Seconds until what differs is asked once more."""
+
+MOST_PLACES = 200
+"""Of an operation, between two writings; answers can be unlike in any number of places."""
+
+ELSEWHERE = ("too many", "$")
+END_SECONDS = 2
+
+Translate = Callable[[], Awaitable[LegacyResponse]]
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    came: InboundRequest
+    said: LegacyResponse | PassedResponse
+    translate: Translate
+
+
+class _NotComparable(Exception):
+    """One of the two gave no answer of its own, or one that takes too much memory to read."""
+
+
+class Alongside:
+    """``async with`` it: it compares from then on."""
+
+    def __init__(
+        self,
+        settings: Comparing,
+        store: Store,
+        forwarding: Forwarding,
+        clock: Callable[[], datetime],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._store = store
+        self._forwarding = forwarding
+        self._clock = clock
+        self._chance = chance
+        self._sample = settings.sample
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue(settings.queue)
+        self._tallies: dict[Asked, Tally] = {}
+        self._rules = Rules().for_reads
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rounds = PeriodicTask("comparing", EVERY_SECONDS, self._write)
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._comparing()) for _ in range(SIDE_BY_SIDE)]
+        await self._rounds.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """What waits is left, and what is being compared is finished, unless it takes too long."""
+        while not self._queue.empty():
+            self._tally(self._queue.get_nowait().came).dropped += 1
+            self._queue.task_done()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._queue.join(), END_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._rounds.__aexit__()
+
+    def offer(
+        self, came: InboundRequest, said: LegacyResponse | PassedResponse, translate: Translate
+    ) -> None:
+        """Called when the answer is on its way to the client; waits for nothing."""
+        if self._chance() >= self._sample:
+            return
+        try:
+            self._queue.put_nowait(_Item(came, said, translate))
+        except asyncio.QueueFull:
+            self._tally(came).dropped += 1
+
+    async def _comparing(self) -> None:
+        while True:
+            item = await self._queue.get()
+            try:
+                await self._compared(item)
+            except Exception as error:  # noqa: BLE001 - one that fails must not end the comparing
+                self._tally(item.came).failed += 1
+                log.error("comparing", **logs.told(error))
+            finally:
+                self._queue.task_done()
+
+    async def _compared(self, item: _Item) -> None:
+        try:
+            differences = await self._differences(item, item.said)
+            if differences:
+                await asyncio.sleep(AGAIN_AFTER)
+                differences &= await self._differences(item, None)
+        except (_NotComparable, Failure, StoreUnavailable):
+            self._tally(item.came).failed += 1
+            return
+        tally = self._tally(item.came)
+        tally.compared += 1
+        tally.different += bool(differences)
+        for place in differences:
+            known = place in tally.places or len(tally.places) < MOST_PLACES
+            named = place if known else ELSEWHERE
+            tally.places[named] = tally.places.get(named, 0) + 1
+
+    async def _differences(
+        self, item: _Item, said: LegacyResponse | PassedResponse | None
+    ) -> set[Place]:
+        """Where the two differ; what was ``said`` already is not asked again."""
+        control = (
+            said if isinstance(said, PassedResponse) else await self._forwarding.read(item.came)
+        )
+        if control.status >= 500 or control.status in (304, 429):
+            raise _NotComparable
+        candidate = said if isinstance(said, LegacyResponse) else await item.translate()
+        bodies = (control.body, candidate.data)
+        if await asyncio.to_thread(lambda: max(map(json_codec.memory_cost, bodies))) > MOST_BYTES:
+            raise _NotComparable
+        differ = Differ(self._rules, Pairing(apart=False), operation=item.came.operation.name)
+        one, other = (
+            Answer(control.status, {}, bodies[0]),
+            Answer(candidate.status, {}, bodies[1]),
+        )
+        found = await asyncio.to_thread(differ.answers, one, other)
+        eye = Redactor(item.came.asked.keys)
+        return {(each.kind, eye.place(each.path)) for each in found}
+
+    def _tally(self, came: InboundRequest) -> Tally:
+        key, now = came.caller.key, self._clock()
+        asked = Asked(key.owner, key.name, came.operation.name)
+        tally = self._tallies.setdefault(asked, Tally(first_at=now))
+        tally.last_at = now
+        return tally
+
+    async def _write(self) -> None:
+        """What cannot be written now is written the next time."""
+        taken, self._tallies = self._tallies, {}
+        try:
+            await add_tallies(self._store, taken)
+        except StoreUnavailable:
+            self._tallies = merged(taken, self._tallies)
+            raise
+
+
+def merged(one: Mapping[Asked, Tally], other: Mapping[Asked, Tally]) -> dict[Asked, Tally]:
+    """The counts of both, added up."""
+    found = dict(one)
+    for asked, tally in other.items():
+        before = found.get(asked)
+        if before is None:
+            found[asked] = tally
+            continue
+        for name in ("compared", "different", "failed", "dropped"):
+            setattr(before, name, getattr(before, name) + getattr(tally, name))
+        for place, answers in tally.places.items():
+            before.places[place] = before.places.get(place, 0) + answers
+        before.last_at = tally.last_at
+    return found

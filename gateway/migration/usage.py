@@ -1,0 +1,124 @@
+"""Counts who still uses what, and the traffic: in memory for each request, in the state about once a second.
+
+After a clean stop the counts are exact; a process that is killed loses what it counted since it
+last wrote them, at most a second's worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Self
+
+import structlog
+
+from gateway.storage import Store, StoreUnavailable
+from gateway.storage.durations import Durations
+from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.storage.traffic_rows import SPAN, Span, Traffic, span_of
+from gateway.storage.usage_rows import Count, Use, add_usage
+
+NO_OWNER = ("", "")
+"""The owner of a request without a key that is known."""
+
+EVERY_SECONDS = 0.7
+"""With what writing takes, less than a second from a request until it is counted for good."""
+
+Counted = tuple[datetime, tuple[str, str], str, str]
+"""When the span began; the owner, the key's name, the operation."""
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Tally(Count):
+    """Also how long requests took, and the slowest of them, in milliseconds."""
+
+    slowest_ms: int = 0
+    gateway: Durations = field(default_factory=Durations)
+    service: Durations = field(default_factory=Durations)
+
+    def add(self, other: Tally) -> None:
+        for name in ("requests", "refused", "failed", "ms", "service_ms"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.slowest_ms = max(self.slowest_ms, other.slowest_ms)
+        self.gateway.add(other.gateway)
+        self.service.add(other.service)
+        self.first_at = min(filter(None, (self.first_at, other.first_at)), default=None)
+        self.last_at = max(filter(None, (self.last_at, other.last_at)), default=None)
+
+
+class Usage:
+    """``async with`` it: it writes what is counted from then on."""
+
+    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._clock = clock
+        # A span is within one day: of one count come both, who used what and the traffic.
+        self._tallies: dict[Counted, Tally] = {}
+        self._span = span_of(clock())
+        self._rounds = PeriodicTask("usage", EVERY_SECONDS, self._write)
+
+    async def __aenter__(self) -> Self:
+        await self._rounds.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._rounds.__aexit__()
+
+    def count(
+        self,
+        owner: tuple[str, str],
+        key: str,
+        operation: str,
+        status: int,
+        *,
+        seconds: float = 0,
+        service_seconds: float = 0,
+    ) -> None:
+        """One request, as its answer leaves."""
+        now = self._clock()
+        # A clock that is set back begins another span.
+        if not self._span <= now < self._span + SPAN:
+            self._span = span_of(now)
+        counted = (self._span, owner, key, operation)
+        if (tally := self._tallies.get(counted)) is None:
+            tally = self._tallies[counted] = Tally(first_at=now)
+        ms = round(seconds * 1000)
+        tally.requests += 1
+        tally.refused += 400 <= status < 500
+        tally.failed += status >= 500
+        tally.ms += ms
+        tally.service_ms += round(service_seconds * 1000)
+        tally.slowest_ms = max(tally.slowest_ms, ms)
+        # Reads side by side are at the service for longer together than the request took.
+        tally.gateway.count(max(seconds - service_seconds, 0) * 1000)
+        if service_seconds:
+            tally.service.count(service_seconds * 1000)
+        tally.last_at = now
+
+    async def _write(self) -> None:
+        """What cannot be written now is written the next time."""
+        taken, self._tallies = self._tallies, {}
+        try:
+            await add_usage(self._store, _uses(taken), _traffic(taken))
+        except StoreUnavailable:
+            for counted, tally in self._tallies.items():
+                taken.setdefault(counted, Tally()).add(tally)
+            self._tallies = taken
+            raise
+
+
+def _uses(tallies: Mapping[Counted, Tally]) -> dict[Use, Count]:
+    found: dict[Use, Tally] = {}
+    for (span, owner, key, operation), tally in tallies.items():
+        found.setdefault(Use(*owner, key, operation, span.date()), Tally()).add(tally)
+    return {**found}
+
+
+def _traffic(tallies: Mapping[Counted, Tally]) -> dict[Span, Traffic]:
+    found: dict[Span, Traffic] = {}
+    for (span, owner, _key, operation), tally in tallies.items():
+        found.setdefault(Span(span, *owner, operation), Traffic()).add(tally)
+    return found

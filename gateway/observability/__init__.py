@@ -1,0 +1,1 @@
+"""Logs, the access log, metrics and traces."""

@@ -1,0 +1,67 @@
+"""The one line that a request leaves in the log, whichever face it was for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from gateway.observability import metrics, traces
+
+log = structlog.get_logger()
+
+
+def tell(
+    *,
+    status: int,
+    method: str,
+    took: float,
+    request_id: str,
+    face: str,
+    operation: str | None = None,
+    owner: tuple[str, str] | None = None,
+    key: str | None = None,
+    calls: int = 0,
+    seconds: float = 0.0,
+    more: Mapping[str, Any],
+) -> None:
+    """``took`` is in seconds; ``more`` holds nothing that a client sent; ``owner`` is merchant and environment.
+
+    Counted as well, so that the log and the metrics agree.
+    """
+    merchant, environment = owner or (None, None)
+    metrics.request(
+        face=face,
+        operation=operation,
+        environment=environment or "",
+        status=status,
+        took=took,
+        at_service=seconds,
+        request_id=request_id,
+        told=more,
+    )
+    traces.answered(
+        face=face,
+        method=method,
+        operation=operation,
+        environment=environment or "",
+        status=status,
+        outcome=metrics.outcome(status, more),
+    )
+    line: dict[str, Any] = {
+        "status": status,
+        "method": method,
+        "face": face,
+        "operation": operation,
+        "ms": round(took * 1000, 1),
+        "merchant": merchant,
+        "environment": environment,
+        "key": key,
+        "request_id": request_id,
+        "upstream_calls": calls,
+        "upstream_ms": round(seconds * 1000, 1),
+    }
+    if trace := traces.trace_id():
+        line["trace_id"] = trace
+    (log.error if status >= 500 else log.info)("request", **line, **more)

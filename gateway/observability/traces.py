@@ -1,0 +1,215 @@
+"""Traces for OpenTelemetry, where `[traces]` names a collector; nothing otherwise.
+
+Needs ``pip install payout-gateway[traces]``. A request is a span, and so is each call of the
+service below it. Spans hold routes as the documents write them (``/v1/recipients/{id}``), statuses
+and outcomes: no id, query, body, address or text of an error. Of what a client sends only its
+``traceparent`` is taken, and whether it is recorded is decided here.
+
+Both services are sent a ``traceparent``. No header is signed (current interface, section 5), so
+signatures are what they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+from aiohttp import web
+
+from gateway.config.settings import Misconfigured, Traces
+from mappings import OPERATIONS, UNLISTED
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Tracer
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Others are a client's own words."""
+
+EXPORT_SECONDS = 5
+
+_ROUTES = {one.name: f"/v1{one.path}" for one in (*OPERATIONS, *UNLISTED)}
+_OFF: AbstractContextManager[None] = nullcontext()
+
+_tracer: Tracer | None = None
+
+
+@asynccontextmanager
+async def tracing(settings: Traces) -> AsyncIterator[None]:
+    """Traces go to the collector that is configured; Misconfigured where the extra is missing."""
+    if not settings.endpoint:
+        yield
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
+            OTLPSpanExporter,
+        )
+    except ImportError:
+        do = "install payout-gateway[traces], or leave traces.endpoint empty"
+        raise Misconfigured([f"traces.endpoint: OpenTelemetry is not installed; {do}"]) from None
+    exporter = OTLPSpanExporter(f"{settings.endpoint}/v1/traces", timeout=EXPORT_SECONDS)
+    with to(exporter, settings.ratio, batched=True) as provider:
+        try:
+            yield
+        finally:
+            # It waits for the collector, and may not hold up what is still in flight.
+            await asyncio.to_thread(provider.shutdown)
+
+
+@contextmanager
+def to(
+    exporter: SpanExporter, ratio: float = 1.0, *, batched: bool = False
+) -> Iterator[TracerProvider]:
+    """Has this process's spans go to an exporter."""
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import (  # noqa: PLC0415
+        BatchSpanProcessor,
+        SimpleSpanProcessor,
+    )
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
+
+    global _tracer  # noqa: PLW0603 - like a logger's, one a process
+    by_ratio = TraceIdRatioBased(ratio)
+    # A client that says that its trace is recorded does not decide that it is recorded here.
+    sampler = ParentBased(by_ratio, remote_parent_sampled=by_ratio)
+    resource = Resource({"service.name": "payout-gateway"})
+    provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
+    processor = BatchSpanProcessor(exporter) if batched else SimpleSpanProcessor(exporter)
+    provider.add_span_processor(processor)
+    before, _tracer = _tracer, provider.get_tracer("payout-gateway")
+    try:
+        yield provider
+    finally:
+        _tracer = before
+
+
+def request(asked: web.BaseRequest) -> AbstractContextManager[None]:
+    """The span of a request of either face; what it was is told when it is answered."""
+    return _OFF if _tracer is None else _request(_tracer, asked)
+
+
+@contextmanager
+def _request(tracer: Tracer, asked: web.BaseRequest) -> Iterator[None]:
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
+        TraceContextTextMapPropagator,
+    )
+
+    given = asked.headers.get("traceparent", "")
+    # Without its tracestate, which can hold anything.
+    parent = TraceContextTextMapPropagator().extract({"traceparent": given})
+    method = _method(asked.method)
+    with tracer.start_as_current_span(
+        method,
+        parent,
+        SpanKind.SERVER,
+        {"http.request.method": method},
+        record_exception=False,
+        set_status_on_exception=False,
+    ):
+        yield
+
+
+def answered(
+    *, face: str, method: str, operation: str | None, environment: str, status: int, outcome: str
+) -> None:
+    """What the request was whose span is open."""
+    if _tracer is None:
+        return
+    from opentelemetry.trace import StatusCode, get_current_span  # noqa: PLC0415
+
+    span, route = get_current_span(), _ROUTES.get(operation or "")
+    span.update_name(f"{_method(method)} {route or face}")
+    told = {
+        "http.route": route,
+        "http.response.status_code": status,
+        "payout_gateway.face": face,
+        "payout_gateway.operation": operation,
+        "payout_gateway.environment": environment,
+        "payout_gateway.outcome": outcome,
+    }
+    span.set_attributes({name: value for name, value in told.items() if value})
+    if status >= 500:
+        span.set_status(StatusCode.ERROR)
+
+
+class Calling:
+    """The span of a call; ``ended`` is told what came of it."""
+
+    def __init__(self, span: Any = None) -> None:
+        self._span = span
+
+    def ended(self, outcome: str, status: int | None = None) -> None:
+        if self._span is None:
+            return
+        from opentelemetry.trace import StatusCode  # noqa: PLC0415
+
+        self._span.set_attribute("payout_gateway.outcome", outcome)
+        if status is not None:
+            self._span.set_attribute("http.response.status_code", status)
+        if status is None or status >= 400:
+            self._span.set_attribute("error.type", outcome)
+            self._span.set_status(StatusCode.ERROR)
+
+
+_UNSEEN = nullcontext(Calling())
+
+
+def call(
+    method: str, path: str, environment: str, service: Literal["current", "legacy"] = "current"
+) -> AbstractContextManager[Calling]:
+    """The span of a call of a service; ``path`` as its document has it, or empty."""
+    return _UNSEEN if _tracer is None else _call(_tracer, method, path, environment, service)
+
+
+@contextmanager
+def _call(
+    tracer: Tracer, method: str, path: str, environment: str, service: str
+) -> Iterator[Calling]:
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415
+
+    method = _method(method)
+    told = {
+        "http.request.method": method,
+        "payout_gateway.environment": environment,
+        "payout_gateway.service": service,
+    }
+    with tracer.start_as_current_span(
+        f"{method} /v1{path}" if path else f"{method} other",
+        kind=SpanKind.CLIENT,
+        attributes=told | ({"url.template": f"/v1{path}"} if path else {}),
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        yield Calling(span)
+
+
+def headers() -> Mapping[str, str]:
+    """What the service is sent of the span that is open."""
+    if _tracer is None:
+        return {}
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
+        TraceContextTextMapPropagator,
+    )
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return carrier
+
+
+def trace_id() -> str | None:
+    """Of the span that is open, for its line in the log."""
+    if _tracer is None:
+        return None
+    from opentelemetry.trace import format_trace_id, get_current_span  # noqa: PLC0415
+
+    context = get_current_span().get_span_context()
+    return format_trace_id(context.trace_id) if context.is_valid else None
+
+
+def _method(given: str) -> str:
+    return given if given in METHODS else "_OTHER"

@@ -1,5 +1,0 @@
-"""A description of the legacy interface, for clients' authors and their tools."""
-
-from gateway.openapi.document import addresses, document
-
-__all__ = ["addresses", "document"]

@@ -1,0 +1,98 @@
+"""Brownouts as an operator handles them: how one is asked for, whom it would hit, how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gateway.auth.key_rows import ListedKey, chosen
+from gateway.storage import Store
+from gateway.storage.brownout_rows import Brownout, new_brownout
+from gateway.storage.usage_rows import Used, used_since
+from mappings import OPERATIONS, UNLISTED
+
+LOOKS_BACK = timedelta(days=7)
+
+
+class NoWindow(Exception):
+    """Why a window cannot be made; one line that begins with the name of what is wrong."""
+
+
+def named(words: Iterable[str]) -> tuple[str, ...]:
+    """Operations by their names; a group stands for all of a room. Raises NoWindow."""
+    rooms = groups()
+    every = {one.name for one in (*OPERATIONS, *UNLISTED)}
+    found: dict[str, None] = {}
+    for word in words:
+        names = rooms.get(word) or [name for name in every if name == word]
+        if not names:
+            raise NoWindow(f"operation {word}: neither an operation nor one of {', '.join(rooms)}")
+        found |= dict.fromkeys(names)
+    return tuple(found)
+
+
+def groups() -> dict[str, list[str]]:
+    """The names of the operations of each room."""
+    rooms: dict[str, list[str]] = {}
+    for one in (*OPERATIONS, *UNLISTED):
+        rooms.setdefault(one.flow.__module__.rpartition(".")[2], []).append(one.name)
+    return rooms
+
+
+def window(
+    now: datetime,
+    span: tuple[datetime, datetime],
+    merchant: str,
+    key: str,
+    operations: tuple[str, ...],
+    *,
+    refuses: bool,
+) -> Brownout:
+    """One that is not over yet; raises NoWindow. See ``of_somebody`` for merchant and key."""
+    begins_at, ends_at = span
+    if ends_at <= max(begins_at, now):
+        raise NoWindow("until: the window would be over before it begins")
+    return new_brownout(
+        begins_at=begins_at,
+        ends_at=ends_at,
+        merchant=merchant,
+        key=key,
+        operations=operations,
+        refuses=refuses,
+    )
+
+
+def of_somebody(one: Brownout, known: Iterable[ListedKey]) -> Brownout:
+    """With the key's own name; raises NoWindow where nobody has it, who would not be refused."""
+    theirs = [key for key in known if one.merchant in ("", key.merchant)]
+    if one.merchant and not theirs:
+        raise NoWindow("merchant: there is none of this name; `keys list` shows what there is")
+    names = {key.name for key in chosen(theirs, one.key)} if one.key else {""}
+    if len(names) != 1:
+        what = "several keys" if names else "no key"
+        raise NoWindow(f"key means {what}; `keys list` shows their names")
+    return replace(one, key=names.pop())
+
+
+async def users_of(store: Store, *those: Brownout) -> list[Used]:
+    """Who used what they are about in the last seven days; StoreUnavailable."""
+    used = await used_since(store, (store.clock() - LOOKS_BACK).date())
+    return [each for each in used if any(_would_hit(one, each) for one in those)]
+
+
+def _would_hit(one: Brownout, used: Used) -> bool:
+    return bool(used.key) and one.meets(used.merchant, used.key, used.operation, one.begins_at)
+
+
+def about(one: Brownout) -> str:
+    """Whom and what it is about, in words."""
+    return ", ".join(filter(None, (one.merchant, one.key, *one.operations))) or "everything"
+
+
+def state_of(one: Brownout, now: datetime) -> str:
+    if one.ended:
+        return "switched off"
+    if now >= one.ends_at:
+        return "over"
+    return "under way" if now >= one.begins_at else "to come"

@@ -1,0 +1,67 @@
+"""The legacy service, where keys are switched to it: asked for a country, which needs no key."""
+
+from __future__ import annotations
+
+from multidict import CIMultiDict
+
+from gateway.config.settings import Settings
+from gateway.operator.doctor.findings import Finding, unreached
+from gateway.payloads import json_codec
+from gateway.storage import Store
+from gateway.storage.mode_rows import TRANSLATE, all_switches
+from gateway.upstream.client import USER_AGENT, breakers_of
+from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, open_passing
+from gateway.upstream.send_attempt import ResponseLost
+from mappings.grammar import Unreachable
+
+LOOKED_AT = "legacy service"
+TARGET = "/v1/geography/countries/CA"
+MOST = 1 << 20
+
+
+async def examine(settings: Settings, store: Store) -> list[Finding]:
+    """Of each environment of which a key is switched away from `translate`."""
+    switched = {one.owner.environment for one in await all_switches(store) if one.mode != TRANSLATE}
+    configured = settings.environments.configured()
+    origins = {
+        name: one.legacy_base_url
+        for name, one in configured.items()
+        if name in switched and one.legacy_base_url
+    }
+    found = [_homeless(name) for name in sorted(switched - origins.keys())]
+    async with open_passing(settings, origins, breakers_of(settings)) as passing:
+        return found + [await _asked(passing, name, url) for name, url in origins.items()]
+
+
+def _homeless(name: str) -> Finding:
+    said = "keys are switched to `forward` or `compare`, and legacy_base_url is not set"
+    do = f"set environments.{name}.legacy_base_url, or `modes set … translate` (see `modes list`)"
+    return Finding(name, LOOKED_AT, "wrong", said, do)
+
+
+async def _asked(passing: PassthroughClient, name: str, url: str) -> Finding:
+    headers = CIMultiDict({"User-Agent": USER_AGENT, "Accept": "application/json"})
+    passage = PassthroughRequest(name, "GET", TARGET, headers, None, write=False)
+    try:
+        async with passing.sent(passage) as passed:
+            body = b""
+            async for part in passed.parts():
+                body = (body + part)[:MOST]
+            status = passed.status
+    except (Unreachable, ResponseLost) as failure:
+        do = unreached(str(failure), url).replace("base_url", "legacy_base_url")
+        return Finding(name, LOOKED_AT, "wrong", str(failure), do)
+    if _is_legacy(status, body):
+        return Finding(name, LOOKED_AT, "well", "answers as the legacy interface does")
+    said = f"no answer of the legacy interface (status {status})"
+    do = f"see that {url} is its address, without /v1, and not the current interface's"
+    return Finding(name, LOOKED_AT, "wrong", said, do)
+
+
+def _is_legacy(status: int, body: bytes) -> bool:
+    """A service that wants a key for this, too, says so as the legacy interface says it."""
+    try:
+        told = json_codec.read(body)
+    except json_codec.Unreadable:
+        return False
+    return status in (200, 403) and isinstance(told, dict) and "ok" in told

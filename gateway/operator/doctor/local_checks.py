@@ -1,0 +1,108 @@
+"""The program, its configuration, its certificate, the state and the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+
+from gateway.admission.limits.eviction import eviction
+from gateway.config.extensions import check_extensions
+from gateway.config.settings import Misconfigured, Server, Settings
+from gateway.operator.cutover_windows import about
+from gateway.operator.doctor.findings import ALL, Finding
+from gateway.operator.preflight import check_runnable
+from gateway.operator.restore_check import DO, HAPPENED, is_older
+from gateway.storage import Store, StoreUnavailable
+from gateway.storage.audit_log import told_scope
+from gateway.storage.brownout_rows import Brownout, open_brownouts
+from gateway.storage.freezes import Freeze, frozen
+from gateway.storage.restore_marks import NONE, standing
+from gateway.storage.write_probe import refuse_read_only
+
+SOON = timedelta(days=14)
+
+
+def program() -> Iterator[Finding]:
+    yield from _told("program", check_extensions)
+
+
+def configuration(settings: Settings) -> Iterator[Finding]:
+    yield from _told("configuration", lambda: check_runnable(settings))
+
+
+def _told(looked_at: str, check: Callable[[], None]) -> Iterator[Finding]:
+    try:
+        check()
+    except Misconfigured as error:
+        for problem in error.problems:
+            said, _, do = problem.partition("; ")
+            yield Finding(ALL, looked_at, "wrong", said, do or "mend it, and run `check`")
+    else:
+        yield Finding(ALL, looked_at, "well", "can be run")
+
+
+def certificate(server: Server) -> Iterator[Finding]:
+    """The one that clients see; whether it can be used at all is the configuration's."""
+    if (file := server.tls_certificate_file) is None:
+        return
+    try:
+        chain = x509.load_pem_x509_certificates(file.read_bytes())
+    except (OSError, ValueError):
+        return
+    looked_at, end = "certificate for clients", chain[0].not_valid_after_utc
+    told = f"it ends at {end:%Y-%m-%d %H:%M} UTC"
+    if end < datetime.now(UTC) + SOON:
+        do = "put a new one in its place; a running gateway takes it up by itself"
+        yield Finding(ALL, looked_at, "wrong", told, do)
+    elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
+        do = "append the certificates of the authorities in between, where there are any"
+        yield Finding(ALL, looked_at, "unknown", f"{told}; it stands alone in {file}", do)
+    else:
+        yield Finding(ALL, looked_at, "well", told)
+
+
+async def limits(settings: Settings) -> list[Finding]:
+    if settings.limits.url.startswith("memory://"):
+        return []
+    told = await eviction(settings.limits.url)
+    return [Finding(ALL, "limits in Redis", told.state, told.said, told.do)]
+
+
+async def state(settings: Settings, store: Store) -> list[Finding]:
+    """Raises StoreUnavailable where it cannot be used."""
+    await refuse_read_only(store)
+    if await is_older(store, settings.state.mark):
+        return [Finding(ALL, "state", "wrong", f"{HAPPENED}: no batch is started on it", DO)]
+    is_new = (await standing(store)).mark == NONE
+    known = "is the one that was used last, as far as is known"
+    what = "has had no request yet that writes" if is_new else known
+    return [Finding(ALL, "state", "well", f"can be written; it {what}")]
+
+
+async def in_force(store: Store) -> list[Finding]:
+    """What operators switched on and may have forgotten; StoreUnavailable."""
+    now = store.clock()
+    under_way = [one for one in await open_brownouts(store, now) if one.begins_at <= now]
+    return [*map(_freeze, await frozen(store)), *map(_brownout, under_way)]
+
+
+def _freeze(one: Freeze) -> Finding:
+    words = [f"--merchant {one.scope.merchant}"] if one.scope.merchant else []
+    words += [f"--environment {one.scope.environment}"] if one.scope.environment else []
+    said = f"writes are stopped since {one.since:%Y-%m-%d %H:%M} UTC: {told_scope(one.scope)}"
+    do = f"`payout-gateway unfreeze {' '.join(words) or '--all'}` when they are to go on"
+    return Finding(one.scope.environment or ALL, "freeze", "look", said, do)
+
+
+def _brownout(one: Brownout) -> Finding:
+    does = "refused" if one.refuses else "counted, and not refused,"
+    said = f"requests are {does} until {one.ends_at:%Y-%m-%d %H:%M} UTC: {about(one)}"
+    do = f"nothing, if that is meant; `payout-gateway brownout off {one.id}` ends it"
+    return Finding(ALL, "brownout", "look", said, do)
+
+
+def no_state(unavailable: StoreUnavailable) -> Finding:
+    said = f"{unavailable.happened}: {unavailable.means}; the services were not tried"
+    return Finding(ALL, "state", "wrong", said, unavailable.do)

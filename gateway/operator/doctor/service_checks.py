@@ -1,0 +1,182 @@
+"""Every configured environment, with the pair of its first key in use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from gateway.auth.key_rows import ListedKey, listed_keys, pair_of
+from gateway.config.settings import Settings
+from gateway.operator.doctor.findings import Finding
+from gateway.operator.doctor.remote_checks import Asking, is_service
+from gateway.storage import Store
+from gateway.upstream.capability_cache import CapabilityCache
+from gateway.upstream.client import Upstream
+from gateway.upstream.clock import NOTEWORTHY
+from gateway.upstream.optional_endpoints import LACKING, InferredOperations, describe
+from gateway.upstream.signed_target import NAME
+from mappings.current import ENDPOINTS
+from mappings.grammar import JSON, Call, Failure, Refused, Unreachable
+
+SIGNED = "signed target"
+LISTING = "GET /batches"
+A_LIST = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, witness=())
+"""The one inferred operation that is a read, and of no batch: it can be tried."""
+
+
+async def examine(
+    settings: Settings, store: Store, upstream: Upstream, learned: CapabilityCache
+) -> list[Finding]:
+    keys = [key for key in await listed_keys(store) if key.revoked_at is None]
+    configured = settings.environments.configured()
+    found = list(_homeless(keys, configured))
+    for name in configured:
+        key = next((key for key in keys if key.environment == name), None)
+        pair = await pair_of(store, key.owner) if key else None
+        asking = Asking(settings, upstream, name, pair, key.name if key else "")
+        found += await asking.called()
+        found += _signature(asking, settings, learned)
+        found += _clock(asking, upstream)
+        found += [one async for one in _inferred(asking, settings, learned)]
+    return found
+
+
+def _homeless(keys: Sequence[ListedKey], configured: Mapping[str, object]) -> Iterator[Finding]:
+    """Keys of environments that are not configured: their clients are answered 403."""
+    is_usable = any(key.environment in configured for key in keys)
+    for name in dict.fromkeys(key.environment for key in keys if key.environment not in configured):
+        those = ", ".join(key.name for key in keys if key.environment == name)
+        said = (
+            f"of {those}: clients are refused (403), since [environments.{name}] is not configured"
+        )
+        do = f"set environments.{name}.base_url, or import the key with another environment"
+        if not is_usable:
+            yield Finding(name, "keys", "wrong", said, do)
+        else:
+            yield Finding(name, "keys", "unknown", said, f"{do}; or `keys revoke` what is not used")
+
+
+def _signature(asking: Asking, settings: Settings, learned: CapabilityCache) -> Iterator[Finding]:
+    """Whether the query of a request is signed with its path; a refused form was told already."""
+    name, form, setting = asking.name, asking.form, settings.upstream.signed_target
+    if asking.accepted:
+        how = "" if setting == "auto" else " as it is set,"
+        yield Finding(name, SIGNED, "well", f"{form}:{how} accepted just now")
+    elif setting != "auto":
+        if not asking.form_is_refused:
+            said = f"{form} as it is set; {_untried(asking)}"
+            yield Finding(name, SIGNED, "unknown", said, asking.first)
+    elif form:
+        since = moment(learned.since(name, NAME))
+        said = f"{form}, remembered{since}; {_untried(asking)}"
+        yield Finding(name, SIGNED, "unknown", said, asking.first)
+    else:
+        said = f"not found out yet; {_untried(asking)}"
+        yield Finding(name, SIGNED, "unknown", said, asking.first)
+
+
+def _untried(asking: Asking) -> str:
+    return f"not tried: {asking.why_not}"
+
+
+def moment(when: datetime | None) -> str:
+    return f" since {when:%Y-%m-%d %H:%M} UTC" if when else ""
+
+
+def _clock(asking: Asking, upstream: Upstream) -> Iterator[Finding]:
+    name, offset = asking.name, upstream.clock.offset(asking.name)
+    if abs(offset) >= NOTEWORTHY:
+        do = "it is corrected for; set this machine's clock all the same (NTP)"
+        where = "behind" if offset > 0 else "ahead of"
+        said = f"this machine is {abs(offset):.0f} s {where} the service"
+        yield Finding(name, "clock", "wrong", said, do)
+    elif asking.accepted is None:
+        said = f"not compared with the service's: {asking.why_not}"
+        yield Finding(name, "clock", "unknown", said, asking.first)
+    elif "Date" not in asking.accepted.headers:
+        do = "nothing, while calls are accepted; keep this machine's clock right (NTP)"
+        yield Finding(name, "clock", "unknown", "the service's answers do not tell a time", do)
+    else:
+        yield Finding(name, "clock", "well", "agrees with the service's")
+
+
+async def _inferred(
+    asking: Asking, settings: Settings, learned: CapabilityCache
+) -> AsyncIterator[Finding]:
+    name, setting = asking.name, settings.upstream.inferred_operations
+    if setting == "avoid":
+        told = f"not looked for: upstream.inferred_operations is {setting!r}"
+        yield Finding(name, "inferred operations", "well", told)
+        return
+    if setting == "use":
+        yield await _used(asking)
+        return
+    for endpoint in ENDPOINTS:
+        if endpoint.inferred:
+            one = f"{endpoint.method} {endpoint.path}"
+            known = learned.get(name, f"inferred {one}")
+            told_now = await _listing(asking, learned) if one == LISTING else None
+            yield told_now or _of_endpoint(name, one, known)
+
+
+async def _listing(asking: Asking, learned: CapabilityCache) -> Finding | None:
+    """The list, tried now; what is found out is remembered, and reaches the gateways that run."""
+    if asking.accepted is None:
+        return None
+    inferred = InferredOperations("auto", learned)
+    was_there = (learned.get(asking.name, f"inferred {LISTING}") or {}).get("present")
+    refusals: list[int] = []
+
+    async def make(call: Call) -> JSON:
+        reply = await asking.asked(f"/v1{call.path}?{urlencode(call.query)}")
+        if reply is None:
+            raise Unreachable("no answer")
+        if 200 <= reply.status < 300 and is_service(reply):
+            return {}
+        if call is A_LIST:
+            refusals.append(reply.status)
+        raise Refused(reply.status)
+
+    try:
+        is_there = await inferred.find_out(A_LIST, asking.name, make)
+    except Failure:
+        if not refusals:
+            return None
+        said = f"status {refusals[-1]}, just now; whether it is there cannot be told"
+        do = "see what answers in front of the service, and try again; meanwhile GET /v1/batches is 500"
+        return Finding(asking.name, LISTING, "unknown", said, do)
+    if is_there:
+        return Finding(asking.name, LISTING, "well", "there: tried just now")
+    said = f"not there (status {refusals[-1]}, just now): batches are listed from the ledger"
+    if not was_there:
+        return Finding(asking.name, LISTING, "well", said)
+    said += ". It was there before: batches made elsewhere are not listed any more"
+    do = "if something in front of the service answers so, mend that and run `doctor` again"
+    return Finding(asking.name, LISTING, "look", said, do)
+
+
+async def _used(asking: Asking) -> Finding:
+    """One that can be tried stands for all: under "use" none is done without."""
+    name, looked_at = asking.name, "inferred operations"
+    set_so = 'upstream.inferred_operations is "use"'
+    target = f"/v1{A_LIST.path}?{urlencode(A_LIST.query)}"
+    reply = await asking.asked(target) if asking.accepted else None
+    is_there = reply is not None and 200 <= reply.status < 300 and is_service(reply)
+    if reply is None or not (is_there or reply.status in LACKING):
+        why = _untried(asking) if asking.accepted is None else f"no answer to {LISTING} tells"
+        return Finding(name, looked_at, "unknown", f"{set_so}; {why}", asking.first)
+    if not is_there:
+        said = f"{LISTING} is not there (status {reply.status}, just now), and {set_so}"
+        do = 'set upstream.inferred_operations to "auto"'
+        return Finding(name, looked_at, "wrong", said, do)
+    return Finding(name, looked_at, "well", f"{set_so}; {LISTING} is there: tried just now")
+
+
+def _of_endpoint(name: str, endpoint: str, known: Mapping[str, Any] | None) -> Finding:
+    if known is not None:
+        at = moment(datetime.fromtimestamp(known["at"], UTC))
+        return Finding(name, endpoint, "well", f"{describe(known)}, remembered{at}; not tried now")
+    do = "nothing: it is found out when first needed"
+    return Finding(name, endpoint, "unknown", "not needed yet", do)

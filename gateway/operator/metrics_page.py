@@ -1,0 +1,177 @@
+"""How things stand: the figures that nobody counts, read when `/metrics` is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import func, select, text
+
+from gateway.admission.limits import Limits
+from gateway.observability import metrics
+from gateway.reads.index import Indexes
+from gateway.storage import Store, StoreUnavailable
+from gateway.storage.restore_marks import RESTORED
+from gateway.storage.tables import (
+    IS_ABANDONED,
+    IS_OPEN,
+    IS_SENT,
+    IS_UNSEEN,
+    counters,
+    freezes,
+    journal,
+    keys,
+    remembered,
+    writes,
+)
+from gateway.upstream.client import USER_AGENT
+from gateway.upstream.clock import Clock
+
+READ_SECONDS = 5.0
+"""How old a figure may be: whoever scrapes, and how often, the state is asked no oftener."""
+
+PATIENCE_SECONDS = 3.0
+
+IN_FLIGHT = timedelta(seconds=60)
+"""A write that was sent so long ago is not under way any more."""
+
+SENT, OPEN, ABANDONED = text(f"writes.{IS_SENT}"), text(f"journal.{IS_OPEN}"), text(IS_ABANDONED)
+"""In the words of the indexes: with others a database reads the whole table."""
+
+NOTHING_KNOWN = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """``unsettled`` are writes sent more than a minute ago of which nobody knows what became, or
+    after which the request could not be carried on, the first of them ``unsettled_seconds`` ago;
+    ``keys`` those not revoked, by environment. ``is_restored`` says that nothing is started until the
+    state is reconciled.
+    """
+
+    unsettled: int
+    unsettled_seconds: float
+    journal_open: int
+    abandoned: int
+    freezes: int
+    keys: Mapping[str, int]
+    is_restored: bool
+
+
+async def figures(store: Store) -> Figures:
+    """Counted in the state, by few and cheap questions; StoreUnavailable."""
+    now = store.clock()
+    sent = select(func.count(), func.min(writes.c.entered_at, type_=writes.c.entered_at.type))
+    late = sent.where(SENT, writes.c.entered_at < now - IN_FLIGHT)
+    last = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
+    its = writes.c.undertaking == journal.c.id
+    # Found unsettled once, it has a reason until it is over: also while it is looked at again. Not
+    # joined: SQLite would go through the whole journal, in the order in which it is to be grouped.
+    stuck = (
+        select(select(last).where(its).correlate(journal).scalar_subquery().label("at"))
+        .where(OPEN, journal.c.why.is_not(None))
+        .where(~select(writes.c.number).where(its, SENT).correlate(journal).exists())
+        .subquery()
+    )
+    held_up = select(func.count(), func.min(stuck.c.at, type_=stuck.c.at.type)).where(
+        stuck.c.at < now - IN_FLIGHT
+    )
+    opened = select(func.count()).select_from(journal).where(OPEN)
+    left = select(func.count()).select_from(remembered).where(ABANDONED)
+    unseen = select(func.count()).select_from(writes).where(text(IS_UNSEEN))
+    stopped = select(func.count()).select_from(freezes)
+    held = select(keys.c.environment, func.count()).where(keys.c.revoked_at.is_(None))
+    restored = select(counters.c.value).where(counters.c.name == RESTORED)
+    async with store.read() as connection:
+        found = [(await connection.execute(one)).one() for one in (late, held_up)]
+        first = min((at for _number, at in found if at), default=None)
+        return Figures(
+            sum(number for number, _at in found),
+            (now - first).total_seconds() if first else 0,
+            (await connection.execute(opened)).scalar_one(),
+            sum([(await connection.execute(one)).scalar_one() for one in (left, unseen)]),
+            (await connection.execute(stopped)).scalar_one(),
+            {row[0]: row[1] for row in await connection.execute(held.group_by(keys.c.environment))},
+            bool(await connection.scalar(restored)),
+        )
+
+
+class Standing:
+    """The page of one process."""
+
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits,
+        clock: Clock,
+        indexes: Indexes,
+        environments: Iterable[str],
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._clock = clock
+        self._indexes = indexes
+        self._environments = tuple(environments)
+        self._read_at = -math.inf
+        self._reading = asyncio.Lock()
+        for environment in self._environments:
+            # There from the start, at zero: a series that begins at one has not grown.
+            metrics.index_calls.labels(environment)
+            metrics.index_undated.labels(environment)
+            for came_of_it in (metrics.READ, metrics.FAILED, metrics.CANCELLED):
+                metrics.index_readings.labels(environment, came_of_it)
+        metrics.build.info({"version": USER_AGENT.partition("/")[2]})
+
+    async def page(self, accepted: str) -> tuple[bytes, str]:
+        async with self._reading:
+            if (now := asyncio.get_running_loop().time()) - self._read_at >= READ_SECONDS:
+                self._read_at = now
+                await self._read()
+        return metrics.page(accepted)
+
+    async def _read(self) -> None:
+        for environment in self._environments:
+            metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
+            found = self._indexes.figures(environment)
+            metrics.indexes.labels(environment).set(found.indexes)
+            metrics.index_recipients.labels(environment).set(found.recipients)
+            metrics.index_age.labels(environment).set(found.oldest_seconds)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                metrics.limits_up.set(await self._limits.fault() is None)
+        except TimeoutError:
+            metrics.limits_up.set(0)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                self._tell(await figures(self._store))
+        except (StoreUnavailable, TimeoutError):
+            self._not_known()
+
+    def _tell(self, found: Figures) -> None:
+        metrics.state_up.set(self._store.unwritten is None)
+        metrics.unsettled.set(found.unsettled)
+        metrics.unsettled_age.set(found.unsettled_seconds)
+        metrics.journal_open.set(found.journal_open)
+        metrics.abandoned.set(found.abandoned)
+        metrics.freezes.set(found.freezes)
+        metrics.restored.set(found.is_restored)
+        known = dict.fromkeys(self._environments, 0) | dict(found.keys)
+        for environment, many in known.items():
+            metrics.keys.labels(environment).set(many)
+
+    def _not_known(self) -> None:
+        """What was true once is not told as if it still were."""
+        metrics.state_up.set(0)
+        for one in (
+            metrics.unsettled,
+            metrics.unsettled_age,
+            metrics.journal_open,
+            metrics.abandoned,
+            metrics.freezes,
+            metrics.restored,
+        ):
+            one.set(NOTHING_KNOWN)
+        metrics.keys.clear()

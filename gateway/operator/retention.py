@@ -1,0 +1,286 @@
+"""What is forgotten: by itself when it is old enough (``[retention]``), and of a person on request.
+
+Forgotten is what nobody needs any more to pay nobody twice. What names no person and keeps money
+right stays: ids, what became of each write for as long as it is said, that a recipient is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
+
+from gateway.config.settings import Retention
+from gateway.storage import Ledger, Store, Tenant
+from gateway.storage.audit_log import ERASED, note
+from gateway.storage.id_rows import current_ids, legacy_ids
+from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.storage.tables import (
+    acts,
+    brownout_hits,
+    brownouts,
+    journal,
+    journal_steps,
+    journal_subjects,
+    pieces,
+    remembered,
+    usage,
+    writes,
+)
+from gateway.storage.traffic_rows import forget_traffic
+from gateway.storage.undertakings import ANSWERED, SENT, UNDONE, OperationRepository
+from mappings.drafts import SIGNED
+from mappings.grammar import Conflict, Record
+from mappings.rows import each
+
+EVERY_SECONDS = 3600.0
+
+AT_ONCE = 200
+"""Rows of one transaction: on SQLite everybody who writes waits for it."""
+
+WATCHED_SECONDS, PAUSE_SECONDS = 5.0, 0.25
+
+LOOKED_AT = 1000
+"""Of the oldest requests; those among them that are not over may stay for good."""
+
+SETTLED_PHASES = ("sent", "deleted")
+"""Of a batch that is not being changed here: nothing of what is kept of it is sent any more."""
+
+STAYS = ("deleted", "still_there", "status")
+"""Facts of a recipient that say nothing of a person, but whether they may be paid or shown."""
+
+log = structlog.get_logger()
+
+
+class InUse(Exception):
+    """Why a recipient cannot be erased yet; one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """How many payments, and whose batches; answers that go by themselves within a day."""
+
+    payments: int
+    batches: int
+    facts: int
+    answers: int
+
+
+class Forgetting(PeriodicTask):
+    """``async with`` it: it sweeps from then on."""
+
+    def __init__(self, store: Store, settings: Retention) -> None:
+        super().__init__("forgetting", EVERY_SECONDS, self._sweep, at_its_end=False)
+        self._store = store
+        self._settings = settings
+
+    async def _sweep(self) -> None:
+        gone = await sweep(self._store, self._settings, lambda: self.is_ending)
+        await forget_traffic(self._store)
+        await forget_signed(self._store, lambda: self.is_ending)
+        if any(gone.values()):
+            log.info("forgotten", **gone)
+
+
+# By itself
+
+
+async def sweep(
+    store: Store, settings: Retention, is_ending: Callable[[], bool] = lambda: False
+) -> dict[str, int]:
+    """How many of each were forgotten; StoreUnavailable."""
+    gone: dict[str, int] = {}
+    for name, days, forget in (
+        ("journal", settings.journal_days, _journal),
+        ("texts", settings.texts_days, _texts),
+        ("usage", settings.usage_days, _usage),
+        ("audit", settings.audit_days, _audit),
+    ):
+        gone[name] = await _by_and_by(forget, store, days, is_ending) if days else 0
+    return gone
+
+
+async def _by_and_by(
+    forget: Callable[[Store, datetime], Awaitable[int]],
+    store: Store,
+    days: int,
+    is_ending: Callable[[], bool],
+) -> int:
+    """How many were forgotten, ``AT_ONCE`` at a time."""
+    before, gone = store.clock() - timedelta(days=days), 0
+    while not is_ending():
+        some = await forget(store, before)
+        gone += some
+        if some < AT_ONCE:
+            break
+        await asyncio.sleep(0)  # others that wait to write have their turn
+    return gone
+
+
+async def _journal(store: Store, before: datetime) -> int:
+    """Undertakings that are over, with their writes; never the last one, by which the mark goes."""
+    open_ = exists().where(writes.c.undertaking == journal.c.id, writes.c.state == SENT)
+    last = select(func.max(journal.c.number)).scalar_subquery()
+    # They are numbered as they begin. Not all of them are looked at: there may be very many.
+    first = select(journal.c.id).order_by(journal.c.number).limit(LOOKED_AT).subquery()
+    over = and_(
+        journal.c.id.in_(select(first.c.id)),
+        journal.c.state.in_((ANSWERED, UNDONE)),
+        journal.c.began_at < before,
+        or_(journal.c.number.is_(None), journal.c.number != last),
+        ~open_,
+    )
+    async with store.write() as connection:
+        ids = list(await connection.scalars(select(journal.c.id).where(over).limit(AT_ONCE)))
+        for table in (journal_steps, journal_subjects, writes):
+            await connection.execute(delete(table).where(table.c.undertaking.in_(ids)))
+        await connection.execute(delete(pieces).where(pieces.c.holder.in_(ids)))
+        await connection.execute(delete(journal).where(journal.c.id.in_(ids)))
+    return len(ids)
+
+
+async def _texts(store: Store, before: datetime) -> int:
+    """Names, addresses and memos of payments in batches that nobody touched since."""
+    table = remembered.c
+    old = select(table.merchant, table.environment, table.id).where(
+        table.kind == "payments", table.updated_at < before
+    )
+    async with store.read() as connection:
+        rows = (await connection.execute(old.order_by(table.updated_at).limit(AT_ONCE))).all()
+    ledger, done = Ledger(store), 0
+    for row in rows:
+        owner = Tenant(row.merchant, row.environment)
+        with suppress(Conflict):  # somebody is changing it: it is not old any more
+            facts = await ledger.recall(owner, "payments", row.id)
+            entries = facts.get("entries", [])
+            # Also where there is nothing to forget, so that it is not looked at again for as long.
+            kept = each(bare, entries) if await _rests(ledger, owner, row.id) else entries
+            await ledger.record(owner, "payments", row.id, {"entries": kept}, {"entries": entries})
+            done += 1
+    return done
+
+
+async def _rests(ledger: Ledger, owner: Tenant, batch: str) -> bool:
+    phase = (await ledger.recall(owner, "batch", batch)).get("phase", "sent")
+    return phase in SETTLED_PHASES
+
+
+def bare(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A payment as it was asked for, without what is said of anybody."""
+    kept = {name: value for name, value in entry.items() if name != "memo"}
+    payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
+    return {**kept, "recipient": payee}
+
+
+async def forget_signed(store: Store, is_ending: Callable[[], bool] = lambda: False) -> None:
+    """What was kept of changes that clients have signed: a day later each of them is long over."""
+    await _by_and_by(_signed, store, 1, is_ending)
+
+
+async def _signed(store: Store, before: datetime) -> int:
+    table = remembered.c
+    named = (table.merchant, table.environment, table.id)
+    is_old = and_(table.kind == SIGNED, table.updated_at < before)
+    some = tuple_(*named).in_(select(*named).where(is_old).limit(AT_ONCE))
+    async with store.write() as connection:
+        return (await connection.execute(delete(remembered).where(is_old, some))).rowcount
+
+
+async def _usage(store: Store, before: datetime) -> int:
+    async with store.write() as connection:
+        ended = select(brownouts.c.id).where(brownouts.c.ends_at < before)
+        await connection.execute(delete(brownout_hits).where(brownout_hits.c.brownout.in_(ended)))
+        await connection.execute(delete(brownouts).where(brownouts.c.ends_at < before))
+        await connection.execute(delete(usage).where(usage.c.day < before.date()))
+    return 0
+
+
+async def _audit(store: Store, before: datetime) -> int:
+    async with store.write() as connection:
+        await connection.execute(delete(acts).where(acts.c.at < before))
+    return 0
+
+
+# On request
+
+
+async def erase(store: Store, owner: Tenant, recipient: str) -> Erased:
+    """Forgets what is said of a recipient under one owner; InUse, StoreUnavailable.
+
+    Ids stay, and that they are deleted or may not be paid.
+    """
+    ledger = Ledger(store)
+    names = await _names(store, owner, recipient)
+    await _none_under_way(store, owner)
+    answers = await _kept_answers(store, owner, names)
+    found = await ledger.recall_all(owner, "payments")
+    its = {
+        batch: [one for one in facts.get("entries", []) if one["recipient"].get("id") in names]
+        for batch, facts in found.items()
+    }
+    its = {batch: entries for batch, entries in its.items() if entries}
+    drafts = [batch for batch in its if not await _rests(ledger, owner, batch)]
+    if drafts:
+        raise InUse(
+            f"batches that are still being made name this recipient: {', '.join(sorted(drafts))}; "
+            "remove the payments, start the batches or delete them first"
+        )
+    for batch in its:
+        await _without(ledger, owner, batch, names)
+    facts = sum([await _fewer_facts(ledger, owner, name) for name in sorted(names)])
+    async with store.write() as connection:
+        await note(store, connection, ERASED, owner)
+    return Erased(sum(map(len, its.values())), len(its), facts, answers)
+
+
+async def _names(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
+    """The ids that it has here: the one that is given, the service's, and what clients know it by."""
+    real = (await current_ids(store, owner, [recipient])).get(recipient, recipient)
+    known = await legacy_ids(store, owner, [real])
+    return frozenset({recipient, real, *known.values()})
+
+
+async def _none_under_way(store: Store, owner: Tenant) -> None:
+    """Watches until what the merchant is changing now is over: its end might bring back what was
+    erased, and nobody can say beforehand whom it is about. InUse where it does not end.
+    """
+    rows = OperationRepository(store, Ledger(store))
+    waited, left = 0.0, {one.id for one in await rows.unfinished() if one.owner == owner}
+    while left and waited < WATCHED_SECONDS:
+        await asyncio.sleep(PAUSE_SECONDS)
+        waited += PAUSE_SECONDS
+        left &= {one.id for one in await rows.unfinished()}
+    if left:
+        raise InUse(
+            "writes of this merchant are under way or unsettled, and may be about this recipient; "
+            "see `writes unsettled`, and try again when they are settled"
+        )
+
+
+async def _kept_answers(store: Store, owner: Tenant, names: Iterable[str]) -> int:
+    its = await OperationRepository(store, Ledger(store)).of_object(owner, names)
+    return sum(one.answer is not None for one in its)
+
+
+async def _without(ledger: Ledger, owner: Tenant, batch: str, names: frozenset[str]) -> None:
+    entries: Sequence[Mapping[str, Any]]
+    entries = (await ledger.recall(owner, "payments", batch)).get("entries", [])
+    kept = each(lambda one: bare(one) if one["recipient"].get("id") in names else one, entries)
+    try:
+        await ledger.record(owner, "payments", batch, {"entries": kept}, {"entries": entries})
+    except Conflict:
+        raise InUse(f"batch {batch} is being changed at this moment; try again") from None
+
+
+async def _fewer_facts(ledger: Ledger, owner: Tenant, name: str) -> int:
+    facts = await ledger.recall(owner, "recipient", name)
+    gone = {fact: None for fact in facts if fact not in STAYS}
+    if gone:
+        await ledger.record_all(owner, [Record("recipient", name, gone)])
+    return len(gone)

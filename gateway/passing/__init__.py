@@ -1,1 +1,0 @@
-"""Requests that carry their own credentials: passed on as they came, and answers as they come."""

@@ -1,0 +1,1 @@
+"""JSON payloads of any size."""

@@ -1,0 +1,1 @@
+"""Lists: paging, filters, cached recipients."""

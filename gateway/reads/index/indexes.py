@@ -1,0 +1,175 @@
+"""The indexes of a process, one for each merchant and environment that needs one, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from gateway.observability import metrics
+from gateway.payloads.worker_thread import aside
+from gateway.reads.index.recipient_cache import Dropped, Elsewhere, RecipientCache, nobody
+from gateway.reads.index.rows import Entry
+from gateway.reads.index.scan import Make, page_of_rows
+from gateway.reads.index.synchronization import NoIndex, Reading
+from gateway.storage.audit_log import covers
+from gateway.storage.ttl_cache import TtlCache
+from mappings.grammar import Find, Found
+
+if TYPE_CHECKING:
+    from gateway.config.settings import Lists
+    from gateway.storage.tenants import Tenant
+
+IDLE_SECONDS = 300.0
+"""An index that nobody has asked for so long makes room for another."""
+
+REFRESHED_AT = 0.75
+"""The part of its age at which an index that is in use is read anew."""
+
+_MOST_WITHOUT = 10_000
+
+log = structlog.get_logger()
+
+Ordered = Callable[[Find, Sequence[Entry]], Awaitable[Find]]
+"""A question with the order of the rows that it is asked of, where they have to be known for it."""
+
+
+async def _as_it_is(question: Find, _rows: Sequence[Entry]) -> Find:
+    return question
+
+
+class Figures(NamedTuple):
+    """How many indexes a process has of an environment, of how many recipients in all, and how many
+    seconds ago the whole of the oldest was read.
+    """
+
+    indexes: int
+    recipients: int
+    oldest_seconds: float
+
+
+class Indexes:
+    """``elsewhere`` is, for an owner, what other processes have changed; see ``changes``."""
+
+    def __init__(
+        self,
+        settings: Lists,
+        elsewhere: Callable[[Tenant], Elsewhere] = lambda _owner: nobody,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._elsewhere = elsewhere
+        self._monotonic = monotonic
+        self._wall = wall
+        self._held: dict[Tenant, RecipientCache] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+        # Of whom none can be kept; after a while it is tried again.
+        self._without: TtlCache[Tenant, bool] = TtlCache(
+            _MOST_WITHOUT, settings.index_seconds, monotonic
+        )
+
+    def may_have(self, owner: Tenant) -> bool:
+        return self._settings.index and not self._without.get(owner)
+
+    def has(self, owner: Tenant) -> bool:
+        held = self._held.get(owner)
+        return held is not None and held.is_whole
+
+    @property
+    def recipients(self) -> int:
+        """How many recipients there are in all of them."""
+        return sum(len(one.rows) for one in self._held.values())
+
+    def figures(self, environment: str) -> Figures:
+        its = [one for owner, one in self._held.items() if owner.environment == environment]
+        ages = (one.age for one in its if one.age < math.inf)
+        return Figures(len(its), sum(len(one.rows) for one in its), max(ages, default=0.0))
+
+    async def find(
+        self, question: Find, make: Make, owner: Tenant, ordered: Ordered = _as_it_is
+    ) -> Found:
+        """The page that a question asks for; raises NoIndex, and what a call raises."""
+        held = self._held.get(owner)
+        if held is None:
+            its = self._settings.index_seconds, self._fits, self._elsewhere(owner)
+            held = self._held[owner] = RecipientCache(
+                owner, *its, monotonic=self._monotonic, wall=self._wall
+            )
+        reading = Reading(question, make, self._monotonic, held.page_size)
+        try:
+            await held.sync(reading, question.gone)
+        except Dropped:
+            return await self.find(question, make, owner, ordered)
+        except NoIndex as why:
+            self._drop(owner, held)
+            self._without.put(owner, True)
+            log.info("no_index", **owner._asdict(), why=str(why))
+            raise
+        held.page_size = reading.page_size
+        metrics.index_calls.labels(owner.environment).observe(reading.calls)
+        if held.age > REFRESHED_AT * self._settings.index_seconds:
+            # Beside the queries, so that none of them has to wait for it.
+            held.begin(Reading(question, make, self._monotonic, held.page_size), question.gone)
+        rows = [*held.rows.values()]
+        return await aside(_page, await ordered(question, rows), rows)
+
+    async def lists_hidden(self, question: Find, owner: Tenant) -> bool:
+        """Whether the service lists what clients must not see, as far as is known."""
+        held = self._held.get(owner)
+        return held is None or await aside(_any_hidden, question, [*held.rows.values()])
+
+    async def close(self) -> None:
+        """Ends what is read beside queries."""
+        await asyncio.gather(*self._dropping, *(held.drop() for held in self._held.values()))
+
+    def changed(self, owner: Tenant, id_: str) -> None:
+        """A recipient may have been changed through this process: it is read anew before it is shown."""
+        if held := self._held.get(owner):
+            held.changed.add(id_)
+
+    def drop(self, scope: Tenant) -> None:
+        """An empty merchant or environment is every one."""
+        for owner, held in [*self._held.items()]:
+            if covers(scope, owner):
+                self._drop(owner, held)
+
+    def drop_old(self) -> None:
+        """What would be read anew before it was used again."""
+        for owner, held in [*self._held.items()]:
+            if not held.is_whole and self._is_idle(held):
+                self._drop(owner, held)
+
+    def _drop(self, owner: Tenant, held: RecipientCache) -> None:
+        if self._held.get(owner) is held:
+            del self._held[owner]
+            self._dropping.add(its := asyncio.create_task(held.drop()))
+            its.add_done_callback(self._dropping.discard)
+
+    def _is_idle(self, held: RecipientCache) -> bool:
+        return self._monotonic() - held.used_at >= IDLE_SECONDS
+
+    def _fits(self, held: RecipientCache, n: int) -> bool:
+        """Whether there is room for so many, once those have gone that nobody asks for."""
+        most = self._settings.index_recipients
+        others = {owner: one for owner, one in self._held.items() if one is not held}
+        there = sum(max(one.expected, len(one.rows)) for one in others.values())
+        for owner, one in sorted(others.items(), key=lambda item: item[1].used_at):
+            if there + n <= most or n > most or not self._is_idle(one):
+                break
+            there -= max(one.expected, len(one.rows))
+            self._drop(owner, one)
+        return there + n <= most
+
+
+def _any_hidden(question: Find, kept: Sequence[Entry]) -> bool:
+    return any(map(question.hidden, kept))
+
+
+def _page(question: Find, kept: Sequence[Entry]) -> Found:
+    found = page_of_rows(question, kept)
+    return Found([row.whole() for row in found.rows], found.pages, found.records)

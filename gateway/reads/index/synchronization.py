@@ -1,0 +1,188 @@
+"""Readings of the service's list by update date, as often as it takes and no more often.
+
+A *walk* goes along the update dates and always asks for what comes after the last one it has: pages that
+are told by a number would lose a row whenever one before it is taken away. What is changed meanwhile moves
+to the end, and is met there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.payloads.worker_thread import aside
+from gateway.reads.index.rows import Entry, stamp_of, text_of
+from gateway.reads.index.scan import PAGE_SIZE, SIDE_BY_SIDE, Make, Part, Row, part_of, together
+from mappings.grammar import Call, Find, Refused
+from mappings.objects import ARCHIVED, is_gone
+from mappings.paging import FIRST
+
+Keep = Callable[[Sequence[Entry]], None]
+
+LEAST_APART = 4
+"""Pages that each of several walks side by side should have."""
+
+
+class NoIndex(Exception):
+    """None can be kept, or not now; why, in a word for the log."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """``keep``, where something is to be read, is told of each page as it comes.
+
+    ``page_size`` becomes None where the service refuses pages of that size: its own are read then.
+    """
+
+    question: Find
+    make: Make
+    monotonic: Callable[[], float] = time.monotonic
+    page_size: int | None = PAGE_SIZE
+    calls: int = field(default=0, init=False)
+
+    async def count(self, since: int | None = None, until: int | None = None) -> int:
+        """How many rows the service lists that were last changed in a span, both ends in it."""
+        return _records(await self._asked(since, until, size=1))
+
+    async def ends(self) -> tuple[int, int | None]:
+        """How many rows there are, and when one was changed last; None where there are none."""
+        part = await self._asked(None, None, size=1, direction="desc")
+        return _records(part), stamp_of(part.rows[0]) if part.rows else None
+
+    async def whole(self, records: int, keep: Keep) -> None:
+        """Walks along all of it, side by side where that is worth it."""
+        apart = min(SIDE_BY_SIDE, records // (PAGE_SIZE * LEAST_APART) or 1)
+        places = [records * number // apart for number in range(1, apart)]
+        marks = sorted(set(await together([self._stamp_at(place) for place in places])))
+        # What is within a millisecond of a mark is met by both of its neighbours.
+        spans = zip([None, *marks], [*(mark + 1 for mark in marks), None], strict=True)
+        await together([self.walk(keep, *span) for span in spans])
+
+    async def _stamp_at(self, place: int) -> int:
+        part = await self._asked(None, None, size=1, number=place)
+        if len(part.rows) != 1:
+            raise NoIndex("it gives no page of one row")
+        return stamp_of(part.rows[0])
+
+    async def walk(self, keep: Keep, since: int | None, until: int | None = None) -> list[Entry]:
+        """Every row that was last changed in a span, some of them more than once."""
+        walked: list[Entry] = []
+        number = FIRST
+        while True:
+            asked_at = self.monotonic()
+            part = await self._asked(since, until, number=number)
+            read = await aside(_entries, part.rows, asked_at) if part.rows else []
+            _check_dates(read, since, until)
+            keep(read)
+            walked += read
+            if part.pages is None:
+                raise NoIndex("it does not say how many pages there are")
+            if not read or number >= part.pages:
+                return walked
+            if since is None or read[-1].stamp > since:
+                since, number = read[-1].stamp, FIRST
+            else:  # more on one date than a page has
+                number += 1
+
+    async def archived(self, number: int) -> tuple[list[Entry], bool]:
+        """A page of those in the archive, last changed first, and whether it is the last.
+
+        None of them where the service does not filter by that status, or not in that order.
+        """
+        asked_at = self.monotonic()
+        try:
+            part = await self._asked(None, None, number=number, direction="desc", status=ARCHIVED)
+            read = await aside(_entries, part.rows, asked_at) if part.rows else []
+        except NoIndex:
+            return [], True
+        stamps = [one.stamp for one in read]
+        is_of_them = all(one.status == ARCHIVED for one in read)
+        if not is_of_them or part.pages is None or stamps != sorted(stamps, reverse=True):
+            return [], True
+        return read, number >= part.pages
+
+    async def alone_each(self, ids: Iterable[str], keep: Keep) -> list[str]:
+        """Reads rows by themselves; the ids of those that are not there, or in the archive.
+
+        Whether the service lists its archive is seen in its list, not here.
+        """
+        those = iter(ids)
+        gone: list[str] = []
+
+        async def read() -> None:
+            gone.extend([id_ for id_ in those if not await self._alone(id_, keep)])
+
+        await together([read() for _ in range(SIDE_BY_SIDE)])
+        return gone
+
+    async def _alone(self, id_: str, keep: Keep) -> bool:
+        self.calls += 1
+        asked_at = self.monotonic()
+        try:
+            body = await self.make(Call("GET", f"{self.question.path}/{id_}"))
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return False
+        row = body.get("recipient") or {}
+        if row.get("id") != id_:
+            raise NoIndex("it gives another recipient than was asked for")
+        if is_gone(row, {}):
+            return False
+        keep(_entries([row], asked_at))
+        return True
+
+    async def _asked(
+        self,
+        since: int | None,
+        until: int | None,
+        *,
+        size: int | None = None,
+        number: int = FIRST,
+        direction: str = "asc",
+        status: str = "",
+    ) -> Part:
+        """``size`` is of a page that is not to be a whole one."""
+        self.calls += 1
+        asked_for = self.page_size if size is None else size
+        query = {"page": str(number)} | ({"pageSize": str(asked_for)} if asked_for else {})
+        query |= {"startDate": text_of(since)} if since is not None else {}
+        query |= {"endDate": text_of(until)} if until is not None else {}
+        query |= {"status": status} if status else {}
+        query |= {"orderBy": "updatedAt", "sortBy": direction}
+        try:
+            body = await self.make(Call("GET", self.question.path, query=query))
+        except Refused as refused:
+            if refused.status not in (400, 406):
+                raise
+            if asked_for != PAGE_SIZE or not refused.names("invalid_field", "pageSize"):
+                raise NoIndex("it does not list by update date") from None
+            self.page_size = None  # more than this service gives
+        else:
+            return part_of(body, self.question, number)
+        return await self._asked(since, until, number=number, direction=direction, status=status)
+
+
+def _entries(rows: Sequence[Row], asked_at: float) -> list[Entry]:
+    try:
+        return [Entry(row, asked_at) for row in rows]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise NoIndex("its rows are not as the document shows them") from None
+
+
+def _check_dates(read: Sequence[Entry], since: int | None, until: int | None) -> None:
+    """A service that filters or orders in another way would be walked along in vain."""
+    stamps = [one.stamp for one in read]
+    is_in_order = stamps == sorted(stamps)
+    is_in_span = not stamps or (
+        (since is None or stamps[0] >= since) and (until is None or stamps[-1] <= until)
+    )
+    if not is_in_order or not is_in_span or (stamps and stamps[0] < 0):
+        raise NoIndex("its update dates are not what it lists by")
+
+
+def _records(part: Part) -> int:
+    if part.records is None:
+        raise NoIndex("it does not say how many there are")
+    return part.records

@@ -1,0 +1,1 @@
+"""Wiring, listening, shutdown and worker processes."""

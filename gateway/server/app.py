@@ -1,0 +1,496 @@
+"""The house put together, and run: state, limits, upstream, player, the door, the admin port."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from gateway import console
+from gateway.admin.authentication import door as admin_door
+from gateway.admin.port import Check, admin_application
+from gateway.admission.limits import STRANGERS, InProcess, Limits, open_limits
+from gateway.admission.load import Bounds, Load
+from gateway.admission.load.descriptors import room_for
+from gateway.auth.key_rows import listed_keys
+from gateway.auth.keys import ApiKeyStore
+from gateway.config.extensions import check_extensions
+from gateway.config.settings import Server as ServerSettings
+from gateway.config.settings import Settings, url_of
+from gateway.docgen import openapi
+from gateway.http.progress import RequestsInProgress, written
+from gateway.http.tls import certificate_of
+from gateway.legacy_api.codec import LegacyCodec
+from gateway.legacy_api.deprecation import End
+from gateway.legacy_api.handler import Handler
+from gateway.migration.brownouts import Brownouts
+from gateway.migration.forwarding import Sender, Writes
+from gateway.migration.modes import Modes
+from gateway.migration.recorder import Recorder
+from gateway.migration.routing import Forwarding
+from gateway.migration.shadow_traffic import Alongside
+from gateway.migration.usage import Usage
+from gateway.observability.traces import tracing
+from gateway.operator.abandoned_watch import Watch
+from gateway.operator.ledger_reconciliation import Reconciler
+from gateway.operator.metrics_page import Standing
+from gateway.operator.preflight import check_runnable
+from gateway.operator.restore_check import Guard
+from gateway.operator.retention import Forgetting
+from gateway.reads.index import Dropping, Elsewhere, Indexes, nobody
+from gateway.reads.listing import Listing
+from gateway.reads.recent_reads import Kept
+from gateway.server.connection import RETIRE_SECONDS, AdminRunner, Server
+from gateway.server.listening import Listening, Queue, bound
+from gateway.server.memory_tuning import trimming
+from gateway.signed_api.face import SignedFace
+from gateway.signed_api.routing import InterfaceRouter
+from gateway.signed_api.senders import Senders
+from gateway.signed_api.signers import Signers
+from gateway.signed_api.transitions import Transitions
+from gateway.storage import Ledger, Store, StoreUnavailable, open_store
+from gateway.storage.alias_ids import Ids
+from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.upstream.breaker import Breakers
+from gateway.upstream.capability_cache import RELOAD_SECONDS, CapabilityCache, recall_learned
+from gateway.upstream.client import breakers_of, open_upstream
+from gateway.upstream.clock import Clock
+from gateway.upstream.egress import EgressConfig
+from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.upstream.passthrough import PassthroughClient, open_passing
+from gateway.writes.batch_routing import BatchRouting
+from gateway.writes.instances import GONE_SECONDS, Heartbeats
+from gateway.writes.journal import Journal
+from gateway.writes.once import IdempotencyGuard
+from gateway.writes.player import Player
+from gateway.writes.settler import Settler
+from gateway.writes.settling import Settling
+from mappings.grammar import JSON
+from mappings.spelling import legacy_words
+
+log = structlog.get_logger()
+
+UPSTREAM_POOLS = 4
+"""Pools of connections to the service: two environments, and the signed face has its own."""
+
+SPARE_SECONDS = 5
+"""How much longer than an upstream call a shutdown waits for what is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gateway that accepts connections; the ports are those it really has."""
+
+    at: ServerSettings
+    port: int
+    admin_port: int
+    door: Listening
+    server: Server
+    load: Load
+
+    def reload(self) -> None:
+        """Reads the certificate anew; connections that are there keep theirs."""
+        if self.server.certificate:
+            self.server.certificate.reload()
+
+    async def retire(self, seconds: float = RETIRE_SECONDS) -> None:
+        """Takes no new connections, and ends the others when each has had its next answer."""
+        await self.door.end()
+        await self.server.retire(seconds)
+
+    @property
+    def requests(self) -> int:
+        """How many are carried out at this moment, or wait for their turn."""
+        return self.load.shares.going + self.load.shares.waiting
+
+    @property
+    def url(self) -> str:
+        return url_of(self.at.host, self.port, "https" if self.server.certificate else "http")
+
+    @property
+    def admin_url(self) -> str:
+        return url_of(self.at.admin_host, self.admin_port)
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """Where a worker listens: at some queues of its parent's port, and for its parent at a socket."""
+
+    queues: Sequence[Queue]
+    numbers: Sequence[int]
+    admin: Path
+
+
+@asynccontextmanager
+async def run(
+    settings: Settings,
+    inherited: Inherited | None = None,
+    *,
+    clock: Clock | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    gone_seconds: float = GONE_SECONDS,
+) -> AsyncIterator[Running]:
+    """A running gateway; on leaving, what is in flight is finished first.
+
+    ``inherited`` is for one of several workers. ``clock`` is what requests are stamped by, and
+    stamps are held against; by ``monotonic`` it is told when a write that is not seen can no longer
+    happen. After ``gone_seconds`` without a sign of it, a process is taken for gone. Raises
+    Misconfigured, also where it cannot listen, and StoreUnavailable.
+    """
+    check_extensions()
+    check_runnable(settings)
+    clock = clock or Clock()
+    now = partial(_now, clock)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(tracing(settings.traces))
+        store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
+        await stack.enter_async_context(Guard(store, settings.state.mark))
+        limits = await stack.enter_async_context(
+            open_limits(settings, store.encryption.lasting("limits"))
+        )
+        strangers = InProcess(most=STRANGERS)
+        ledger = Ledger(store)
+        learned = await recall_learned(ledger, settings.environments.configured())
+        breakers = breakers_of(settings)
+        upstream = await stack.enter_async_context(
+            open_upstream(settings, clock=clock, learned=learned, breakers=breakers)
+        )
+        keyring = await stack.enter_async_context(ApiKeyStore(store))
+        inferred = InferredOperations(settings.upstream.inferred_operations, learned)
+        indexes = await stack.enter_async_context(_indexes(settings, store))
+        kept = Kept(is_alone=store.is_of_one_process, changed=indexes.changed)
+        usage = await stack.enter_async_context(Usage(store, now))
+        journal = Journal(store, ledger, clock, gone_seconds)
+        ids = Ids(store, settings.legacy.stand_ins)
+        settler = Settler(journal, clock, monotonic)
+        load = Load(settings.load)
+        player = Player(
+            upstream,
+            ledger,
+            settings.vocabulary.for_mappings(),
+            inferred,
+            kept=kept,
+            settler=settler,
+            listing=Listing(indexes, ids.of_recipients),
+            load=load,
+        )
+        under_way = RequestsInProgress(now)
+        instances = Heartbeats(
+            store, journal.instance, gone_seconds, large=lambda: written(under_way.those())
+        )
+        settling = Settling(store, journal, player, settler, instances)
+        once = IdempotencyGuard(
+            journal,
+            player,
+            settling,
+            patience(settings),
+            joins_running=settings.writes.identical_in_flight == "retry",
+            replay_seconds=settings.writes.replay_seconds,
+        )
+        legacy_breakers = _legacy_breakers(settings)
+        sender = Sender(await stack.enter_async_context(_to_legacy(settings, legacy_breakers)))
+        begun = BatchRouting(ledger, ids)
+        forwarding = Forwarding(
+            await stack.enter_async_context(Modes(store, keyring)),
+            begun,
+            sender,
+            Writes(
+                sender,
+                begun,
+                journal,
+                settling,
+                kept,
+                patience=patience(settings),
+                joins_running=settings.writes.identical_in_flight == "retry",
+            ),
+            settings.comparing,
+        )
+        handler = Handler(
+            settings,
+            keyring=keyring,
+            limits=limits,
+            strangers=strangers,
+            player=player,
+            once=once,
+            wording=LegacyCodec(settings, ids, now),
+            usage=usage,
+            brownouts=await stack.enter_async_context(Brownouts(store, now)),
+            forwarding=forwarding,
+            alongside=await stack.enter_async_context(
+                Alongside(settings.comparing, store, forwarding, now)
+            ),
+            recorder=await stack.enter_async_context(_recorder(settings, now)),
+            load=load,
+            under_way=under_way,
+            clock=now,
+        )
+        signers = await stack.enter_async_context(Signers(store, keyring))
+        signed_face = SignedFace(
+            settings,
+            senders=Senders(settings, signers, limits, upstream.clock, strangers=strangers),
+            passing=await stack.enter_async_context(_to_current(settings, breakers, clock)),
+            transitions=Transitions(ledger, journal.rows, once, now, patience(settings)),
+            kept=kept,
+            usage=usage,
+            load=load,
+        )
+        faces = InterfaceRouter(settings.vocabulary.current, legacy=handler, signed=signed_face)
+        await stack.enter_async_context(settling)
+        reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
+        watch = Watch(reconciler, settings.upstream.abandoned_check_seconds)
+        for rounds in (watch, Forgetting(store, settings.retention), trimming(), _reloads(learned)):
+            await stack.enter_async_context(rounds)
+        server = await stack.enter_async_context(_server(settings, faces))
+        runner = web.ServerRunner(server, shutdown_timeout=shutdown_seconds(settings))
+        door = await _door(stack, settings, runner, inherited)
+        parts = console.Parts(
+            settings,
+            store,
+            limits,
+            upstream.clock,
+            _checks(settings, store, limits),
+            under_way,
+            instances,
+            indexes,
+            has_parent=inherited is not None,
+        )
+        pages = _pages(
+            parts,
+            partial(_states, breakers, legacy_breakers),
+            # Made when somebody asks for it: a start takes less long.
+            cache(partial(_described, settings, door.port)),
+        )
+        admin = AdminRunner(pages, access_log=None)
+        admin_port = await _admin_port(stack, settings, admin, inherited)
+        await _tell_of_no_keys(store)
+        yield Running(settings.server, door.port, admin_port, door, server, load)
+
+
+def _reloads(learned: CapabilityCache) -> PeriodicTask:
+    """What `doctor` or another process finds out about the service is known here soon."""
+    return PeriodicTask("learned", RELOAD_SECONDS, learned.reload, at_its_end=False)
+
+
+def _pages(
+    parts: console.Parts,
+    states: Callable[[], Mapping[str, str]],
+    description: Callable[[], Mapping[str, JSON]],
+) -> web.Application:
+    """The admin port's."""
+    settings, environments = parts.settings, parts.settings.environments.configured()
+    application = admin_application(
+        parts.checks,
+        description,
+        Standing(parts.store, parts.limits, parts.clock, parts.indexes, environments).page,
+        states,
+        # A worker's own is asked by its parent alone, who has asked before.
+        [] if parts.has_parent else [admin_door(settings.server)],
+    )
+    console.add_console(application, parts)
+    return application
+
+
+@asynccontextmanager
+async def _indexes(settings: Settings, store: Store) -> AsyncIterator[Indexes]:
+    alone = store.is_of_one_process
+    elsewhere = (lambda _owner: nobody) if alone else partial(Elsewhere, store)
+    indexes = Indexes(settings.lists, elsewhere, wall=lambda: store.clock().timestamp())
+    if not settings.lists.index:
+        yield indexes
+        return
+    async with Dropping(indexes, store):
+        try:
+            yield indexes
+        finally:
+            await indexes.close()
+
+
+def _recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
+    words = legacy_words(settings.vocabulary.for_mappings())
+    return Recorder(settings.recording, clock, frozenset(words.values()))
+
+
+def _to_current(
+    settings: Settings, breakers: Breakers, clock: Clock
+) -> AbstractAsyncContextManager[PassthroughClient]:
+    configured = settings.environments.configured().items()
+    origins = {name: one.base_url for name, one in configured}
+    return open_passing(settings, origins, breakers, clock)
+
+
+def _to_legacy(
+    settings: Settings, breakers: Breakers
+) -> AbstractAsyncContextManager[PassthroughClient]:
+    """The way to the legacy service, which fails or is well by itself."""
+    return open_passing(settings, _legacy_origins(settings), breakers)
+
+
+def _legacy_origins(settings: Settings) -> dict[str, str]:
+    configured = settings.environments.configured().items()
+    return {name: one.legacy_base_url for name, one in configured if one.legacy_base_url}
+
+
+def _legacy_breakers(settings: Settings) -> Breakers:
+    upstream = settings.upstream
+    return Breakers(
+        _legacy_origins(settings),
+        upstream.breaker_failures,
+        upstream.breaker_seconds,
+        service="legacy",
+    )
+
+
+def _states(current: Breakers, legacy: Breakers) -> dict[str, str]:
+    """Whether each environment is asked, of either service."""
+    return {
+        **current.states(),
+        **{f"legacy {name}": state for name, state in legacy.states().items()},
+    }
+
+
+def _described(settings: Settings, port: int) -> Mapping[str, JSON]:
+    """What clients may ask, and where."""
+    addresses = openapi.addresses(settings.server, port)
+    return openapi.document(settings.vocabulary.for_mappings(), addresses)
+
+
+async def _tell_of_no_keys(store: Store) -> None:
+    """A state without keys is often one made by accident, in another folder."""
+    if not await listed_keys(store):
+        log.warning(
+            "no_keys",
+            state=store.where,
+            folder=str(Path.cwd()),
+            means="every client is answered invalid_api_key",
+            do="run `payout-gateway keys import`, or start in the folder of the state that is meant",
+        )
+
+
+def _server(settings: Settings, faces: InterfaceRouter) -> Server:
+    end = End(settings.deprecation, settings.environments)
+    return Server(faces, _bounds(settings), certificate_of(settings.server), end.headers())
+
+
+def _bounds(settings: Settings) -> Bounds:
+    load = settings.load
+    return Bounds(
+        room_for(load.connections, settings.upstream.connections * UPSTREAM_POOLS),
+        load.head_seconds,
+        load.idle_seconds,
+        load.pressed_seconds,
+    )
+
+
+def _now(clock: Clock) -> datetime:
+    return datetime.fromtimestamp(clock.wall(), UTC)
+
+
+def patience(settings: Settings) -> float:
+    """Seconds that what was begun may take."""
+    return settings.upstream.timeout_seconds + SPARE_SECONDS
+
+
+def shutdown_seconds(settings: Settings) -> float:
+    """That a shutdown waits for what has been asked, at most: some of it may still wait its turn."""
+    return patience(settings) + settings.load.queue_seconds
+
+
+async def _door(
+    stack: AsyncExitStack,
+    settings: Settings,
+    runner: web.BaseRunner,
+    inherited: Inherited | None,
+) -> Listening:
+    """Has clients' connections accepted."""
+    server = settings.server
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    queues = inherited.queues if inherited else bound(server.host, server.port, "SERVER__PORT")
+    door = Listening(runner, queues)
+    stack.push_async_callback(door.end)
+    await door.at(inherited.numbers if inherited else [0])
+    return door
+
+
+async def _admin_port(
+    stack: AsyncExitStack,
+    settings: Settings,
+    runner: web.BaseRunner,
+    inherited: Inherited | None,
+) -> int:
+    server = settings.server
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    if inherited:
+        await web.UnixSite(runner, inherited.admin).start()
+        return server.admin_port
+    port = Listening(runner, bound(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT"))
+    stack.push_async_callback(port.end)
+    await port.at([0])
+    return port.port
+
+
+def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check]:
+    async def state() -> str | None:
+        try:
+            async with store.read():
+                pass
+        except StoreUnavailable as unavailable:
+            return str(unavailable)
+        # A state that is full can be read. Nothing is written to find out: every process does, in
+        # every few seconds.
+        return str(store.unwritten) if store.unwritten else None
+
+    way_out = EgressConfig(settings)
+
+    def environment(name: str, origin: str) -> Check:
+        async def check() -> str | None:
+            return (
+                None
+                if await _answers(origin, way_out.of(name))
+                else "base_url does not answer; see network and TLS"
+            )
+
+        return check
+
+    environments = {
+        f"environments.{name}": environment(name, one.base_url)
+        for name, one in settings.environments.configured().items()
+    }
+    return {"state": state, "limits": limits.fault, **environments}
+
+
+async def _answers(origin: str, way_out: Mapping[str, Any]) -> bool:
+    """Whether anything speaks HTTP there; an unsigned request that changes nothing."""
+    try:
+        async with (
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.get(f"{origin}/v1/", allow_redirects=False, **way_out),
+        ):
+            return True
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+def told_to_end() -> asyncio.Event:
+    """Set on SIGTERM or SIGINT, from now on; to be called before anybody is told that we run."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    return told

@@ -1,0 +1,432 @@
+"""aiohttp's low-level server, without its own pages and its own log lines.
+
+Its pages are plain text, and its 400 page and its log repeat a malformed header, a key included.
+Here every answer is the legacy interface's, and what is logged holds nothing a client sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self, cast
+
+import structlog
+from aiohttp import HttpVersion10, HttpVersion11, web
+from aiohttp.http_exceptions import BadHttpMethod, BadStatusLine
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
+
+from gateway.admission.load import Bounds, ConnectionTracker
+from gateway.http import responses
+from gateway.http.delivery import is_acknowledged
+from gateway.http.request_ids import token
+from gateway.http.request_reader import (
+    AUTHENTICATED,
+    BENEATH,
+    DESERTED,
+    IS_LAST,
+    RESET,
+    TOO_SLOW,
+    ends_connection,
+)
+from gateway.http.tls import Certificate, begun
+from gateway.observability import logs, metrics
+from mappings import errors
+from mappings.grammar import Problem
+
+LINGERING_SECONDS = 5
+"""How long the rest of a body that nobody reads is taken, so that its client sees the answer."""
+
+TLS_END_SECONDS = 5
+"""How long a client's own word that it ends TLS is waited for."""
+
+WRITE_STALL_SECONDS = 30
+"""After so long without a byte of its answer read, a client's connection is closed."""
+
+ADMIN_BOUNDS = Bounds(most=64, head_seconds=10, idle_seconds=75, pressed_seconds=2)
+"""Of the admin port, apart from the clients'; its descriptors are among ``descriptors.OTHERS``."""
+
+RESET_SECONDS = 60
+"""After so long a reset says nothing of a response any more: a load balancer resets idle connections."""
+
+CLOSE_SECONDS = 5
+"""How long a connection is kept half closed after its last response, so that a reset is seen."""
+
+RETIRE_SECONDS = 5
+"""How long a worker that another takes the place of waits for its clients' next requests."""
+
+END_SECONDS = 1
+"""The same, where nobody takes its place."""
+
+MALFORMED = Problem("invalid_field", "The request is not well-formed HTTP.")
+
+NO_ACCESS_LOG: Any = None
+"""The handler writes the one line that a request leaves; aiohttp's types know no None here."""
+
+log = structlog.get_logger()
+
+
+_VERSIONS = (HttpVersion10, HttpVersion11)
+_WELL_FORMED = re.compile(r"b'[A-Z]{1,20} /\S* HTTP/1\.[01]")
+
+
+def _passes_over(data: bytes, message: RawRequestMessage) -> bool:
+    """Whether aiohttp drops what came with a request, as it does after ``Upgrade: h2c``.
+
+    The connection is then closed once that request is answered; a client that went on at once
+    would wait for its second answer for ever.
+    """
+    if not message.upgrade or message.headers.get("Upgrade", "").lower() == "websocket":
+        return False
+    rest = data.partition(b"\r\n\r\n")[2]
+    return len(rest) > int(message.headers.get("Content-Length", 0))
+
+
+class Connection(RequestHandler):
+    """One client connection."""
+
+    __slots__ = (
+        "_answered",
+        "_answered_at",
+        "_closed",
+        "_ended",
+        "_guests",
+        "_latest",
+        "_plain",
+        "_reset",
+        "_unread",
+        "_unread_since",
+    )
+
+    def __init__(self, guests: ConnectionTracker[Connection], *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._guests = guests
+        self._plain: Any = None
+        self._answered = 0
+        self._answered_at = 0.0
+        self._closed: asyncio.Future[None] | None = None
+        self._ended = False
+        self._reset: Callable[[], None] | None = None
+        self._unread = 0
+        self._unread_since = 0.0
+        self._latest: Any = None
+        """The body of the request that came last; no earlier one can be incomplete."""
+
+    def arrives(self, plain: asyncio.Transport) -> None:
+        """It is there, and TLS is to be spoken on it first."""
+        self._plain = plain
+        self._guests.opened(self, shakes_hands=True)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._plain is None:
+            self._plain = transport
+            self._guests.opened(self)
+        else:
+            self._guests.shook_hands(self)
+
+    @property
+    def beneath(self) -> asyncio.Transport | None:
+        return None if self._plain is self.transport else self._plain
+
+    def end(self) -> None:
+        """At once: nobody waits for an answer on it."""
+        if self._plain is not None:
+            self._plain.abort()
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether its client has not read anything of an answer for ``WRITE_STALL_SECONDS``."""
+        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        if not self._unread or waiting < self._unread:
+            self._unread_since = now
+        self._unread = waiting
+        return bool(waiting) and now - self._unread_since >= WRITE_STALL_SECONDS
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
+        super().data_received(data)
+        if self._request_count > self._answered:
+            self._guests.busy(self)
+        else:
+            self._guests.begins(self)
+        self._refuse_versions()
+        if not self._messages:
+            return
+        last, body = self._messages[-1]
+        if not isinstance(last, _ErrInfo):
+            self._latest = body
+            self._ended = _passes_over(data, last)
+        elif self._cut_off():
+            # aiohttp would answer twice: the request whose body it is, and then the error.
+            self._messages.pop()
+            self._request_count -= 1
+            self._ended = True
+
+    def _refuse_versions(self) -> None:
+        """HTTP/0.9 has no status to answer with, and HTTP/2.0 is not written in lines."""
+        for place, (message, _body) in enumerate(self._messages):
+            if not isinstance(message, _ErrInfo) and message.version not in _VERSIONS:
+                error = BadStatusLine()
+                self._messages[place] = (_ErrInfo(400, error, ""), EMPTY_PAYLOAD)
+
+    def _cut_off(self) -> bool:
+        """Whoever waits for the rest of a body need not; False where all of it came."""
+        if self._latest is None or self._latest.is_eof():
+            return False
+        self._latest.set_exception(web.RequestPayloadError("malformed"))
+        self._latest.feed_eof()
+        return True
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        finished = await super().finish_response(request, resp, start_time)
+        self._reset = request.get(RESET)
+        self._answered += 1
+        if self._request_count == self._answered:
+            self._guests.waits(self)
+        if request.get(TOO_SLOW):
+            self._lingering_time = 0
+        if self._ended and self._answered == self._request_count:
+            self.close()
+        if self._reset is not None:
+            self._answered_at = self._loop.time()
+            if not resp.keep_alive:
+                await self._half_close()
+        return finished
+
+    @property
+    def _is_fresh(self) -> bool:
+        return self._loop.time() - self._answered_at <= RESET_SECONDS
+
+    async def _half_close(self) -> None:
+        """Waits for the client to close: a reset on a socket that is closed here is told to nobody."""
+        if self.transport is None or not self.transport.can_write_eof():
+            return
+        self.transport.write_eof()
+        self._closed = self._loop.create_future()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._closed
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._reset is not None and isinstance(exc, ConnectionError) and self._is_fresh:
+            self._reset()
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
+        request = self._current_request
+        beneath = request.get(BENEATH) if request is not None else None
+        has_all = is_acknowledged(self.transport, beneath)
+        self._guests.closed(self)
+        super().connection_lost(exc)
+        if request is not None and (deserted := request.get(DESERTED)):
+            deserted(has_all)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - it repeats what the client sent
+    ) -> web.StreamResponse:
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun; no other can be sent")
+        metrics.malformed.inc()
+        request_id = token()
+        problem = MALFORMED if status < 500 else errors.INTERNAL
+        if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(str(exc)):
+            problem = errors.NOT_FOUND  # a method that no path has
+        said = responses.refusal(errors.of(problem), closes=True)
+        log.warning(
+            "malformed", request_id=request_id, status=said.status, error=type(exc).__name__
+        )
+        told = getattr(self._manager, "told", responses.NOTHING)
+        return responses.response(said, request_id, told=told)
+
+    def log_exception(self, *_args: Any, **named: Any) -> None:
+        error = named.get("exc_info")
+        if isinstance(error, web.RequestPayloadError):
+            return  # of a body that nobody reads any more; what there was to say has been said
+        log.error("connection", **logs.told(error if isinstance(error, BaseException) else None))
+
+
+class Handshake(asyncio.Protocol):
+    """A connection until TLS is spoken on it.
+
+    Not left to the loop's own listening: nobody could count or end those that never get so far.
+    """
+
+    def __init__(self, connection: Connection, server: Server) -> None:
+        self._connection = connection
+        self._server = server
+        self._early: list[bytes] = []
+        self._shaking: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        plain = cast("asyncio.Transport", transport)
+        self._connection.arrives(plain)
+        if plain.is_closing():  # in the way of others
+            return
+        # By its first step TLS is who reads: uvloop would give this protocol what comes before it.
+        self._shaking = asyncio.ensure_future(self._shake(plain, begun(self._secured(plain))))
+        self._server.handshakes.add(self._shaking)
+        self._shaking.add_done_callback(self._server.handshakes.discard)
+
+    def data_received(self, data: bytes) -> None:
+        """A client may ask before the handshake is known here to be over."""
+        self._early.append(data)
+
+    async def _shake(
+        self, plain: asyncio.Transport, securing: Awaitable[asyncio.Transport | None]
+    ) -> None:
+        secure = None
+        try:
+            secure = await securing
+        except OSError:
+            pass  # no TLS, or none that both speak, or nothing more came: nobody to tell
+        finally:
+            if secure is None:
+                plain.abort()
+                self._server.guests.closed(self._connection)
+        if secure is not None:
+            secure.set_protocol(self._connection)
+            self._connection.connection_made(secure)
+            for part in self._early:
+                self._connection.data_received(part)
+
+    async def _secured(self, plain: asyncio.Transport) -> asyncio.Transport | None:
+        certificate = self._server.certificate
+        if certificate is None:
+            return None
+        secure = await asyncio.get_running_loop().start_tls(
+            plain,
+            self,
+            certificate.context,
+            server_side=True,
+            ssl_handshake_timeout=self._server.handshake_seconds + TLS_END_SECONDS,  # ended before
+            ssl_shutdown_timeout=TLS_END_SECONDS,
+        )
+        return None if secure is None or secure.is_closing() else secure
+
+
+class Server(web.Server):
+    """Makes a Connection for each client. To be entered: it looks after them while it is."""
+
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        bounds: Bounds,
+        certificate: Certificate | None = None,
+        told: Mapping[str, str] = responses.NOTHING,
+    ) -> None:
+        async def handled(request: web.BaseRequest) -> web.StreamResponse:
+            is_last: Callable[[], bool] = partial(self._is_last, request)
+            request[IS_LAST] = is_last
+            connection = cast("Connection", request.protocol)
+            authenticated: Callable[[], None] = partial(self.guests.authenticated, connection)
+            request[AUTHENTICATED] = authenticated
+            if beneath := connection.beneath:
+                request[BENEATH] = beneath
+            response = await handler(request)
+            if self._is_last(request) and not response.prepared:
+                response.force_close()
+            return response
+
+        super().__init__(handled)
+        self.told = told
+        """Headers of the answers that are made here: what is no HTTP has a legacy answer too."""
+        self._retiring = False
+        self._idle_seconds = bounds.idle_seconds
+        self.handshake_seconds = bounds.head_seconds
+        self.certificate = certificate
+        self.handshakes: set[asyncio.Task[None]] = set()
+        self.guests: ConnectionTracker[Connection] = ConnectionTracker(bounds, self._loop.time)
+        self._looking: list[asyncio.Task[None]] = []
+
+    def _is_last(self, request: web.BaseRequest) -> bool:
+        return self._retiring or ends_connection(request)
+
+    async def __aenter__(self) -> Self:
+        self._looking.append(asyncio.ensure_future(self.guests.sweep()))
+        if self.certificate:
+            self._looking.append(asyncio.ensure_future(self.certificate.watch()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        ending = [*self._looking, *self.handshakes]
+        for one in ending:
+            one.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def retire(self, seconds: float) -> None:
+        """From here on each answer is its connection's last; returns when none is left.
+
+        Or after so many seconds: connections on which nothing was asked meanwhile can be closed. To
+        close them at once would lose what clients are just sending.
+        """
+        self._retiring = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.connections:  # noqa: ASYNC110 - aiohttp tells nobody of the last one's end
+                    await asyncio.sleep(0.05)
+
+    def __call__(self) -> RequestHandler:
+        connection = self._connection()
+        if self.certificate is None:
+            return connection
+        return cast("RequestHandler", Handshake(connection, self))
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self.guests,
+            self,
+            loop=self._loop,
+            access_log=NO_ACCESS_LOG,
+            keepalive_timeout=self._idle_seconds,
+            lingering_time=LINGERING_SECONDS,
+            auto_decompress=False,  # what is passed on has to be what came, see incoming.py
+        )
+
+
+class _AdminServer(web.Server):
+    """Answers malformed requests as the client port does, within connection bounds of its own."""
+
+    def __init__(self, made: web.Server) -> None:
+        super().__init__(self._handle, request_factory=made.request_factory)
+        self._handler = made.request_handler
+        self.guests: ConnectionTracker[Connection] = ConnectionTracker(
+            ADMIN_BOUNDS, self._loop.time
+        )
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._handler(request)
+        if ends_connection(request) and not response.prepared:
+            response.force_close()
+        return response
+
+    def __call__(self) -> RequestHandler:
+        idle = ADMIN_BOUNDS.idle_seconds
+        return Connection(
+            self.guests, self, loop=self._loop, access_log=NO_ACCESS_LOG, keepalive_timeout=idle
+        )
+
+
+class AdminRunner(web.AppRunner):
+    """Runs an application whose connections repeat nothing that was sent."""
+
+    _sweeping: asyncio.Task[None] | None = None
+
+    async def _make_server(self) -> web.Server:
+        server = _AdminServer(await super()._make_server())
+        self._sweeping = asyncio.ensure_future(server.guests.sweep())
+        return server
+
+    async def cleanup(self) -> None:
+        await super().cleanup()
+        if self._sweeping is not None:
+            self._sweeping.cancel()

@@ -1,0 +1,103 @@
+"""`serve --demo`: the gateway against its simulator, with a demo key, on loopback only."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.auth.key_import import import_keys
+from gateway.auth.key_lines import read_lines
+from gateway.config import settings as configured
+from gateway.config.settings import Environment, Environments, Settings, State
+from gateway.simulator import DEMO_KEY, WALLET_FUNDS, LegacyWords, Service, Words, start
+from gateway.storage import open_store
+from mappings.spelling import legacy_words
+
+if TYPE_CHECKING:
+    from gateway.server.app import Running
+
+DEMO_API_KEY = "demo-api-key"
+LOOPBACK = "127.0.0.1"
+
+RECIPIENT = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+    "address": {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"},
+    "payout": {
+        "primary": {"method": "bank", "currency": "USD"},
+        "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
+    },
+}
+
+
+@asynccontextmanager
+async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
+    """Settings of a demo: ports as configured, everything else for this run alone."""
+    words = simulator_words(settings.vocabulary)
+    simulator = await start(service=Service(words=words, wallet_balance=WALLET_FUNDS))
+    try:
+        with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
+            state = State(
+                url=f"sqlite:///{folder}/demo.db", encryption_key_file=Path(folder, "demo.key")
+            )
+            await _import_demo_key(state)
+            yield settings.model_copy(
+                update={
+                    "server": settings.server.model_copy(
+                        update={"host": LOOPBACK, "admin_host": LOOPBACK, "workers": 1}
+                    ),
+                    "environments": Environments(sandbox=Environment(base_url=simulator.url)),
+                    "state": state,
+                }
+            )
+    finally:
+        await simulator.stop()
+
+
+def simulator_words(vocabulary: configured.Words) -> Words:
+    """The configured words as the simulator takes them, those of both interfaces."""
+    legacy = LegacyWords(**legacy_words(vocabulary.for_mappings()))
+    return Words(**vocabulary.current.model_dump(), legacy=legacy)
+
+
+async def _import_demo_key(state: State) -> None:
+    line = {
+        "merchant": DEMO_KEY.merchant,
+        "environment": DEMO_KEY.environment,
+        "api_key": DEMO_API_KEY,
+        "access_key": DEMO_KEY.access_key,
+        "secret_key": DEMO_KEY.secret_key,
+        "name": "demo",
+    }
+    async with open_store(state) as store:
+        await import_keys(store, read_lines(json.dumps(line).encode()))
+
+
+def instructions(running: Running) -> str:
+    """What the screen says: that this is a demo, and lines to paste."""
+    call = f'curl -s -H "X-API-Key: {DEMO_API_KEY}"'
+    return f"""
+This is a DEMO: the gateway in front of a built-in simulator, on loopback, with a demo key.
+No real service is called, and everything is forgotten when it ends (Ctrl-C).
+
+Create a recipient with a bank account:
+
+  {call} -H "Content-Type: application/json" \\
+    {running.url}/v1/recipients -d '{json.dumps(RECIPIENT)}'
+
+List the recipients, and read the first one's payout method:
+
+  {call} "{running.url}/v1/recipients?search=ada"
+
+  ID=$({call} {running.url}/v1/recipients | grep -o '"id":"R-[^"]*"' | head -1 | cut -d'"' -f4)
+  {call} "{running.url}/v1/recipients/$ID/payout-methods"
+
+Look at what came of it: {running.admin_url}/
+
+payout-gateway accepts connections on {running.url}, admin on {running.admin_url}"""

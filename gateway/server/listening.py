@@ -1,0 +1,127 @@
+"""Listening sockets: bound here, or inherited from the process that bound them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from gateway.config.settings import ENVIRONMENT_PREFIX, Misconfigured
+
+WAITING = 1024
+"""Connections that the kernel keeps in a queue until they are accepted."""
+
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""One of a name's addresses that this machine does not have, such as IPv6's where that is off."""
+
+Queue = Sequence[socket.socket]
+"""A listening socket for each address of a host. A port has one or several queues, among which
+the kernel spreads connections."""
+
+
+def bound(host: str, port: int, variable: str, queues: int = 1) -> list[Queue]:
+    """Listens on a port; raises Misconfigured.
+
+    ``port`` 0 is any free one. ``variable`` is the setting that names the port, for the message.
+    """
+    shared = queues > 1 and hasattr(socket, "SO_REUSEPORT")
+    made: list[Queue] = []
+    try:
+        if shared and port:
+            # A port that is shared would be ours even if another gateway had it.
+            _close(_queue(host, port, shared=False))
+        for _ in range(queues if shared else 1):
+            made.append(_queue(host, port_of(made) if made else port, shared=shared))
+    except OSError as error:
+        for one in made:
+            _close(one)
+        why = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        told = f"cannot listen on {host} port {port}: {why}; {ENVIRONMENT_PREFIX}{variable} sets another"
+        raise Misconfigured([told]) from None
+    return made
+
+
+def port_of(queues: Sequence[Queue]) -> int:
+    return int(queues[0][0].getsockname()[1])
+
+
+class Listening:
+    """A port's queues, and which of them a runner that is set up takes connections from.
+
+    Each is listened at by a copy of its socket, because aiohttp closes what it stops to listen at.
+    """
+
+    def __init__(self, runner: web.BaseRunner, queues: Sequence[Queue]) -> None:
+        self._runner = runner
+        self._queues = queues
+        self._sites: dict[int, list[web.SockSite]] = {}
+
+    @property
+    def port(self) -> int:
+        return port_of(self._queues)
+
+    async def at(self, numbers: Iterable[int]) -> None:
+        """Takes connections from the queues of these numbers, and from no others."""
+        wanted = set(numbers)
+        for number in wanted - self._sites.keys():
+            self._sites[number] = [
+                web.SockSite(self._runner, one.dup(), backlog=WAITING)
+                for one in self._queues[number]
+            ]
+            for site in self._sites[number]:
+                await site.start()
+        for number in self._sites.keys() - wanted:
+            for site in self._sites.pop(number):
+                await site.stop()
+
+    async def end(self) -> None:
+        """Leaves the queues to other processes; where there is none, they are gone."""
+        await self.at(())
+        for queue in self._queues:
+            _close(queue)
+
+
+def _queue(host: str, port: int, *, shared: bool) -> Queue:
+    made: list[socket.socket] = []
+    failed: OSError | None = None
+    for family, address in _addresses(host, port):
+        at = port_of([made]) if made else port
+        try:
+            made.append(_listening(family, (address[0], at, *address[2:]), shared=shared))
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                _close(made)
+                raise
+            failed = error
+    if failed and not made:
+        raise failed
+    return made
+
+
+def _addresses(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+
+
+def _listening(family: int, address: tuple[Any, ...], *, shared: bool) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        made.listen(WAITING)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _close(queue: Queue) -> None:
+    for one in queue:
+        one.close()

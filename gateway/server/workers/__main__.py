@@ -1,0 +1,83 @@
+"""A worker: ``python -m gateway.server.workers ORDERS``, started by its parent and by nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from gateway.config.settings import Misconfigured, load
+from gateway.observability import logs
+from gateway.server.app import Inherited, Running, run, told_to_end
+from gateway.server.connection import END_SECONDS
+from gateway.server.memory_tuning import settle_heap
+from gateway.server.shutdown import Lifetime
+from gateway.server.workers.worker_config import Orders, line
+from gateway.storage import StoreUnavailable
+
+log = structlog.get_logger()
+
+FAILED = 2
+
+
+async def work(orders: Orders) -> int:
+    """Serves until it is told to end; the exit code."""
+    told, life = told_to_end(), Lifetime()
+    parent = socket.socket(fileno=orders.parent)
+    hears, says = await asyncio.open_connection(sock=parent)
+    door = [[socket.socket(fileno=one) for one in queue] for queue in orders.door]
+    try:
+        settings = load(orders.config_path)
+        async with run(settings, Inherited(door, orders.queues, Path(orders.admin))) as running:
+            settle_heap()
+            says.write(line(accepts=True))
+            await _until_told(told, hears, running, life)
+    except (Misconfigured, StoreUnavailable) as error:
+        says.write(line(failed=str(error)))
+        return FAILED
+    finally:
+        says.close()
+    life.ended()
+    return 0
+
+
+async def _until_told(
+    told: asyncio.Event, hears: asyncio.StreamReader, running: Running, life: Lifetime
+) -> None:
+    """Until a signal, or the parent's end, or until it has retired at the parent's word."""
+    ended = asyncio.ensure_future(told.wait())
+    heard = asyncio.ensure_future(_hear(hears, running))
+    try:
+        await asyncio.wait({ended, heard}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended.cancel()
+        heard.cancel()
+    life.ends(requests_left=running.requests)
+    await running.retire(END_SECONDS)
+
+
+async def _hear(hears: asyncio.StreamReader, running: Running) -> None:
+    while said := await hears.readline():
+        told = json.loads(said)
+        if told.get("retire"):
+            await running.retire()
+            return
+        await running.door.at(told["queues"])
+    log.error("parent_gone", means="this worker ends too, after what it has in flight")
+
+
+def main() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's to hear
+    logs.configure(pid=os.getpid())
+    sys.exit(uvloop.run(work(Orders.read(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()

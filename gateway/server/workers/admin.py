@@ -1,0 +1,159 @@
+"""The admin port of several workers: one answer for all of them.
+
+``/healthz`` says that the parent is up. ``/readyz`` and ``/metrics`` are asked of every worker.
+Anything else goes to the worker that has been there the longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from multidict import CIMultiDict
+from yarl import URL
+
+from gateway.admin.authentication import ASKED_FROM
+from gateway.admin.port import CHECK_SECONDS, metrics_page, unversioned
+from gateway.server.workers.metrics import OPEN_METRICS, Added
+
+ANSWER_SECONDS = 60
+"""For a page of a worker; nobody's payment waits for it."""
+
+OF_ONE_CONNECTION = {
+    *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
+    *("content-length", "date", "server"),  # made anew
+}
+
+WORSE = ("", "answering", "being tried", "failing")
+"""How a service does, as breakers say it, from well to worse."""
+
+Workers = Callable[[], Sequence[Path]]
+"""The Unix sockets of those that accept connections now."""
+
+
+class Page(NamedTuple):
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+
+
+METRICS_SECONDS = 8
+"""Less than the ten after which Prometheus gives up."""
+
+
+def figures(workers: Workers) -> Added:
+    async def ask(those: Sequence[Path]) -> list[str | None]:
+        found = await of_each(those, "/metrics", METRICS_SECONDS, {"Accept": OPEN_METRICS})
+        return [one.body.decode() if one and one.status == 200 else None for one in found]
+
+    return Added(workers, ask)
+
+
+def admin_application(
+    workers: Workers, metrics: Added, doors: Sequence[Middleware] = ()
+) -> web.Application:
+    async def up(_request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def ready(_request: web.Request) -> web.Response:
+        told = _ready(await of_each(workers(), "/readyz", CHECK_SECONDS + 1))
+        return web.json_response(told, status=200 if told["ok"] else 503)
+
+    async def page(request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = CIMultiDict(request.headers)
+        headers[ASKED_FROM] = request.remote or ""
+        for worker in workers():
+            try:
+                found = await _page(worker, request.method, request.raw_path, headers, body)
+            except aiohttp.ClientConnectorError:
+                continue  # it ends just now
+            except (aiohttp.ClientError, TimeoutError):
+                break
+            return web.Response(status=found.status, headers=found.headers, body=found.body)
+        return web.json_response(_ready([None]), status=503)
+
+    application = web.Application(middlewares=doors)
+    application.on_response_prepare.append(unversioned)
+    application.router.add_get("/healthz", up)
+    application.router.add_get("/readyz", ready)
+    application.router.add_get("/metrics", metrics_page(metrics.page))
+    application.router.add_route("*", "/{path:.*}", page)
+    return application
+
+
+async def of_each(
+    workers: Sequence[Path],
+    path: str,
+    seconds: float,
+    headers: Mapping[str, str] | None = None,
+) -> list[Page | None]:
+    """A page of every worker, None where one does not answer in time."""
+
+    async def asked(worker: Path) -> Page | None:
+        try:
+            async with asyncio.timeout(seconds):
+                return await _page(worker, "GET", path, headers)
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
+    return list(await asyncio.gather(*map(asked, workers)))
+
+
+async def _page(
+    worker: Path,
+    method: str,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> Page:
+    async with (
+        aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(str(worker)),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS),
+            auto_decompress=False,
+        ) as session,
+        session.request(
+            method,
+            URL(f"http://worker{path}", encoded=True),
+            headers=_end_to_end(headers or {}),
+            data=body or None,
+            allow_redirects=False,
+        ) as answer,
+    ):
+        return Page(answer.status, _end_to_end(answer.headers), await answer.read())
+
+
+def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    kept = [
+        (name, value) for name, value in headers.items() if name.lower() not in OF_ONE_CONNECTION
+    ]
+    return CIMultiDict(kept)
+
+
+def _ready(pages: Sequence[Page | None]) -> dict[str, Any]:
+    """What /readyz says for all: ready where every worker that answers is, and one does."""
+    told = [json.loads(page.body) for page in pages if page]
+    faults = {name: fault for one in told for name, fault in one["faults"].items()}
+    if not pages:
+        faults["workers"] = "none accepts connections; see the log"
+    elif silent := len(pages) - len(told):
+        faults["workers"] = f"{silent} of {len(pages)} do not answer"
+    is_ready = bool(told) and all(one["ok"] for one in told)
+    return {"ok": is_ready, "faults": faults, "service": _worst(told)}
+
+
+def _worst(told: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Each worker finds out for itself whether the service answers; what the worst off has found."""
+    found: dict[str, str] = {}
+    for one in told:
+        for name, state in one["service"].items():
+            found[name] = max(found.get(name, ""), state, key=WORSE.index)
+    return found

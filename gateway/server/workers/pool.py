@@ -1,0 +1,160 @@
+"""Workers that were started together, and those that come after each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+
+import structlog
+
+from gateway.server.workers.worker import Child, NotStarted, exit_of
+
+STABLE_SECONDS = 10
+"""A worker that lived as long is replaced at once; after one that did not there is a pause."""
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30
+
+log = structlog.get_logger()
+
+Start = Callable[[Sequence[int]], Awaitable[Child]]
+"""Starts a worker that takes connections from the queues of these numbers."""
+
+
+class Post:
+    """A place in a crew: the worker that has it, and another when that one dies.
+
+    ``queues`` are those whose connections it takes; ``changed`` is called when it begins or ceases
+    to take them.
+    """
+
+    def __init__(self, start: Start, queues: Sequence[int], changed: Callable[[], None]) -> None:
+        self.queues = queues
+        self._start = start
+        self._changed = changed
+        self._pause = 0.0
+        self._given_up = asyncio.Event()
+        self.child: Child | None = None
+
+    async def fill(self) -> None:
+        """Until a worker accepts connections here; raises NotStarted."""
+        self.child = await self._start(self.queues)
+        if self._given_up.is_set():
+            self.child.end()
+        await self.child.until_it_accepts()
+
+    def give_up(self) -> Child | None:
+        """No worker is started here from now on; the one that there is."""
+        self._given_up.set()
+        return self.child
+
+    async def keep(self) -> None:
+        """Until the post is given up and its worker has ended."""
+        while self.child:
+            since = time.monotonic()
+            code = await self.child.gone()
+            if self._given_up.is_set():
+                return
+            self._changed()
+            self._tell(code, time.monotonic() - since)
+            await self._refill()
+
+    def _tell(self, code: int, seconds: float) -> None:
+        self._pause = 0.0 if seconds >= STABLE_SECONDS else self._next_pause()
+        log.error(
+            "worker_died",
+            worker=self.child and self.child.pid,
+            how=exit_of(code),
+            means="what it had in flight was lost" if code else "it finished what it had in flight",
+            another_starts_in=self._pause,
+        )
+
+    async def _refill(self) -> None:
+        while not await self._given_up_within(self._pause):
+            try:
+                await self.fill()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the post must not stay empty
+                self._pause = self._next_pause()
+                why = str(error) if isinstance(error, NotStarted) else type(error).__name__
+                log.error("worker_not_started", why=why, another_starts_in=self._pause)
+            else:
+                self._changed()
+                log.info("worker_started", worker=self.child and self.child.pid)
+                return
+
+    async def _given_up_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._given_up.wait(), seconds)
+        return self._given_up.is_set()
+
+    def _next_pause(self) -> float:
+        return min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * self._pause))
+
+
+class Crew:
+    """As many posts as there are to be workers, of one configuration, and ``queues`` for them."""
+
+    def __init__(self, count: int, queues: int, start: Start) -> None:
+        self._posts = [Post(start, one, self._spread) for one in shares(count, queues)]
+        self._keeping: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Until all accept connections. Raises NotStarted when one does not; then all have ended."""
+        filling = [asyncio.ensure_future(post.fill()) for post in self._posts]
+        try:
+            await asyncio.gather(*filling)
+        except BaseException:
+            for one in filling:
+                one.cancel()
+            await asyncio.gather(*filling, return_exceptions=True)
+            self.end()
+            await self.gone()
+            raise
+        self._keeping = [asyncio.ensure_future(post.keep()) for post in self._posts]
+
+    def children(self) -> Iterator[Child]:
+        """Those that accept connections."""
+        for post in self._posts:
+            if post.child and post.child.accepts:
+                yield post.child
+
+    def _spread(self) -> None:
+        """Until a post is filled again, the others take the connections from its queues."""
+        vacant = {
+            number
+            for post in self._posts
+            if not (post.child and post.child.accepts)
+            for number in post.queues
+        }
+        for post in self._posts:
+            if post.child and post.child.accepts:
+                post.child.take_from(vacant.union(post.queues))
+
+    def retire(self) -> None:
+        for child in self._given_up():
+            child.retire()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        for child in self._given_up():
+            child.end(number)
+
+    async def gone(self) -> None:
+        """Waits for the end of those that were told to retire or to end."""
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        for child in self._given_up():
+            await child.gone()
+
+    def _given_up(self) -> Iterator[Child]:
+        for post in self._posts:
+            if child := post.give_up():
+                yield child
+
+
+def shares(count: int, queues: int) -> list[list[int]]:
+    """For each of so many workers, the numbers of its queues: all are taken care of, evenly."""
+    if count > queues:
+        return [[number % queues] for number in range(count)]
+    return [list(range(number, queues, count)) for number in range(count)]

@@ -1,0 +1,205 @@
+"""The parent: binds the ports, keeps the workers, and is told what to do by signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from gateway.admin.authentication import door as door_of_admin
+from gateway.config.settings import Misconfigured, Settings, url_of
+from gateway.operator.preflight import check_runnable
+from gateway.server.app import shutdown_seconds, told_to_end
+from gateway.server.connection import AdminRunner
+from gateway.server.listening import Listening, Queue, bound, port_of
+from gateway.server.shutdown import Lifetime
+from gateway.server.workers.admin import admin_application, figures
+from gateway.server.workers.pool import Crew
+from gateway.server.workers.worker import Child, NotStarted
+
+SPARE_SECONDS = 10
+"""How much longer than a worker's shutdown may take the parent waits before it kills."""
+
+LONGEST_FOLDER = 90
+"""A Unix socket's name has about 100 characters."""
+
+log = structlog.get_logger()
+
+
+class Parent:
+    """``load`` reads the configuration anew; ``config`` is the file that workers read it from."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        config: Path | None,
+        load: Callable[[], Settings],
+        door: Sequence[Queue],
+        folder: Path,
+    ) -> None:
+        self._settings = settings
+        self._config = config
+        self._load = load
+        self._door = door
+        self._folder = folder
+        self._numbers = count(1)
+        self._crew: Crew | None = None
+        self._leaving: dict[Crew, asyncio.Task[None]] = {}
+        self.metrics = figures(self.workers)
+
+    def workers(self) -> list[Path]:
+        """The admin sockets of the workers that accept connections."""
+        return [child.admin for child in self._crew.children()] if self._crew else []
+
+    async def start(self) -> None:
+        """Until all workers accept connections; raises NotStarted."""
+        server = self._settings.server
+        crew = Crew(server.workers, len(self._door), self._child)
+        await crew.start()
+        self._crew = crew
+
+    async def restart(self) -> None:
+        """New workers in the place of the old ones, on the configuration as it is now."""
+        log.info("restart_begins")
+        before, old, its = self._settings, self._crew, self.workers()
+        try:
+            self._settings = self._load()
+            check_runnable(self._settings)
+            await self.start()
+        except (Misconfigured, NotStarted) as error:
+            self._settings = before
+            log.error("restart_failed", why=str(error), means="the old workers go on as they were")
+            return
+        if _ports(before) != _ports(self._settings):
+            log.warning("ports_kept", means="another port or host takes an end and a start")
+        if old:
+            await self.metrics.look(its)  # what they have counted is not to be lost
+            old.retire()
+            self._leaving[old] = asyncio.ensure_future(old.gone())
+            self._leaving[old].add_done_callback(lambda _: self._leaving.pop(old, None))
+        log.info("restart_done", workers=self._settings.server.workers)
+
+    async def end(self) -> int:
+        """All workers finish what is in flight; the exit code, 1 where one had to be killed."""
+        crews = [*self._leaving, *filter(None, [self._crew])]
+        for crew in crews:
+            crew.end()
+        for one in chain(*self._door):
+            one.close()
+        if await _gone(crews, shutdown_seconds(self._settings) + SPARE_SECONDS):
+            return 0
+        log.error("workers_killed", means="they did not end, and what they had in flight was lost")
+        for crew in crews:
+            crew.end(signal.SIGKILL)
+        await _gone(crews, SPARE_SECONDS)
+        return 1
+
+    async def _child(self, queues: Sequence[int]) -> Child:
+        admin = self._folder / f"{next(self._numbers)}"
+        return await Child.start(self._config, self._door, queues, admin)
+
+
+async def _gone(crews: Sequence[Crew], seconds: float) -> bool:
+    """Whether all workers have ended in this time."""
+    ends = [asyncio.ensure_future(crew.gone()) for crew in crews]
+    _, missing = await asyncio.wait(ends, timeout=seconds) if ends else ((), ())
+    return not missing
+
+
+def _ports(settings: Settings) -> tuple[str, int, str, int]:
+    server = settings.server
+    return server.host, server.port, server.admin_host, server.admin_port
+
+
+async def keep_workers(
+    settings: Settings,
+    config: Path | None,
+    load: Callable[[], Settings],
+    say: Callable[[str, str], None],
+) -> int:
+    """Runs workers until told to end; the exit code.
+
+    ``say`` is called with the addresses for clients and for operators when all accept connections.
+    Raises Misconfigured, and NotStarted.
+    """
+    told, again, life = told_to_end(), _told_to_restart(), Lifetime()
+    check_runnable(settings)
+    server = settings.server
+    door = bound(server.host, server.port, "SERVER__PORT", queues=server.workers)
+    admin = bound(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+    urls = (
+        url_of(server.host, port_of(door), server.scheme),
+        url_of(server.admin_host, port_of(admin)),
+    )
+    with _folder() as folder:
+        parent = Parent(settings, config, load, door, folder)
+        application = admin_application(
+            parent.workers, parent.metrics, [door_of_admin(settings.server)]
+        )
+        async with _serving(AdminRunner(application, access_log=None), admin):
+            try:
+                if await _unless(told, parent.start()):
+                    say(*urls)
+                while await _unless(told, again.wait()):
+                    again.clear()
+                    await _unless(told, parent.restart())
+            finally:
+                life.ends(workers_left=len(parent.workers()))
+                code = await parent.end()
+    if code == 0:
+        life.ended()
+    return code
+
+
+def _told_to_restart() -> asyncio.Event:
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
+    return told
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for sockets that only this user can reach."""
+    try:
+        made = tempfile.TemporaryDirectory(prefix="payout-gateway-")
+    except OSError as error:
+        told = f"no temporary folder for the workers' sockets can be made ({error.strerror})"
+        raise Misconfigured([f"{told}; TMPDIR names another place"]) from None
+    with made as name:
+        if len(name) > LONGEST_FOLDER:
+            raise Misconfigured([f"{name} is too long a name for sockets; set TMPDIR to a shorter"])
+        yield Path(name)
+
+
+@asynccontextmanager
+async def _serving(runner: web.AppRunner, queues: Sequence[Queue]) -> AsyncIterator[None]:
+    await runner.setup()
+    port = Listening(runner, queues)
+    try:
+        await port.at([0])
+        yield
+    finally:
+        await port.end()
+        await runner.cleanup()
+
+
+async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
+    """Whether some work was done before we were told to end; if not, it is cancelled."""
+    doing, ended = asyncio.ensure_future(work), asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            doing.result()
+        return not ended.done()
+    finally:
+        doing.cancel()
+        ended.cancel()
+        await asyncio.gather(doing, ended, return_exceptions=True)

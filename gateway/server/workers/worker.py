@@ -1,0 +1,111 @@
+"""A worker as its parent sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Self
+
+from gateway.server.listening import Queue
+from gateway.server.workers.worker_config import Orders, line
+
+
+class NotStarted(Exception):
+    """A worker that ended before it accepted connections; the text is for the operator."""
+
+
+@dataclass(slots=True)
+class Child:
+    """A started worker. ``admin`` is the Unix socket of its admin pages."""
+
+    process: asyncio.subprocess.Process
+    hears: asyncio.StreamReader
+    says: asyncio.StreamWriter
+    admin: Path
+    accepts: bool = False
+
+    @classmethod
+    async def start(
+        cls, config: Path | None, door: Sequence[Queue], queues: Sequence[int], admin: Path
+    ) -> Self:
+        """Starts a worker on a configuration and its parent's sockets; raises NotStarted."""
+        ours, its = socket.socketpair()
+        descriptors = [[one.fileno() for one in queue] for queue in door]
+        named = str(config) if config else None
+        orders = Orders(named, descriptors, list(queues), its.fileno(), str(admin))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *_command(),
+                orders.written(),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(*chain(*descriptors), its.fileno()),
+                process_group=0,  # a terminal's Ctrl-C is the parent's to hear
+            )
+        except OSError as error:
+            ours.close()
+            raise NotStarted(f"no process can be started ({error.strerror})") from None
+        finally:
+            its.close()
+        return cls(process, *await asyncio.open_connection(sock=ours), admin)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def until_it_accepts(self) -> None:
+        """Raises NotStarted."""
+        with suppress(ConnectionError):
+            said = await self.hears.readline()
+            told = json.loads(said) if said else {}
+            self.accepts = told.get("accepts", False)
+            if why := told.get("failed"):
+                raise NotStarted(why)
+        if not self.accepts:
+            how = exit_of(await self.process.wait())
+            raise NotStarted(f"a worker ended before it accepted connections ({how}); see the log")
+
+    def take_from(self, queues: Iterable[int]) -> None:
+        """From here on it takes connections from these queues."""
+        self.says.write(line(queues=sorted(queues)))
+
+    def retire(self) -> None:
+        """Takes no new connections, and ends when its clients have their answers."""
+        self.accepts = False
+        self.says.write(line(retire=True))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.accepts = False
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    async def gone(self) -> int:
+        """Waits for its end; its exit code, negative for a signal."""
+        code = await self.process.wait()
+        self.accepts = False
+        self.says.close()
+        self.admin.unlink(missing_ok=True)
+        return code
+
+
+def _command() -> list[str]:
+    # The modules that this process found, and not what lies about in the folder it runs in.
+    safely = [] if str(Path.cwd()) in sys.path else ["-P"]
+    return [sys.executable, *safely, "-m", "gateway.server.workers"]
+
+
+def exit_of(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

@@ -1,0 +1,101 @@
+"""What a signed request says of who sends it, and the proof (current interface, section 5)."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from multidict import CIMultiDictProxy, MultiMapping
+
+if TYPE_CHECKING:
+    from gateway.config.settings import CurrentWords
+
+MOST_SECONDS = 30
+"""How old a stamp may be, or how far ahead: 30 seconds still are well, 31 are not."""
+
+_ACCESS_KEY = r"(?P<access_key>[!-9;-~]{1,512})"
+_SIGNATURE = r"(?P<signature>[0-9a-f]{64})"
+"""Lower-case, as the document says. Upper-case digits are refused: the service need not take them."""
+
+_STAMP = re.compile(r"[0-9]{1,12}")
+
+
+class Malformed(Exception):
+    """Headers that are not the document's; says why, and quotes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureHeader:
+    """The two headers, read; ``stamp`` as it was written, which is how it is signed."""
+
+    access_key: str = field(repr=False)
+    signature: str = field(repr=False)
+    stamp: str
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether the stamp is near enough to ``now``, both in whole seconds since 1970."""
+        return abs(int(now) - int(self.stamp)) <= MOST_SECONDS
+
+
+def has_scheme(headers: MultiMapping[str], scheme: str) -> bool:
+    """Whether the request is signed, well or badly: an Authorization header has the scheme."""
+    given = headers.getall("Authorization", ())
+    if not given:
+        return False
+    words = (value.split(None, 1)[:1] for value in given)
+    return any(word and word[0].lower() == scheme.lower() for word in words)
+
+
+def credentials_of(headers: CIMultiDictProxy[str], words: CurrentWords) -> SignatureHeader:
+    """Raises Malformed."""
+    authorization = _only(headers, "Authorization")
+    stamp = _only(headers, words.timestamp_header)
+    written = rf"(?i:{re.escape(words.scheme)}) +{_ACCESS_KEY}:{_SIGNATURE}"
+    found = re.fullmatch(written, authorization)
+    if found is None:
+        raise Malformed("Authorization is not the scheme, an access key, a colon and a signature")
+    if not _STAMP.fullmatch(stamp):
+        raise Malformed("the timestamp is not in whole seconds")
+    return SignatureHeader(found["access_key"], found["signature"], stamp)
+
+
+def _only(headers: CIMultiDictProxy[str], name: str) -> str:
+    given = headers.getall(name, [])
+    if len(given) != 1:
+        raise Malformed(f"{name} is there {len(given)} times")
+    return given[0]
+
+
+class Proof:
+    """Whose secret a request is signed with, found out while its body comes.
+
+    The document does not say whether the signed path includes the query, so either is taken. The
+    work is the same whichever of the secrets it is, and whether it is one of them.
+    """
+
+    def __init__(
+        self, secrets: Sequence[str], credentials: SignatureHeader, method: str, target: str
+    ) -> None:
+        self._signature = credentials.signature.encode()
+        readings = dict.fromkeys([target.partition("?")[0], target])
+        heads = [f"{credentials.stamp}\n{method.upper()}\n{one}\n".encode() for one in readings]
+        self._digests = [
+            [hmac.new(secret.encode(), head, "sha256") for head in heads] for secret in secrets
+        ]
+
+    def add(self, part: bytes) -> None:
+        for digests in self._digests:
+            for digest in digests:
+                digest.update(part)
+
+    def found(self) -> list[bool]:
+        """Of each secret, in order, whether it is the one; the body must be whole."""
+        self.add(b"\n")
+        return [self._is_one(digests) for digests in self._digests]
+
+    def _is_one(self, digests: Sequence[hmac.HMAC]) -> bool:
+        made = [digest.hexdigest().encode() for digest in digests]
+        return any([hmac.compare_digest(one, self._signature) for one in made])  # noqa: C419 - all of them

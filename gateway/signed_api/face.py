@@ -1,0 +1,340 @@
+"""The signed face: requests of the current interface itself, checked and passed on as they came.
+
+In this order: path, headers, access key, address, stamp, body, signature, limit, a place, what the
+ledger says. The signature needs the body, and a merchant's limit counts nothing that is not proven to be
+the merchant's: what a stranger sends in its name counts for nobody. The service checks what it is
+sent once more, end to end. Every refusal made here is the current document's (section 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from gateway.admission.limits import Admission
+from gateway.admission.load import AdmissionSlot, Load, Overloaded
+from gateway.config.settings import Settings
+from gateway.http import request_reader, responses
+from gateway.http.client_address import Address, address_of, counted_as, networks
+from gateway.http.request_paths import PathTemplates, may_be_sent, names_in
+from gateway.http.request_reader import Pace
+from gateway.http.responses import LegacyResponse
+from gateway.migration.usage import NO_OWNER, Usage
+from gateway.observability import access_log, logs, metrics, traces
+from gateway.reads.recent_reads import Kept
+from gateway.signed_api import refusals
+from gateway.signed_api.credentials import Malformed, Proof, SignatureHeader, credentials_of
+from gateway.signed_api.refusals import Refusal, invalid_key
+from gateway.signed_api.replies import Client, Streamed, give_back
+from gateway.signed_api.senders import Sender, Senders
+from gateway.signed_api.signers import Signer
+from gateway.signed_api.transitions import Send, Transitions, Written, WrongStatus
+from gateway.storage import StoreUnavailable, Tenant
+from gateway.upstream import header_filter, instrumentation
+from gateway.upstream.passthrough import Passed, PassthroughClient, PassthroughRequest
+from gateway.upstream.send_attempt import Turn
+from gateway.upstream.spool import Spool
+from mappings import errors
+from mappings.grammar import Failure, Invalid, Problem, Unknown, Unreachable
+
+READS = ("GET", "HEAD", "OPTIONS")
+METHODS = (*READS[:2], "POST", "PUT", "PATCH", "DELETE")
+"""What a preflight is told; a request may have any but those that are not sent on."""
+
+NEVER = ("CONNECT", "TRACE")
+"""They speak to the server in between, and TRACE repeats the credentials."""
+
+NOBODY_KNOWN = "unknown keys"
+"""Who sends with a key that is not held here: together they have the share of one merchant."""
+
+GONE = "the client went away before anything was sent"
+
+NOBODY = 499
+"""The status in the log, and nowhere else, of a request whose client went away before its answer."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request on its way through: what is known of it so far, for the answer and the log."""
+
+    request_id: str
+    began: float
+    status: int = NOBODY
+    owner: Tenant | None = None
+    admission: Admission | None = None
+    calls: int = 0
+    seconds: float = 0.0
+    told: dict[str, Any] = field(default_factory=dict)
+    stay: AdmissionSlot | None = None
+
+    def forsake(self, _has_all: bool = False) -> None:
+        if self.stay:
+            self.stay.forsake()
+
+
+class SignedFace:
+    """Called with each request that is signed, well or badly."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        senders: Senders,
+        passing: PassthroughClient,
+        transitions: Transitions,
+        kept: Kept,
+        usage: Usage,
+        load: Load,
+    ) -> None:
+        self._load = load
+        self._pace = Pace(settings.load.body_seconds, settings.load.body_bytes_per_second)
+        self._usage = usage
+        self._senders = senders
+        self._passing = passing
+        self._transitions = transitions
+        self._kept = kept
+        self._words = settings.vocabulary.current
+        self._outlines = PathTemplates(settings.vocabulary.for_mappings())
+        self._most = settings.limits.body_bytes
+        self._seconds = settings.upstream.timeout_seconds
+        self._trusted = networks(settings.server.trusted_proxies)
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        visit = Visit(request_reader.request_id(request), asyncio.get_running_loop().time())
+        visit.told["path"] = self._outlines.of(request.raw_path)
+        forsake: Callable[[bool], None] = visit.forsake
+        request[request_reader.DESERTED] = forsake
+        try:
+            response = await self._answered(request, visit)
+            if request.transport is not None or visit.calls:
+                visit.status = response.status
+        finally:
+            if visit.stay:
+                visit.stay.end()
+            _tell(request, visit)
+            # Beside the legacy operations: what has moved already.
+            began, now = visit.began, asyncio.get_running_loop().time()
+            self._usage.count(
+                visit.owner or NO_OWNER,
+                "",
+                "signed",
+                visit.status,
+                seconds=now - began,
+                service_seconds=visit.seconds,
+            )
+        return response
+
+    async def _answered(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        try:
+            return await self._answer(request, visit)
+        except Refusal as refusal:
+            visit.told["why"] = refusal.why
+            said = responses.refusal(refusal.answer)
+        except request_reader.Overlong as overlong:
+            said = responses.refusal(overlong.answer, closes=True)
+        except Overloaded as overloaded:
+            visit.told["why"] = overloaded.why
+            said = responses.refusal(errors.answer(overloaded), closes=not request.content.is_eof())
+        except Failure as failure:
+            said = _failed(failure, visit)
+        except StoreUnavailable as unavailable:
+            visit.told["state"] = str(unavailable)
+            said = responses.refusal(errors.of(errors.INTERNAL))
+        except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
+            visit.told |= logs.told(error)
+            is_open = bool(visit.calls) and request.method not in READS
+            unknown = errors.answer(Unknown(type(error).__name__))
+            said = responses.refusal(unknown if is_open else errors.of(errors.INTERNAL))
+        return responses.response(said, visit.request_id, visit.admission)
+
+    async def _answer(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        if request.method in NEVER or not may_be_sent(request.raw_path):
+            raise Refusal(errors.NOT_FOUND, "not a path that is sent on")
+        if "Authorization" not in request.headers:
+            return responses.response(self._preflight(), visit.request_id)
+        credentials, address = self._credentials(request), self._address(request)
+        signers = await self._senders.held(credentials, address)
+        if request_reader.is_read_with_body(request):
+            raise Refusal(BODY_OF_READ, "a GET or HEAD has a body")
+        request_reader.refuse_overlong(request, self._most)
+        secrets = [one.pair.secret_key for one in signers]
+        proof = Proof(secrets, credentials, request.method, request.raw_path)
+        stay = self._stays(visit, signers, address)
+        async with self._spooled(request, proof, stay) as body:
+            sender = self._senders.proven(signers, proof.found())
+            request_reader.mark_authenticated(request)
+            visit.owner = sender.owner
+            await self._admit(sender, credentials, address, visit)
+            await stay.begin(str(sender.owner or NOBODY_KNOWN))
+            stamp = int(credentials.stamp)
+            return await self._passed_on(request, visit, sender, body, stamp)
+
+    def _preflight(self) -> LegacyResponse:
+        headers = ("Authorization", self._words.timestamp_header, "Content-Type", "X-Request-Id")
+        return responses.preflight(METHODS, headers)
+
+    def _credentials(self, request: web.BaseRequest) -> SignatureHeader:
+        try:
+            return credentials_of(request.headers, self._words)
+        except Malformed as malformed:
+            raise invalid_key(str(malformed)) from None
+
+    def _address(self, request: web.BaseRequest) -> Address | None:
+        forwarded = request.headers.getall("X-Forwarded-For", [])
+        return address_of(request.remote, forwarded, self._trusted)
+
+    def _stays(
+        self, visit: Visit, signers: Sequence[Signer], address: Address | None
+    ) -> AdmissionSlot:
+        """Nothing is proven yet: the body is held in the name of the client's address."""
+        owner = str(signers[0].owner if signers else NOBODY_KNOWN)
+        visit.stay = self._load.stay(f"unproven {counted_as(address)}")
+        visit.stay.check(owner)
+        return visit.stay
+
+    @asynccontextmanager
+    async def _spooled(
+        self, request: web.BaseRequest, proof: Proof, stay: AdmissionSlot
+    ) -> AsyncIterator[Spool]:
+        spool = Spool()
+        try:
+            async for part in request_reader.parts(request, self._most, stay, self._pace):
+                proof.add(part)
+                await spool.add(part)
+            yield spool
+        finally:
+            spool.close()
+
+    async def _admit(
+        self, sender: Sender, credentials: SignatureHeader, address: Address | None, visit: Visit
+    ) -> None:
+        admission = visit.admission = await self._senders.admit(sender, credentials, address)
+        if not admission.admitted:
+            why = metrics.OVER_LIMIT
+            raise Refusal(errors.OVER_LIMIT, why, retry_after=admission.retry_after)
+
+    # Passing on
+
+    async def _passed_on(
+        self, request: web.BaseRequest, visit: Visit, sender: Sender, body: Spool, stamp: int
+    ) -> web.StreamResponse:
+        writes = request.method not in READS
+        headers = header_filter.of_request(request.headers)
+        headers.setdefault("X-Request-Id", visit.request_id)
+        passage = PassthroughRequest(
+            sender.environment,
+            request.method,
+            request.raw_path,
+            headers,
+            body if body.size else None,
+            write=writes,
+            stamp=stamp,
+        )
+        # With its client a read ends, and a write that has begun never does.
+        client = Client(request, None if writes else asyncio.current_task())
+        async with AsyncExitStack() as stack:
+            send = partial(self._begun, stack, passage, client, visit)
+            try:
+                passed = await (
+                    self._written(send, passage, sender, visit, stamp) if writes else send()
+                )
+            finally:
+                names = names_in(passage.target) if writes else []
+                if sender.owner and names[:1] == ["recipients"]:
+                    self._kept.forget(sender.owner, "".join(names[1:2]))
+            if passed.status == 401 and sender.owner:
+                visit.told["why"] = "the service refuses a signature that is good here"
+            response = Streamed(passed, visit.request_id, visit.admission)
+            trouble = await give_back(client, response, passed, whole=writes, seconds=self._seconds)
+            if trouble:
+                visit.told["cut_off"] = trouble
+        return response
+
+    async def _written(
+        self,
+        send: Send[Passed],
+        passage: PassthroughRequest,
+        sender: Sender,
+        visit: Visit,
+        stamp: int,
+    ) -> Passed:
+        its = (sender.owner, sender.pair, passage.environment, passage.target)
+        try:
+            return await self._transitions.send(Written(*its, stamp, visit.request_id), send)
+        except WrongStatus:
+            why = "the ledger says that the batch may not be changed so"
+            raise Refusal(refusals.WRONG_STATUS, why) from None
+
+    async def _begun(
+        self,
+        stack: AsyncExitStack,
+        passage: PassthroughRequest,
+        client: Client,
+        visit: Visit,
+        turn: Turn | None = None,
+    ) -> Passed:
+        """Sends the request; the answer from its head on.
+
+        Nothing is begun for a client that has gone: it may have asked again, and been answered.
+        """
+        if client.is_gone:
+            raise Unreachable(GONE)
+        began = asyncio.get_running_loop().time()
+        visit.calls = 1
+        path = self._outlines.endpoint(passage.method, passage.target)
+        try:
+            with instrumentation.told(passage.environment, passage.method, path) as told:
+                passage.headers.update(traces.headers())
+                passed = await stack.enter_async_context(
+                    self._passing.sent(passage, turn or _Waits(client))
+                )
+                told.answered(passed.status)
+                return passed
+        finally:
+            visit.seconds = asyncio.get_running_loop().time() - began
+
+
+BODY_OF_READ = Problem("invalid_field", "A GET or HEAD has no body.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """The turn of whoever waits for an answer; until there is a connection it may be over."""
+
+    client: Client
+
+    @property
+    def is_fenced(self) -> bool:
+        return not self.client.is_gone
+
+    async def fence(self) -> None:
+        raise Unreachable(GONE)
+
+
+def _failed(failure: Failure, visit: Visit) -> LegacyResponse:
+    """Of a body that is no good, of a service that cannot be reached, or whose answer is open."""
+    if isinstance(failure, Invalid):
+        visit.told["why"] = "the body did not come, or not whole"
+        return responses.refusal(refusals.of(*failure.problems))
+    visit.told |= {"failure": type(failure).__name__, "because": str(failure)}
+    return responses.refusal(errors.answer(failure))
+
+
+def _tell(request: web.BaseRequest, visit: Visit) -> None:
+    access_log.tell(
+        status=visit.status,
+        method=request.method,
+        took=asyncio.get_running_loop().time() - visit.began,
+        request_id=visit.request_id,
+        face="signed",
+        owner=visit.owner,
+        calls=visit.calls,
+        seconds=visit.seconds,
+        more=visit.told,
+    )

@@ -1,0 +1,106 @@
+"""Who sends a signed request: found by its access key, proven by its signature, and limited."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.admission.limits import Admission, Limits
+from gateway.auth.signing import Credentials
+from gateway.config.settings import Settings
+from gateway.http.client_address import Address, counted_as
+from gateway.signed_api.credentials import SignatureHeader
+from gateway.signed_api.refusals import Refusal, invalid_key
+from gateway.signed_api.signers import Signer, Signers
+from gateway.storage import Tenant
+from gateway.upstream.clock import Clock
+from mappings import errors
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """``owner`` is None for an access key that is not held here and is passed on all the same."""
+
+    environment: str
+    owner: Tenant | None
+    requests_per_hour: int
+    pair: Credentials | None = None
+
+
+class Senders:
+    def __init__(
+        self,
+        settings: Settings,
+        signers: Signers,
+        limits: Limits,
+        clock: Clock,
+        *,
+        strangers: Limits,
+    ) -> None:
+        self._signers = signers
+        self._limits = limits
+        self._strangers = strangers
+        self._clock = clock
+        self._requests_per_hour = settings.limits.requests_per_hour
+        forwards = settings.signed.unknown_keys == "forward"
+        self._unknown_go_to = settings.signed.environment if forwards else ""
+
+    async def held(self, credentials: SignatureHeader, address: Address | None) -> list[Signer]:
+        """The pairs that may have signed a request; none where its key is unknown and goes on.
+
+        Raises Refusal for the key, the address and the stamp, in this order, and StoreUnavailable.
+        """
+        held = await self._signers.find(credentials.access_key)
+        in_use = [one for one in held if not one.is_revoked]
+        if held and not in_use:
+            raise invalid_key("every API key that stands for this pair is revoked")
+        if not held and not self._unknown_go_to:
+            raise invalid_key("the access key is unknown")
+        admitted = [one for one in in_use if one.admits(address)]
+        if in_use and not admitted:
+            why = "the client's address is not among the allowed_ips of any key of this pair"
+            raise Refusal(errors.NOT_AUTHORIZED, why)
+        fresh = [one for one in admitted if self._is_fresh(credentials, one.owner.environment)]
+        if not fresh and (held or not self._is_fresh(credentials, self._unknown_go_to)):
+            raise invalid_key("the timestamp is more than 30 seconds old, or ahead")
+        return fresh
+
+    def _is_fresh(self, credentials: SignatureHeader, environment: str) -> bool:
+        # By the service's clock, as far as it is known: the service is who asks next. Until an
+        # answer has told it, by this machine's.
+        return credentials.is_fresh(self._clock.wall() + self._clock.offset(environment))
+
+    def proven(self, signers: Sequence[Signer], found: Sequence[bool]) -> Sender:
+        """Whose signature it is, by what a Proof found of each; raises Refusal."""
+        if not signers:
+            return Sender(self._unknown_go_to, None, self._requests_per_hour)
+        its = [one for one, is_one in zip(signers, found, strict=True) if is_one]
+        if len(its) > 1:  # the same pair in both environments: nobody can say which is meant
+            raise invalid_key("the signature is good in both environments")
+        if not its:
+            raise invalid_key("the signature is wrong")
+        signer = its[0]
+        most = signer.requests_per_hour(self._requests_per_hour)
+        return Sender(signer.owner.environment, signer.owner, most, signer.pair)
+
+    async def admit(
+        self, sender: Sender, credentials: SignatureHeader, address: Address | None
+    ) -> Admission:
+        """Counts the request, and tells of the tightest of the limits that it counts for.
+
+        A merchant's limit is that of all its signed requests together, the highest that one of its
+        API keys with this pair has. Nobody can say who sends
+        with an unknown key, so that counts for its address too, and there first.
+        """
+        if sender.owner is not None:
+            return await self._limits.admit(f"signed {sender.owner}", sender.requests_per_hour)
+        name = f"signed address {counted_as(address)}"
+        admission = await self._strangers.admit(name, self._requests_per_hour)
+        if not admission.admitted:
+            return admission
+        # Whoever looks at the limits need not see keys that are not even held here.
+        key = hashlib.sha256(credentials.access_key.encode()).hexdigest()[:32]
+        name = f"signed key {sender.environment} {key}"
+        other = await self._strangers.admit(name, self._requests_per_hour)
+        return min(admission, other, key=lambda one: (one.admitted, one.remaining))

@@ -1,0 +1,116 @@
+"""Who signs: the pairs that are held, by their access key.
+
+The signed face asks for them as the legacy face asks for API keys: known ones cost no query, the
+keyring's poll says when one is out of date, and they go on working as long as API keys do while
+the database cannot be read.
+
+A pair has no address list, limit and end of its own: it has those of the API keys that stand for
+it. An address is admitted when any of them that is in use admits it, the highest of their limits
+holds, and a pair whose API keys are all revoked is revoked too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from cachetools import LRUCache, TTLCache
+
+from gateway.auth.key_rows import AnyRow, keys_of_access_key, opened
+from gateway.auth.keys import Address, ApiKeyStore, Network, admits, network_of
+from gateway.auth.signing import Credentials
+from gateway.auth.single_flight import SingleFlight
+from gateway.storage import Store, Tenant
+
+_KNOWN = 10_000
+_UNKNOWN = 10_000
+_UNKNOWN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A merchant's pair; ``allowed`` and ``limits`` are the address lists and the requests per hour of
+    its API keys that are in use, None for a key that has no figure of its own.
+    """
+
+    owner: Tenant
+    pair: Credentials = field(repr=False)
+    allowed: tuple[tuple[Network, ...], ...]
+    limits: tuple[int | None, ...]
+
+    @property
+    def is_revoked(self) -> bool:
+        return not self.allowed
+
+    def admits(self, address: Address | None) -> bool:
+        return any(admits(networks, address) for networks in self.allowed)
+
+    def requests_per_hour(self, default: int) -> int:
+        return max(one or default for one in self.limits)
+
+
+class Signers:
+    """``async with`` it. An access key is one pair's in an environment, and may be in both."""
+
+    def __init__(self, store: Store, keyring: ApiKeyStore) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._known: LRUCache[str, tuple[Signer, ...]] = LRUCache(_KNOWN)
+        self._unknown: TTLCache[str, bool] = TTLCache(_UNKNOWN, _UNKNOWN_SECONDS)
+        self._asking: SingleFlight[tuple[Signer, ...]] = SingleFlight()
+        keyring.watch(self._changed)
+
+    def __repr__(self) -> str:
+        return f"Signers({len(self._known)} known)"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._asking.end()
+
+    async def find(self, access_key: str) -> tuple[Signer, ...]:
+        """Whose the access key is, one for each environment, revoked ones too; StoreUnavailable."""
+        if self._keyring.is_fresh:
+            if signers := self._known.get(access_key):
+                return signers
+            if access_key in self._unknown:
+                return ()
+        return await self._asking.ask(access_key, lambda: self._ask(access_key))
+
+    async def _ask(self, access_key: str) -> tuple[Signer, ...]:
+        async with self._store.read() as connection:
+            rows, count = await keys_of_access_key(connection, access_key)
+        signers = self._of(rows)
+        if count < self._keyring.count:
+            return signers  # not kept: a poll saw a change that this answer does not know of
+        if signers:
+            self._known[access_key] = signers
+        else:
+            self._unknown[access_key] = True
+        return signers
+
+    def _of(self, rows: Sequence[AnyRow]) -> tuple[Signer, ...]:
+        by_owner: dict[Tenant, list[AnyRow]] = defaultdict(list)
+        for row in rows:
+            by_owner[Tenant(row.merchant, row.environment)].append(row)
+        return tuple(self._signer(owner, its) for owner, its in sorted(by_owner.items()))
+
+    def _signer(self, owner: Tenant, rows: Sequence[AnyRow]) -> Signer:
+        in_use = [row for row in rows if row.revoked_at is None]
+        allowed = tuple(tuple(map(network_of, row.allowed_ips)) for row in in_use)
+        limits = tuple(row.requests_per_hour for row in in_use)
+        return Signer(owner, opened(rows[0], owner, self._store.encryption), allowed, limits)
+
+    def _changed(self, rows: Sequence[AnyRow] | None) -> None:
+        self._unknown.clear()
+        if rows is None:
+            self._known.clear()
+            return
+        owners = {Tenant(row.merchant, row.environment) for row in rows}
+        access_keys = {row.access_key for row in rows}
+        for access_key, signers in list(self._known.items()):
+            if access_key in access_keys or owners & {one.owner for one in signers}:
+                del self._known[access_key]

@@ -1,0 +1,17 @@
+"""What the gateway keeps between requests, and between starts: keys, ledger, what was learned."""
+
+from gateway.storage.encryption import EncryptionKeys, Place
+from gateway.storage.errors import StoreUnavailable
+from gateway.storage.ledger import Ledger
+from gateway.storage.store import Store, open_store
+from gateway.storage.tenants import Tenant
+
+__all__ = [
+    "EncryptionKeys",
+    "Ledger",
+    "Place",
+    "Store",
+    "StoreUnavailable",
+    "Tenant",
+    "open_store",
+]

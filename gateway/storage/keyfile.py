@@ -1,0 +1,118 @@
+"""Reading, making and extending the key file (``state.encryption_key_file``)."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import stat
+from pathlib import Path
+
+from gateway.storage.encryption import KEY_BYTES, EncryptionKeys, new_key_line
+from gateway.storage.errors import StoreUnavailable
+
+_KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+def read_key_file(path: Path) -> EncryptionKeys | None:
+    """The keys of a file that only its owner can read, None where there is none.
+
+    Raises StoreUnavailable.
+    """
+    try:
+        with path.open("rb") as file:
+            _refuse_loose(path, os.fstat(file.fileno()))
+            text = file.read().decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreUnavailable(
+            f"key file {path} cannot be read ({error.strerror})",
+            means="stored secrets cannot be decrypted",
+            do="give the gateway's user the right to read it",
+        ) from None
+    return EncryptionKeys(_keys(path, text))
+
+
+def missing(path: Path) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"there is no key file {path}",
+        means="stored secrets can be neither encrypted nor decrypted",
+        do="restore it if this state was used before; for a new state make it once with "
+        "`payout-gateway keys new-encryption-key` and give every instance the same file",
+    )
+
+
+def make_key_file(path: Path) -> None:
+    """Makes a file with one new key, readable by its owner only; StoreUnavailable."""
+    _write(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, new_key_line())
+
+
+def add_key(path: Path) -> None:
+    """Adds a key, which from the next start on encrypts what is written; StoreUnavailable."""
+    if read_key_file(path) is None:
+        raise missing(path)
+    ended = path.read_bytes().endswith(b"\n")
+    _write(path, os.O_APPEND | os.O_WRONLY, ("" if ended else "\n") + new_key_line())
+
+
+def _write(path: Path, flags: int, text: str) -> None:
+    try:
+        descriptor = os.open(path, flags, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # a key that is lost takes every secret with it
+    except OSError as error:
+        raise StoreUnavailable(
+            f"key file {path} cannot be written ({error.strerror})",
+            means="there is no key to encrypt secrets with",
+            do="see that its folder exists and that the gateway's user may write there, "
+            "or name another file in state.encryption_key_file",
+        ) from None
+
+
+def _refuse_loose(path: Path, status: os.stat_result) -> None:
+    """Owner only; a file of root's may be read by a group too, which is how secrets are mounted."""
+    allowed = 0o640 if status.st_uid == 0 and os.geteuid() != 0 else 0o600
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077 & ~allowed:
+        raise StoreUnavailable(
+            f"key file {path} can be read or changed by others (mode {mode:04o})",
+            means="whoever has it can decrypt every stored secret",
+            do=f"take the right away with `chmod 600 {path}`, and add a new key if others had it",
+        )
+
+
+def _keys(path: Path, text: str) -> dict[str, bytes]:
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        key_id, key = _parsed(path, number, line)
+        if key_id in keys:
+            raise _unreadable(path, number, "has the id of an earlier line")
+        keys[key_id] = key
+    if not keys:
+        raise _unreadable(path, 1, "is empty")
+    return keys
+
+
+def _parsed(path: Path, number: int, line: str) -> tuple[str, bytes]:
+    key_id, _, encoded = line.strip().partition(" ")
+    try:
+        key = base64.b64decode(encoded.strip(), validate=True)
+    except ValueError:
+        key = b""
+    if not _KEY_ID.fullmatch(key_id) or len(key) != KEY_BYTES:
+        raise _unreadable(path, number, "is not `<key id> <base64 of 32 bytes>`")
+    return key_id, key
+
+
+def _unreadable(path: Path, number: int, what: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"key file {path}, line {number} {what}",
+        means="it was not made by this gateway, or was damaged",
+        do="restore it; for a new state remove it and make another with "
+        "`payout-gateway keys new-encryption-key`",
+    )

@@ -1,0 +1,71 @@
+"""What is done every so often, from when the gateway runs until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+import structlog
+
+from gateway.observability import logs
+from gateway.storage import StoreUnavailable
+
+log = structlog.get_logger()
+
+
+class PeriodicTask:
+    """``async with`` it; it goes round once more when it ends, unless told otherwise.
+
+    It is not cancelled: what it has begun to write is finished. That the state
+    cannot be used is told once, until it can be.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        seconds: float,
+        goes: Callable[[], Awaitable[None]],
+        *,
+        at_its_end: bool = True,
+    ) -> None:
+        self._name = name
+        self._seconds = seconds
+        self._goes = goes
+        self._at_its_end = at_its_end
+        self._is_well = True
+        self._ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._go_on(), name=self._name)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ending.set()
+        if self._task:
+            await self._task
+
+    @property
+    def is_ending(self) -> bool:
+        return self._ending.is_set()
+
+    async def _go_on(self) -> None:
+        while not self._ending.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), self._seconds)
+            if self._at_its_end or not self.is_ending:
+                await self._go()
+
+    async def _go(self) -> None:
+        try:
+            await self._goes()
+        except StoreUnavailable as unavailable:
+            if self._is_well:
+                log.error(self._name, error=str(unavailable))
+            self._is_well = False
+        except Exception as error:  # noqa: BLE001 - it goes round again
+            log.error(self._name, **logs.told(error))
+        else:
+            self._is_well = True

@@ -1,0 +1,43 @@
+"""How the service is reached: whose certificates are believed, and through which proxy."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.config.settings import Settings
+from gateway.http.tls import believing
+
+
+class EgressConfig:
+    """Raises Misconfigured when it is made; ``origins`` are the services' addresses."""
+
+    def __init__(self, settings: Settings, origins: Mapping[str, str] | None = None) -> None:
+        upstream, environments = settings.upstream, settings.environments.configured()
+        origins = origins or {name: one.base_url for name, one in environments.items()}
+        self._proxy = upstream.proxy
+        self._credentials = upstream.proxy_credentials.get_secret_value()
+        self._believed: dict[str, ssl.SSLContext] = {
+            name: believing(own, f"environments.{name}.ca_file")
+            if (own := environments[name].ca_file)
+            else believing(upstream.ca_file)
+            for name, origin in origins.items()
+            if origin.startswith("https://")
+        }
+
+    def of(self, environment: str) -> dict[str, Any]:
+        """What aiohttp is to be told with a request to this environment."""
+        if environment not in self._believed:
+            return {}
+        options: dict[str, Any] = {"ssl": self._believed[environment]}
+        if self._proxy:
+            options |= {"proxy": self._proxy, "proxy_headers": self._proxy_headers()}
+        return options
+
+    def _proxy_headers(self) -> dict[str, str]:
+        if not self._credentials:
+            return {}
+        told = base64.b64encode(self._credentials.encode()).decode()
+        return {"Proxy-Authorization": f"Basic {told}"}

@@ -1,0 +1,63 @@
+"""A call of a service, told to the metrics and the traces: where it went, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from gateway.observability import metrics, traces
+from mappings.grammar import Failure, Operation
+
+
+class Told:
+    """Has the outcome of a call; one that nobody told was cut off.
+
+    ``count`` is what takes note of the outcome. No generator: each call has one.
+    """
+
+    __slots__ = ("_count", "_opened", "_span", "outcome", "status")
+
+    def __init__(
+        self, opened: AbstractContextManager[traces.Calling], count: Callable[[str], None]
+    ) -> None:
+        self._opened = opened
+        self._count = count
+        self.outcome = "cancelled"
+        self.status: int | None = None
+
+    def answered(self, status: int) -> None:
+        self.status = status
+        self.outcome = f"{status // 100}xx"
+
+    def __enter__(self) -> Self:
+        self._span = self._opened.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Failure):
+            self.outcome = type(error).__name__.lower()
+        elif isinstance(error, Exception):
+            self.outcome = "failed"
+        self._span.ended(self.outcome, self.status)
+        self._count(self.outcome)
+        self._opened.__exit__(kind, error, trace)
+
+
+def told(environment: str, method: str, path: str) -> Told:
+    """A call of the service; ``path`` as the endpoint has it, empty where the document lists none."""
+    span = traces.call(method, path, environment)
+    return Told(span, partial(metrics.called, environment, method, path))
+
+
+def told_legacy(environment: str, operation: Operation) -> Told:
+    """A request that goes to the legacy service as it came."""
+    span = traces.call(operation.method, operation.path, environment, service="legacy")
+    return Told(span, partial(metrics.called_legacy, environment, operation.name))

@@ -1,0 +1,138 @@
+"""A request and its answer, on aiohttp's connections and by its parser, and by nothing else of it.
+
+Cookies, redirects, middlewares, decoding and second tries are for others; to be kept out of the way by
+aiohttp's client they cost as much as all the rest of a read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from aiohttp.http import HttpProcessingError, StreamWriter
+from yarl import URL
+
+from gateway.http import progress
+from gateway.http.heads import head
+from gateway.payloads.compressed_buffer import WINDOW, CompressedBuffer, windows_of
+from gateway.upstream.send_attempt import Answered, Attempt, Unfit, lost_by
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.connector import Connection
+
+
+class Origin:
+    """Where a service is: the connections to it, and what every request of it begins with.
+
+    ``way_out`` is what aiohttp is to be told of the way there.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, address: URL, way_out: Mapping[str, Any]
+    ) -> None:
+        if session.connector is None:
+            raise ValueError("the session is closed")
+        self.path = address.raw_path.rstrip("/")
+        self._named = {"Host": f"{address.host_port_subcomponent}"}
+        self._connector = session.connector
+        self._timeout = session.timeout
+        proxy = {"proxy": URL(way_out["proxy"])} if "proxy" in way_out else {}
+        # Tells the connector where to; it is never sent.
+        self._there = aiohttp.ClientRequest("GET", address, session=session, **{**way_out, **proxy})
+
+    async def exchanged(self, attempt: Attempt, headers: dict[str, str], most: int) -> Answered:
+        """Sends it once, and reads the answer, up to ``most`` bytes of body; raises Lost."""
+        try:
+            connection = await self._connection()
+            try:
+                answered = await self._on(connection, attempt, headers, most)
+            except BaseException:
+                _ended(connection)
+                raise
+        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
+            lost = lost_by(error)
+        else:
+            if _is_all_sent(connection):
+                connection.release()
+            else:
+                _ended(connection)
+            return answered
+        raise lost
+
+    async def _connection(self) -> Connection:
+        try:
+            return await self._connector.connect(self._there, [], self._timeout)
+        except TimeoutError:
+            raise aiohttp.ConnectionTimeoutError from None
+
+    async def _on(
+        self, connection: Connection, attempt: Attempt, headers: dict[str, str], most: int
+    ) -> Answered:
+        protocol = connection.protocol
+        if protocol is None:
+            raise Unfit("no connection that can be used", dropped=True)
+        protocol.set_response_params(read_until_eof=True, auto_decompress=False)
+        # What came unasked while it was idle (a proxy's 408, say) would be read as the answer.
+        if protocol.should_close or not protocol.is_connected():
+            raise Unfit("no connection that can be used", dropped=True)
+        await attempt.sign(headers)
+        transport = protocol.transport
+        if transport is None or transport.is_closing():
+            raise aiohttp.ClientConnectionResetError("closed before anything was written")
+        began = head(f"{attempt.method} {attempt.path} HTTP/1.1", self._named, headers)
+        if len(attempt.body) <= WINDOW:
+            transport.write(began + bytes(attempt.body))
+            return await _answered(protocol, attempt, most)
+        transport.write(began)
+        async with _written(protocol, attempt.body):
+            return await _answered(protocol, attempt, most)
+
+
+@asynccontextmanager
+async def _written(
+    protocol: ResponseHandler, body: bytes | CompressedBuffer
+) -> AsyncIterator[None]:
+    """Has a large body sent, a slice after the other, while the answer is waited for."""
+    writing = asyncio.ensure_future(_write(protocol, body))
+    try:
+        yield
+    finally:
+        if not writing.done() or writing.cancelled() or writing.exception():
+            protocol.force_close()  # another request would be taken for the rest of this one
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _write(protocol: ResponseHandler, body: bytes | CompressedBuffer) -> None:
+    writer, went = StreamWriter(protocol, asyncio.get_running_loop()), 0
+    for window in windows_of(body):
+        await writer.write(window)
+        went += len(window)
+        progress.told("sends", went, len(body))
+        await asyncio.sleep(0)  # others are to be served meanwhile
+
+
+async def _answered(protocol: ResponseHandler, attempt: Attempt, most: int) -> Answered:
+    """The answer, and not those that say that it will come."""
+    while True:
+        message, content = await protocol.read()
+        if not 100 <= message.code <= 199 or message.code == 101:
+            return await attempt.answer(message.code, message.headers, content, most)
+
+
+def _is_all_sent(connection: Connection) -> bool:
+    """Whether nothing is left of the request: a service may answer before it has all of it."""
+    transport = connection.transport
+    return transport is None or not transport.get_write_buffer_size()
+
+
+def _ended(connection: Connection) -> None:
+    """What is left of the request is not sent any more: nobody waits for what comes of it."""
+    if connection.transport is not None and not _is_all_sent(connection):
+        connection.transport.abort()
+    connection.close()

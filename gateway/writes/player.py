@@ -1,0 +1,602 @@
+"""The player: performs what a flow yields, and nothing else does.
+
+It spells the vocabulary's words both ways, turns what the service answers into an answer or one
+of the four errors, and hands each back to the flow at its ``yield``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+import structlog
+
+from gateway.admission.load import Load, Overloaded
+from gateway.auth.keys import ApiKey
+from gateway.config import settings
+from gateway.http import progress
+from gateway.http.request_paths import recipient_in
+from gateway.payloads import json_codec
+from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.worker_thread import aside, aside_if
+from gateway.reads.listing import Listing
+from gateway.reads.recent_reads import Kept
+from gateway.storage.ledger import Ledger
+from gateway.storage.tenants import Tenant
+from gateway.storage.undertakings import Write
+from gateway.upstream import instrumentation
+from gateway.upstream.call_targets import Targets
+from gateway.upstream.client import ANSWER_BYTES, Reply, Upstream
+from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.upstream.send_attempt import Turn
+from gateway.writes.journal import OperationExecution
+from gateway.writes.settler import Settler
+from mappings import errors
+from mappings.current import Endpoint, endpoint_of
+from mappings.grammar import (
+    JSON,
+    SIDE_BY_SIDE,
+    Absent,
+    Answer,
+    Await,
+    Call,
+    Confirmed,
+    Conflict,
+    Failure,
+    Find,
+    Flow,
+    Halted,
+    InDoubtWrite,
+    Invalid,
+    NoSuchOperation,
+    Parallel,
+    Problem,
+    Recall,
+    Record,
+    Refused,
+    Settle,
+    Step,
+    Unknown,
+    Unreachable,
+    Unreadable,
+    Verdict,
+    Vocabulary,
+)
+from mappings.readable import is_readable
+from mappings.spelling import of_current
+
+MOST_COST = 8 * ANSWER_BYTES
+"""Bytes of ``wire.memory_cost``: an answer with a value in every ten bytes is none of the service's."""
+
+SEEN_WITHIN = 5.0
+"""Seconds for the reading that follows a write without proof: its client waits for a response."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+"""Seconds between two looks at the ledger, for what another request, or process, is doing."""
+
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class StartTurn:
+    """The turn of a start: it is sent in time, and not once its client is known to have gone."""
+
+    caller: Caller
+    course: OperationExecution
+
+    @property
+    def _may_be_sent(self) -> bool:
+        is_gone = self.caller.is_gone or self.caller.has_left()
+        return self.course.is_in_time and not is_gone
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.course.is_fenced and self._may_be_sent
+
+    async def fence(self) -> None:
+        if not self._may_be_sent:
+            raise Unreachable("not sent: its client does not wait any more")
+        await self.course.fence()
+
+
+def _turn_of(call: Call, caller: Caller) -> Turn | None:
+    if call.reads or caller.course is None:
+        return None
+    return StartTurn(caller, caller.course) if call.prompt else caller.course
+
+
+@dataclass(slots=True)
+class Caller:
+    """Whose request is being played, and what it has cost so far."""
+
+    key: ApiKey
+    request_id: str
+    calls: int = 0
+    seconds: float = 0.0
+    course: OperationExecution | None = None
+    is_gone: bool = False
+    began: float | None = None
+    """When its request came, by the loop's clock."""
+    has_left: Callable[[], bool] = bool
+    """Whether its client's end of the connection is closed at this moment."""
+    is_long: bool = False
+    """Whether it sends, or was given, more than may be worked on while others wait."""
+    sends: Callable[[Call, OperationExecution | None], Awaitable[JSON]] | None = None
+    """What sends its writes, where its client has signed them itself."""
+    stamped: datetime | None = None
+    """When it says that it has."""
+    _places: asyncio.Semaphore | None = None
+
+    @property
+    def places(self) -> asyncio.Semaphore:
+        """What its reads side by side hold, each one; most requests make none."""
+        if self._places is None:
+            self._places = asyncio.Semaphore(SIDE_BY_SIDE)
+        return self._places
+
+
+class Player:
+    def __init__(
+        self,
+        upstream: Upstream,
+        ledger: Ledger,
+        vocabulary: Vocabulary,
+        inferred: InferredOperations,
+        *,
+        kept: Kept,
+        settler: Settler,
+        listing: Listing | None = None,
+        load: Load | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._ledger = ledger
+        self._spelling = of_current(vocabulary)
+        self._targets = Targets(vocabulary)
+        self._inferred = inferred
+        self._settler = settler
+        self._listing = listing or Listing()
+        self._load = load or Load(settings.Load())
+        self._kept = kept
+
+    async def play(
+        self,
+        flow: Flow,
+        caller: Caller | None,
+        problems: Sequence[Problem] = (),
+        course: OperationExecution | None = None,
+    ) -> Answer:
+        """Plays a flow to its answer; raises the failure that it did not deal with.
+
+        Nothing is written while there are ``problems`` with what the client sent: a flow that has
+        more to say about it says so before its first write. A flow that may write has a course.
+
+        Of Unknown the flow is not told: what may have happened is found out, not undone. It is
+        played again, up to that write, as soon as its outcome is to be found out.
+        """
+        answer: Answer | None
+        if caller and course and course.is_long:
+            caller.is_long = True
+        is_long = caller is not None and caller.is_long
+        step, answer = await aside(_advance, flow) if is_long else _advance(flow)
+        while step is not None:
+            if problems and isinstance(step, Call) and not step.reads:
+                raise Invalid(*problems)
+            if caller is None:
+                raise TypeError("an operation without a key can ask the service nothing")
+            try:
+                given = await self._played(step, caller, course)
+                if course is not None or not isinstance(step, Call):
+                    # What the ledger or the journal has; of a call its answer's length has said so.
+                    caller.is_long = (
+                        caller.is_long or json_codec.has_rows(given) or _is_of_many(given)
+                    )
+            except Unknown:
+                raise
+            except Failure as failure:
+                step, answer = await aside_if(caller.is_long, _thrown, flow, failure)
+            else:
+                is_long = caller.is_long
+                step, answer = (
+                    await aside(_advance, flow, given) if is_long else _advance(flow, given)
+                )
+        if answer is None or problems:
+            raise Invalid(*problems)
+        return answer
+
+    async def _played(self, step: Step, caller: Caller, course: OperationExecution | None) -> Any:
+        """Performs a step, or gives what it was given when it was first played."""
+        if course is None:
+            if isinstance(step, Call) and not step.reads:
+                raise TypeError("a write has to be entered in the journal")
+            return await self._perform(step, caller)
+        if course.replays:
+            outcome = await aside_if(caller.is_long, course.replayed, step)
+            if isinstance(outcome, Failure):
+                raise outcome
+            return outcome
+        if isinstance(step, Call) and not step.reads:
+            return await self._write(step, caller, course)
+        if isinstance(step, Record):
+            return await course.record(step)
+        await course.catch_up()
+        return await self._read(step, caller, course)
+
+    async def _read(self, step: Step, caller: Caller, course: OperationExecution) -> Any:
+        try:
+            given = await self._perform(step, caller)
+        except Failure as failure:
+            if course.resumed and _may_pass(failure):
+                # No reason to undo what happened before: it is tried again later.
+                raise Unknown("the service cannot be read") from None
+            course.note(step, failure)
+            course.unread += [failure] if _may_pass(failure) else []
+            raise
+        course.note(step, given)
+        if isinstance(step, Parallel):
+            course.unread += [one for one in given if isinstance(one, Failure) and _may_pass(one)]
+        return given
+
+    # Writes
+
+    async def _write(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
+        """Sends a write once: it is in the journal before it leaves."""
+        if course.entered is not None:
+            return await self._settled(call, course.entered, caller, course)
+        environment = caller.key.environment
+        if not _may_go_on(call, course):
+            failure: Failure = Unreachable("not sent: its client does not wait any more")
+        elif call.witness is not None and (name := self._inferred.lacks(call, environment)):
+            failure = NoSuchOperation(name)
+        else:
+            return await self._sent(call, caller, course)
+        course.note(call, failure)
+        raise failure
+
+    async def _sent(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
+        try:
+            await course.enter(call, caller.stamped)
+        except (Halted, Conflict) as failure:
+            # What the flow took for it in the ledger, it gives back.
+            course.note(call, failure)
+            raise
+        try:
+            return await self._outcome(call, caller, course)
+        except Unknown as unknown:
+            self._settler.left(course, unknown.age)
+            if unknown.retry_after is None:
+                unknown.retry_after = self._settler.seconds_until_sure(course.one) or None
+            raise
+
+    async def _outcome(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
+        try:
+            given = await self._any_call(call, caller)
+        except Unknown:
+            verdict = await self._seen_at_once(call, caller, course)
+            if verdict is None and call.is_cleanup:
+                failed = Refused(500)
+                course.told(call, failed)
+                raise failed from None
+            if verdict is None:
+                raise
+            await course.found(call, verdict)
+            return verdict.body
+        except Failure as failure:
+            course.told(call, failure)
+            raise
+        course.told(call, given)
+        return given
+
+    async def _seen_at_once(
+        self, call: Call, caller: Caller, course: OperationExecution
+    ) -> Confirmed | None:
+        """What one reading shows of a write that has no proof; None if that is not known yet."""
+        if call.settle is None or course.entered is None or caller.sends is not None:
+            return None  # what is signed by its client is passed on, and has no answer to pass on
+        try:
+            async with asyncio.timeout(SEEN_WITHIN):
+                sending = await self._settler.sending(course, course.entered)
+                verdict = await self._verdict(call.settle(sending), caller)
+        except TimeoutError:
+            return None
+        return verdict if isinstance(verdict, Confirmed) else None
+
+    async def _settled(
+        self, call: Call, write: Write, caller: Caller, course: OperationExecution
+    ) -> JSON:
+        """The outcome of a write that was entered before; Unknown where it cannot be told."""
+
+        async def read(settle: Settle, sending: InDoubtWrite) -> Verdict:
+            return await self._verdict(settle(sending), caller)
+
+        verdict = await self._settler.find_out(call, write, course, read)
+        if isinstance(verdict, Absent) and course.has_happened and _may_go_on(call, course):
+            # A part of what the client asked for is done: the rest is, rather than undo that.
+            return await self._sent(call, caller, course)
+        # It may have been carried out long after it was sent: what was read meanwhile is from before.
+        self._forget(call, caller.key.owner)
+        await course.found(call, verdict)
+        if isinstance(verdict, Confirmed):
+            return verdict.body
+        raise Unreachable("it was sent, and did not happen")
+
+    async def _verdict(self, reading: Generator[Step, Any, Verdict], caller: Caller) -> Verdict:
+        """What reading the service says; a service that cannot be read says nothing."""
+        verdict: Verdict
+        try:
+            step, verdict = await aside_if(caller.is_long, _advance, reading)
+            while step is not None:
+                if isinstance(step, Record) or (isinstance(step, Call) and not step.reads):
+                    raise TypeError("to find out is to read")
+                try:
+                    given = await self._perform(step, caller)
+                except Failure as failure:
+                    step, verdict = await aside_if(caller.is_long, _thrown, reading, failure)
+                else:
+                    step, verdict = await aside_if(caller.is_long, _advance, reading, given)
+        except Failure as failure:
+            why = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
+            return Unreadable(f"the service could not be read ({why or type(failure).__name__})")
+        return verdict
+
+    async def _perform(self, step: Step, caller: Caller) -> Any:
+        owner = caller.key.owner
+        match step:
+            case Call():
+                return await self._any_call(step, caller)
+            case Parallel(calls):
+                return await self.together(calls, caller)
+            case Find():
+                return await self._listing.find(step, lambda one: self.call(one, caller), owner)
+            case Recall("legacy id", None, ids):
+                return await self._ledger.legacy_ids(owner, ids or ())
+            case Recall(kind, str() as id_):
+                return await self._ledger.recall(owner, kind, id_)
+            case Recall("abandoned"):
+                return await self._ledger.abandoned(owner)
+            case Recall(kind, None, ids):
+                return await self._ledger.recall_all(owner, kind, ids)
+            case Record():
+                return await self._ledger.record_all(owner, [step])
+            case Await():
+                return await self._awaited(step, owner)
+
+    async def _awaited(self, step: Await, owner: Tenant) -> Mapping[str, JSON]:
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
+        over = loop.time() + self._upstream.timeout_seconds
+        while not step.until(facts := await self._ledger.recall(owner, step.kind, step.id)):
+            if loop.time() >= over:
+                raise Conflict(step.kind)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+        return facts
+
+    async def together(self, calls: Sequence[Call], caller: Caller) -> list[Any]:
+        """Reads, side by side; what failed stands in its place."""
+
+        async def one(call: Call) -> Any:
+            if not call.reads:
+                raise TypeError("only reads are made together: of a write the order matters")
+            async with caller.places:
+                try:
+                    return await self._any_call(call, caller)
+                except Failure as failure:
+                    return failure
+
+        return await asyncio.gather(*map(one, calls))
+
+    async def _any_call(self, call: Call, caller: Caller) -> JSON:
+        if call.witness is not None:
+            make = partial(self.call, caller=caller)
+            return await self._inferred.call(call, caller.key.environment, make)
+        owner = caller.key.owner
+        if call.keeps and (kept := self._kept.get(owner, call)) is not None:
+            return kept
+        asked_at = self._kept.count(owner)
+        try:
+            body = await self.call(call, caller)
+        finally:
+            self._forget(call, owner)
+        if call.keeps:
+            self._kept.put(owner, call, body, asked_at)
+        return body
+
+    def _forget(self, call: Call, owner: Tenant) -> None:
+        if not call.reads and call.path.startswith("/recipients"):
+            self._kept.forget(owner, recipient_in(call.path))
+
+    async def call(self, call: Call, caller: Caller) -> JSON:
+        """The body of a 2xx answer; raises Refused, Unreachable or Unknown."""
+        if caller.sends is not None and not call.reads:
+            return await caller.sends(call, caller.course)
+        endpoint = endpoint_of(call.method, call.path)
+        reply = await self._send(call, endpoint, caller)
+        is_long = len(reply.body) > json_codec.LARGE
+        caller.is_long = caller.is_long or is_long
+        _tell(caller, "answered", call, reply.body)
+        body = await self._read_long(call, caller, reply.body) if is_long else _readable(reply.body)
+        if reply.status == 204 and call.method == "DELETE":
+            body = {}  # the legacy document, section 4.3, has deletes answered so as well
+        if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
+            told = self._spelling.inward(endpoint.gives, body)
+            if not is_readable(endpoint, told):
+                raise Unreachable("unreadable")
+            return told
+        if 200 <= reply.status < 300 and not (body and body.get("errors")):
+            raise Unreachable("unreadable") if call.reads else Unknown("unreadable")
+        is_confirmed = call.witness is not None and self._inferred.confirms(reply.status)
+        if not (call.reads or is_confirmed or _proves_refusal(reply.status, body)):
+            raise Unknown(f"status {reply.status}")
+        raise await aside_if(caller.is_long, self._refused, call, endpoint, reply, body or {})
+
+    async def _read_long(
+        self, call: Call, caller: Caller, data: bytes | CompressedBuffer
+    ) -> dict[str, JSON] | None:
+        """A long answer; None if it cannot be read, or would take more memory than a request may.
+
+        What cannot be read in slices is charged to ``load.held_bytes`` while it is read.
+        """
+        cost = await aside(json_codec.memory_cost, data)
+        if cost > MOST_COST:
+            return None
+        with suppress(json_codec.Unsliced):
+            return _object(await aside(json_codec.read_in_slices, data, json_codec.LONG))
+        stay = self._load.stay(caller.key.who)
+        try:
+            if cost > stay.most_bytes:
+                return None
+            stay.hold(cost)
+            return await aside(_readable, data)
+        except Overloaded as overloaded:
+            if call.reads:
+                raise
+            raise Unknown(overloaded.why) from None
+        finally:
+            stay.end()
+
+    async def _send(self, call: Call, endpoint: Endpoint, caller: Caller) -> Reply:
+        body: bytes | CompressedBuffer | None = None
+        if call.body is not None:
+            own = self._spelling.outward(endpoint.takes, call.body)
+            if not caller.is_long:
+                body = json_codec.write(own)
+            elif json_codec.has_rows(own):
+                body = await aside(json_codec.fold, own)
+            else:
+                body = await aside(json_codec.write, own)
+            _tell(caller, "sends", call, body)
+        began = asyncio.get_running_loop().time()
+        caller.calls += 1
+        with instrumentation.told(caller.key.environment, call.method, endpoint.path) as told:
+            try:
+                reply = await self._upstream.send(
+                    caller.key.environment,
+                    caller.key.pair,
+                    call.method,
+                    self._targets.of(call, endpoint),
+                    body,
+                    request_id=caller.request_id,
+                    write=not call.reads,
+                    turn=_turn_of(call, caller),
+                )
+            finally:
+                caller.seconds += asyncio.get_running_loop().time() - began
+            told.answered(reply.status)
+        return reply
+
+    def _refused(
+        self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
+    ) -> Refused:
+        problems = [problem for one in _entries(body) if (problem := _problem(one))]
+        status = reply.status
+        if status < 400:
+            # A 2xx that says no is what its codes say; a 3xx is no answer of the service.
+            status = errors.status_told(problems) if status < 300 else 502
+        return Refused(
+            status,
+            problems,
+            sent_as=self._sent_as(call, endpoint, problems),
+            retry_after=_retry_after(reply),
+        )
+
+    def _sent_as(
+        self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
+    ) -> dict[str, str]:
+        """The names as this service spells them: refusals use its own words for fields."""
+        names = errors.mentioned(call.sent_as, problems)
+        return {
+            self._spelling.field(endpoint.takes, name): field_ for name, field_ in names.items()
+        }
+
+
+def _tell(
+    caller: Caller, step: Literal["sends", "answered"], call: Call, body: bytes | CompressedBuffer
+) -> None:
+    """Of what takes long, how far it is; the many short reads of a large request are not told."""
+    if caller.is_long and (not call.reads or len(body) > json_codec.LARGE):
+        called = f"{call.method} {endpoint_of(call.method, call.path).path}"
+        log.info("large", request_id=caller.request_id, step=step, call=called, bytes=len(body))
+        progress.told(step, len(body) if step == "answered" else 0, len(body))
+
+
+MANY = 1000
+"""Objects of which something is remembered: to go through more holds others up."""
+
+
+def _is_of_many(given: Any) -> bool:
+    return isinstance(given, dict) and len(given) > MANY
+
+
+def _advance(flow: Generator[Step, Any, Any], given: Any = None) -> tuple[Step | None, Any]:
+    try:
+        return flow.send(given), None
+    except StopIteration as stop:
+        return None, stop.value
+
+
+def _thrown(flow: Generator[Step, Any, Any], failure: Failure) -> tuple[Step | None, Any]:
+    try:
+        return flow.throw(failure), None
+    except StopIteration as stop:
+        return None, stop.value
+
+
+def _readable(data: bytes | CompressedBuffer) -> dict[str, JSON] | None:
+    try:
+        return _object(json_codec.read(data))
+    except json_codec.Unreadable:
+        return None
+
+
+def _object(body: JSON) -> dict[str, JSON] | None:
+    return body if isinstance(body, dict) else None
+
+
+def _may_go_on(call: Call, course: OperationExecution) -> bool:
+    """Whether a write may be sent: what was cut off is carried on without its client, never begun."""
+    return course.attended or not (call.prompt or not course.writes)
+
+
+def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
+    """Whether a response to a write says that it was not executed (contract, section 7).
+
+    Only the service's own 4xx does, by its JSON; a 5xx of any origin may come from something in between
+    that gave up on a service which still works.
+    """
+    problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
+    is_refusal = status < 300 and errors.status_told(problems) < 500
+    return bool(problems) and (is_refusal or 400 <= status < 500)
+
+
+def _retry_after(reply: Reply) -> str | None:
+    """Seconds or a date; None for what cannot be passed on in a header."""
+    given = reply.headers.get("Retry-After", "")
+    return given if given and given.isascii() and given.isprintable() else None
+
+
+def _may_pass(failure: Failure) -> bool:
+    """Whether a read that failed so may be answered later."""
+    if isinstance(failure, Refused):
+        return failure.status >= 500 or failure.status == 429
+    return isinstance(failure, Unreachable)
+
+
+def _entries(body: Mapping[str, JSON]) -> list[JSON]:
+    errors = body.get("errors")
+    return errors if isinstance(errors, list) else []
+
+
+def _problem(entry: JSON) -> Problem | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("code"), str):
+        return None
+    message, named = entry.get("message"), entry.get("field")
+    return Problem(
+        entry["code"],
+        message if isinstance(message, str) else "",
+        named if isinstance(named, str) else None,
+    )

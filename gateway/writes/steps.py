@@ -1,0 +1,153 @@
+"""What the steps of a flow were given, as text: how a flow that was cut off is played again.
+
+Each step leaves a mark beside what it was given. A flow that asks for something else when it is
+played again is another program than the one that was cut off, and is not played on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from gateway.payloads import json_codec, stored_json
+from gateway.payloads.stored_json import Text
+from mappings.grammar import (
+    JSON,
+    Await,
+    Call,
+    Conflict,
+    Failure,
+    Find,
+    Found,
+    Halted,
+    Invalid,
+    NoSuchOperation,
+    Parallel,
+    Problem,
+    Recall,
+    Record,
+    Refused,
+    Step,
+    Unreachable,
+)
+
+Outcome = Any
+"""What a step was given, or the Failure that was thrown in its place."""
+
+
+def mark(step: Step | str) -> str:
+    """Tells a step from another one; what is text is a mark."""
+    if isinstance(step, str):
+        return step
+    digest = hashlib.sha256()
+    for part in json_codec.parts(_told(step)):
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def _told(step: Step) -> JSON:
+    match step:
+        case Call():
+            return [step.method, step.path, dict(step.query), step.body]
+        case Parallel(calls):
+            return [_told(call) for call in calls]
+        case Find():
+            return ["find", step.path, step.page, step.page_size, dict(step.narrow)]
+        case Recall(kind, id_, ids):
+            return ["recall", kind, id_, ids]
+        case Await(kind, id_):
+            return ["await", kind, id_]
+        case Record(kind, id_, facts):
+            return ["record", kind, id_, dict(facts)]
+
+
+def written(given: list[tuple[Step | str, Outcome]]) -> Text:
+    """What some steps were given, each with its mark."""
+    return stored_json.of([[mark(step), _encoded(outcome)] for step, outcome in given])
+
+
+def marked(given: list[tuple[Step | str, Outcome]]) -> list[tuple[str, Outcome]]:
+    """The same as it is read."""
+    return [(mark(step), outcome) for step, outcome in given]
+
+
+def is_long(step: Step | str) -> bool:
+    """Whether it takes long to mark it."""
+    match step:
+        case Call():
+            return json_codec.has_rows(step.body)
+        case Record():
+            return json_codec.has_rows(step.facts)
+        case _:
+            return False
+
+
+def read(text: Text) -> list[tuple[str, Outcome]]:
+    return [(its, _decoded(encoded)) for its, encoded in stored_json.value(text)]
+
+
+def _encoded(outcome: Outcome) -> JSON:
+    match outcome:
+        case Failure():
+            return {"failed": _failure(outcome)}
+        case Found():
+            return {"found": [list(outcome.rows), outcome.pages, outcome.records]}
+        case list() if any(isinstance(one, Failure) for one in outcome):
+            return {"together": [_encoded(one) for one in outcome]}
+        case _:
+            return {"given": outcome}
+
+
+def _decoded(encoded: dict[str, Any]) -> Outcome:
+    match encoded:
+        case {"failed": failure}:
+            return _KINDS[failure["kind"]](failure)
+        case {"found": [rows, pages, records]}:
+            return Found(rows, pages, records)
+        case {"together": those}:
+            return [_decoded(one) for one in those]
+    return encoded["given"]
+
+
+def _failure(failure: Failure) -> dict[str, JSON]:
+    told: dict[str, JSON] = {"kind": type(failure).__name__, "why": str(failure)}
+    if isinstance(failure, Refused):
+        told |= {
+            "status": failure.status,
+            "problems": _problems(failure.problems),
+            "sent_as": dict(failure.sent_as),
+            "retry_after": failure.retry_after,
+        }
+    if isinstance(failure, Invalid):
+        told["problems"] = _problems(failure.problems)
+    if isinstance(failure, Halted):
+        told["problems"] = _problems((failure.problem,))
+    return told
+
+
+def _problems(those: tuple[Problem, ...]) -> list[JSON]:
+    return [[one.code, one.message, one.field] for one in those]
+
+
+def _refused(told: dict[str, Any]) -> Failure:
+    return Refused(
+        told["status"],
+        [Problem(*one) for one in told["problems"]],
+        sent_as=told["sent_as"],
+        retry_after=told["retry_after"],
+    )
+
+
+def _plain(kind: type[Failure]) -> Callable[[dict[str, Any]], Failure]:
+    return lambda told: kind(told["why"])
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], Failure]] = {
+    "Refused": _refused,
+    "Invalid": lambda told: Invalid(*(Problem(*one) for one in told["problems"])),
+    "Halted": lambda told: Halted(Problem(*told["problems"][0])),
+    "Conflict": _plain(Conflict),
+    "NoSuchOperation": _plain(NoSuchOperation),
+    "Unreachable": _plain(Unreachable),
+}
