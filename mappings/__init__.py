@@ -29,4 +29,4 @@ SIGNED = (starts.START,)
 
 for _operation in OPERATIONS:
     if _operation.takes is not None:
-        kinds.reader(_operation.takes)
+        kinds.build_type_adapter(_operation.takes)

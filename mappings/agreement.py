@@ -13,10 +13,10 @@ from typing import Any
 
 from mappings import money
 from mappings.batch_bodies import is_as_asked
-from mappings.batch_reads import loaded
-from mappings.batch_views import EDITABLE, Batch, present, told_status
+from mappings.batch_reads import load_batch
+from mappings.batch_views import EDITABLE, Batch, derive_batch_status, drop_nulls
 from mappings.current import SUMMARY
-from mappings.drafts import is_free
+from mappings.drafts import is_unlocked
 from mappings.grammar import (
     JSON,
     Answer,
@@ -29,8 +29,8 @@ from mappings.grammar import (
     Refused,
 )
 from mappings.ids import needs_stand_in
-from mappings.paging import pages_to_read
-from mappings.payment_lists import batch_in
+from mappings.paging import count_pages_to_read
+from mappings.payment_lists import extract_batch
 from mappings.payouts import Sub
 
 Found = Mapping[str, JSON]
@@ -47,7 +47,7 @@ def _difference(kind: str, says: str, **more: JSON) -> Found:
 # A batch that the ledger knows
 
 
-def batch_agrees(batch_id: str, now: str, *, is_busy: bool) -> Flow:
+def check_batch(batch_id: str, now: str, *, is_busy: bool) -> Flow:
     """GET /batch/:id/summary, unless it is deleted or a draft
 
     ``is_busy`` where a request that writes is open on it: it may be changing at this moment.
@@ -56,11 +56,11 @@ def batch_agrees(batch_id: str, now: str, *, is_busy: bool) -> Flow:
     facts = yield Recall("batch", batch_id)
     phase = facts.get("phase")
     stuck = _difference("stuck", f"a change of it ({phase}) was begun, and nobody carries it on")
-    left = [] if is_free(facts) or is_busy else [stuck]
+    left = [] if is_unlocked(facts) or is_busy else [stuck]
     if phase == "deleted" or facts.get("upstream") is None:
         return _answer(*left)
     try:
-        batch = yield from loaded(batch_id)
+        batch = yield from load_batch(batch_id)
     except Invalid:  # deleted meanwhile
         return _answer()
     except Refused as refused:
@@ -68,14 +68,14 @@ def batch_agrees(batch_id: str, now: str, *, is_busy: bool) -> Flow:
             raise
         return _answer(*left, _difference("missing", "the service does not have it"))
     found = [*left, *(yield from _status_agrees(batch, now))]
-    if is_free(facts) and not is_busy:
+    if is_unlocked(facts) and not is_busy:
         found += _payments_agree(batch)
     return _answer(*found)
 
 
 def _status_agrees(batch: Batch, now: str) -> Sub:
-    status, started = told_status(present(batch.given)), batch.facts.get("started")
-    if status is None or not is_free(batch.facts):
+    status, started = derive_batch_status(drop_nulls(batch.given)), batch.facts.get("started")
+    if status is None or not is_unlocked(batch.facts):
         return []
     if started and status in EDITABLE:
         says = f"it was started through the gateway at {started}, and the service says {status}"
@@ -108,9 +108,11 @@ def _sums(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
     for payment in payments:
         side = "source" if payment.get("sourceAmount") else "target"
         of = str(currency if side == "source" else payment.get("targetCurrency"))
-        amount = money.amount_of(payment.get(f"{side}Amount")) or Decimal(0)
-        sums[of] = money.plus(sums.get(of, Decimal(0)), amount)
-    told = " and ".join(f"{money.text(amount)} {of}" for of, amount in sorted(sums.items()))
+        amount = money.parse_amount(payment.get(f"{side}Amount")) or Decimal(0)
+        sums[of] = money.add_decimals(sums.get(of, Decimal(0)), amount)
+    told = " and ".join(
+        f"{money.format_amount(amount)} {of}" for of, amount in sorted(sums.items())
+    )
     number = len(payments)
     return f"{number} payment{'' if number == 1 else 's'}" + (f" of {told}" if told else "")
 
@@ -118,15 +120,15 @@ def _sums(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
 # One that was abandoned
 
 
-def abandoned_batch(upstream: str, now: str) -> Flow:
+def check_abandoned_batch(upstream: str, now: str) -> Flow:
     """GET /batch/:id/summary; whether somebody started what must never be."""
     try:
-        given = batch_in((yield Call("GET", SUMMARY.format(id=upstream))))
+        given = extract_batch((yield Call("GET", SUMMARY.format(id=upstream))))
     except Refused as refused:
         if refused.status != 404:
             raise
         return _answer()
-    status = told_status(present(given))
+    status = derive_batch_status(drop_nulls(given))
     if status is None or status in EDITABLE:
         return _answer()
     known = yield Recall("alias", upstream)
@@ -144,7 +146,7 @@ def abandoned_batch(upstream: str, now: str) -> Flow:
 # Batches that the ledger does not know
 
 
-def unknown_batches() -> Flow:
+def find_unknown_batches() -> Flow:
     """GET /batches, where the service has it; ``listed`` is None where it has not."""
     known, aliases = (yield Recall("batch")), (yield Recall("alias"))
     ours = {*known, *aliases, *(facts.get("upstream") for facts in known.values())}
@@ -157,8 +159,8 @@ def unknown_batches() -> Flow:
         except NoSuchOperation:
             return _answer(listed=None)
         given = [row for row in body.get("batches") or [] if isinstance(row, dict)]
-        found |= {str(row.get("id")): told_status(present(row)) for row in given}
-        pages = pages_to_read(body, number, is_new=len(found) > seen)
+        found |= {str(row.get("id")): derive_batch_status(drop_nulls(row)) for row in given}
+        pages = count_pages_to_read(body, number, is_new=len(found) > seen)
         number, seen = number + 1, len(found)
     new = {id_: status for id_, status in found.items() if id_ not in ours}
     return _answer(listed=len(found), unknown=new)
@@ -167,7 +169,7 @@ def unknown_batches() -> Flow:
 # Recipients
 
 
-def unnamed_recipients() -> Flow:
+def find_unnamed_recipients() -> Flow:
     """GET /recipients, the newest first; ``unnamed`` are those that clients have no name for here.
 
     As far as a page has any: whoever was there when clients were last told of recipients has one,
@@ -183,12 +185,12 @@ def unnamed_recipients() -> Flow:
         names = yield Recall("legacy id", ids=tuple(ids))
         new = [id_ for id_ in ids if id_ not in names and needs_stand_in("recipient", id_, "all")]
         found += new
-        pages = pages_to_read(body, number, is_new=bool(new))
+        pages = count_pages_to_read(body, number, is_new=bool(new))
         number += 1
     return _answer(unnamed=found)
 
 
-def deleted_recipient(recipient_id: str) -> Flow:
+def check_deleted_recipient(recipient_id: str) -> Flow:
     """GET /recipients/:id; whether one that clients deleted can be paid again."""
     facts = yield Recall("recipient", recipient_id)
     try:

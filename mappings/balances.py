@@ -5,7 +5,7 @@ from __future__ import annotations
 from mappings import current, legacy, money
 from mappings.current import BALANCE
 from mappings.errors import NOT_FOUND
-from mappings.funds import balances_in
+from mappings.funds import parse_balances
 from mappings.grammar import JSON, Answer, Call, Flow, Invalid, Operation, Request
 from mappings.payouts import Sub
 
@@ -45,13 +45,13 @@ def read_wallet_balance(_request: Request) -> Flow:
 def _balances() -> Sub:
     """By currency code for service accounts, by ``wallet`` for the wallet account."""
     shown: dict[str, dict[str, JSON]] = {}
-    for entry in balances_in((yield Call("GET", BALANCE))):
+    for entry in parse_balances((yield Call("GET", BALANCE))):
         is_wallet = entry.get("type") == current.WALLET
         currency = entry.get("currency")
         name = current.WALLET if is_wallet else str(currency)
         shown[name] = {
             "primary": bool(entry.get("primary", not shown)),
-            "amount": money.shown(entry.get("amount")),
+            "amount": money.format_numeric_amount(entry.get("amount")),
             "currency": currency,
             "type": current.WALLET if is_wallet else SERVICE,
             "accountNumber": entry.get("accountNumber"),

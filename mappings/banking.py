@@ -131,15 +131,15 @@ SEPA = frozenset(
 with its sort codes, Brazil, Costa Rica, Kazakhstan and more) domestic numbers are in use too."""
 
 
-def government_id_rule(country: JSON, recipient_type: JSON) -> Digits | None:
+def find_government_id_rule(country: JSON, recipient_type: JSON) -> Digits | None:
     return (BUSINESS_IDS if recipient_type == "business" else PERSONAL_IDS).get(country)
 
 
-def normal_iban(text: str) -> str:
+def normalize_iban(text: str) -> str:
     return re.sub(r"\s", "", text).upper()
 
 
-def branch_of(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
+def resolve_branch(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
     """The branch id that a client means.
 
     Where either name will do and both were sent, the one that differs from what was shown is
@@ -159,7 +159,7 @@ def branch_of(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
 
 def _sort_code(bank: Mapping[str, JSON]) -> str | None:
     """For GB with an IBAN only: the sort code stands in the IBAN."""
-    iban = normal_iban(bank.get("iban") or "")
+    iban = normalize_iban(bank.get("iban") or "")
     if bank.get("country") != "GB" or not iban.startswith("GB"):
         return None
     try:
@@ -168,7 +168,7 @@ def _sort_code(bank: Mapping[str, JSON]) -> str | None:
         return None
 
 
-def account_number_in(iban: str) -> str | None:
+def extract_account_number(iban: str) -> str | None:
     """The domestic account number that the structure of an IBAN contains."""
     try:
         return IBAN(iban).account_code or None
@@ -176,7 +176,7 @@ def account_number_in(iban: str) -> str | None:
         return None
 
 
-def branch_field(bank: Mapping[str, JSON]) -> str:
+def choose_branch_field(bank: Mapping[str, JSON]) -> str:
     """The client's own name for the branch id, the one that it used where it used one."""
     if bank.get("country") == "US":
         return "routing"
@@ -189,7 +189,7 @@ def branch_field(bank: Mapping[str, JSON]) -> str:
     return "branchNum"
 
 
-def problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+def validate_bank_account(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
     """What is wrong with a whole bank account, by the client's fields below ``place``."""
     if bank.get("country"):
         yield from _branch_problems(bank, place)
@@ -201,8 +201,8 @@ def problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
 
 
 def _branch_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
-    country, branch = bank["country"], branch_of(bank)
-    field = place + branch_field(bank)
+    country, branch = bank["country"], resolve_branch(bank)
+    field = place + choose_branch_field(bank)
     if rule := BRANCHES.get(country):
         if not branch:
             yield empty(field)
@@ -230,16 +230,16 @@ def _number_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
         yield empty(f"{place}iban")
     if iban and not is_mask(iban) and not is_iban(iban):
         yield invalid(f"{place}iban", "is not a valid IBAN")
-    if number and holds_iban(number):
+    if number and is_iban_like(number):
         yield invalid(f"{place}accountNum", "must not hold an IBAN; send it as iban")
 
 
-def government_id_problems(
+def validate_government_id(
     bank: Mapping[str, JSON], recipient_type: JSON, place: str, held: JSON = None
 ) -> Iterator[Problem]:
     """``held`` is what the service shows of a government id that it has already."""
     country = bank.get("country")
-    needed = government_id_rule(country, recipient_type)
+    needed = find_government_id_rule(country, recipient_type)
     rule = needed or OPTIONAL_IDS.get(str(country))
     given, field = bank.get("governmentId"), f"{place}governmentId"
     if needed and not given and not held:
@@ -250,13 +250,13 @@ def government_id_problems(
 
 def is_iban(text: str) -> bool:
     try:
-        IBAN(normal_iban(text))
+        IBAN(normalize_iban(text))
     except SchwiftyException:
         return False
     return text.isascii()
 
 
-def holds_iban(text: str) -> bool:
+def is_iban_like(text: str) -> bool:
     """Whether it is one in any way that people write it: with blanks or hyphens, or named as one."""
     bare = re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper().removeprefix("IBAN")
     return bool(re.match("[A-Z]{2}[0-9]{2}", bare)) and is_iban(bare)

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from mappings import money, paging
 from mappings.banking import empty, invalid
-from mappings.batch_views import Batch, present
+from mappings.batch_views import Batch, drop_nulls
 from mappings.grammar import JSON, Call, Invalid, Parallel, Problem, Recall, Unreachable
 from mappings.ids import SHAPE
-from mappings.kinds import amount_fault
+from mappings.kinds import check_amount
 from mappings.matching import Entry, Payment, recipient_id
-from mappings.objects import Facts, is_gone, shown_status
+from mappings.objects import Facts, derive_legacy_status, is_gone
 from mappings.payouts import Sub
-from mappings.rows import each, some_of
+from mappings.rows import iterate_chunks, map_rows
 
 MOST_ADDRESSES = 1000
 """Distinct addresses that the payments of one request may name: each is a call of the service."""
@@ -51,7 +51,7 @@ class Sent(NamedTuple):
         return "source" if self.body.get("sourceAmount") else "target"
 
 
-def sent_in(
+def collect_sent_payments(
     payments: Sequence[Mapping[str, JSON]] | None,
     list_name: str = "payments",
     problems: Sequence[Problem] = (),
@@ -59,13 +59,13 @@ def sent_in(
     told = frozenset(problem.field for problem in problems)
     those = payments or []
     places = range(len(those))
-    return each(lambda body, place: Sent(body, list_name, told, place), those, places)
+    return map_rows(lambda body, place: Sent(body, list_name, told, place), those, places)
 
 
 # What is wrong
 
 
-def payment_problems(sent: Sent) -> Sequence[Problem]:
+def validate_payment(sent: Sent) -> Sequence[Problem]:
     """Of a payment to add."""
     body, told = sent.body, sent.told
     recipient = body.get("recipient") or {}
@@ -83,15 +83,15 @@ def payment_problems(sent: Sent) -> Sequence[Problem]:
     ):
         found.append(empty(f"{sent.place}sourceAmount"))
     if body.get("targetAmount"):
-        found += amount_problems(sent)
+        found += validate_amounts(sent)
     return found
 
 
-def left_out(sent: Sent, shown: Payment | None) -> Sent:
+def drop_unchanged_fields(sent: Sent, shown: Payment | None) -> Sent:
     """A change of a payment without what is sent back as it was ``shown``."""
     if shown is None:
         return sent
-    shown = {**(shown.get("told") or {}), **present(shown)}
+    shown = {**(shown.get("told") or {}), **drop_nulls(shown)}
     body, arrives_as = dict(sent.body), shown.get("targetCurrency")
     if _is_same(body.get("sourceAmount"), shown.get("sourceAmount")):
         del body["sourceAmount"]
@@ -106,16 +106,16 @@ def left_out(sent: Sent, shown: Payment | None) -> Sent:
 
 
 def _is_same(amount: JSON, shown: JSON) -> bool:
-    read = money.amount_of(amount)
-    return read is not None and read == money.amount_of(shown)
+    read = money.parse_amount(amount)
+    return read is not None and read == money.parse_amount(shown)
 
 
-def well_formed(sent: Sent) -> tuple[Sent, list[Problem]]:
+def drop_malformed_amounts(sent: Sent) -> tuple[Sent, list[Problem]]:
     """A payment without the amounts that are none, and what is wrong with them."""
     faults = {
         name: fault
         for name in ("sourceAmount", "targetAmount")
-        if (text := sent.body.get(name)) is not None and (fault := amount_fault(text))
+        if (text := sent.body.get(name)) is not None and (fault := check_amount(text))
     }
     if not faults:
         return sent, []
@@ -125,7 +125,7 @@ def well_formed(sent: Sent) -> tuple[Sent, list[Problem]]:
     return sent._replace(body=body, told=told), problems
 
 
-def address_problems(payments: Iterable[Sent]) -> list[Problem]:
+def validate_addresses(payments: Iterable[Sent]) -> list[Problem]:
     """Of payments to add that name more recipients by address than are looked up for one request."""
     addresses: set[str] = set()
     for sent in payments:
@@ -138,7 +138,7 @@ def address_problems(payments: Iterable[Sent]) -> list[Problem]:
     return []
 
 
-def amount_problems(sent: Sent) -> Iterator[Problem]:
+def validate_amounts(sent: Sent) -> Iterator[Problem]:
     if sent.body.get("sourceAmount") and sent.body.get("targetAmount"):
         yield invalid(f"{sent.place}targetAmount", "and sourceAmount cannot both be given")
     if sent.body.get("targetAmount") and not sent.body.get("targetCurrency"):
@@ -153,7 +153,7 @@ def batch_currency(body: Mapping[str, JSON]) -> str | None:
     return str(named.pop()) if len(named) == 1 else None
 
 
-def currency_problems(
+def validate_currency(
     body: Mapping[str, JSON], problems: Sequence[Problem] = ()
 ) -> Iterator[Problem]:
     if any(problem.field == "sourceCurrency" for problem in problems):
@@ -172,26 +172,26 @@ def currency_problems(
 # Whom they pay
 
 
-def added_problems(sent: Sent, currency: JSON) -> Iterator[Problem]:
+def validate_added_payment(sent: Sent, currency: JSON) -> Iterator[Problem]:
     """Of a payment to add to a batch that there is: it takes the batch's currency."""
-    yield from payment_problems(sent)
+    yield from validate_payment(sent)
     own = sent.body.get("sourceCurrency")
     if own and currency and own != currency:
         yield invalid(f"{sent.place}sourceCurrency", "differs from the batch's currency")
 
 
-def recipients_of(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
+def resolve_recipients(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
     """GET /recipients?email=, once for each distinct address, side by side.
 
     Returns for each payment its recipient, as much as is known of it: at least the id. Raises
     Invalid for addresses that nobody or several have, and for recipients who cannot be paid.
     """
-    recipients = each(lambda sent: sent.recipient, payments)
+    recipients = map_rows(lambda sent: sent.recipient, payments)
     addresses = dict.fromkeys(one["email"] for one in recipients if not one.get("id"))
     rows = yield from _looked_up(list(addresses))
     named = (id_ for one in recipients if (id_ := one.get("id")))
     looked_up = (row["id"] for those in rows.values() for row in those)
-    remembered = yield from facts_of_all(chain(named, looked_up))
+    remembered = yield from load_facts_of_recipients(chain(named, looked_up))
     problems: list[Problem] = []
     # Of somebody who is named by the id, and of whom nothing is remembered, no more is known.
     for sent in payments if rows or remembered else ():
@@ -203,22 +203,22 @@ def recipients_of(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
         # What is wrong with a value is told before what is in the wrong state.
         values = [one for one in problems if one.code != "invalid_status"]
         raise Invalid(*(values or problems))
-    return each(lambda sent: _recipient(sent, rows)[0], payments)
+    return map_rows(lambda sent: _recipient(sent, rows)[0], payments)
 
 
 TOGETHER = 5000
 """How many recipients the ledger is asked for at a time."""
 
 
-def facts_of_all(recipients: Iterable[str]) -> Sub:
+def load_facts_of_recipients(recipients: Iterable[str]) -> Sub:
     """What is remembered of recipients, however many they are."""
     found: dict[str, Facts] = {}
-    for some in some_of(recipients, TOGETHER):
-        found |= yield facts_of(some)
+    for some in iterate_chunks(recipients, TOGETHER):
+        found |= yield recall_recipient_facts(some)
     return found
 
 
-def facts_of(recipients: Iterable[str]) -> Recall:
+def recall_recipient_facts(recipients: Iterable[str]) -> Recall:
     """What is remembered of some recipients."""
     return Recall("recipient", ids=tuple(dict.fromkeys(recipients)))
 
@@ -233,7 +233,7 @@ def _looked_up(addresses: list[str]) -> Sub:
         if isinstance(answer, Exception):
             raise answer
         rows = yield from _with_address(answer, address)
-        for page in range(2, paging.whole((answer.get("meta") or {}).get("pages"), 1) + 1):
+        for page in range(2, paging.parse_count((answer.get("meta") or {}).get("pages"), 1) + 1):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
             if (further := further + 1) > MOST_ADDRESSES:
@@ -253,7 +253,7 @@ def _with_address(answer: JSON, address: str) -> Sub:
     """The document calls the filter exact; case aside, it is checked here all the same."""
     given = answer.get("recipients") or []
     rows = [row for row in given if str(row.get("email")).casefold() == address.casefold()]
-    remembered = (yield facts_of(row["id"] for row in rows)) if rows else {}
+    remembered = (yield recall_recipient_facts(row["id"] for row in rows)) if rows else {}
     return [row for row in rows if not is_gone(row, remembered.get(row["id"], {}))]
 
 
@@ -274,15 +274,17 @@ def _not_payable(
 ) -> Problem | None:
     """What is known here already; no call is made to find out more."""
     field = "id" if sent.recipient.get("id") else "email"
-    status = shown_status(recipient, facts) if recipient.get("status") else facts.get("status")
+    status = (
+        derive_legacy_status(recipient, facts) if recipient.get("status") else facts.get("status")
+    )
     if facts.get("deleted") or status in ("disabled", "suspended"):
         place = f"{sent.place}recipient.{field}"
         return Problem("invalid_status", f"{place} names a recipient who cannot be paid.", place)
-    if (least := money.amount_of(recipient.get("routeMinimum"))) is None:
+    if (least := money.parse_amount(recipient.get("routeMinimum"))) is None:
         return None
     side = sent.amount_side
     currency = sent.body.get("targetCurrency") if side == "target" else batch_currency
-    amount = money.amount_of(sent.body.get(f"{side}Amount"))
+    amount = money.parse_amount(sent.body.get(f"{side}Amount"))
     if amount is None or currency != recipient.get("primaryCurrency"):
         return None
     if amount < least:
@@ -296,7 +298,7 @@ def is_as_asked(batch: Batch) -> bool:
     paid: Counter[tuple[JSON, ...]] = Counter()
     for payment in batch.payments:
         side = payment.get("asked_side") or "source"
-        amount = money.amount_of(payment.get(f"{side}Amount"))
+        amount = money.parse_amount(payment.get(f"{side}Amount"))
         recipient = (payment.get("recipient") or {}).get("id")
         paid[recipient, amount, payment.get(f"{side}Currency")] += 1
     return asked == paid
@@ -305,21 +307,21 @@ def is_as_asked(batch: Batch) -> bool:
 def _asked(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
     payee = recipient_id(entry)
     if entry.get("sourceAmount"):
-        return payee, money.amount_of(entry["sourceAmount"]), currency
-    return payee, money.amount_of(entry.get("targetAmount")), entry.get("targetCurrency")
+        return payee, money.parse_amount(entry["sourceAmount"]), currency
+    return payee, money.parse_amount(entry.get("targetAmount")), entry.get("targetCurrency")
 
 
 KEPT_OF_A_RECIPIENT = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
 
 
-def entry_of(sent: Sent, recipient: Mapping[str, JSON], *, id_: str | None = None) -> Entry:
+def build_entry(sent: Sent, recipient: Mapping[str, JSON], *, id_: str | None = None) -> Entry:
     """What the ledger keeps of a payment to add."""
     entry: Entry = {} if id_ is None else {"id": id_}
-    entry["recipient"] = kept_of(recipient)
+    entry["recipient"] = extract_listed_recipient(recipient)
     return _with_those(entry, (*AMOUNTS, "memo"), sent.body)
 
 
-def kept_of(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
+def extract_listed_recipient(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
     """What listings show of a recipient."""
     if len(recipient) == 1 and (id_ := recipient.get("id")) is not None:
         return {"id": id_}  # of one who is named by it, no more is known
@@ -342,19 +344,19 @@ def _with_those(
 AMOUNTS = ("sourceAmount", "targetAmount", "targetCurrency")
 
 
-def amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
+def extract_amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
     return _with_those({}, AMOUNTS, body)
 
 
-def changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
+def extract_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
     """What a body changes; a memo of None is cleared."""
     named = {"memo": body["memo"]} if memo and "memo" in body else {}
-    return {**amounts(body), **named}
+    return {**extract_amounts(body), **named}
 
 
-def with_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
+def apply_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     """An entry with what a client changes; a new amount displaces the other side's."""
-    changed = changes(body)
+    changed = extract_changes(body)
     kept = dict(entry)
     if changed.keys() & {"sourceAmount", "targetAmount"}:
         for name in (*AMOUNTS, "told"):
@@ -365,7 +367,7 @@ def with_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
 # What is sent on
 
 
-def to_send(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
+def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
     """A payment of POST ``/batches`` (current interface, section 4.3).
 
     Without ``currency`` where the batch has one and nobody told it: it takes the batch's.
@@ -382,30 +384,30 @@ def to_send(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
     return sent
 
 
-def batch_to_send(
+def build_batch_body(
     currency: str, description: JSON, entries: Sequence[Entry], *, memo: bool
 ) -> dict[str, JSON]:
     """The body of POST ``/batches`` (current interface, section 4.3)."""
     described = {} if description is None else {"description": description}
-    payments = each(lambda entry: to_send(entry, currency, memo=memo), entries)
+    payments = map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
     return {"currency": currency, **described, "payments": payments}
 
 
-def sent_as(payments: Sequence[Sent], prefix: str = "payments[{}].") -> dict[str, str]:
+def map_payments_fields(payments: Sequence[Sent], prefix: str = "payments[{}].") -> dict[str, str]:
     """The names of errors on the payments of a call."""
     names: dict[str, str] = {}
     for number, sent in enumerate(payments):
-        names |= names_of(sent, prefix.format(number))
+        names |= map_payment_fields(sent, prefix.format(number))
     return names
 
 
-def names_of_change(sent: Sent, ours: str) -> dict[str, str]:
+def map_change_fields(sent: Sent, ours: str) -> dict[str, str]:
     """The same of a payment to add, change or remove, which is sent on as the legacy document has it."""
     own = {f"{ours}{name}": f"{sent.place}{name}" for name in ("id", "sourceCurrency", *AMOUNTS)}
-    return own | names_of(sent, ours)
+    return own | map_payment_fields(sent, ours)
 
 
-def names_of(sent: Sent, ours: str) -> dict[str, str]:
+def map_payment_fields(sent: Sent, ours: str) -> dict[str, str]:
     """The names of errors on a payment of a call."""
     side = sent.amount_side
     field = "id" if sent.recipient.get("id") else "email"

@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 from mappings import batch_bodies, settling
 from mappings.banking import empty, invalid
-from mappings.batch_bodies import Sent, sent_in
+from mappings.batch_bodies import Sent, collect_sent_payments
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import Batch, Called
-from mappings.drafts import Edit, edited, leave_unchanged
+from mappings.drafts import Edit, edit_batch, leave_unchanged
 from mappings.grammar import JSON, Call, Invalid, Problem, Request
-from mappings.ids import made
+from mappings.ids import derive_id
 from mappings.matching import Entry
 from mappings.payouts import Sub
-from mappings.rows import Rows, each, joined, kept, keyed, packed
+from mappings.rows import Rows, build_row_mapping, chain_rows, filter_rows, map_rows, packed
 
 
-def with_other_payments(batch: Batch, request: Request) -> Sub:
+def edit_batch_payments(batch: Batch, request: Request) -> Sub:
     asked = _Changes.of(request, batch)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
@@ -29,12 +29,12 @@ def with_other_payments(batch: Batch, request: Request) -> Sub:
         yield from leave_unchanged(batch)
         return
     currency = asked.facts.get("currency") or batch.currency
-    recipients = yield from batch_bodies.recipients_of(asked.added, currency)
-    added = packed(each(partial(_entry, request, batch), asked.added, recipients, asked.places))
+    recipients = yield from batch_bodies.resolve_recipients(asked.added, currency)
+    added = packed(map_rows(partial(_entry, request, batch), asked.added, recipients, asked.places))
     call = _change(request, batch, asked, added)
     changes = partial(_by_id, asked)
-    gone = each(lambda one: asked.known(one).id, asked.removed)
-    yield from edited(batch, request, call, Edit(added, changes, gone, asked.facts))
+    gone = map_rows(lambda one: asked.known(one).id, asked.removed)
+    yield from edit_batch(batch, request, call, Edit(added, changes, gone, asked.facts))
 
 
 class _Changes(NamedTuple):
@@ -52,11 +52,11 @@ class _Changes(NamedTuple):
     @classmethod
     def of(cls, request: Request, batch: Batch) -> _Changes:
         body = request.body
-        sent = sent_in(body.get("payments"), problems=request.problems)
-        updates = sent_in(body.get("update_payments"), "update_payments")
-        named = joined(kept(sent, _is_named), updates)
-        removed = sent_in(body.get("remove_payments"), "remove_payments")
-        added = kept(sent, _is_new)
+        sent = collect_sent_payments(body.get("payments"), problems=request.problems)
+        updates = collect_sent_payments(body.get("update_payments"), "update_payments")
+        named = chain_rows(filter_rows(sent, _is_named), updates)
+        removed = collect_sent_payments(body.get("remove_payments"), "remove_payments")
+        added = filter_rows(sent, _is_new)
         called: Mapping[str, Called] = {}
         if isinstance(named, Rows) or isinstance(removed, Rows):
             called = batch.called(None)
@@ -65,9 +65,9 @@ class _Changes(NamedTuple):
 
         def left_out(one: Sent) -> Sent:
             there = called.get(str(one.body.get("id")))
-            return batch_bodies.left_out(one, there and batch.payments[there.place])
+            return batch_bodies.drop_unchanged_fields(one, there and batch.payments[there.place])
 
-        return cls(added, packed(each(left_out, named)), removed, called, _facts(body, batch))
+        return cls(added, packed(map_rows(left_out, named)), removed, called, _facts(body, batch))
 
     def __bool__(self) -> bool:
         """Whether anything is."""
@@ -76,7 +76,7 @@ class _Changes(NamedTuple):
     @property
     def sent_on(self) -> Sequence[Sent]:
         """The payments of which something changes."""
-        return kept(self.changed, _changes)
+        return filter_rows(self.changed, _changes)
 
     @property
     def places(self) -> Sequence[int]:
@@ -97,13 +97,13 @@ def _facts(body: Mapping[str, JSON], batch: Batch) -> dict[str, JSON]:
 
 
 def _changes(sent: Sent) -> bool:
-    return bool(batch_bodies.changes(sent.body))
+    return bool(batch_bodies.extract_changes(sent.body))
 
 
 def _by_id(asked: _Changes) -> Mapping[str, Mapping[str, JSON]]:
     changed = asked.sent_on
-    changes = ((asked.known(one).id, batch_bodies.changes(one.body)) for one in changed)
-    return keyed(changed, changes)
+    changes = ((asked.known(one).id, batch_bodies.extract_changes(one.body)) for one in changed)
+    return build_row_mapping(changed, changes)
 
 
 def _is_named(sent: Sent) -> bool:
@@ -117,8 +117,8 @@ def _is_new(sent: Sent) -> bool:
 def _entry(
     request: Request, batch: Batch, sent: Sent, recipient: Mapping[str, JSON], number: int
 ) -> Entry:
-    id_ = made("P", request.seed, batch.id, str(number))
-    return batch_bodies.entry_of(sent, recipient, id_=id_)
+    id_ = derive_id("P", request.seed, batch.id, str(number))
+    return batch_bodies.build_entry(sent, recipient, id_=id_)
 
 
 def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
@@ -137,21 +137,21 @@ def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
             yield invalid(f"{one.place}id", "is named more than once")
         seen[there.place] = True
     for one in asked.changed:
-        sent, faults = batch_bodies.well_formed(one)
+        sent, faults = batch_bodies.drop_malformed_amounts(one)
         yield from faults
-        yield from batch_bodies.amount_problems(sent)
+        yield from batch_bodies.validate_amounts(sent)
     currency = asked.facts.get("currency") or batch.currency
     for one in asked.added:
-        sent, faults = batch_bodies.well_formed(one)
+        sent, faults = batch_bodies.drop_malformed_amounts(one)
         yield from faults
-        yield from batch_bodies.added_problems(sent, currency)
+        yield from batch_bodies.validate_added_payment(sent, currency)
 
 
 def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Entry]) -> Call:
     memo = request.manners.send_memo
 
     def update(sent: Sent) -> dict[str, JSON]:
-        changed = batch_bodies.changes(sent.body, memo=memo)
+        changed = batch_bodies.extract_changes(sent.body, memo=memo)
         return {"id": asked.known(sent).upstream, **changed}
 
     changed = asked.sent_on
@@ -165,16 +165,18 @@ def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Ent
         "PATCH",
         f"/batches/{batch.upstream}",
         {
-            "payments": each(partial(_as_legacy, memo=memo), added),
-            "update_payments": each(update, changed),
-            "remove_payments": each(lambda sent: {"id": asked.known(sent).upstream}, asked.removed),
+            "payments": map_rows(partial(_as_legacy, memo=memo), added),
+            "update_payments": map_rows(update, changed),
+            "remove_payments": map_rows(
+                lambda sent: {"id": asked.known(sent).upstream}, asked.removed
+            ),
             **fields,
         },
         sent_as=batch_bodies.Names(
-            {name: name for name in (*lists, *fields)}, lists, batch_bodies.names_of_change
+            {name: name for name in (*lists, *fields)}, lists, batch_bodies.map_change_fields
         ),
         witness=(batch.upstream,),
-        settle=settling.edited_batch(
+        settle=settling.settle_edited_batch(
             batch.upstream,
             batch.payments,
             batch.currency,
@@ -188,4 +190,7 @@ def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Ent
 
 def _as_legacy(entry: Entry, *, memo: bool) -> dict[str, JSON]:
     """A payment to add, as the legacy document shows it: the payload that is presumed."""
-    return {"recipient": {"id": entry["recipient"]["id"]}, **batch_bodies.changes(entry, memo=memo)}
+    return {
+        "recipient": {"id": entry["recipient"]["id"]},
+        **batch_bodies.extract_changes(entry, memo=memo),
+    }

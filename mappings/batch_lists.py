@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from mappings.batch_reads import (
     SLICE,
-    balances_for_status,
-    by_balance,
     is_missing,
-    loaded_together,
-    with_statuses,
+    load_balances_for_status,
+    load_batches,
+    resolve_statuses,
+    set_status_by_balance,
 )
 from mappings.batch_views import (
     Batch,
-    as_first_made,
-    batch_of,
+    build_batch,
+    build_batch_list_item,
+    derive_batch_status,
+    drop_nulls,
     is_draft,
-    listed_batch,
-    present,
-    told_status,
+    restore_original_fields,
 )
 from mappings.grammar import (
     JSON,
@@ -34,11 +34,11 @@ from mappings.grammar import (
     Refused,
     Unreachable,
 )
-from mappings.list_filters import Filters, pays_so
-from mappings.newest import completion
-from mappings.paging import pages_to_read
+from mappings.list_filters import Filters, has_matching_payment
+from mappings.newest import record_completion
+from mappings.paging import count_pages_to_read
 from mappings.payouts import Sub
-from mappings.rows import some_of
+from mappings.rows import iterate_chunks
 
 Row = Mapping[str, JSON]
 
@@ -68,10 +68,10 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
                 seen.add(given["id"])
                 id_ = ours.get(given["id"], given["id"])
                 if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
-                    told = as_first_made(known.get(id_, {}), given)
-                    listed = present(told)
+                    told = restore_original_fields(known.get(id_, {}), given)
+                    listed = drop_nulls(told)
                     rows[id_] = {**rows.get(id_, {}), **listed, "id": id_, "listed": listed}
-            pages = pages_to_read(body, number, is_new=len(seen) > before)
+            pages = count_pages_to_read(body, number, is_new=len(seen) > before)
             number += 1
     return (yield from _without_gone(rows))
 
@@ -84,8 +84,8 @@ def _without_gone(rows: dict[str, dict[str, JSON]]) -> Sub:
     unlisted = [
         id_ for id_, row in rows.items() if row.get("phase") == "sent" and "listed" not in row
     ]
-    for some in some_of(unlisted, SLICE):
-        for id_, read in zip(some, (yield from loaded_together(some)), strict=True):
+    for some in iterate_chunks(unlisted, SLICE):
+        for id_, read in zip(some, (yield from load_batches(some)), strict=True):
             # Not for a page of something in front of the service, which has no problems to tell.
             if isinstance(read, Invalid) or (
                 isinstance(read, Refused) and is_missing(read) and read.problems
@@ -107,7 +107,7 @@ def _read(numbers: Sequence[int]) -> Sub:
     return given
 
 
-def matching(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) -> Sub:
+def filter_batch_rows(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) -> Sub:
     """The rows that pass; a batch of which the list does not tell what is asked for is read.
 
     GET /batch/:id/summary  at most once for each batch
@@ -122,24 +122,24 @@ def matching(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) ->
     passing = {row["id"]: row for row in rows if told[row["id"]] is not False}
     unread = [id_ for id_ in passing if told[id_] is None]
     balances: list[Sequence[Row] | None] = []
-    for some in some_of(unread, SLICE):
+    for some in iterate_chunks(unread, SLICE):
         completed: list[Record] = []
-        for id_, read in zip(some, (yield from loaded_together(some)), strict=True):
+        for id_, read in zip(some, (yield from load_batches(some)), strict=True):
             if isinstance(read, Exception) and not is_missing(read):
                 raise read
             batch = yield from _batch_of_row(passing[id_], known.get(id_, {}), read)
             if filters.status and batch.status is None:
-                balances = balances or [(yield from balances_for_status())]
-                batch = by_balance(batch, balances[0])
-            row = passing[id_] = {**passing[id_], **present(listed_batch(batch))}
+                balances = balances or [(yield from load_balances_for_status())]
+                batch = set_status_by_balance(batch, balances[0])
+            row = passing[id_] = {**passing[id_], **drop_nulls(build_batch_list_item(batch))}
             # Nothing tells more: what is not told now is nothing.
             its = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
             is_one = filters.allow_batch(*its)
             if is_one is None:
-                is_one = yield from pays_so(filters, batch.payments)
+                is_one = yield from has_matching_payment(filters, batch.payments)
             if not is_one:
                 del passing[id_]
-            completed += completion(batch) if id_ not in complete else ()
+            completed += record_completion(batch) if id_ not in complete else ()
         if completed:
             yield replace(completed[0], also=tuple(completed[1:]))
     return list(passing.values())
@@ -149,7 +149,7 @@ def _allows(filters: Filters, row: Row, complete: Mapping[str, Row]) -> bool | N
     """As ``Filters.allow_batch``; what the service may tell otherwise by now is not told."""
     listed = row.get("listed", {})
     # The ledger knows that a batch was started, and not whether it is complete meanwhile.
-    status = told_status(row if _tells_all(row) else listed)
+    status = derive_batch_status(row if _tells_all(row) else listed)
     if row["id"] in complete:
         status = "complete"
     created = row.get("createdAt")
@@ -159,17 +159,17 @@ def _allows(filters: Filters, row: Row, complete: Mapping[str, Row]) -> bool | N
     return filters.allow_batch(status, created, currency)
 
 
-def rows_of(rows: Sequence[Row], known: Mapping[str, Row]) -> Sub:
+def load_batch_page(rows: Sequence[Row], known: Mapping[str, Row]) -> Sub:
     """The batches of a page; those that the list does not tell all of are read, side by side."""
     unread = [
         row["id"] for row in rows if not _tells_all(row) or is_draft(known.get(row["id"], {}))
     ]
-    read = dict(zip(unread, (yield from loaded_together(unread)), strict=True))
+    read = dict(zip(unread, (yield from load_batches(unread)), strict=True))
     batches: list[Batch] = []
     for row in rows:
         facts, its = known.get(row["id"], {}), read.get(row["id"])
         batches += [(yield from _batch_of_row(row, facts, its))]
-    return [listed_batch(batch) for batch in (yield from with_statuses(batches))]
+    return [build_batch_list_item(batch) for batch in (yield from resolve_statuses(batches))]
 
 
 def _batch_of_row(row: Row, facts: Row, read: Batch | Exception | None) -> Sub:
@@ -178,10 +178,10 @@ def _batch_of_row(row: Row, facts: Row, read: Batch | Exception | None) -> Sub:
         batch = read
     else:
         entries = [] if _tells_all(row) else (yield from _entries(row["id"]))
-        batch = batch_of(row["id"], facts, entries, {}, None)
+        batch = build_batch(row["id"], facts, entries, {}, None)
     if batch.is_draft:
         return batch
-    return replace(batch, given={**row, **present(batch.given)})
+    return replace(batch, given={**row, **drop_nulls(batch.given)})
 
 
 def _entries(batch_id: str) -> Sub:
@@ -189,4 +189,4 @@ def _entries(batch_id: str) -> Sub:
 
 
 def _tells_all(row: Mapping[str, JSON]) -> bool:
-    return None not in (told_status(row), row.get("amount"), row.get("totalPayments"))
+    return None not in (derive_batch_status(row), row.get("amount"), row.get("totalPayments"))

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mappings import funds
-from mappings.batch_bodies import CACHE_SECONDS, kept_of
-from mappings.batch_views import Batch, Facts, batch_of, is_draft
+from mappings.batch_bodies import CACHE_SECONDS, extract_listed_recipient
+from mappings.batch_views import Batch, Facts, build_batch, is_draft
 from mappings.current import BALANCE, SUMMARY
-from mappings.errors import NOT_FOUND, is_for_the_moment
+from mappings.errors import NOT_FOUND, is_transient
 from mappings.grammar import (
     JSON,
     Call,
@@ -22,10 +22,11 @@ from mappings.grammar import (
     Record,
     Refused,
 )
-from mappings.matching import Entry, Payment, matched, recipient_id
-from mappings.payment_lists import batch_in, payments_told
+from mappings.matching import Entry, Payment, match_payments, recipient_id
+from mappings.payment_lists import extract_batch, extract_payments_if_told
 from mappings.payouts import Sub
-from mappings.rows import each, kept, packed, some_of
+from mappings.rows import filter_rows as kept
+from mappings.rows import iterate_chunks, map_rows, packed
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
 
@@ -49,11 +50,11 @@ class Known:
         return Call("GET", SUMMARY.format(id=self.facts.get("upstream") or self.id))
 
 
-def loaded(named: str) -> Sub:
+def load_batch(named: str) -> Sub:
     """GET /batch/:id/summary, unless it is a draft; a batch that was deleted here is not found.
 
     By the id that it had first, or any that it was given when a draft was made real. Its status
-    may be one that only the balance tells: see ``with_status``.
+    may be one that only the balance tells: see ``resolve_status``.
     """
     known = yield from _known(named)
     if is_draft(known.facts):
@@ -61,13 +62,13 @@ def loaded(named: str) -> Sub:
     return (yield from _as_told(known, (yield known.call)))
 
 
-def loaded_as(batch: Batch, facts: Facts) -> Sub:
+def load_batch_with_facts(batch: Batch, facts: Facts) -> Sub:
     """GET /batch/:id/summary of the batch that these facts name, whatever the ledger says by now."""
     known = Known(batch.id, {**batch.facts, **facts}, batch.entries)
     return (yield from _as_told(known, (yield known.call)))
 
 
-def loaded_together(names: Sequence[str]) -> Sub:
+def load_batches(names: Sequence[str]) -> Sub:
     """Several batches, their summaries read side by side; what failed stands in its place."""
     found: list[Batch | Exception] = []
     for start in range(0, len(names), SLICE):
@@ -102,7 +103,7 @@ def is_missing(failure: Exception) -> bool:
     return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
 
 
-def not_abandoned(named: str) -> Sub:
+def reject_abandoned_batch(named: str) -> Sub:
     """Raises Invalid for a batch that is only the service's, and is never to be started.
 
     For a start alone: to any other operation such a batch is not there at all.
@@ -128,18 +129,18 @@ def _known(named: str) -> Sub:
 
 def _draft(known: Known) -> Sub:
     entries = yield from _with_recipients(known.entries)
-    return batch_of(known.id, known.facts, entries, {}, None)
+    return build_batch(known.id, known.facts, entries, {}, None)
 
 
 def _as_told(known: Known, body: JSON) -> Sub:
-    payments, entries = payments_told(body), known.entries
+    payments, entries = extract_payments_if_told(body), known.entries
     if (
         known.facts.get("is_new")
         and payments is not None
         and all(one.get("id") for one in payments)
     ):
         entries = yield from _named_anew(known, payments)
-    return batch_of(known.id, known.facts, entries, batch_in(body), payments)
+    return build_batch(known.id, known.facts, entries, extract_batch(body), payments)
 
 
 def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
@@ -150,7 +151,7 @@ def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
         facts = {"id": entry["id"], "batch": known.id, "createdAt": entry.get("createdAt")}
         return Record("alias", entry["upstream"], facts)
 
-    entries = Record("payments", known.id, {"entries": found}, also=each(alias, found))
+    entries = Record("payments", known.id, {"entries": found}, also=map_rows(alias, found))
     as_read = {name: known.facts.get(name) for name in ("is_new", "version", "upstream")}
     try:
         yield Record("batch", known.id, {"is_new": None}, find=as_read, also=(entries,))
@@ -161,9 +162,9 @@ def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
 
 def _found_again(known: Known, payments: Sequence[Payment]) -> Sequence[Entry]:
     """The entries of a draft with the ids that their payments have now; matched by what they pay."""
-    pairs = matched(payments, each(_bare, known.entries), known.facts.get("currency"))
+    pairs = match_payments(payments, map_rows(_bare, known.entries), known.facts.get("currency"))
     found = kept(pairs, lambda pair: pair[1] is not None)
-    return packed(each(lambda pair: _with_ids(*pair), found))
+    return packed(map_rows(lambda pair: _with_ids(*pair), found))
 
 
 def _bare(entry: Entry) -> Entry:
@@ -182,52 +183,54 @@ def _with_recipients(entries: Sequence[Entry]) -> Sub:
     if not ids:
         return entries
     found: dict[JSON, JSON] = {}
-    for some in some_of(ids, TOGETHER):
+    for some in iterate_chunks(ids, TOGETHER):
         calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in some]
         for id_, answer in zip(some, (yield Parallel(calls)), strict=True):
             if not isinstance(answer, Exception):
-                found[id_] = kept_of(answer["recipient"])
+                found[id_] = extract_listed_recipient(answer["recipient"])
 
     def known(entry: Entry) -> Entry:
         recipient = entry["recipient"]
         return {**entry, "recipient": {**found.get(recipient_id(entry), {}), **recipient}}
 
-    return packed(each(known, entries))
+    return packed(map_rows(known, entries))
 
 
 # The status, where nothing but the balance tells it
 
 
-def with_status(batch: Batch) -> Sub:
+def resolve_status(batch: Batch) -> Sub:
     """GET /balance, only where neither the service nor the ledger tells the status."""
-    (told,) = yield from with_statuses([batch])
+    (told,) = yield from resolve_statuses([batch])
     return told
 
 
-def with_statuses(batches: Sequence[Batch]) -> Sub:
+def resolve_statuses(batches: Sequence[Batch]) -> Sub:
     """Several: one call for all of them."""
     if all(batch.status for batch in batches):
         return batches
     try:
-        balances = funds.balances_in((yield Call("GET", BALANCE)))
+        balances = funds.parse_balances((yield Call("GET", BALANCE)))
     except Failure:
         balances = None
-    return [by_balance(batch, balances) for batch in batches]
+    return [set_status_by_balance(batch, balances) for batch in batches]
 
 
-def balances_for_status() -> Sub:
+def load_balances_for_status() -> Sub:
     """GET /balance for statuses that decide what a list has; None if the service refuses to tell it."""
     try:
-        return funds.balances_in((yield Call("GET", BALANCE)))
+        return funds.parse_balances((yield Call("GET", BALANCE)))
     except Failure as failure:
-        if is_for_the_moment(failure):
+        if is_transient(failure):
             raise
         return None
 
 
-def by_balance(batch: Batch, balances: Sequence[Mapping[str, JSON]] | None) -> Batch:
+def set_status_by_balance(batch: Batch, balances: Sequence[Mapping[str, JSON]] | None) -> Batch:
     """As the service would say: open, or pending while the balance does not cover it, where it is told."""
     if batch.status:
         return batch
-    is_enough = balances is None or funds.are_enough(balances, batch.payments, batch.currency)
+    is_enough = balances is None or funds.has_sufficient_funds(
+        balances, batch.payments, batch.currency
+    )
     return replace(batch, computed="open" if is_enough else "pending")

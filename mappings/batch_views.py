@@ -21,9 +21,9 @@ from typing import NamedTuple
 from mappings import current, legacy, money, objects, paging
 from mappings.fields import Fields, by_hand, read_only
 from mappings.grammar import JSON, Record
-from mappings.matching import Entry, Payment, matched
-from mappings.objects import method_display, payment_answer
-from mappings.rows import each, keyed, packed
+from mappings.matching import Entry, Payment, match_payments
+from mappings.objects import build_payment_answer, format_method_display
+from mappings.rows import build_row_mapping, map_rows, packed
 
 Facts = Mapping[str, JSON]
 
@@ -100,11 +100,11 @@ class Batch:
 
     @property
     def description(self) -> JSON:
-        return {**self.facts, **present(self.given)}.get("description")
+        return {**self.facts, **drop_nulls(self.given)}.get("description")
 
     @property
     def status(self) -> str | None:
-        return told_status({**self.facts, **present(self.given)}) or self.computed
+        return derive_batch_status({**self.facts, **drop_nulls(self.given)}) or self.computed
 
     @property
     def is_editable(self) -> bool:
@@ -133,7 +133,7 @@ class Batch:
             for name in dict.fromkeys(str(id_) for id_ in (one.get("upstream"), one["id"]) if id_)
             if names is None or name in names
         )
-        return keyed(self.payments, found)
+        return build_row_mapping(self.payments, found)
 
     def payment(self, payment_id: str) -> Payment | None:
         """By the id that clients know, or the service's."""
@@ -148,7 +148,7 @@ def is_draft(facts: Facts) -> bool:
     return bool(facts) and facts.get("upstream") is None
 
 
-def told_status(known: Mapping[str, JSON]) -> str | None:
+def derive_batch_status(known: Mapping[str, JSON]) -> str | None:
     """A batch's status in the legacy document's words: the service's, or what its times tell.
 
     None where only the balance can tell whether it is open or pending.
@@ -172,7 +172,7 @@ class _OfBatch(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> _OfBatch:
-        known = {**batch.facts, **present(batch.given), "sentAt": batch.sent_at}
+        known = {**batch.facts, **drop_nulls(batch.given), "sentAt": batch.sent_at}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
         shown = {**{name: known.get(name) for name in times}, "id": batch.id}
         return cls(batch.currency, shown, _is_made_anew(batch.facts))
@@ -206,9 +206,9 @@ class Filling:
     def _filling(self) -> Sequence[Payment]:
         batch = self._batch
         if self._told is None:
-            return each(lambda entry: _filled({}, entry, batch), self._entries)
-        pairs = matched(self._told, self._entries, batch.currency)
-        return each(lambda pair: _filled(pair[0], pair[1], batch), pairs)
+            return map_rows(lambda entry: _filled({}, entry, batch), self._entries)
+        pairs = match_payments(self._told, self._entries, batch.currency)
+        return map_rows(lambda pair: _filled(pair[0], pair[1], batch), pairs)
 
     @property
     def amount(self) -> Decimal | None:
@@ -218,13 +218,13 @@ class Filling:
 
 
 def _sum_of(payments: Sequence[Payment]) -> Decimal | None:
-    return money.total(payment.get("sourceAmount") for payment in payments)
+    return money.sum_amounts(payment.get("sourceAmount") for payment in payments)
 
 
 _EMPTY = Filling((), (), _OfBatch(None, {}))
 
 
-def batch_of(
+def build_batch(
     batch_id: str,
     facts: Facts,
     entries: Sequence[Entry],
@@ -235,7 +235,7 @@ def batch_of(
 
     ``payments`` is None where the service does not tell them: they are those that were asked for.
     """
-    given = as_first_made(facts, given)
+    given = restore_original_fields(facts, given)
     bare = Batch(batch_id, facts, entries, given, _EMPTY)
     if payments and bare.currency is None and (paid_from := _paid_from(payments)):
         given = {**given, "currency": paid_from}
@@ -262,7 +262,7 @@ def _moment(text: JSON) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def as_first_made(facts: Facts, given: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def restore_original_fields(facts: Facts, given: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """What the service says of a batch; one that was edited, and so made anew, keeps its date.
 
     A description that was changed here stands as long as the service shows the one that was then.
@@ -286,7 +286,7 @@ def _paid_from(payments: Sequence[Payment]) -> JSON:
     return told.pop() if len(told) == 1 else None
 
 
-def as_asked(batch: Batch, given: Payment, entry: Entry) -> Payment:
+def build_requested_payment(batch: Batch, given: Payment, entry: Entry) -> Payment:
     """A payment as the client asked for it, where its summary cannot be read."""
     return _filled(given, entry, _OfBatch.of(batch))
 
@@ -315,13 +315,13 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
         if filled.get(name) is None:
             filled[name] = asked.get(name)
             if name.endswith("Amount"):
-                filled[name] = money.in_text(filled[name])
+                filled[name] = money.normalize_amount(filled[name])
     if filled.get("sourceCurrency") is None:
         filled["sourceCurrency"] = batch.currency
     if filled.get("targetCurrency") in (None, filled["sourceCurrency"]):
         _fill_same_currency(filled)
     told, shown = payment.get("batch"), batch.shown
-    filled["batch"] = {**shown, **present(told), "id": shown["id"]} if told else shown
+    filled["batch"] = {**shown, **drop_nulls(told), "id": shown["id"]} if told else shown
     if batch.is_made_anew:
         filled["createdAt"] = asked.get("createdAt") or filled["createdAt"]
         filled["batch"] = {**filled["batch"], "createdAt": shown["createdAt"]}
@@ -354,7 +354,7 @@ def _fill_side(filled: Payment, asked: Entry, batch: _OfBatch) -> None:
         return
     is_target = of not in (None, batch.currency or of)
     if of is None and asked.get("targetAmount"):
-        is_target = money.amount_of(amount) == money.amount_of(asked["targetAmount"])
+        is_target = money.parse_amount(amount) == money.parse_amount(asked["targetAmount"])
     side = "target" if is_target else "source"
     for name, value in ((f"{side}Amount", amount), (f"{side}Currency", of)):
         if filled.get(name) is None:
@@ -373,7 +373,7 @@ def _fill_same_currency(filled: Payment) -> None:
 # As the ledger keeps them
 
 
-def with_entries(
+def build_batch_record(
     batch_id: str, facts: Facts, entries: Sequence[Entry], aliases: Sequence[Record] = ()
 ) -> Record:
     """A batch's facts, its entries and the aliases of these, remembered together.
@@ -388,44 +388,48 @@ def with_entries(
 # As answers show them
 
 
-def batch_answer(batch: Batch) -> dict[str, JSON]:
+def build_batch_answer(batch: Batch) -> dict[str, JSON]:
     """``Batch`` of the legacy interface, section 2."""
-    shown = BATCH.to_legacy({**batch.facts, **present(batch.given), "id": batch.id})
+    shown = BATCH.to_legacy({**batch.facts, **drop_nulls(batch.given), "id": batch.id})
     sum_ = batch.filling.amount
-    given = money.in_text(batch.given.get("amount"))
+    given = money.normalize_amount(batch.given.get("amount"))
     shown["status"] = batch.status
     shown["sentAt"] = batch.sent_at
-    shown["amount"] = money.text(sum_) if sum_ is not None and batch.tells_payments else given
+    shown["amount"] = (
+        money.format_amount(sum_) if sum_ is not None and batch.tells_payments else given
+    )
     known = len(batch.filling) if batch.tells_payments else batch.given.get("totalPayments")
     shown["totalPayments"] = known
     shown["currency"] = batch.currency
     return shown
 
 
-def listed_batch(batch: Batch) -> dict[str, JSON]:
+def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
     """A batch of the list, which may be known without its payments."""
-    shown = batch_answer(batch)
+    shown = build_batch_answer(batch)
     if batch.filling or batch.given.get("totalPayments") is None:
         return shown
-    amount = money.amount_of(batch.given.get("amount"))
-    shown["amount"] = money.text(amount) if amount is not None else shown["amount"]
+    amount = money.parse_amount(batch.given.get("amount"))
+    shown["amount"] = money.format_amount(amount) if amount is not None else shown["amount"]
     shown["totalPayments"] = batch.given["totalPayments"]
     return shown
 
 
-def present(given: Mapping[str, JSON]) -> dict[str, JSON]:
+def drop_nulls(given: Mapping[str, JSON]) -> dict[str, JSON]:
     """What a service tells; a field that it gives as null it does not tell."""
     return {name: value for name, value in given.items() if value is not None}
 
 
-def whole_answer(batch: Batch, words: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_full_batch_answer(batch: Batch, words: Mapping[str, JSON]) -> dict[str, JSON]:
     """A batch retrieved by id: all of its payments on one page."""
-    listed = packed(each(lambda payment: listed_answer(payment, words), batch.payments))
-    meta = paging.meta(1, min(len(listed), 1), len(listed))
-    return {**batch_answer(batch), "payments": {"payments": listed, "meta": meta}}
+    listed = packed(
+        map_rows(lambda payment: build_payment_list_item(payment, words), batch.payments)
+    )
+    meta = paging.build_meta(1, min(len(listed), 1), len(listed))
+    return {**build_batch_answer(batch), "payments": {"payments": listed, "meta": meta}}
 
 
-def listed_answer(payment: Payment, words: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_payment_list_item(payment: Payment, words: Mapping[str, JSON]) -> dict[str, JSON]:
     """A payment in a batch listing, with its reduced recipient.
 
     ``words`` are the remembered facts of recipients, by id: their status may have a word here.
@@ -433,34 +437,38 @@ def listed_answer(payment: Payment, words: Mapping[str, JSON]) -> dict[str, JSON
     # The service's own word first: what is remembered of the recipient is from when it was entered.
     method = payment.get("method") or (payment.get("recipient") or {}).get("payoutMethod")
     return {
-        **payment_answer(payment, reduced(payment.get("recipient") or {}, words)),
+        **build_payment_answer(
+            payment, build_reduced_recipient(payment.get("recipient") or {}, words)
+        ),
         "method": method,
-        "methodDisplay": method_display(method),
+        "methodDisplay": format_method_display(method),
         "isSupplyPayment": bool(payment.get("isSupplyPayment")),
     }
 
 
-def payees(payments: Sequence[Payment]) -> Iterator[str]:
+def iterate_payee_ids(payments: Sequence[Payment]) -> Iterator[str]:
     """The ids of those who are paid, where they are told."""
     recipients = (payment.get("recipient") or {} for payment in payments)
     return (str(one["id"]) for one in recipients if one.get("id"))
 
 
-def reduced(recipient: Mapping[str, JSON], words: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_reduced_recipient(
+    recipient: Mapping[str, JSON], words: Mapping[str, JSON]
+) -> dict[str, JSON]:
     """The reduced recipient of batch listings."""
-    country = country_of(recipient)
+    country = extract_country(recipient)
     return {
         "id": recipient.get("id"),
         "referenceId": recipient.get("referenceId"),
         "email": recipient.get("email"),
         "name": recipient.get("name"),
-        "status": objects.shown_status(recipient, words.get(str(recipient.get("id")), {})),
+        "status": objects.derive_legacy_status(recipient, words.get(str(recipient.get("id")), {})),
         "country": country,
         "countryCode": country,
     }
 
 
-def country_of(recipient: Mapping[str, JSON]) -> JSON:
+def extract_country(recipient: Mapping[str, JSON]) -> JSON:
     """The country of a recipient, reduced or in full; None if it does not tell one."""
     country = recipient.get("country") or recipient.get("countryCode")
     return country or (recipient.get("address") or {}).get("country")

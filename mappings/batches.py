@@ -10,42 +10,42 @@ from itertools import chain
 
 from mappings import batch_bodies, batch_lists, legacy, money, settling, summaries
 from mappings.banking import empty
-from mappings.batch_bodies import sent_in
-from mappings.batch_changes import with_other_payments
+from mappings.batch_bodies import collect_sent_payments
+from mappings.batch_changes import edit_batch_payments
 from mappings.batch_reads import (
     WRONG_STATUS,
-    by_balance,
-    loaded,
-    loaded_together,
-    not_abandoned,
-    with_status,
+    load_batch,
+    load_batches,
+    reject_abandoned_batch,
+    resolve_status,
+    set_status_by_balance,
 )
 from mappings.batch_views import (
     Batch,
-    as_first_made,
-    batch_answer,
-    batch_of,
-    payees,
-    present,
-    whole_answer,
-    with_entries,
+    build_batch,
+    build_batch_answer,
+    build_batch_record,
+    build_full_batch_answer,
+    drop_nulls,
+    iterate_payee_ids,
+    restore_original_fields,
 )
 from mappings.current import BALANCE, SUMMARY
 from mappings.drafts import (
     BEING_CHANGED,
     ROUNDS,
+    build_unlocked_facts,
+    call_under_lock,
     changed,
-    free,
+    format_timestamp,
     lock_batch,
-    made_real,
-    released,
-    reloaded,
-    stamp,
+    release_batch_lock,
+    reload_batch,
+    submit_draft,
     taken,
-    tried,
 )
-from mappings.errors import NOT_FOUND, in_body
-from mappings.funds import balances_in
+from mappings.errors import NOT_FOUND, convert_not_found
+from mappings.funds import parse_balances
 from mappings.grammar import (
     JSON,
     Answer,
@@ -63,12 +63,12 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
-from mappings.ids import known_as, made
+from mappings.ids import derive_id, recall_legacy_ids
 from mappings.list_filters import Filters
-from mappings.paging import page_of
-from mappings.payment_lists import batch_in, payments_told
+from mappings.paging import parse_page_params
+from mappings.payment_lists import extract_batch, extract_payments_if_told
 from mappings.payouts import Sub
-from mappings.rows import each
+from mappings.rows import map_rows
 
 # Create
 
@@ -81,56 +81,58 @@ def create_batch(request: Request) -> Flow:
     GET  /batch/:id/summary  where the answer to the create does not tell all
     """
     body = request.body
-    payments = sent_in(body.get("payments"), problems=request.problems)
+    payments = collect_sent_payments(body.get("payments"), problems=request.problems)
     request.refuse(
-        *batch_bodies.currency_problems(body, request.problems),
-        *chain.from_iterable(map(batch_bodies.payment_problems, payments)),
-        *batch_bodies.address_problems(payments),
+        *batch_bodies.validate_currency(body, request.problems),
+        *chain.from_iterable(map(batch_bodies.validate_payment, payments)),
+        *batch_bodies.validate_addresses(payments),
     )
     currency = str(batch_bodies.batch_currency(body))
-    recipients = yield from batch_bodies.recipients_of(payments, currency)
-    entries = each(batch_bodies.entry_of, payments, recipients)
+    recipients = yield from batch_bodies.resolve_recipients(payments, currency)
+    entries = map_rows(batch_bodies.build_entry, payments, recipients)
     memo, description = request.manners.send_memo, body.get("description")
-    sent = batch_bodies.batch_to_send(currency, description, entries, memo=memo)
-    names = batch_bodies.Names(_OF_A_CREATE, {"payments": payments}, batch_bodies.names_of)
+    sent = batch_bodies.build_batch_body(currency, description, entries, memo=memo)
+    names = batch_bodies.Names(
+        _OF_A_CREATE, {"payments": payments}, batch_bodies.map_payment_fields
+    )
     call = Call(
         "POST",
         "/batches",
         sent,
         sent_as=names,
-        settle=settling.created_batch(sent),
-        known_by=settling.known_by_batch(sent),
+        settle=settling.settle_created_batch(sent),
+        known_by=settling.select_batch_match_fields(sent),
     )
     try:
         answered = yield call
     except Refused as refused:
-        raise in_body(refused) from None
-    given = batch_in(answered)
+        raise convert_not_found(refused) from None
+    given = extract_batch(answered)
     facts = {
         "phase": "sent",
         "version": 1,
         "upstream": given["id"],
         "currency": currency,
         "description": description,
-        "createdAt": given.get("createdAt") or stamp(request.now),
-        "updatedAt": given.get("updatedAt") or stamp(request.now),
+        "createdAt": given.get("createdAt") or format_timestamp(request.now),
+        "updatedAt": given.get("updatedAt") or format_timestamp(request.now),
     }
-    yield with_entries(given["id"], facts, entries)
-    id_, found = str(given["id"]), payments_told(answered)
-    batch = batch_of(id_, facts, entries, given, found)
+    yield build_batch_record(given["id"], facts, entries)
+    id_, found = str(given["id"]), extract_payments_if_told(answered)
+    batch = build_batch(id_, facts, entries, given, found)
     if not (given.get("status") and given.get("createdAt") and (found or not entries)):
         try:
             read = yield Call("GET", SUMMARY.format(id=id_))
         except Failure as failure:
             # It is made: a client told otherwise would make it again.
-            batch = replace(batch_of(id_, facts, entries, {}, None), given=given)
+            batch = replace(build_batch(id_, facts, entries, {}, None), given=given)
             if isinstance(failure, Unreachable):  # nor is it kept waiting for one more read
                 batch = replace(batch, computed="open")
         else:
-            told = {**given, **present(batch_in(read))}
-            there = payments_told(read)
-            batch = batch_of(id_, facts, entries, told, found if there is None else there)
-    return Answer({"batch": batch_answer((yield from with_status(batch)))})
+            told = {**given, **drop_nulls(extract_batch(read))}
+            there = extract_payments_if_told(read)
+            batch = build_batch(id_, facts, entries, told, found if there is None else there)
+    return Answer({"batch": build_batch_answer((yield from resolve_status(batch)))})
 
 
 _OF_A_CREATE = {
@@ -149,9 +151,9 @@ def read_batch(request: Request) -> Flow:
     GET /batch/:id/summary
     GET /balance            where no status is told, as for a draft
     """
-    batch = yield from with_status((yield from loaded(request.ids["id"])))
-    words = yield from batch_bodies.facts_of_all(payees(batch.payments))
-    return Answer({"batch": whole_answer(batch, words)})
+    batch = yield from resolve_status((yield from load_batch(request.ids["id"])))
+    words = yield from batch_bodies.load_facts_of_recipients(iterate_payee_ids(batch.payments))
+    return Answer({"batch": build_full_batch_answer(batch, words)})
 
 
 def list_batches(request: Request) -> Flow:
@@ -171,14 +173,14 @@ def list_batches(request: Request) -> Flow:
     rows = yield from batch_lists.listed(known)
     filters = Filters.of(request.query)
     if wanted := filters.search:
-        names = yield known_as(rows)
+        names = yield recall_legacy_ids(rows)
         rows = [row for row in rows if wanted in names.get(row["id"], row["id"]).casefold()]
     if replace(filters, search=""):
-        rows = yield from batch_lists.matching(rows, known, filters)
+        rows = yield from batch_lists.filter_batch_rows(rows, known, filters)
     rows.sort(key=lambda row: str(row["id"]))
     rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
-    those, counts = page_of(request.query).of(rows)
-    shown = yield from batch_lists.rows_of(those, known)
+    those, counts = parse_page_params(request.query).of(rows)
+    shown = yield from batch_lists.load_batch_page(those, known)
     return Answer({"batches": shown, "meta": counts})
 
 
@@ -189,9 +191,11 @@ def read_batch_summary(request: Request) -> Flow:
     GET  /batch/:id/summary
     GET  /balance
     """
-    batch = yield from made_real((yield from loaded(request.ids["id"])), request)
-    balances = balances_in((yield Call("GET", BALANCE)))
-    shown = summaries.summary(by_balance(batch, balances), balances, stamp(request.now))
+    batch = yield from submit_draft((yield from load_batch(request.ids["id"])), request)
+    balances = parse_balances((yield Call("GET", BALANCE)))
+    shown = summaries.build_summary(
+        set_status_by_balance(batch, balances), balances, format_timestamp(request.now)
+    )
     return Answer({"batchSummary": shown})
 
 
@@ -208,10 +212,10 @@ def update_batch(request: Request) -> Flow:
     POST  /batches            for another currency, while there are no payments: the service's batch is
                               superseded
     """
-    sent = sent_in(request.body.get("payments"), problems=request.problems)
-    if found := batch_bodies.address_problems(one for one in sent if not one.body.get("id")):
+    sent = collect_sent_payments(request.body.get("payments"), problems=request.problems)
+    if found := batch_bodies.validate_addresses(one for one in sent if not one.body.get("id")):
         request.refuse(*found)
-    yield from changed(request, lambda batch: with_other_payments(batch, request))
+    yield from changed(request, lambda batch: edit_batch_payments(batch, request))
     return Answer({"object": "updated"})
 
 
@@ -224,18 +228,18 @@ def generate_quote(request: Request) -> Flow:
     GET  /balance                     where no status is told
     """
     batch, is_taken = yield from _locked(request, "quoting", lambda one: one.is_editable)
-    settle = settling.quoted(batch.upstream, batch.given.get("quoteExpiredAt"))
+    settle = settling.settle_quote(batch.upstream, batch.given.get("quoteExpiredAt"))
     call = Call("POST", f"/batches/{batch.upstream}/generate-quote", settle=settle)
     if is_taken:
-        quoted = batch_in((yield from tried(batch, call)))
-        yield from released(batch)
+        quoted = extract_batch((yield from call_under_lock(batch, call)))
+        yield from release_batch_lock(batch)
     else:  # the service says why not
-        quoted = batch_in((yield call))
-    batch = yield from loaded(batch.id)
-    batch = replace(batch, given={**present(quoted), **present(batch.given)})
-    batch = yield from with_status(batch)
-    words = yield from batch_bodies.facts_of_all(payees(batch.payments))
-    return Answer({"batch": whole_answer(batch, words)})
+        quoted = extract_batch((yield call))
+    batch = yield from load_batch(batch.id)
+    batch = replace(batch, given={**drop_nulls(quoted), **drop_nulls(batch.given)})
+    batch = yield from resolve_status(batch)
+    words = yield from batch_bodies.load_facts_of_recipients(iterate_payee_ids(batch.payments))
+    return Answer({"batch": build_full_batch_answer(batch, words)})
 
 
 def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> Sub:
@@ -244,15 +248,15 @@ def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> S
     Returns it, and what ``check`` said of it before. One that cannot be edited any more is returned as it
     is: nothing supersedes it.
     """
-    batch = yield from loaded(request.ids["id"])
+    batch = yield from load_batch(request.ids["id"])
     for _ in range(ROUNDS):
-        batch = yield from made_real(batch, request)
+        batch = yield from submit_draft(batch, request)
         checked = check(batch)
         try:
             if batch.is_editable:
                 yield from taken(batch, phase, request.now)
         except Conflict:
-            batch = yield from reloaded(batch.id)
+            batch = yield from reload_batch(batch.id)
         else:
             return batch, checked
     raise Halted(BEING_CHANGED, retry_after=1)
@@ -269,26 +273,29 @@ def start_batch(request: Request) -> Flow:
     POST /batches/:id/start-processing once
     GET  /batch/:id/summary            where the answer does not tell all, or another amount
     """
-    yield from not_abandoned(request.ids["id"])
+    yield from reject_abandoned_batch(request.ids["id"])
     check = partial(_checked_for_start, request)
     batch, notices = yield from _locked(request, "starting", check)
-    path, settle = f"/batches/{batch.upstream}/start-processing", settling.started(batch.upstream)
+    path, settle = (
+        f"/batches/{batch.upstream}/start-processing",
+        settling.settle_start(batch.upstream),
+    )
     call = Call("POST", path, settle=settle, prompt=True)
-    answered = yield from tried(batch, call)
-    facts = {**free(batch, "sent"), "started": stamp(request.now)}
+    answered = yield from call_under_lock(batch, call)
+    facts = {**build_unlocked_facts(batch, "sent"), "started": format_timestamp(request.now)}
     yield Record("batch", batch.id, facts)
-    given = as_first_made(batch.facts, present(batch_in(answered)))
+    given = restore_original_fields(batch.facts, drop_nulls(extract_batch(answered)))
     batch = replace(batch, facts={**batch.facts, **facts})
     started = replace(batch, given={**batch.given, "status": None, **given})
     tells_all = given.get("status") and given.get("sentAt")
     if not tells_all or _is_another(given.get("amount"), batch):
         try:
-            batch = yield from loaded(batch.id)
+            batch = yield from load_batch(batch.id)
         except Failure:
             pass  # It is started: a client told otherwise would start it again.
         else:
-            started = replace(batch, given={**given, **present(batch.given)})
-    return Answer({"batch": batch_answer(started)}, notices)
+            started = replace(batch, given={**given, **drop_nulls(batch.given)})
+    return Answer({"batch": build_batch_answer(started)}, notices)
 
 
 def _checked_for_start(request: Request, batch: Batch) -> tuple[str, ...]:
@@ -300,7 +307,7 @@ def _checked_for_start(request: Request, batch: Batch) -> tuple[str, ...]:
 
 def _is_another(amount: JSON, batch: Batch) -> bool:
     """Whether a start has changed what the service told before: it may rate payments anew."""
-    told, before = money.amount_of(amount), money.amount_of(batch.given.get("amount"))
+    told, before = money.parse_amount(amount), money.parse_amount(batch.given.get("amount"))
     return None not in (told, before) and told != before
 
 
@@ -325,7 +332,7 @@ def delete_batch(request: Request) -> Flow:
     GET    /batch/:id/summary
     DELETE /batches/:id        where the service has it, else its batch is abandoned
     """
-    batch = yield from loaded(request.ids["id"])
+    batch = yield from load_batch(request.ids["id"])
     yield from _deleted(batch, request)
     return Answer({"object": "deleted"})
 
@@ -342,8 +349,8 @@ def delete_batches(request: Request) -> Flow:
     request.refuse(*([] if ids else [empty("ids")]))
     if not all(_BATCH_ID.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
-    together = made("D", *sorted(ids))
-    batches = yield from loaded_together((yield from _left(ids, together)) or ids)
+    together = derive_id("D", *sorted(ids))
+    batches = yield from load_batches((yield from _left(ids, together)) or ids)
     for batch in batches:
         if isinstance(batch, Exception):
             raise batch
@@ -369,10 +376,10 @@ def _deleted(batch: Batch, request: Request, together: str | None = None) -> Sub
     abandoned = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
         id_ = batch.upstream
-        settle = settling.deleted_batch(id_)
+        settle = settling.settle_deleted_batch(id_)
         call = Call("DELETE", f"/batches/{id_}", witness=(id_,), settle=settle)
         try:
-            yield from tried(batch, call)
+            yield from call_under_lock(batch, call)
         except NoSuchOperation:
             abandoned.append(batch.upstream)
     left = tuple(Record("alias", upstream, {"abandoned": True}) for upstream in abandoned)

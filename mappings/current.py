@@ -303,7 +303,7 @@ _BY_METHOD = {
 }
 
 
-def endpoint_of(method: str, path: str) -> Endpoint:
+def find_endpoint(method: str, path: str) -> Endpoint:
     """The endpoint that a call goes to; a call to any other is a mistake in a flow."""
     for endpoint in _BY_METHOD.get(method, ()):
         if endpoint.pattern.fullmatch(path):

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from mappings import money
-from mappings.batch_bodies import kept_of
-from mappings.batch_views import EDITABLE, STATUSES, batch_of, told_status
+from mappings.batch_bodies import extract_listed_recipient
+from mappings.batch_views import EDITABLE, STATUSES, build_batch, derive_batch_status
 from mappings.current import SUMMARY
 from mappings.grammar import (
     JSON,
@@ -23,9 +23,15 @@ from mappings.grammar import (
     Refused,
 )
 from mappings.matching import Entry
-from mappings.objects import UNSET_HOLD, UPSTREAM_STATUS, agrees, is_gone, shown_status
-from mappings.paging import pages_to_read
-from mappings.payment_lists import batch_in, payments_in
+from mappings.objects import (
+    UNSET_HOLD,
+    UPSTREAM_STATUS,
+    derive_legacy_status,
+    is_gone,
+    is_status_word_valid,
+)
+from mappings.paging import count_pages_to_read
+from mappings.payment_lists import extract_batch, extract_payments
 from mappings.payouts import Sub
 
 Shown = Mapping[str, JSON]
@@ -45,7 +51,7 @@ def _unmapped(why: str) -> Answer:
 # Recipients
 
 
-def recipient_found(shown: Shown) -> Flow:
+def match_recipient(shown: Shown) -> Flow:
     """GET /recipients/:id, else GET /recipients?email="""
     found = yield from _recipient_of(shown)
     if found is None:
@@ -53,12 +59,12 @@ def recipient_found(shown: Shown) -> Flow:
     word = shown.get("status")
     facts = dict.fromkeys(KEPT) | _holds(shown)
     if word in UPSTREAM_STATUS:
-        if not agrees(str(word), found.get("status")):
+        if not is_status_word_valid(str(word), found.get("status")):
             return _unmapped(
                 f"it is {word} there, and {found.get('status')} at the current service"
             )
         facts["status"] = word
-    elif shown_status(found, {}) != word:
+    elif derive_legacy_status(found, {}) != word:
         return _unmapped(f"it is {word} there, and {found.get('status')} at the current service")
     return _mapped(str(found["id"]), facts)
 
@@ -96,7 +102,7 @@ def _holds(shown: Shown) -> dict[str, JSON]:
 # Batches
 
 
-def batches_listed() -> Flow:
+def load_listed_batches() -> Flow:
     """GET /batches, where the service has it; ``batches`` is None where it has not."""
     rows: dict[str, JSON] = {}
     number, pages, seen = 1, 1, 0
@@ -107,12 +113,12 @@ def batches_listed() -> Flow:
         except NoSuchOperation:
             return Answer({"batches": None})
         rows |= {str(row["id"]): row for row in body.get("batches") or [] if row.get("id")}
-        pages = pages_to_read(body, number, is_new=len(rows) > seen)
+        pages = count_pages_to_read(body, number, is_new=len(rows) > seen)
         number, seen = number + 1, len(rows)
     return Answer({"batches": list(rows.values())})
 
 
-def batch_found(
+def match_batch(
     shown: Shown,
     payments: Sequence[Shown],
     names: Mapping[str, str],
@@ -147,9 +153,9 @@ def batch_found(
 
 
 def _is_like(shown: Shown, wanted: Sequence[tuple[JSON, ...]], found: JSON) -> bool:
-    told = batch_in(found)
+    told = extract_batch(found)
     described = told.get("description") in (None, shown.get("description"))
-    return described and _pays(payments_in(found), {}) == wanted
+    return described and _pays(extract_payments(found), {}) == wanted
 
 
 def _summary(id_: str) -> Sub:
@@ -183,7 +189,7 @@ def _of_a_payee(shown: Shown, payments: Sequence[Shown], names: Mapping[str, str
             batch = one.get("batch") or {}
             if batch.get("id") and batch.get("createdAt") == shown.get("createdAt"):
                 found[str(batch["id"])] = None
-        pages = pages_to_read(body, number, is_new=len(seen) > before)
+        pages = count_pages_to_read(body, number, is_new=len(seen) > before)
         number += 1
     return list(found)
 
@@ -195,7 +201,7 @@ def _payee(payment: Shown, names: Mapping[str, str]) -> str:
 
 def _pay(payment: Shown, names: Mapping[str, str]) -> tuple[JSON, ...]:
     """What one payment pays to whom; a quote changes the other side's amount."""
-    source = money.amount_of(payment.get("sourceAmount"))
+    source = money.parse_amount(payment.get("sourceAmount"))
     return _payee(payment, names), source, payment.get("targetCurrency")
 
 
@@ -206,11 +212,11 @@ def _pays(payments: Sequence[Shown], names: Mapping[str, str]) -> list[tuple[JSO
 def _batch(
     shown: Shown, payments: Sequence[Shown], names: Mapping[str, str], id_: str, found: JSON
 ) -> Answer:
-    there = payments_in(found)
+    there = extract_payments(found)
     paired = _paired(payments, there, names)
     if paired is None:
         return _unmapped("the current service has it with other payments")
-    status, told = shown.get("status"), told_status(batch_in(found))
+    status, told = shown.get("status"), derive_batch_status(extract_batch(found))
     if status in STATUSES and told is not None and (status in EDITABLE) != (told in EDITABLE):
         return _unmapped(f"it is {status} there, and {told} at the current service")
     facts: dict[str, JSON] = {
@@ -225,7 +231,7 @@ def _batch(
     }
     entries = [_entry(one, current, names) for one, current in paired]
     renamed = {str(one["id"]): current for one, current in paired if one["id"] != current}
-    batch = batch_of(id_, facts, entries, batch_in(found), there)
+    batch = build_batch(id_, facts, entries, extract_batch(found), there)
     return _mapped(id_, facts, entries=entries, payments=renamed, is_open=batch.is_editable)
 
 
@@ -251,7 +257,10 @@ def _paired(
 
 def _entry(payment: Shown, current: str, names: Mapping[str, str]) -> Entry:
     """A payment as it was asked for, as far as that can still be told."""
-    recipient = {**kept_of(payment.get("recipient") or {}), "id": _payee(payment, names)}
+    recipient = {
+        **extract_listed_recipient(payment.get("recipient") or {}),
+        "id": _payee(payment, names),
+    }
     recipient.pop("status", None)  # the current service's own, whenever it is shown
     named = ("sourceAmount", "memo", "createdAt", "updatedAt")
     kept = {name: payment[name] for name in named if payment.get(name) not in (None, "")}

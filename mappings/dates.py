@@ -10,7 +10,7 @@ from mappings.grammar import JSON
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
-def instant(text: JSON) -> datetime:
+def parse_instant(text: JSON) -> datetime:
     """A date of the interfaces (ISO 8601, UTC where it does not say); the beginning of time if none."""
     try:
         read = datetime.fromisoformat(text)
@@ -19,7 +19,7 @@ def instant(text: JSON) -> datetime:
         return BEGINNING
 
 
-def span(text: str) -> tuple[datetime, datetime] | None:
+def parse_span(text: str) -> tuple[datetime, datetime] | None:
     """The first and the last instant that a date means; one without a time means its whole day.
 
     None for what is no date.
@@ -27,7 +27,7 @@ def span(text: str) -> tuple[datetime, datetime] | None:
     text = text.strip().upper()
     day = _day(text.removesuffix("Z"))
     # A plus sign in a query is read as a space; before an offset it was a plus.
-    start = instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
+    start = parse_instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
     if start == BEGINNING:
         return None
     return start, datetime.combine(day, time.max, UTC) if day else start

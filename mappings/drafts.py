@@ -18,10 +18,10 @@ from datetime import datetime
 from functools import partial
 
 from mappings import money, settling
-from mappings.batch_bodies import AMOUNTS, batch_to_send, with_changes
-from mappings.batch_reads import WRONG_STATUS, loaded, loaded_as
-from mappings.batch_views import Batch, with_entries
-from mappings.errors import NOT_FOUND, in_body, where_named
+from mappings.batch_bodies import AMOUNTS, apply_changes, build_batch_body
+from mappings.batch_reads import WRONG_STATUS, load_batch, load_batch_with_facts
+from mappings.batch_views import Batch, build_batch_record
+from mappings.errors import NOT_FOUND, convert_not_found, convert_not_found_in_fields
 from mappings.grammar import (
     JSON,
     Await,
@@ -38,11 +38,11 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
-from mappings.ids import made
+from mappings.ids import derive_id as made
 from mappings.matching import Entry, Payment
-from mappings.payment_lists import batch_in
+from mappings.payment_lists import extract_batch
 from mappings.payouts import Sub
-from mappings.rows import each, joined, kept
+from mappings.rows import chain_rows, filter_rows, map_rows
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
@@ -67,9 +67,13 @@ def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
     """
     id_ = request.ids["id"]
     signed = yield Recall(SIGNED, id_)
-    batch: Batch = yield from loaded(id_)
+    batch: Batch = yield from load_batch(id_)
     now = request.now
-    if batch.id == id_ and none_goes_on(now, signed) and none_is_lost(now, signed):
+    if (
+        batch.id == id_
+        and has_no_active_signed_change(now, signed)
+        and has_no_lost_signed_change(now, signed)
+    ):
         try:
             return (yield from change(replace(batch, signed=signed)))
         except Conflict:
@@ -92,30 +96,35 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
     since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(TURNS):
         try:
-            yield Await(SIGNED, batch_id, until=partial(none_is_lost, request.now))
-            facts = yield Await("batch", batch_id, until=is_free)
+            yield Await(SIGNED, batch_id, until=partial(has_no_lost_signed_change, request.now))
+            facts = yield Await("batch", batch_id, until=is_unlocked)
         except Conflict:
             break
         if facts.get("phase") == "deleted":
             raise Invalid(NOT_FOUND)
         # A start that was refused may have left nothing that was known of it.
-        taken = ({} if facts else elsewhere(batch_id)) | {"phase": "editing", "since": since}
+        taken = ({} if facts else build_external_batch_facts(batch_id)) | {
+            "phase": "editing",
+            "since": since,
+        }
         try:
-            yield Record("batch", batch_id, taken, find=as_found(facts))
+            yield Record("batch", batch_id, taken, find=build_batch_condition(facts))
         except Conflict:
             continue
         before = {name: facts.get(name) for name in taken}
         try:
             # From here on none begins: whoever waits for those that have does not wait for ever.
-            signed = yield Await(SIGNED, batch_id, until=partial(none_goes_on, request.now))
+            signed = yield Await(
+                SIGNED, batch_id, until=partial(has_no_active_signed_change, request.now)
+            )
         except Conflict:
             yield Record("batch", batch_id, before)
             break
-        if not none_is_lost(request.now, signed):
+        if not has_no_lost_signed_change(request.now, signed):
             yield Record("batch", batch_id, before)
             continue
         try:
-            batch: Batch = yield from loaded(batch_id)
+            batch: Batch = yield from load_batch(batch_id)
         except Failure:
             yield Record("batch", batch_id, before)
             raise
@@ -132,7 +141,7 @@ def leave_unchanged(batch: Batch) -> Sub:
 def _let_go(held: Batch) -> Sub:
     """Gives back what was taken before it was read, unless that is done."""
     try:
-        yield Record("batch", held.id, _given_back(held), find=as_found(held.facts))
+        yield Record("batch", held.id, _given_back(held), find=build_batch_condition(held.facts))
     except Conflict:
         return
 
@@ -150,17 +159,17 @@ for 30 more."""
 _LAST, _LOST = "last", "lost"
 
 
-def signed_now(signed: Mapping[str, JSON], now: datetime) -> list[str]:
+def list_active_signed_changes(signed: Mapping[str, JSON], now: datetime) -> list[str]:
     """The names of those signed changes of a batch that are under way."""
     those = signed.keys() - {_LAST, _LOST}
     return [name for name in those if _may_go_on(signed[name], now)]
 
 
-def none_goes_on(now: datetime, signed: Mapping[str, JSON]) -> bool:
-    return not signed_now(signed, now)
+def has_no_active_signed_change(now: datetime, signed: Mapping[str, JSON]) -> bool:
+    return not list_active_signed_changes(signed, now)
 
 
-def none_is_lost(now: datetime, signed: Mapping[str, JSON]) -> bool:
+def has_no_lost_signed_change(now: datetime, signed: Mapping[str, JSON]) -> bool:
     """Whether each of those that are not under way any more can be read by now."""
     return not (signed.get(_LOST) and _may_go_on(signed[_LOST], now))
 
@@ -169,36 +178,36 @@ def _may_go_on(since: JSON, now: datetime) -> bool:
     return (now - datetime.fromisoformat(str(since))).total_seconds() < SIGNED_SECONDS
 
 
-def one_more_signed(signed: Mapping[str, JSON], name: str, now: datetime) -> dict[str, JSON]:
+def add_signed_change(signed: Mapping[str, JSON], name: str, now: datetime) -> dict[str, JSON]:
     """What is remembered where another begins: it, and none that is over."""
-    over = signed.keys() - {_LAST, _LOST, *signed_now(signed, now)}
+    over = signed.keys() - {_LAST, _LOST, *list_active_signed_changes(signed, now)}
     return {**dict.fromkeys(over), name: now.isoformat(), _LAST: name}
 
 
-def one_less_signed(name: str, lost: datetime | None = None) -> dict[str, JSON]:
+def remove_signed_change(name: str, lost: datetime | None = None) -> dict[str, JSON]:
     """What is remembered where one ends, or has no answer."""
     return {name: None} if lost is None else {name: None, _LOST: lost.isoformat()}
 
 
-def as_signed(signed: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_signed_condition(signed: Mapping[str, JSON]) -> dict[str, JSON]:
     """By which it is seen whether one has begun meanwhile."""
     return {_LAST: signed.get(_LAST)}
 
 
 def _still(batch_id: str, signed: Mapping[str, JSON]) -> Record:
-    return Record(SIGNED, batch_id, {}, find=as_signed(signed))
+    return Record(SIGNED, batch_id, {}, find=build_signed_condition(signed))
 
 
-def reloaded(batch_id: str) -> Sub:
+def reload_batch(batch_id: str) -> Sub:
     """The batch as another change leaves it; Unreachable if that takes too long.
 
     Such a conflict is the gateway's own doing: it is waited for, and never a definite refusal.
     """
     try:
-        yield Await("batch", batch_id, until=is_free)
+        yield Await("batch", batch_id, until=is_unlocked)
     except Conflict:
         raise Halted(BEING_CHANGED, retry_after=1) from None
-    return (yield from loaded(batch_id))
+    return (yield from load_batch(batch_id))
 
 
 def lock_batch(batch: Batch, phase: str, now: datetime) -> Sub:
@@ -207,7 +216,7 @@ def lock_batch(batch: Batch, phase: str, now: datetime) -> Sub:
         try:
             yield from taken(batch, phase, now)
         except Conflict:
-            batch = yield from reloaded(batch.id)
+            batch = yield from reload_batch(batch.id)
         else:
             return batch
     raise Halted(BEING_CHANGED, retry_after=1)
@@ -219,48 +228,50 @@ def taken(batch: Batch, phase: str, now: datetime, also: Sequence[Record] = ()) 
         raise Invalid(WRONG_STATUS)
     if batch.is_held:
         return
-    if not is_free(batch.facts):
+    if not is_unlocked(batch.facts):
         raise Conflict("batch")
     facts: dict[str, JSON] = {"phase": phase, "since": now.isoformat()}
     if not batch.facts:
-        facts |= {**elsewhere(batch.id), "currency": batch.currency}
+        facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency}
         facts |= {name: batch.given.get(name) for name in ("description", "createdAt")}
-    yield Record("batch", batch.id, facts, find=as_found(batch.facts), also=also)
+    yield Record("batch", batch.id, facts, find=build_batch_condition(batch.facts), also=also)
 
 
-def elsewhere(upstream: str) -> dict[str, JSON]:
+def build_external_batch_facts(upstream: str) -> dict[str, JSON]:
     """What is to be known of a batch that was made elsewhere, from when it is taken: without it, it
     would be a draft.
     """
     return {"upstream": upstream, "version": 0, "elsewhere": True}
 
 
-def as_found(facts: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON]:
     """By which it is seen whether another has changed a batch meanwhile."""
     return {name: facts.get(name) for name in ("phase", "version", "since")}
 
 
-def is_free(facts: Mapping[str, JSON]) -> bool:
+def is_unlocked(facts: Mapping[str, JSON]) -> bool:
     """Whether no change of a batch is under way."""
     return facts.get("phase") in (None, "sent", "draft", "deleted")
 
 
-def tried(batch: Batch, call: Call, told: Callable[[Refused], Refused] = lambda one: one) -> Sub:
+def call_under_lock(
+    batch: Batch, call: Call, told: Callable[[Refused], Refused] = lambda one: one
+) -> Sub:
     """Makes the call for which a batch was taken; gives it back as it was where nothing happened."""
     try:
         return (yield call)
     except Refused as refused:
-        yield from released(batch)
+        yield from release_batch_lock(batch)
         raise told(refused) from None
     except Unreachable:
-        yield from released(batch)
+        yield from release_batch_lock(batch)
         raise
     except Conflict:  # the service's batch was superseded meanwhile
-        yield from released(batch)
+        yield from release_batch_lock(batch)
         raise Halted(BEING_CHANGED, retry_after=1) from None
 
 
-def released(batch: Batch) -> Sub:
+def release_batch_lock(batch: Batch) -> Sub:
     yield Record("batch", batch.id, _given_back(batch))
 
 
@@ -288,22 +299,22 @@ class Edit:
 
     def by_service(self, those: Sequence[Entry]) -> Sequence[Entry]:
         """The entries after it; what the service added has an id that is seen when it is next read."""
-        return joined(self._left_of(those), each(_without_id, self.added))
+        return chain_rows(self._left_of(those), map_rows(_without_id, self.added))
 
     def in_draft(self, those: Sequence[Entry], now: str) -> Sequence[Entry]:
         """The same where nobody else knows of it: with the times that the service would give them."""
-        return joined(self._left_of(those, now), each(partial(_dated, now), self.added))
+        return chain_rows(self._left_of(those, now), map_rows(partial(_dated, now), self.added))
 
     def _left_of(self, those: Sequence[Entry], now: str | None = None) -> Sequence[Entry]:
         gone = frozenset(self.gone)
-        left = kept(those, lambda one: one.get("id") not in gone) if gone else those
+        left = filter_rows(those, lambda one: one.get("id") not in gone) if gone else those
         changes = self.changes()
-        return each(partial(_changed, changes, now), left) if changes else left
+        return map_rows(partial(_changed, changes, now), left) if changes else left
 
 
 def _changed(changes: Mapping[str, Mapping[str, JSON]], now: str | None, entry: Entry) -> Entry:
     its = changes.get(entry.get("id", ""))
-    changed = entry if its is None else with_changes(entry, its)
+    changed = entry if its is None else apply_changes(entry, its)
     return changed if now is None or changed == entry else {**changed, "updatedAt": now}
 
 
@@ -315,14 +326,14 @@ def _dated(now: str, entry: Entry) -> Entry:
     return {"createdAt": now, **entry, "updatedAt": now}
 
 
-def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
+def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
     """Makes an edit by the inferred operation, or where there is none, in a draft.
 
     From the first edit of that kind on, the batch is a draft in the ledger and the one that the
     service has is abandoned: it is never started through the gateway.
     """
     yield from taken(batch, "editing", request.now, (_still(batch.id, batch.signed),))
-    now = stamp(request.now)
+    now = format_timestamp(request.now)
     if "currency" in edit.facts and not batch.is_draft:
         yield from _remade(batch, request, call, edit)
         return
@@ -332,25 +343,25 @@ def edited(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
         yield from _drafted(batch, request, entries, aliases, facts=edit.facts)
         return
     try:
-        yield from tried(batch, call, where_named)
+        yield from call_under_lock(batch, call, convert_not_found_in_fields)
     except NoSuchOperation:
         pass
     else:
-        facts = {**free(batch, "sent"), **edit.facts}
+        facts = {**build_unlocked_facts(batch, "sent"), **edit.facts}
         facts |= {"description_was": None} if edit.facts else {}
-        yield with_entries(batch.id, facts, edit.by_service(entries_of(batch)))
+        yield build_batch_record(batch.id, facts, edit.by_service(build_entries(batch)))
         return
     if not edit.is_of_payments:  # no reason to supersede the batch that the service has
         told = batch.given.get("description_told", batch.given.get("description"))
-        facts = {**free(batch, "sent"), **edit.facts, "description_was": told or ""}
+        facts = {**build_unlocked_facts(batch, "sent"), **edit.facts, "description_was": told or ""}
         yield Record("batch", batch.id, {**facts, "updatedAt": now})
         return
     if batch.currency is None:
-        yield from released(batch)  # nothing could ever be made of such a draft
+        yield from release_batch_lock(batch)  # nothing could ever be made of such a draft
         raise Invalid(CURRENCY_UNKNOWN)
     there = _named_entries_of(batch, request)
     if not all(one["recipient"].get("id") for one in there):
-        yield from released(batch)
+        yield from release_batch_lock(batch)
         raise Invalid(PAYEE_UNKNOWN)
     entries = edit.in_draft(there, now)
     aliases = _aliases(batch, entries, edit.gone)
@@ -363,22 +374,22 @@ def _remade(batch: Batch, request: Request, edit_call: Call, edit: Edit) -> Sub:
     No document shows how a service would take the currency of a batch that there is. The one that it has
     is superseded; ``edit_call`` has the names of errors.
     """
-    # Whoever takes over finds the batch that was made (``given_up``).
+    # Whoever takes over finds the batch that was made (``release_stale_lock``).
     yield Record("batch", batch.id, {"phase": "making"})
-    entries = edit.in_draft((), stamp(request.now))
+    entries = edit.in_draft((), format_timestamp(request.now))
     description = edit.facts.get("description", batch.description)
     currency, memo = str(edit.facts["currency"]), request.manners.send_memo
-    body = batch_to_send(currency, description, entries, memo=memo)
+    body = build_batch_body(currency, description, entries, memo=memo)
     names = {"currency": "sourceCurrency", "description": "description"}
     call = Call(
         "POST",
         "/batches",
         body,
         sent_as=ChainMap(names, edit_call.sent_as),  # type: ignore[arg-type] # it is only read
-        settle=settling.created_batch(body),
-        known_by=settling.known_by_batch(body),
+        settle=settling.settle_created_batch(body),
+        known_by=settling.select_batch_match_fields(body),
     )
-    upstream = batch_in((yield from tried(batch, call, in_body)))["id"]
+    upstream = extract_batch((yield from call_under_lock(batch, call, convert_not_found)))["id"]
     facts = {**edit.facts, "phase": "sent", "upstream": upstream, "is_new": True}
     aliases = [*_aliases(batch, entries, ()), _renamed(batch.id, batch.facts, upstream)]
     yield from _drafted(batch, request, entries, aliases, (batch.upstream,), facts=facts)
@@ -386,8 +397,8 @@ def _remade(batch: Batch, request: Request, edit_call: Call, edit: Edit) -> Sub:
 
 def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequence[Record]:
     """By which a payment's batch is found, from when it is a draft's; those of a draft have theirs."""
-    ids = joined(
-        each(lambda entry: (entry["id"], False), there), each(lambda id_: (id_, True), gone)
+    ids = chain_rows(
+        map_rows(lambda entry: (entry["id"], False), there), map_rows(lambda id_: (id_, True), gone)
     )
 
     def alias(named: tuple[JSON, bool]) -> Record:
@@ -395,7 +406,7 @@ def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequ
         facts = {"gone": True} if is_gone else {"batch": batch.id, "gone": None}
         return Record("alias", str(id_), facts)
 
-    return each(alias, ids)
+    return map_rows(alias, ids)
 
 
 def _drafted(
@@ -408,7 +419,7 @@ def _drafted(
     facts: Mapping[str, JSON],
 ) -> Sub:
     facts = {
-        **free(batch, "draft"),
+        **build_unlocked_facts(batch, "draft"),
         "upstream": None,
         "elsewhere": None,
         "abandoned": [*batch.facts.get("abandoned", []), *abandoned],
@@ -416,22 +427,22 @@ def _drafted(
         "description": batch.description,
         "description_was": None,
         "createdAt": batch.given.get("createdAt") or batch.facts.get("createdAt"),
-        "updatedAt": stamp(request.now),
+        "updatedAt": format_timestamp(request.now),
         **facts,
     }
     left = [Record("alias", upstream, {"abandoned": True}) for upstream in abandoned]
-    whole = with_entries(batch.id, facts, entries, aliases)
+    whole = build_batch_record(batch.id, facts, entries, aliases)
     yield replace(whole, also=(*whole.also, *left))
 
 
-def free(batch: Batch, phase: str) -> dict[str, JSON]:
+def build_unlocked_facts(batch: Batch, phase: str) -> dict[str, JSON]:
     """The facts with which a change is over; who read the batch before it finds another version."""
     return {"phase": phase, "since": None, "version": (batch.facts.get("version") or 0) + 1}
 
 
-def entries_of(batch: Batch) -> Sequence[Entry]:
+def build_entries(batch: Batch) -> Sequence[Entry]:
     """Every payment of a batch as an entry, also those that were made elsewhere."""
-    return each(_entry_of, batch.payments)
+    return map_rows(_entry_of, batch.payments)
 
 
 def _named_entries_of(batch: Batch, request: Request) -> Sequence[Entry]:
@@ -442,15 +453,15 @@ def _named_entries_of(batch: Batch, request: Request) -> Sequence[Entry]:
 
     def named(entry: Entry, payment: Payment, place: int) -> Entry:
         untold = (name for name in AMOUNTS if name not in entry and payment.get(name))
-        if told := {name: money.shown(payment[name]) for name in untold}:
+        if told := {name: money.format_numeric_amount(payment[name]) for name in untold}:
             entry = {**entry, "told": told}
         return {
             **entry,
             "id": entry.get("id") or made("P", request.seed, batch.id, f"kept {place}"),
         }
 
-    entries = entries_of(batch)
-    return each(named, entries, batch.payments, range(len(entries)))
+    entries = build_entries(batch)
+    return map_rows(named, entries, batch.payments, range(len(entries)))
 
 
 _KEPT = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
@@ -465,7 +476,7 @@ def _entry_of(payment: Payment) -> Entry:
         entry.pop("sourceAmount", None)
     for name in ("sourceAmount", "targetAmount"):
         if name in entry:
-            entry[name] = money.shown(entry[name])  # it is sent again, as text
+            entry[name] = money.format_numeric_amount(entry[name])  # it is sent again, as text
     return entry
 
 
@@ -475,7 +486,7 @@ def _follows_from_source(payment: Mapping[str, JSON]) -> bool:
     return bool(asked == "source")
 
 
-def given_up(
+def release_stale_lock(
     batch_id: str, facts: Mapping[str, JSON], happened: str | None, made: str | None
 ) -> Record | None:
     """A batch that a change has taken and nobody carries on; None where none has.
@@ -483,7 +494,7 @@ def given_up(
     ``happened`` is when the change's last write was carried out, if it was, ``made`` what it made.
     """
     phase = facts.get("phase")
-    if is_free(facts):
+    if is_unlocked(facts):
         return None
     left: dict[str, JSON] = {"phase": "sent" if facts.get("upstream") else "draft"}
     also: tuple[Record, ...] = ()
@@ -499,7 +510,7 @@ def given_up(
             left |= {"abandoned": abandoned, "currency": None, "description": None}
             also = (*also, Record("alias", superseded, {"abandoned": True}))
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
-    return Record("batch", batch_id, freed, find=as_found(facts), also=also)
+    return Record("batch", batch_id, freed, find=build_batch_condition(facts), also=also)
 
 
 def _renamed(batch_id: str, facts: Mapping[str, JSON], made: str) -> Record:
@@ -507,7 +518,7 @@ def _renamed(batch_id: str, facts: Mapping[str, JSON], made: str) -> Record:
     return Record("alias", made, {"id": batch_id, "createdAt": facts.get("createdAt")})
 
 
-def stamp(now: datetime) -> str:
+def format_timestamp(now: datetime) -> str:
     return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -518,7 +529,7 @@ ROUNDS = 20
 """How often a request waits for others in turn, before it is told to come again."""
 
 
-def made_real(batch: Batch, request: Request) -> Sub:
+def submit_draft(batch: Batch, request: Request) -> Sub:
     """POST /batches for a draft, once, when a quote, a summary or the start needs it.
 
     Returns the batch that the service has; the ids that clients know stay. A batch that is no draft is
@@ -530,7 +541,7 @@ def made_real(batch: Batch, request: Request) -> Sub:
         try:
             yield from taken(batch, "making", request.now)
         except Conflict:
-            batch = yield from reloaded(batch.id)
+            batch = yield from reload_batch(batch.id)
         else:
             return (yield from _made(batch, request))
     raise Halted(BEING_CHANGED, retry_after=1)
@@ -538,19 +549,19 @@ def made_real(batch: Batch, request: Request) -> Sub:
 
 def _made(batch: Batch, request: Request) -> Sub:
     description = batch.facts.get("description")
-    body = batch_to_send(
+    body = build_batch_body(
         str(batch.currency), description, batch.entries, memo=request.manners.send_memo
     )
-    settle, known_by = settling.created_batch(body), settling.known_by_batch(body)
+    settle, known_by = settling.settle_created_batch(body), settling.select_batch_match_fields(body)
     call = Call("POST", "/batches", body, settle=settle, known_by=known_by)
-    made = batch_in((yield from tried(batch, call, partial(_naming, batch.entries))))
+    made = extract_batch((yield from call_under_lock(batch, call, partial(_naming, batch.entries))))
     upstream = made["id"]
-    facts = {**free(batch, "sent"), "upstream": upstream, "is_new": True}
+    facts = {**build_unlocked_facts(batch, "sent"), "upstream": upstream, "is_new": True}
     renamed = _renamed(batch.id, batch.facts, upstream)
     yield Record("batch", batch.id, facts, also=(renamed,))
     # The batch that was just made, whatever an edit has made of it since: whoever goes on with it finds
     # that edit when it takes the batch.
-    return (yield from loaded_as(batch, facts))
+    return (yield from load_batch_with_facts(batch, facts))
 
 
 _PAYMENT = re.compile(r"payments[.\[](\d+)")
@@ -565,5 +576,5 @@ def _naming(entries: Sequence[Entry], refused: Refused) -> Refused:
             return problem
         return replace(problem, message=f"{entries[int(place[1])]['id']}: {problem.message}")
 
-    refused = in_body(refused)
+    refused = convert_not_found(refused)
     return Refused(refused.status, [*map(told, refused.problems)], retry_after=refused.retry_after)

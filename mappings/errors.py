@@ -76,11 +76,11 @@ def _entry(problem: Problem) -> dict[str, str]:
     return entry
 
 
-def answer(failure: Failure) -> ErrorAnswer:
+def translate_failure(failure: Failure) -> ErrorAnswer:
     """What a legacy client is told of a failure that no flow dealt with."""
     if isinstance(failure, Invalid):
         return ErrorAnswer(
-            STATUS[failure.problems[0].code], bounded(failure.problems, failure.more)
+            STATUS[failure.problems[0].code], truncate_problems(failure.problems, failure.more)
         )
     if isinstance(failure, Refused):
         return _refused(failure)
@@ -95,7 +95,7 @@ MAX_ERRORS = 100
 """How many errors are reported for one body; see the contract of the translation, section 2."""
 
 
-def bounded(problems: Sequence[Problem], more: int = 0) -> tuple[Problem, ...]:
+def truncate_problems(problems: Sequence[Problem], more: int = 0) -> tuple[Problem, ...]:
     """The first ``MAX_ERRORS`` problems; the last one says how many more there are."""
     reported = tuple(problems[:MAX_ERRORS])
     more += len(problems) - len(reported)
@@ -109,20 +109,20 @@ def _wait(seconds: int | None) -> str | None:
     return None if seconds is None else str(seconds)
 
 
-def status_told(problems: Sequence[Problem]) -> int:
+def derive_refusal_status(problems: Sequence[Problem]) -> int:
     """What the codes alone tell: that the client did something wrong, or that the service failed."""
     is_refusal = any(STATUS.get(one.code, 500) < 500 for one in problems)
     return 400 if is_refusal else 500
 
 
-def is_for_the_moment(failure: Failure) -> bool:
+def is_transient(failure: Failure) -> bool:
     """Whether a read failed in a way that tells nothing of what was to be read."""
     if isinstance(failure, Refused):
         return failure.status == 429 or failure.status >= 500
     return True
 
 
-def in_body(refused: Refused) -> Refused:
+def convert_not_found(refused: Refused) -> Refused:
     """A refusal of what the *body* names: what is not found is a wrong value of its field."""
     told = [
         replace(problem, code="invalid_field") if problem.code == "not_found" else problem
@@ -132,12 +132,12 @@ def in_body(refused: Refused) -> Refused:
     return Refused(status, told, sent_as=refused.sent_as, retry_after=refused.retry_after)
 
 
-def where_named(refused: Refused) -> Refused:
+def convert_not_found_in_fields(refused: Refused) -> Refused:
     """The refusal as one of the body where it names a field of it, else as it is."""
-    return in_body(refused) if any(one.field for one in refused.problems) else refused
+    return convert_not_found(refused) if any(one.field for one in refused.problems) else refused
 
 
-def of(*problems: Problem) -> ErrorAnswer:
+def build_legacy_error(*problems: Problem) -> ErrorAnswer:
     return ErrorAnswer(STATUS[problems[0].code], problems)
 
 
@@ -152,17 +152,17 @@ _BY_CODE = {
 def _refused(refused: Refused) -> ErrorAnswer:
     """By code; the document gives several of them two statuses. A 5xx is internal whatever it says."""
     if refused.status >= 500:
-        return of(_said(refused, INTERNAL))
+        return build_legacy_error(_said(refused, INTERNAL))
     if refused.status == 429:
         return ErrorAnswer(429, (_said(refused, OVER_LIMIT),), refused.retry_after)
     if faults := [one for one in refused.problems if one.code in VALIDATION]:
         words = _words(refused.sent_as)
         told = [_named(one, refused.sent_as, words) for one in faults[:MAX_ERRORS]]
-        return ErrorAnswer(406, bounded([*_once(told)], len(faults) - len(told)))
+        return ErrorAnswer(406, truncate_problems([*_once(told)], len(faults) - len(told)))
     code = next((one.code for one in refused.problems if one.code in _BY_CODE), None)
     if code == "invalid_api_key":
-        return of(INVALID_KEY)
-    return of(_said(refused, _BY_CODE[code] if code else INTERNAL))
+        return build_legacy_error(INVALID_KEY)
+    return build_legacy_error(_said(refused, _BY_CODE[code] if code else INTERNAL))
 
 
 def _said(refused: Refused, default: Problem) -> Problem:
@@ -220,7 +220,9 @@ MANY, FEW = 5000, 100
 """Of more names than many only a few are told, and those that a refusal mentions."""
 
 
-def mentioned(sent_as: Mapping[str, str], problems: Sequence[Problem]) -> Mapping[str, str]:
+def select_mentioned_names(
+    sent_as: Mapping[str, str], problems: Sequence[Problem]
+) -> Mapping[str, str]:
     """Of the names of fields those that are needed to tell of some problems."""
     if len(sent_as) <= MANY:
         return sent_as

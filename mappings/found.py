@@ -7,47 +7,49 @@ from typing import Any
 
 from mappings.errors import NOT_FOUND
 from mappings.grammar import JSON, Call, Invalid, Parallel, Recall, Record, Step
-from mappings.objects import Facts, agrees, is_gone
+from mappings.objects import Facts, is_gone, is_status_word_valid
 
 Found = tuple[Mapping[str, JSON], Facts]
 
 
-def recipient(recipient_id: str) -> Generator[Step, Any, Found]:
+def load_recipient(recipient_id: str) -> Generator[Step, Any, Found]:
     """GET /recipients/:id; a recipient that is archived or was deleted here is not found.
 
     Returns it with what the ledger remembers of it.
     """
-    facts = yield from remembered(recipient_id)
+    facts = yield from load_recipient_facts(recipient_id)
     given = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-    return given, (yield from checked(recipient_id, given, facts))
+    return given, (yield from validate_recipient_facts(recipient_id, given, facts))
 
 
-def recipient_with(recipient_id: str, call: Call) -> Generator[Step, Any, tuple[Found, Any]]:
+def load_recipient_with_call(
+    recipient_id: str, call: Call
+) -> Generator[Step, Any, tuple[Found, Any]]:
     """The recipient, and one more read of it made at the same time."""
-    facts = yield from remembered(recipient_id)
+    facts = yield from load_recipient_facts(recipient_id)
     read, other = yield Parallel([Call("GET", f"/recipients/{recipient_id}"), call])
     for given in (read, other):
         if isinstance(given, Exception):
             raise given
     given = read["recipient"]
-    return (given, (yield from checked(recipient_id, given, facts))), other
+    return (given, (yield from validate_recipient_facts(recipient_id, given, facts))), other
 
 
-def remembered(recipient_id: str) -> Generator[Step, Any, Facts]:
+def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
     facts: Facts = yield Recall("recipient", recipient_id)
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
     return facts
 
 
-def checked(
+def validate_recipient_facts(
     recipient_id: str, given: Mapping[str, JSON], facts: Facts
 ) -> Generator[Step, Any, Facts]:
     """The facts that still hold; a status word that the service no longer bears out is forgotten."""
     if is_gone(given, facts):
         raise Invalid(NOT_FOUND)
     word = facts.get("status")
-    if word and not agrees(word, given.get("status")):
+    if word and not is_status_word_valid(word, given.get("status")):
         yield Record("recipient", recipient_id, {"status": None})
         kept = {name: fact for name, fact in facts.items() if name != "status"}
         return {**kept, "status_shown_before": word}

@@ -11,16 +11,16 @@ from decimal import Decimal
 
 from mappings import current, money
 from mappings.grammar import JSON
-from mappings.rows import kept
+from mappings.rows import filter_rows
 
 Payments = Sequence[Mapping[str, JSON]]
 Balances = Sequence[Mapping[str, JSON]]
 
 
-def balances_in(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
+def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     """The entries of a balance answer: an object of them by currency, a list, or the only one."""
-    given = told_in(body)
-    if isinstance(given, dict) and money.amount_of(given.get("amount")) is not None:
+    given = extract_raw_balances(body)
+    if isinstance(given, dict) and money.parse_amount(given.get("amount")) is not None:
         return [given]
     if isinstance(given, dict):
         named = {name: one for name, one in given.items() if isinstance(one, dict)}
@@ -28,7 +28,7 @@ def balances_in(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     return [one for one in given or [] if isinstance(one, dict)]
 
 
-def told_in(body: Mapping[str, JSON]) -> JSON:
+def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
     """What a balance answer tells, whatever that is."""
     return body.get("balances", body.get("balance"))
 
@@ -38,31 +38,37 @@ def _named(name: str) -> dict[str, JSON]:
     return {"type": current.WALLET} if name == current.WALLET else {"currency": name}
 
 
-def method_of(payment: Mapping[str, JSON]) -> str:
+def determine_payment_method(payment: Mapping[str, JSON]) -> str:
     recipient = payment.get("recipient") or {}
     return str(payment.get("method") or recipient.get("payoutMethod") or current.BANK_TRANSFER)
 
 
-def apart(payments: Payments) -> tuple[Payments, Payments]:
+def partition_by_wallet(payments: Payments) -> tuple[Payments, Payments]:
     """The payments to wallets, and all others."""
-    to_wallets = kept(payments, lambda one: method_of(one) == current.WALLET)
-    return to_wallets, kept(payments, lambda one: method_of(one) != current.WALLET)
+    to_wallets = filter_rows(payments, lambda one: determine_payment_method(one) == current.WALLET)
+    return to_wallets, filter_rows(
+        payments, lambda one: determine_payment_method(one) != current.WALLET
+    )
 
 
-def are_enough(balances: Balances, payments: Payments, currency: JSON) -> bool:
-    to_wallets, others = apart(payments)
-    return needed(to_wallets) <= held(balances, currency, wallet=True) and needed(others) <= held(
+def has_sufficient_funds(balances: Balances, payments: Payments, currency: JSON) -> bool:
+    to_wallets, others = partition_by_wallet(payments)
+    return compute_required_funds(to_wallets) <= compute_available_funds(
+        balances, currency, wallet=True
+    ) and compute_required_funds(others) <= compute_available_funds(
         balances, currency, wallet=False
     )
 
 
-def needed(payments: Payments) -> Decimal:
-    return money.plus(summed(payments, "sourceAmount"), summed(payments, "merchantFees"))
+def compute_required_funds(payments: Payments) -> Decimal:
+    return money.add_decimals(
+        sum_field(payments, "sourceAmount"), sum_field(payments, "merchantFees")
+    )
 
 
-def held(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
+def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
     """What the merchant has: on the wallet account, or on service accounts of the currency."""
-    return summed(
+    return sum_field(
         [
             entry
             for entry in balances
@@ -72,7 +78,7 @@ def held(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
     )
 
 
-def summed(those: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
+def sum_field(those: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
     """The exact sum of what is known."""
-    read = (money.amount_of(one.get(name)) for one in those)
-    return money.sum_of(amount for amount in read if amount is not None)
+    read = (money.parse_amount(one.get(name)) for one in those)
+    return money.sum_decimals(amount for amount in read if amount is not None)

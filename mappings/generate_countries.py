@@ -45,18 +45,18 @@ ENGLISH = Locale("en")
 SUBDIVISIONS: Any = pycountry.subdivisions  # its get() carries no types
 
 
-def made() -> str:
+def render_countries() -> str:
     """The text of the file; raises SystemExit where a code is doubled, lost or unknown."""
     codes = sorted(set(LISTED.split()))
     if not len(codes) == len(LISTED.split()) == COUNT:
         sys.exit(f"section 4.6 lists {COUNT} countries, not {len(codes)}")
     if unknown := [code for code in codes if not _known(code)]:
         sys.exit(f"CLDR and ISO 3166 do not both know {', '.join(unknown)}")
-    content = {**sources(), "countries": {code: _country(code) for code in codes}}
+    content = {**collect_source_versions(), "countries": {code: _country(code) for code in codes}}
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
-def sources() -> dict[str, str]:
+def collect_source_versions() -> dict[str, str]:
     return {
         "babel": version("babel"),
         "cldr": str(get_cldr_version()),
@@ -95,7 +95,7 @@ def _regions(code: str) -> dict[str, str]:
 
 
 def main() -> None:
-    FILE.write_bytes(made().encode())
+    FILE.write_bytes(render_countries().encode())
     sys.stdout.write(f"{FILE.name}: {COUNT} countries\n")
 
 

@@ -37,7 +37,7 @@ class CountryAnswer(TypedDict):
 
 
 @cache
-def countries() -> Mapping[str, Country]:
+def load_countries() -> Mapping[str, Country]:
     """The countries of section 4.6, by code; the sanctioned ones are not among them.
 
     Read when first asked for, so that the script which makes the file can run without it.
@@ -53,7 +53,7 @@ def read_country(request: Request) -> Flow:
     yield from ()  # a flow, though it has no step
     code = request.ids["code"]
     # ASCII alone: "ß" in upper case is SS, South Sudan.
-    country = countries().get(code.upper()) if code.isascii() else None
+    country = load_countries().get(code.upper()) if code.isascii() else None
     if country is None:
         raise Invalid(NOT_FOUND)
     return Answer({"country": country})

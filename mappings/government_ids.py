@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mappings.banking import invalid
 from mappings.grammar import JSON, LegacyOptions, Problem
-from mappings.objects import government_id_type
+from mappings.objects import determine_government_id_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,17 @@ class Sent:
     def entry(self) -> dict[str, str]:
         return {
             "country": self.country,
-            "type": government_id_type(self.country),
+            "type": determine_government_id_type(self.country),
             "value": self.value,
         }
 
 
-def entries(sent: list[Sent]) -> list[dict[str, str]]:
+def build_government_id_entries(sent: list[Sent]) -> list[dict[str, str]]:
     """What to send as ``governmentIds``: one entry a country and type."""
     return list({one.country: one.entry() for one in sent}.values())
 
 
-def problems(
+def validate_government_ids(
     sent: list[Sent], recipient: Mapping[str, JSON], manners: LegacyOptions
 ) -> Iterator[Problem]:
     """Where sending them would lose another id, or they contradict each other."""
@@ -43,7 +43,7 @@ def problems(
     for one in sent:
         if seen.setdefault(one.country, one.value) != one.value:
             yield invalid(one.field, "differs from the ssn sent with it")
-    replaced = {(entry["country"], entry["type"]) for entry in entries(sent)}
+    replaced = {(entry["country"], entry["type"]) for entry in build_government_id_entries(sent)}
     held = recipient.get("governmentIds") or []
     lost = {(one.get("country"), one.get("type")) for one in held} - replaced
     if sent and lost and manners.government_ids == "keep":
@@ -51,7 +51,7 @@ def problems(
         yield invalid(sent[0].field, told)
 
 
-def sent_as(sent: list[Sent]) -> dict[str, str]:
+def map_government_id_fields(sent: list[Sent]) -> dict[str, str]:
     """The names of errors on ``governmentIds``, whole or by entry; on ``ssn``, of the US one."""
     if not sent:
         return {}

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from mappings.grammar import JSON, Recall
 from mappings.kinds import Id, Mentions
-from mappings.places import IDS, Mark, marked_texts, place_of, rewritten
-from mappings.rows import some_of
+from mappings.places import IDS, Mark, iterate_marked_texts, locate_marks, rewrite_marked_texts
+from mappings.rows import iterate_chunks
 
 LENGTH = 16
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -42,13 +42,13 @@ def has_stand_ins(kind: str, mode: Literal["all", "batches", "none"]) -> bool:
     return mode == "all" or (mode == "batches" and kind == "batch")
 
 
-def stand_in(key: bytes, merchant: str, id_: str) -> str:
+def derive_stand_in(key: bytes, merchant: str, id_: str) -> str:
     """The same 16 characters on every instance that has the key; no two merchants share one."""
     text = f"{merchant}\n{id_}".encode()
     return f"{id_.partition('-')[0]}-{_characters(hmac.digest(key, text, hashlib.sha256))}"
 
 
-def made(prefix: str, *parts: str) -> str:
+def derive_id(prefix: str, *parts: str) -> str:
     """An id of ours, for what the service has no id for yet; the same parts make the same id."""
     text = "\n".join(parts).encode()
     return f"{prefix}-{_characters(hashlib.sha256(text).digest())}"
@@ -72,14 +72,14 @@ Named = tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]
 """Ids with their kinds, and what looks like one in free texts; both in their order."""
 
 
-def named_in(shape: Any, value: JSON) -> Named:
+def collect_ids(shape: Any, value: JSON) -> Named:
     """Every id in a value of a shape, and all that looks like one."""
-    return _named(marked_texts(place_of(shape, IDS), value))
+    return _named(iterate_marked_texts(locate_marks(shape, IDS), value))
 
 
-def named_by_slices(shape: Any, value: JSON) -> Iterator[Named]:
+def iterate_id_slices(shape: Any, value: JSON) -> Iterator[Named]:
     """The same, some at a time; nothing where there is none."""
-    for some in some_of(marked_texts(place_of(shape, IDS), value), TOGETHER):
+    for some in iterate_chunks(iterate_marked_texts(locate_marks(shape, IDS), value), TOGETHER):
         found, mentioned = _named(some)
         if found or mentioned:
             yield found, mentioned
@@ -92,33 +92,33 @@ def _named(those: Iterable[tuple[Mark, str]]) -> Named:
         if isinstance(mark, Id):
             found[mark.kind, text] = None
         elif isinstance(mark, Mentions):
-            mentioned.update(dict.fromkeys(mentioned_in(text)))
+            mentioned.update(dict.fromkeys(find_ids_in_text(text)))
     return found.keys(), mentioned.keys()
 
 
-def known_as(rows: Iterable[Mapping[str, JSON]]) -> Recall:
+def recall_legacy_ids(rows: Iterable[Mapping[str, JSON]]) -> Recall:
     """What clients call some objects, where that is known and is something else."""
     return Recall("legacy id", ids=tuple(str(row["id"]) for row in rows))
 
 
-def with_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
+def replace_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
     """A value of a shape, its ids spelled anew."""
 
     def spell(mark: Mark, text: str) -> str:
         if isinstance(mark, Id):
             return names.get(text, text)
-        return with_ids_in_text(text, names.get) if isinstance(mark, Mentions) else text
+        return replace_ids_in_text(text, names.get) if isinstance(mark, Mentions) else text
 
-    return rewritten(place_of(shape, IDS), value, spell) if names else value
+    return rewrite_marked_texts(locate_marks(shape, IDS), value, spell) if names else value
 
 
-def with_ids_in_text(text: str, name: Callable[[str], str | None]) -> str:
+def replace_ids_in_text(text: str, name: Callable[[str], str | None]) -> str:
     """Free text, such as an error message, with the ids that are known spelled anew."""
     if "-" not in text:  # as of most: to look for ids takes far longer
         return text
     return IN_TEXT.sub(lambda found: name(found[0]) or found[0], text)
 
 
-def mentioned_in(text: str) -> Sequence[str]:
+def find_ids_in_text(text: str) -> Sequence[str]:
     """What looks like an id in free text."""
     return IN_TEXT.findall(text) if "-" in text else ()

@@ -112,7 +112,7 @@ def _one_of(*words: str) -> Callable[[Any], Any]:
 
 
 @lru_cache(maxsize=1024)
-def alpha_2(code: str) -> str | None:
+def to_alpha_2(code: str) -> str | None:
     """The alpha-2 spelling of an ISO 3166-1 code of two or three letters; None if there is none."""
     code = code.strip().upper()
     if not re.fullmatch("[A-Z]{2,3}", code):
@@ -125,7 +125,7 @@ def alpha_2(code: str) -> str | None:
 
 
 def _country(value: Any) -> Any:
-    if isinstance(value, str) and (found := alpha_2(value)):
+    if isinstance(value, str) and (found := to_alpha_2(value)):
         return found
     raise wrong("must be a two-letter country code (ISO 3166-1 alpha-2)")
 
@@ -198,12 +198,12 @@ def _amount(value: Any) -> Any:
             raise missing()
         if isinstance(value, int | Decimal) and not isinstance(value, bool):
             text = str(value)
-    if fault := amount_fault(text):
+    if fault := check_amount(text):
         raise wrong(fault)
     return text
 
 
-def amount_fault(text: Any) -> str | None:
+def check_amount(text: Any) -> str | None:
     """What is wrong with the text of an amount that is to be paid."""
     if not isinstance(text, str) or not _AN_AMOUNT.fullmatch(text):
         return "must be an amount: digits, and either two decimals or none"
@@ -302,23 +302,23 @@ _NESTS = (dict, list)
 """A union would be made anew for each field that is looked at."""
 
 
-def left_out(body: Any) -> Any:
+def drop_empty_fields(body: Any) -> Any:
     """The body without the fields that clients leave out by sending ``""``."""
     if isinstance(body, dict):
         kept = body.copy()
         for name, value in body.items():
             if isinstance(value, _NESTS):
-                kept[name] = left_out(value)
+                kept[name] = drop_empty_fields(value)
             elif value == "" and name not in MAY_BE_EMPTY:
                 del kept[name]
         return kept
     if isinstance(body, list):
-        return [*map(left_out, body)]
+        return [*map(drop_empty_fields, body)]
     return body
 
 
 @cache
-def reader(shape: Any) -> TypeAdapter[Any]:
+def build_type_adapter(shape: Any) -> TypeAdapter[Any]:
     """What reads a shape; made once, and at import for every shape that an operation takes."""
     return TypeAdapter(shape)
 
@@ -381,7 +381,7 @@ class _Found:
         """What is left; long lists are read a slice at a time, as if they were read at once."""
         body = {name: _unpaged(name, value) for name, value in body.items()}
         long = {name: value for name, value in body.items() if _is_long(value)}
-        value = self._taken(self.shape, left_out({**body, **{name: [] for name in long}}))
+        value = self._taken(self.shape, drop_empty_fields({**body, **{name: [] for name in long}}))
         for name, rows in long.items():
             if value and name in value:
                 found = self._rows(name, rows)
@@ -393,7 +393,7 @@ class _Found:
         shape, start = get_type_hints(self.shape, include_extras=True)[name], 0
         slices = rows.slices() if isinstance(rows, Rows) else _slices(rows)
         for some in slices:
-            yield from self._taken(shape, left_out(some), (name, start)) or []
+            yield from self._taken(shape, drop_empty_fields(some), (name, start)) or []
             start += len(some)
 
     def _taken(self, shape: Any, body: Any, at: tuple[str, int] | None = None) -> Any:
@@ -403,7 +403,7 @@ class _Found:
         is_counted_only = self.is_full
         while True:
             try:
-                return reader(shape).validate_python(body)
+                return build_type_adapter(shape).validate_python(body)
             except ValidationError as error:
                 if is_counted_only:
                     self.uncounted += error.error_count()
@@ -454,14 +454,14 @@ def _problem(error: Mapping[str, Any], at: tuple[str, int] | None = None) -> Pro
     place = error["loc"]
     if at:
         place = (at[0], place[0] + at[1], *place[1:])
-    named = spelled(place)
+    named = format_field_path(place)
     if error["type"] in ("missing", "empty_field"):
         return Problem("empty_field", f"{named} is required.", named)
     what = error["msg"] if error["type"] == "invalid_field" else "has a value of the wrong type"
     return Problem("invalid_field", f"{named} {what}.", named)
 
 
-def spelled(place: tuple[str | int, ...]) -> str:
+def format_field_path(place: tuple[str | int, ...]) -> str:
     """``("payments", 3, "sourceAmount")`` as ``payments[3].sourceAmount``."""
     text = ""
     for part in place:

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from mappings.batch_bodies import CACHE_SECONDS
-from mappings.batch_views import country_of
-from mappings.dates import BEGINNING, instant, span
-from mappings.errors import is_for_the_moment
+from mappings.batch_views import extract_country
+from mappings.dates import BEGINNING, parse_instant, parse_span
+from mappings.errors import is_transient
 from mappings.grammar import JSON, Call, Failure, Parallel
-from mappings.ids import known_as
-from mappings.kinds import alpha_2
+from mappings.ids import recall_legacy_ids as known_as
+from mappings.kinds import to_alpha_2
 from mappings.matching import Payment
-from mappings.objects import shown_payment_status
+from mappings.objects import derive_legacy_payment_status
 from mappings.payouts import Sub
-from mappings.rows import kept, some_of
+from mappings.rows import filter_rows, iterate_chunks
 
 END = datetime.max.replace(tzinfo=UTC)
 
@@ -53,7 +53,7 @@ class Filters:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filters:
         """``query`` has no empty parameter."""
-        first, last = (span(query.get(name, "")) for name in ("startDate", "endDate"))
+        first, last = (parse_span(query.get(name, "")) for name in ("startDate", "endDate"))
         source, target = (query.get(f"{side}Currency") for side in ("source", "target"))
         country = query.get("country")
         return cls(
@@ -62,7 +62,7 @@ class Filters:
             since=first[0] if first else BEGINNING,
             until=last[1] if last else END,
             recipient=query.get("recipient"),
-            country=(alpha_2(country) or country) if country else None,
+            country=(to_alpha_2(country) or country) if country else None,
             source_currency=source.strip().upper() if source else None,
             target_currency=target.strip().upper() if target else None,
         )
@@ -83,11 +83,11 @@ class Filters:
 
     def is_close(self, created: JSON) -> bool:
         """Whether the clock's error decides if something created here was created in time."""
-        at = instant(created)
+        at = parse_instant(created)
         return any(abs(at - bound) <= CLOCK_ERROR for bound in (self.since, self.until))
 
     def allow_time(self, created: JSON) -> bool:
-        return self.since <= instant(created) <= self.until
+        return self.since <= parse_instant(created) <= self.until
 
     def allow_batch(self, status: JSON, created: JSON, currency: JSON) -> bool | None:
         """Whether a batch passes, by what is told of it; of the arguments None is not told.
@@ -108,7 +108,7 @@ class Filters:
         """All but ``search`` and ``country``, for which more may have to be read."""
         created = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
         return (
-            self.status in (None, shown_payment_status(payment))
+            self.status in (None, derive_legacy_payment_status(payment))
             and (not self.are_dated or self.allow_time(created))
             and self.source_currency in (None, payment.get("sourceCurrency"))
             and self._allow_recipient_and_target(payment)
@@ -122,20 +122,20 @@ class Filters:
         ) and self.target_currency in (None, payment.get("targetCurrency"))
 
 
-def payments_found(filters: Filters, payments: Sequence[Payment]) -> Sub:
+def filter_payments(filters: Filters, payments: Sequence[Payment]) -> Sub:
     """The payments that pass, in their order.
 
     GET /recipients/:id of each recipient whose country is asked for and not told, once for a request
     """
-    found = kept(payments, filters.allow_payment)
+    found = filter_rows(payments, filters.allow_payment)
     if filters.search:
-        found = yield from payments_mentioning(filters.search, found)
+        found = yield from search_payments(filters.search, found)
     return (yield from _in_country(filters, found))
 
 
-def pays_so(filters: Filters, payments: Sequence[Payment]) -> Sub:
+def has_matching_payment(filters: Filters, payments: Sequence[Payment]) -> Sub:
     """Whether one of a batch's payments has the recipient, country and target currency asked for."""
-    found = kept(payments, filters._allow_recipient_and_target)  # noqa: SLF001
+    found = filter_rows(payments, filters._allow_recipient_and_target)  # noqa: SLF001
     return bool((yield from _in_country(filters, found)))
 
 
@@ -143,30 +143,30 @@ def _in_country(filters: Filters, payments: Sequence[Payment]) -> Sub:
     if filters.country is None:
         return payments
     countries = filters.countries
-    untold = (_payee_id(one) for one in payments if not country_of(one.get("recipient") or {}))
+    untold = (_payee_id(one) for one in payments if not extract_country(one.get("recipient") or {}))
     unread = dict.fromkeys(id_ for id_ in untold if id_ and id_ not in countries)
-    for some in some_of(unread, RECIPIENTS_AT_ONCE):
+    for some in iterate_chunks(unread, RECIPIENTS_AT_ONCE):
         calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in some]
         for id_, answer in zip(some, (yield Parallel(calls)), strict=True):
             if isinstance(answer, Failure):
-                if is_for_the_moment(answer):
+                if is_transient(answer):
                     raise answer
                 countries[id_] = None
             else:
-                countries[id_] = country_of(answer["recipient"])
+                countries[id_] = extract_country(answer["recipient"])
 
     def is_there(payment: Payment) -> bool:
-        told = country_of(payment.get("recipient") or {})
+        told = extract_country(payment.get("recipient") or {})
         return (told or countries.get(_payee_id(payment))) == filters.country
 
-    return kept(payments, is_there)
+    return filter_rows(payments, is_there)
 
 
 def _payee_id(payment: Payment) -> JSON:
     return (payment.get("recipient") or {}).get("id")
 
 
-def payments_mentioning(search: str, payments: Sequence[Payment]) -> Sub:
+def search_payments(search: str, payments: Sequence[Payment]) -> Sub:
     wanted, names = search.casefold(), (yield known_as(payments))
     return [one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mappings import money
 from mappings.grammar import JSON
-from mappings.rows import each
+from mappings.rows import map_rows
 
 Entry = dict[str, JSON]
 """A payment as it was asked for, as the ledger keeps it."""
@@ -17,7 +17,7 @@ Entry = dict[str, JSON]
 Payment = dict[str, JSON]
 
 
-def matched(
+def match_payments(
     payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON = None
 ) -> Sequence[tuple[Payment, Entry | None]]:
     """Each payment with its entry: by id, else by what it pays to whom, else by whom alone.
@@ -27,7 +27,7 @@ def matched(
     entries are in hand until each has its payment.
     """
     if _are_in_step(payments, entries, currency):
-        return each(_pair, payments, entries)
+        return map_rows(_pair, payments, entries)
     return _found(payments, entries, currency)
 
 
@@ -55,7 +55,7 @@ def _ids_of(entry: Entry) -> tuple[JSON, ...]:
 
 def _may_be(payment: Payment, entry: Entry, currency: JSON) -> bool:
     asked = entry.get("sourceAmount")
-    if asked and asked == payment.get("sourceAmount") and money.amount_of(asked) is not None:
+    if asked and asked == payment.get("sourceAmount") and money.parse_amount(asked) is not None:
         return bool(recipient_id(payment) == recipient_id(entry))  # as most are shown
     pay, whom = _pay_of(entry, currency), recipient_id(payment)
     return any(
@@ -79,7 +79,7 @@ def _found(
     if unnamed:
         left = _by_what_they_pay(payments, found, unnamed, currency)
         _by_whom_they_pay(payments, found, left)
-    return each(_pair, payments, found)
+    return map_rows(_pair, payments, found)
 
 
 def _by_what_they_pay(
@@ -101,7 +101,7 @@ def _by_what_they_pay(
 def _pay_of(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
     """A target amount in the batch's own ``currency`` is paid as a source amount is."""
     side = "source" if entry.get("sourceAmount") else "target"
-    amount = money.amount_of(entry.get(f"{side}Amount"))
+    amount = money.parse_amount(entry.get(f"{side}Amount"))
     is_paid = side == "target" and currency is not None and entry.get("targetCurrency") == currency
     return "source" if is_paid else side, recipient_id(entry), amount
 
@@ -120,12 +120,12 @@ def _taken(
 def _told(payment: Payment, currency: JSON) -> Iterator[tuple[str, JSON, JSON]]:
     """What a payment may have been asked as: the side, the amount, and the target's currency."""
     for side in ("source", "target"):
-        if (amount := money.amount_of(payment.get(f"{side}Amount"))) is not None:
+        if (amount := money.parse_amount(payment.get(f"{side}Amount"))) is not None:
             of = payment.get("targetCurrency")
             yield side, amount, of
             if side == "target" and of is not None and of == currency:
                 yield "source", amount, None
-    if (amount := money.amount_of(payment.get("amount"))) is not None:
+    if (amount := money.parse_amount(payment.get("amount"))) is not None:
         of = payment.get("currency")
         if None in (of, currency) or of == currency:
             yield "source", amount, None

@@ -16,7 +16,7 @@ EXACT = Context(prec=2 * DIGITS)
 """Python's own context rounds after 28 digits, without a word."""
 
 
-def amount_of(value: JSON) -> Decimal | None:
+def parse_amount(value: JSON) -> Decimal | None:
     """An amount as services write it, text or number; None where it is none."""
     if type(value) is not str and (
         isinstance(value, bool) or not isinstance(value, str | int | Decimal)
@@ -30,48 +30,48 @@ def amount_of(value: JSON) -> Decimal | None:
     return read if read.is_finite() and abs(read.adjusted()) <= DIGITS else None
 
 
-def total(amounts: Iterable[JSON]) -> Decimal | None:
+def sum_amounts(amounts: Iterable[JSON]) -> Decimal | None:
     """The exact sum; None where one of them is not known."""
     sum_ = Decimal(0)
     for amount in amounts:
-        if (read := amount_of(amount)) is None:
+        if (read := parse_amount(amount)) is None:
             return None
         sum_ = EXACT.add(sum_, read)
     return sum_
 
 
-def sum_of(amounts: Iterable[Decimal]) -> Decimal:
+def sum_decimals(amounts: Iterable[Decimal]) -> Decimal:
     """The exact sum of amounts that are known."""
     return reduce(EXACT.add, amounts, Decimal(0))
 
 
-def plus(one: Decimal, other: Decimal) -> Decimal:
+def add_decimals(one: Decimal, other: Decimal) -> Decimal:
     """The exact sum; ``+`` would round it to 28 digits."""
     return EXACT.add(one, other)
 
 
-def text(amount: Decimal) -> str:
+def format_amount(amount: Decimal) -> str:
     """With two decimals, as the legacy interface writes amounts; more only where it has more."""
     return f"{_in_cents(amount):f}"
 
 
-def shown(value: JSON) -> JSON:
-    """An amount as clients have it: text stays as the service wrote it, a number gets ``text``."""
-    return value if isinstance(value, str) else in_text(value)
+def format_numeric_amount(value: JSON) -> JSON:
+    """An amount as clients have it: text stays as the service wrote it, a number gets ``format_amount``."""
+    return value if isinstance(value, str) else normalize_amount(value)
 
 
-def in_text(value: JSON) -> JSON:
-    """``text`` of an amount that a service wrote, as text or as a number; what is none stays."""
-    return value if (read := amount_of(value)) is None else text(read)
+def normalize_amount(value: JSON) -> JSON:
+    """``format_amount`` of an amount that a service wrote, as text or as a number; what is none stays."""
+    return value if (read := parse_amount(value)) is None else format_amount(read)
 
 
-def rate(value: JSON) -> JSON:
+def format_rate(value: JSON) -> JSON:
     """A rate as clients have it: text, with the decimals that the service gave it."""
-    read = None if isinstance(value, str) else amount_of(value)
+    read = None if isinstance(value, str) else parse_amount(value)
     return value if read is None else f"{read:f}"
 
 
-def number(amount: Decimal) -> Decimal | int:
+def to_json_number(amount: Decimal) -> Decimal | int:
     """As a JSON number, in the way that they are mostly written: 12, 12.5, 12.05."""
     whole = amount.to_integral_value(context=EXACT)
     return int(amount) if amount == whole else amount.normalize(EXACT)

@@ -15,9 +15,9 @@ from heapq import nlargest
 from itertools import chain
 from typing import NamedTuple
 
-from mappings.batch_reads import SLICE, is_missing, loaded_together
+from mappings.batch_reads import SLICE, is_missing, load_batches
 from mappings.batch_views import Batch
-from mappings.dates import BEGINNING, instant
+from mappings.dates import BEGINNING, parse_instant
 from mappings.grammar import JSON, SIDE_BY_SIDE, Recall, Record
 from mappings.matching import Payment
 from mappings.payouts import Sub
@@ -60,7 +60,7 @@ def newest(
 
 def _is_older(complete: Mapping[str, JSON] | None, since: datetime) -> bool:
     """Whether a complete batch is known to have no payment made since then."""
-    return complete is not None and BEGINNING < instant(complete["newest"]) < since
+    return complete is not None and BEGINNING < parse_instant(complete["newest"]) < since
 
 
 class _Made(NamedTuple):
@@ -93,10 +93,10 @@ class _Found:
     def read(self, names: Sequence[str]) -> Sub:
         for start in range(0, len(names), SLICE):
             complete: list[Record] = []
-            for batch in (yield from loaded_together(names[start : start + SLICE])):
+            for batch in (yield from load_batches(names[start : start + SLICE])):
                 if isinstance(batch, Batch):
                     yield from self._add(batch)
-                    complete += completion(batch) if batch.id not in self.counted else ()
+                    complete += record_completion(batch) if batch.id not in self.counted else ()
                 elif not is_missing(batch):
                     raise batch
             if complete:
@@ -121,7 +121,7 @@ class _Found:
         return some
 
 
-def completion(batch: Batch) -> Iterator[Record]:
+def record_completion(batch: Batch) -> Iterator[Record]:
     """What is remembered of a batch that is complete; nothing of any other."""
     if batch.status == "complete" and batch.tells_payments:
         last = max((one.at for one in _made(batch, batch.payments)), default="")

@@ -95,10 +95,10 @@ PAYMENT = Fields(
 # A recipient as answers show it
 
 
-def shown_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
+def derive_legacy_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
     """The status in the legacy words: the remembered one, as long as the service agrees."""
     word = facts.get("status")
-    if word and agrees(word, recipient.get("status")):
+    if word and is_status_word_valid(word, recipient.get("status")):
         return word
     # Only payments show one that is archived, and the legacy document has no word for it.
     return "inactive" if recipient.get("status") == ARCHIVED else recipient.get("status")
@@ -111,12 +111,12 @@ UPSTREAM_STATUS = {"disabled": "suspended", "inactive": "active"}
 """Legacy status words that the service does not have, and what stands for them there."""
 
 
-def agrees(word: str, status: JSON) -> bool:
+def is_status_word_valid(word: str, status: JSON) -> bool:
     """Whether the service's status still bears out the word that was remembered."""
     return status is not None and bool(UPSTREAM_STATUS.get(word, word) == status)
 
 
-def shown_compliance(status: JSON) -> JSON:
+def derive_legacy_compliance(status: JSON) -> JSON:
     return "pending" if status == "review" else status
 
 
@@ -125,39 +125,41 @@ def is_gone(recipient: Mapping[str, JSON], facts: Facts) -> bool:
     return bool(facts.get("deleted")) or recipient.get("status") == ARCHIVED
 
 
-def recipient_answer(
+def build_recipient_answer(
     recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
 ) -> dict[str, JSON]:
     """``Recipient`` of the legacy interface, section 2."""
     shown = RECIPIENT.to_legacy(recipient)
-    shown["status"] = shown_status(recipient, facts)
-    shown["complianceStatus"] = shown_compliance(recipient.get("complianceStatus"))
-    shown["compliance"] = compliance_answer(recipient.get("compliance"))
-    shown["ssn"] = shown_ssn(recipient)
-    shown["payout"] = payout_answer(recipient, facts, manners) or {"method": None}
+    shown["status"] = derive_legacy_status(recipient, facts)
+    shown["complianceStatus"] = derive_legacy_compliance(recipient.get("complianceStatus"))
+    shown["compliance"] = build_compliance_answer(recipient.get("compliance"))
+    shown["ssn"] = find_masked_ssn(recipient)
+    shown["payout"] = build_payout_answer(recipient, facts, manners) or {"method": None}
     return shown
 
 
-def compliance_answer(compliance: JSON) -> JSON:
+def build_compliance_answer(compliance: JSON) -> JSON:
     if not isinstance(compliance, dict):
         return compliance
     shown = COMPLIANCE.to_legacy(compliance)
-    shown["status"] = shown_compliance(compliance.get("status"))
+    shown["status"] = derive_legacy_compliance(compliance.get("status"))
     return shown
 
 
-def shown_ssn(recipient: Mapping[str, JSON]) -> JSON:
-    return recipient.get("ssn") or shown_government_id(recipient, "US")
+def find_masked_ssn(recipient: Mapping[str, JSON]) -> JSON:
+    return recipient.get("ssn") or find_masked_government_id(recipient, "US")
 
 
-def government_id_type(country: str) -> str:
+def determine_government_id_type(country: str) -> str:
     return "SSN" if country == "US" else "other"
 
 
-def shown_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
+def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
     """The masked government id of a country, of the type that the gateway gives it."""
     for entry in recipient.get("governmentIds") or []:
-        if entry.get("country") == country and entry.get("type") == government_id_type(country):
+        if entry.get("country") == country and entry.get("type") == determine_government_id_type(
+            country
+        ):
             return entry.get("value")
     return None
 
@@ -178,17 +180,17 @@ _TYPE_BY_FIELD = {
 """Fields that accounts of one type alone have (current interface, section 2.6)."""
 
 
-def type_of(account: Mapping[str, JSON]) -> str:
+def determine_account_type(account: Mapping[str, JSON]) -> str:
     """An account's type; where the service does not tell it, the one whose fields it has."""
     of_fields = (type_ for name, type_ in _TYPE_BY_FIELD.items() if account.get(name))
     return str(account.get("type") or next(of_fields, current.BANK_TRANSFER))
 
 
-def method_of(account: Mapping[str, JSON]) -> str:
-    return METHODS.get(type_of(account), type_of(account))
+def determine_account_method(account: Mapping[str, JSON]) -> str:
+    return METHODS.get(determine_account_type(account), determine_account_type(account))
 
 
-def method_display(type_: JSON) -> JSON:
+def format_method_display(type_: JSON) -> JSON:
     """An account type as people read it: ``bank-transfer`` as ``Bank Transfer``."""
     return type_.replace("-", " ").title() if isinstance(type_, str) else None
 
@@ -197,56 +199,56 @@ UNSET_HOLD = {"limit": 1000, "active": False}
 """``autoswitch`` and ``holdup`` of a recipient for whom none was set; neither has a counterpart."""
 
 
-def shown_accounts(recipient: Mapping[str, JSON]) -> dict[str, dict[str, JSON]]:
+def select_shown_accounts(recipient: Mapping[str, JSON]) -> dict[str, dict[str, JSON]]:
     """By account type, the one that legacy clients see: the primary, else the service's last."""
     shown: dict[str, dict[str, JSON]] = {}
     for account in recipient.get("accounts") or []:
-        seen = shown.get(type_of(account))
+        seen = shown.get(determine_account_type(account))
         if seen is None or not seen.get("primary"):
-            shown[type_of(account)] = account
+            shown[determine_account_type(account)] = account
     return shown
 
 
-def primary_account(recipient: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+def find_primary_account(recipient: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     accounts = recipient.get("accounts") or []
     marked = (account for account in accounts if account.get("primary"))
     return next(marked, accounts[-1] if accounts else None)
 
 
-def shown_currency(recipient: Mapping[str, JSON]) -> JSON:
+def determine_shown_currency(recipient: Mapping[str, JSON]) -> JSON:
     """The code that a payout's ``primary.currency`` shows."""
-    primary = primary_account(recipient) or {}
+    primary = find_primary_account(recipient) or {}
     return primary.get("currency") or recipient.get("primaryCurrency")
 
 
-def payout_answer(
+def build_payout_answer(
     recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
 ) -> dict[str, JSON] | None:
     """The payout object of the legacy interface, section 2; None where no method is set up."""
-    primary = primary_account(recipient)
+    primary = find_primary_account(recipient)
     if primary is None:
         return None
-    method = method_of(primary)
-    code = shown_currency(recipient)
+    method = determine_account_method(primary)
+    code = determine_shown_currency(recipient)
     return {
-        "autoswitch": hold_answer(facts, "autoswitch"),
-        "holdup": hold_answer(facts, "holdup"),
-        "primary": {"method": method, "currency": currency_answer(code, manners)},
+        "autoswitch": build_hold_answer(facts, "autoswitch"),
+        "holdup": build_hold_answer(facts, "holdup"),
+        "primary": {"method": method, "currency": build_currency_answer(code, manners)},
         "method": method,
-        "methodDisplay": method_display(type_of(primary)),
-        "accounts": accounts_answer(recipient),
+        "methodDisplay": format_method_display(determine_account_type(primary)),
+        "accounts": build_accounts_answer(recipient),
     }
 
 
-def hold_answer(facts: Facts, name: str) -> dict[str, JSON]:
+def build_hold_answer(facts: Facts, name: str) -> dict[str, JSON]:
     return {**UNSET_HOLD, **(facts.get(name) or {})}
 
 
-def accounts_answer(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
-    shown = shown_accounts(recipient)
+def build_accounts_answer(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
+    shown = select_shown_accounts(recipient)
     accounts: dict[str, JSON] = {}
     if bank := shown.get(current.BANK_TRANSFER):
-        accounts["bank"] = bank_answer(bank, recipient)
+        accounts["bank"] = build_bank_answer(bank, recipient)
     if wallet := shown.get(current.WALLET):
         accounts["wallet"] = WALLET.to_legacy(wallet)
     return accounts
@@ -256,7 +258,9 @@ EITHER_NAME = frozenset({"AU", "GB", "NZ", "IN"})
 """Where clients may call the branch id ``routing`` or ``branchNum``; answers give both."""
 
 
-def bank_answer(account: Mapping[str, JSON], recipient: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_bank_answer(
+    account: Mapping[str, JSON], recipient: Mapping[str, JSON]
+) -> dict[str, JSON]:
     """``accounts.bank`` of the legacy interface, section 2."""
     country, branch = account.get("country"), account.get("branchId")
     shown = BANK.to_legacy(account)
@@ -265,12 +269,12 @@ def bank_answer(account: Mapping[str, JSON], recipient: Mapping[str, JSON]) -> d
     shown["branchNum"] = branch if country == "CA" or country in EITHER_NAME else None
     shown["routing"] = branch if country == "US" or country in EITHER_NAME else None
     shown["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
-    shown["accountNum"] = masked(account.get("accountNum"))
-    shown["governmentId"] = shown_government_id(recipient, country)
+    shown["accountNum"] = mask_account_number(account.get("accountNum"))
+    shown["governmentId"] = find_masked_government_id(recipient, country)
     return shown
 
 
-def masked(number: JSON) -> JSON:
+def mask_account_number(number: JSON) -> JSON:
     """An account number as answers show it: the last two characters."""
     if not isinstance(number, str) or not number or is_mask(number):
         return number
@@ -278,14 +282,14 @@ def masked(number: JSON) -> JSON:
 
 
 @lru_cache(maxsize=512)
-def currency_name(code: str) -> str:
+def look_up_currency_name(code: str) -> str:
     """CLDR's English name of a currency."""
     return get_currency_name(code, locale="en")
 
 
-def currency_answer(code: str | None, manners: LegacyOptions) -> dict[str, Any]:
+def build_currency_answer(code: str | None, manners: LegacyOptions) -> dict[str, Any]:
     """``primary.currency``: the documents show it flat and nested once more."""
-    flat: dict[str, Any] = {"code": code, "name": currency_name(code) if code else None}
+    flat: dict[str, Any] = {"code": code, "name": look_up_currency_name(code) if code else None}
     match manners.primary_currency:
         case "flat":
             return flat
@@ -304,17 +308,17 @@ def is_abandoned(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> b
     return bool(aliases.get(str(batch.get("id")), {}).get("abandoned"))
 
 
-def aliases_of(payments: Sequence[Mapping[str, JSON]]) -> Recall:
+def recall_aliases(payments: Sequence[Mapping[str, JSON]]) -> Recall:
     """What payments and their batches were first, where a draft made real gave them others."""
     batches = ((one.get("batch") or {}).get("id") for one in payments)
     those = chain((one.get("id") for one in payments), batches)
     return Recall("alias", ids=tuple(dict.fromkeys(str(id_) for id_ in those if id_)))
 
 
-def as_clients_know(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
+def apply_aliases(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
     """A payment by the ids and the dates of creation that it and its batch had first.
 
-    ``aliases`` are what is remembered of ``aliases_of`` it.
+    ``aliases`` are what is remembered of ``recall_aliases`` it.
     """
     known = {**payment, **_as_first(payment, aliases)}
     if batch := payment.get("batch"):
@@ -331,29 +335,29 @@ def _as_first(one: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str
 PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
 
 
-def shown_payment_status(payment: Mapping[str, JSON]) -> JSON:
+def derive_legacy_payment_status(payment: Mapping[str, JSON]) -> JSON:
     status = payment.get("status")
     return status if status in PAYMENT_STATUSES else "pending"
 
 
-def payment_answer(
+def build_payment_answer(
     payment: Mapping[str, JSON], recipient: Mapping[str, JSON] | None
 ) -> dict[str, JSON]:
     """``Payment`` of the legacy interface, section 2; ``recipient`` as answers show it."""
     shown = PAYMENT.to_legacy(payment)
     shown["recipient"] = recipient
-    shown["status"] = shown_payment_status(payment)
-    shown["compliance"] = compliance_answer(payment.get("compliance"))
+    shown["status"] = derive_legacy_payment_status(payment)
+    shown["compliance"] = build_compliance_answer(payment.get("compliance"))
     for side in ("source", "target"):
         code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
-        shown[name] = payment.get(name) or (currency_name(code) if code else None)
+        shown[name] = payment.get(name) or (look_up_currency_name(code) if code else None)
     target = shown["targetCurrency"]
     if shown["targetAmount"] is None and target and target == shown["sourceCurrency"]:
         shown["targetAmount"] = shown["sourceAmount"]
     for name in AMOUNTS:
-        shown[name] = money.shown(shown[name])
+        shown[name] = money.format_numeric_amount(shown[name])
     for name in RATES:
-        shown[name] = money.rate(shown[name])
+        shown[name] = money.format_rate(shown[name])
     return shown
 
 

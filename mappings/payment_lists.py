@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mappings.grammar import JSON
-from mappings.rows import Rows, are_all, kept
+from mappings.rows import Rows, filter_rows, has_only_type
 
 _BATCH_KEYS = ("batchSummary", "batch", "summary")
 
 
-def batch_in(body: JSON) -> dict[str, JSON]:
+def extract_batch(body: JSON) -> dict[str, JSON]:
     """The batch of an answer: under its name, or the answer itself; empty where there is none."""
     for key in _BATCH_KEYS:
         if isinstance(body.get(key), dict):
@@ -23,28 +23,28 @@ def batch_in(body: JSON) -> dict[str, JSON]:
     return {name: value for name, value in body.items() if name not in ("ok", "errors")}
 
 
-def payments_in(body: JSON) -> Sequence[dict[str, JSON]]:
+def extract_payments(body: JSON) -> Sequence[dict[str, JSON]]:
     """The payments of an answer; none where it does not tell any."""
-    return payments_told(body) or []
+    return extract_payments_if_told(body) or []
 
 
-def payments_told(body: JSON) -> Sequence[dict[str, JSON]] | None:
+def extract_payments_if_told(body: JSON) -> Sequence[dict[str, JSON]] | None:
     """The payments of an answer, beside the batch or inside of it, flat or with their ``meta``.
 
     None where it does not speak of payments at all: that is not to have none.
     """
-    for holder in (batch_in(body), body):
+    for holder in (extract_batch(body), body):
         given = holder.get("payments")
         if isinstance(given, dict):
             given = given.get("payments")
         if isinstance(given, list | Rows):
-            if are_all(given, dict):
+            if has_only_type(given, dict):
                 return given
-            return kept(given, lambda payment: isinstance(payment, dict))
+            return filter_rows(given, lambda payment: isinstance(payment, dict))
     return None
 
 
-def payment_in(body: JSON) -> dict[str, JSON]:
+def extract_payment(body: JSON) -> dict[str, JSON]:
     """The payment of an answer; empty where there is none."""
     given = body.get("payment")
     if isinstance(given, dict):

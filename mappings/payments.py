@@ -8,19 +8,26 @@ from functools import partial
 from mappings import batch_bodies, legacy, settling
 from mappings.banking import invalid
 from mappings.batch_bodies import Sent
-from mappings.batch_reads import WRONG_STATUS, loaded
-from mappings.batch_views import Batch, as_asked, listed_answer, payees, present, with_entries
+from mappings.batch_reads import WRONG_STATUS, load_batch
+from mappings.batch_views import (
+    Batch,
+    build_batch_record,
+    build_payment_list_item,
+    build_requested_payment,
+    drop_nulls,
+    iterate_payee_ids,
+)
 from mappings.drafts import (
     Edit,
+    build_entries,
+    build_unlocked_facts,
+    call_under_lock,
     changed,
-    edited,
-    entries_of,
-    free,
+    edit_batch,
     leave_unchanged,
     taken,
-    tried,
 )
-from mappings.errors import NOT_FOUND, in_body, is_for_the_moment
+from mappings.errors import NOT_FOUND, convert_not_found, is_transient
 from mappings.grammar import (
     Answer,
     Call,
@@ -32,15 +39,15 @@ from mappings.grammar import (
     Refused,
     Request,
 )
-from mappings.ids import made
-from mappings.list_filters import Filters, payments_found, payments_mentioning
+from mappings.ids import derive_id
+from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Entry, Payment
 from mappings.newest import newest
-from mappings.objects import payment_answer, recipient_answer
-from mappings.paging import page_of
-from mappings.payment_lists import payment_in
+from mappings.objects import build_payment_answer, build_recipient_answer
+from mappings.paging import parse_page_params
+from mappings.payment_lists import extract_payment
 from mappings.payouts import Sub
-from mappings.rows import joined
+from mappings.rows import chain_rows
 
 # Create
 
@@ -57,11 +64,11 @@ def create_payment(request: Request) -> Flow:
     batch, given, entry = yield from changed(request, lambda batch: _with_one_more(batch, request))
     payment_id = given.get("id")
     try:
-        batch = yield from loaded(batch.id)
+        batch = yield from load_batch(batch.id)
         payment = batch.payment(payment_id) if payment_id else _newest(batch, entry)
     except Failure:
         payment = None  # it is added: a client told otherwise would add it again
-    payment = payment or as_asked(batch, given, entry)
+    payment = payment or build_requested_payment(batch, given, entry)
     return Answer({"payment": (yield from _shown(payment, request, is_added=True))})
 
 
@@ -71,14 +78,14 @@ def _with_one_more(batch: Batch, request: Request) -> Sub:
         raise Invalid(WRONG_STATUS)
     told = frozenset(problem.field for problem in request.problems)
     sent = Sent(request.body, "", told)
-    request.refuse(*batch_bodies.added_problems(sent, batch.currency))
-    (recipient,) = yield from batch_bodies.recipients_of([sent], batch.currency)
-    entry = batch_bodies.entry_of(sent, recipient)
+    request.refuse(*batch_bodies.validate_added_payment(sent, batch.currency))
+    (recipient,) = yield from batch_bodies.resolve_recipients([sent], batch.currency)
+    entry = batch_bodies.build_entry(sent, recipient)
     if not batch.is_draft:
         return batch, (yield from _added(batch, request, sent, entry)), entry
     entry = yield from _with_recipient(entry)
-    entry["id"] = made("P", request.seed, batch.id)
-    yield from edited(batch, request, _NO_CALL, Edit(added=[entry]))
+    entry["id"] = derive_id("P", request.seed, batch.id)
+    yield from edit_batch(batch, request, _NO_CALL, Edit(added=[entry]))
     return batch, {"id": entry["id"]}, entry
 
 
@@ -89,21 +96,25 @@ _NO_CALL = Call("GET", "/balance")
 def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
     """Adds a payment to the batch that the service has; returns what it told of it."""
     yield from taken(batch, "editing", request.now)
-    body = batch_bodies.to_send(entry, batch.currency, memo=request.manners.send_memo)
-    names = batch_bodies.sent_as([sent], "")
+    body = batch_bodies.build_payment_body(entry, batch.currency, memo=request.manners.send_memo)
+    names = batch_bodies.map_payments_fields([sent], "")
     call = Call(
         "POST",
         f"/batches/{batch.upstream}/payments",
         body,
         sent_as=names,
-        settle=settling.added_payment(batch.upstream, body, batch.currency, batch.upstream_ids),
-        known_by=settling.known_by_payment(body),
+        settle=settling.settle_added_payment(
+            batch.upstream, body, batch.currency, batch.upstream_ids
+        ),
+        known_by=settling.select_payment_match_fields(body),
     )
-    answered = yield from tried(batch, call, in_body)
-    given = payment_in(answered)
+    answered = yield from call_under_lock(batch, call, convert_not_found)
+    given = extract_payment(answered)
     id_ = given.get("id")
     new = {**entry, **({"id": id_, "upstream": id_} if id_ else {})}
-    yield with_entries(batch.id, free(batch, "sent"), joined(entries_of(batch), [new]))
+    yield build_batch_record(
+        batch.id, build_unlocked_facts(batch, "sent"), chain_rows(build_entries(batch), [new])
+    )
     return given
 
 
@@ -129,7 +140,7 @@ def _with_recipient(entry: Entry) -> Sub:
         if refused.status != 404:
             raise
         raise Invalid(invalid("recipient.id", "names no recipient")) from None
-    return {**entry, "recipient": batch_bodies.kept_of(given)}
+    return {**entry, "recipient": batch_bodies.extract_listed_recipient(given)}
 
 
 # Read
@@ -142,7 +153,7 @@ def read_payment(request: Request) -> Flow:
     GET /payments/:id       where the summary does not tell all of it
     GET /recipients/:id
     """
-    batch = yield from loaded(request.ids["id"])
+    batch = yield from load_batch(request.ids["id"])
     payment = _found(batch, request)
     if not _is_told(payment) and payment.get("upstream") and not batch.is_draft:
         payment = _with(payment, (yield from _told(payment["upstream"])))
@@ -160,14 +171,14 @@ def _is_told(payment: Payment) -> bool:
 def _told(upstream: str) -> Sub:
     """GET /payments/:id; nothing where it cannot be read, for the summary is answer enough."""
     try:
-        return payment_in((yield Call("GET", f"/payments/{upstream}")))
+        return extract_payment((yield Call("GET", f"/payments/{upstream}")))
     except Failure:
         return {}
 
 
 def _with(payment: Payment, told: Payment) -> Payment:
     """A payment with what the service tells of it elsewhere, and the ids that clients know."""
-    return {**present(told), **present(payment)}
+    return {**drop_nulls(told), **drop_nulls(payment)}
 
 
 def _found(batch: Batch, request: Request) -> Payment:
@@ -185,17 +196,17 @@ def _shown(payment: Payment, request: Request, *, is_added: bool = False) -> Sub
     """
     id_ = (payment.get("recipient") or {}).get("id")
     if id_ is None:
-        return payment_answer(payment, None)
+        return build_payment_answer(payment, None)
     facts = yield Recall("recipient", str(id_))
     try:
         recipient = (yield Call("GET", f"/recipients/{id_}", keeps=batch_bodies.CACHE_SECONDS))[
             "recipient"
         ]
     except Failure as failure:
-        if not is_added and is_for_the_moment(failure):
+        if not is_added and is_transient(failure):
             raise
         recipient = payment.get("recipient") or {}
-    return payment_answer(payment, recipient_answer(recipient, facts, request.manners))
+    return build_payment_answer(payment, build_recipient_answer(recipient, facts, request.manners))
 
 
 def list_batch_payments(request: Request) -> Flow:
@@ -203,19 +214,19 @@ def list_batch_payments(request: Request) -> Flow:
 
     GET /batch/:id/summary  paged and searched here
     """
-    batch = yield from loaded(request.ids["id"])
+    batch = yield from load_batch(request.ids["id"])
     search = request.query.get("search")
     found = batch.payments
     if search:
-        found = yield from payments_mentioning(search, found)
+        found = yield from search_payments(search, found)
     return Answer((yield from _page(request, found, len(found))))
 
 
 def _page(request: Request, payments: Sequence[Payment], records: int) -> Sub:
     """The page asked for, of the first of so many payments."""
-    shown, counts = page_of(request.query).of(payments, records)
-    words = yield batch_bodies.facts_of(payees(shown))
-    rows = [listed_answer(one, words) for one in shown]
+    shown, counts = parse_page_params(request.query).of(payments, records)
+    words = yield batch_bodies.recall_recipient_facts(iterate_payee_ids(shown))
+    rows = [build_payment_list_item(one, words) for one in shown]
     return {"payments": rows, "meta": counts}
 
 
@@ -232,11 +243,11 @@ def read_any_payment(request: Request) -> Flow:
         raise Invalid(NOT_FOUND)
     batch_id, given = alias.get("batch"), {}
     if batch_id is None:
-        given = payment_in((yield Call("GET", f"/payments/{id_}")))
+        given = extract_payment((yield Call("GET", f"/payments/{id_}")))
         batch_id = (given.get("batch") or {}).get("id")
     if batch_id is None:
         return Answer({"payment": (yield from _shown(given, request))})
-    payment = (yield from loaded(batch_id)).payment(alias.get("id", id_))
+    payment = (yield from load_batch(batch_id)).payment(alias.get("id", id_))
     if payment is None:
         raise Invalid(NOT_FOUND)
     return Answer({"payment": (yield from _shown(_with(payment, given), request))})
@@ -250,8 +261,8 @@ def list_payments(request: Request) -> Flow:
                             have no payment since ``startDate``; the newest payment first
     GET /recipients/:id     with ``country``, of each recipient whose country no summary tells
     """
-    page, filters = page_of(request.query), Filters.of(request.query)
-    wanted = partial(payments_found, filters) if filters else None
+    page, filters = parse_page_params(request.query), Filters.of(request.query)
+    wanted = partial(filter_payments, filters) if filters else None
     found = yield from newest(page.number * page.size, wanted, filters.since)
     return Answer((yield from _page(request, found.payments, found.records)))
 
@@ -273,10 +284,12 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
     payment = _found(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    sent, faults = batch_bodies.well_formed(batch_bodies.left_out(Sent(request.body, ""), payment))
-    request.refuse(*faults, *batch_bodies.amount_problems(sent))
-    changes = batch_bodies.changes(sent.body)
-    sent_on = batch_bodies.changes(sent.body, memo=request.manners.send_memo)
+    sent, faults = batch_bodies.drop_malformed_amounts(
+        batch_bodies.drop_unchanged_fields(Sent(request.body, ""), payment)
+    )
+    request.refuse(*faults, *batch_bodies.validate_amounts(sent))
+    changes = batch_bodies.extract_changes(sent.body)
+    sent_on = batch_bodies.extract_changes(sent.body, memo=request.manners.send_memo)
     if not changes:
         yield from leave_unchanged(batch)
         return
@@ -284,16 +297,16 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
         "PATCH",
         f"/batches/{batch.upstream}/payments/{payment['upstream'] or payment['id']}",
         sent_on,
-        sent_as={name: name for name in changes} | batch_bodies.sent_as([sent], ""),
+        sent_as={name: name for name in changes} | batch_bodies.map_payments_fields([sent], ""),
         witness=(batch.upstream, str(payment["upstream"])),
-        settle=settling.edited_batch(
+        settle=settling.settle_edited_batch(
             batch.upstream,
             batch.payments,
             batch.currency,
             changed=lambda: {str(payment["upstream"]): changes},
         ),
     )
-    yield from edited(batch, request, call, Edit(changes=lambda: {payment["id"]: changes}))
+    yield from edit_batch(batch, request, call, Edit(changes=lambda: {payment["id"]: changes}))
 
 
 def delete_payment(request: Request) -> Flow:
@@ -314,14 +327,14 @@ def _without(batch: Batch, request: Request) -> Sub:
         "DELETE",
         f"/batches/{batch.upstream}/payments/{payment['upstream'] or payment['id']}",
         witness=(batch.upstream, str(payment["upstream"])),
-        settle=settling.edited_batch(
+        settle=settling.settle_edited_batch(
             batch.upstream,
             batch.payments,
             batch.currency,
             removed=lambda: [str(payment["upstream"])],
         ),
     )
-    yield from edited(batch, request, call, Edit(gone=[payment["id"]]))
+    yield from edit_batch(batch, request, call, Edit(gone=[payment["id"]]))
 
 
 _OF_BATCH = "/batches/{id}/payments"

@@ -16,29 +16,29 @@ from mappings.grammar import JSON, Call, LegacyOptions, Problem, Refused
 from mappings.objects import (
     ACCOUNT_TYPES,
     WALLET,
-    bank_answer,
-    method_of,
-    primary_account,
-    shown_accounts,
-    shown_currency,
+    build_bank_answer,
+    determine_account_method,
+    determine_shown_currency,
+    find_primary_account,
+    select_shown_accounts,
 )
 from mappings.payouts import (
     Payout,
     Plan,
     Recipient,
     Sub,
-    account_path,
-    account_problems,
-    add_planned,
-    bank_to_current,
-    masks,
-    method_problems,
-    names,
-    plan,
+    add_planned_accounts,
+    build_account_path,
+    build_unknown_method_problem,
+    extract_government_ids,
+    map_account_fields,
+    plan_accounts,
+    replace_accounts,
     send_account,
-    sent_government_ids,
-    unknown_method,
-    with_accounts,
+    translate_bank_account,
+    validate_account,
+    validate_masks,
+    validate_primary_method,
 )
 
 
@@ -56,8 +56,8 @@ class Changes:
 
     @property
     def shown_method(self) -> str | None:
-        primary = primary_account(self.recipient)
-        return method_of(primary) if primary else None
+        primary = find_primary_account(self.recipient)
+        return determine_account_method(primary) if primary else None
 
     @property
     def target(self) -> str | None:
@@ -65,7 +65,7 @@ class Changes:
         return self.payout.method or self.shown_method
 
     def account(self, method: str) -> Mapping[str, JSON] | None:
-        return shown_accounts(self.recipient).get(ACCOUNT_TYPES.get(method, ""))
+        return select_shown_accounts(self.recipient).get(ACCOUNT_TYPES.get(method, ""))
 
     def is_new(self, method: str) -> bool:
         """Whether the account sent has to be created: there is none, or its country changes.
@@ -109,19 +109,19 @@ class Changes:
     def problems(self) -> Iterator[Problem]:
         yield from self._method_problems()
         for method in self.created:
-            yield from account_problems(self.payout, method, self.recipient)
+            yield from validate_account(self.payout, method, self.recipient)
         if legacy.BANK in self.touched:
             yield from self._bank_problems()
 
     def _method_problems(self) -> Iterator[Problem]:
         method = self.payout.method
         if self.replaces and (method in ACCOUNT_TYPES or method != self.shown_method or not method):
-            yield from method_problems(self.payout)
+            yield from validate_primary_method(self.payout)
             return
         if method is None or method == self.shown_method:
             return
         if method not in ACCOUNT_TYPES:
-            yield unknown_method(self.payout)
+            yield build_unknown_method_problem(self.payout)
         elif self.payout.sent(method) is None and self.account(method) is None:
             yield empty(f"{self.payout.place}accounts.{method}")
 
@@ -135,10 +135,10 @@ class Changes:
             whole |= {name: None for name in ("routing", "branchNum") if name not in differing}
         held, kind = shown["governmentId"], self.recipient.get("type")
         changed = {place + name for name in differing}
-        yield from masks(differing, place)
+        yield from validate_masks(differing, place)
         for problem in (
-            *banking.problems(whole, place),
-            *banking.government_id_problems(whole, kind, place, held),
+            *banking.validate_bank_account(whole, place),
+            *banking.validate_government_id(whole, kind, place, held),
         ):
             if problem.field in changed:
                 yield problem
@@ -147,7 +147,7 @@ class Changes:
 
     @property
     def shown_bank(self) -> dict[str, JSON]:
-        return bank_answer(self.account(legacy.BANK) or {}, self.recipient)
+        return build_bank_answer(self.account(legacy.BANK) or {}, self.recipient)
 
     @property
     def differing(self) -> dict[str, JSON]:
@@ -164,7 +164,7 @@ class Changes:
         held = self.account(method) or {}
         sent = self._bank_fields(held) if method == legacy.BANK else self._wallet_fields(held)
         changed = {name: value for name, value in sent.items() if value != held.get(name)}
-        if method == self.target and (changed or primary_account(self.recipient) is not held):
+        if method == self.target and (changed or find_primary_account(self.recipient) is not held):
             changed["primary"] = True
         return changed
 
@@ -176,25 +176,29 @@ class Changes:
 
     def _bank_fields(self, held: Mapping[str, JSON]) -> dict[str, JSON]:
         differing = self.differing
-        return bank_to_current({"country": held.get("country"), **differing}, held.get("branchId"))
+        return translate_bank_account(
+            {"country": held.get("country"), **differing}, held.get("branchId")
+        )
 
     @property
     def new_accounts(self) -> Plan:
         first = None if self.recipient.get("accounts") else next(iter(self.created), None)
-        return plan(self.payout, self.recipient, self.created, self.target or first)
+        return plan_accounts(self.payout, self.recipient, self.created, self.target or first)
 
     @property
     def government_ids(self) -> list[Sent]:
         if self.payout.bank is None:
             return []
         if self.is_new(legacy.BANK):
-            return sent_government_ids(self.payout)
+            return extract_government_ids(self.payout)
         value = self.differing.get("governmentId")
         bank = {"country": self.shown_bank["country"], "governmentId": value}
-        return sent_government_ids(replace(self.payout, bank=bank))
+        return extract_government_ids(replace(self.payout, bank=bank))
 
 
-def of(payout: Payout, recipient: Recipient, *, replaces: bool = False) -> Changes:
+def detect_payout_changes(
+    payout: Payout, recipient: Recipient, *, replaces: bool = False
+) -> Changes:
     """Of the two places of a currency, the one that is not what was shown is what was changed.
 
     Where both are as they were shown, only the method is another, and the bank account keeps its own.
@@ -207,13 +211,13 @@ def of(payout: Payout, recipient: Recipient, *, replaces: bool = False) -> Chang
         return changes
     if payout.bank.get("currency") != held.get("currency"):
         return changes
-    if payout.currency == shown_currency(recipient):
+    if payout.currency == determine_shown_currency(recipient):
         return changes
     bank = {name: value for name, value in payout.bank.items() if name != "currency"}
     return replace(changes, payout=replace(payout, bank=bank))
 
 
-def carry_out(changes: Changes, manners: LegacyOptions) -> Sub:
+def apply_payout_changes(changes: Changes, manners: LegacyOptions) -> Sub:
     """PATCHes the accounts that there are, and adds those that there are not.
 
     Returns the recipient as it then is.
@@ -224,8 +228,8 @@ def carry_out(changes: Changes, manners: LegacyOptions) -> Sub:
             held = changes.account(method) or {}
             answered = yield from _change(changes, method, fields, manners)
             changed = {"primary": bool(held.get("primary")), **held, **fields, **answered}
-            recipient = with_accounts(recipient, [changed], [held])
-    return (yield from add_planned(recipient, changes.new_accounts, manners))
+            recipient = replace_accounts(recipient, [changed], [held])
+    return (yield from add_planned_accounts(recipient, changes.new_accounts, manners))
 
 
 def _change(
@@ -239,10 +243,10 @@ def _change(
     country = held.get("country")
     call = Call(
         "PATCH",
-        account_path(id_, held),
+        build_account_path(id_, held),
         fields,
-        sent_as=names(changes.payout, method, country),
-        settle=settling.changed_account(id_, held, fields),
+        sent_as=map_account_fields(changes.payout, method, country),
+        settle=settling.settle_changed_account(id_, held, fields),
     )
     try:
         return (yield from send_account(call, country, manners))
@@ -250,8 +254,11 @@ def _change(
         if refused.status != 404:
             raise
         fresh = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
-        found = shown_accounts(fresh).get(ACCOUNT_TYPES[method])
+        found = select_shown_accounts(fresh).get(ACCOUNT_TYPES[method])
         if found is None:
             raise
-        path, settle = account_path(id_, found), settling.changed_account(id_, found, fields)
+        path, settle = (
+            build_account_path(id_, found),
+            settling.settle_changed_account(id_, found, fields),
+        )
         return (yield from send_account(replace(call, path=path, settle=settle), country, manners))

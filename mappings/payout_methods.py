@@ -7,7 +7,7 @@ from dataclasses import replace
 from mappings import found, government_ids, legacy, payout_changes, payouts, settling
 from mappings.errors import NOT_FOUND
 from mappings.grammar import Answer, Call, Flow, Invalid, Operation, Record, Request
-from mappings.objects import payout_answer
+from mappings.objects import build_payout_answer
 
 
 def create_payout_method(request: Request) -> Flow:
@@ -25,25 +25,27 @@ def create_payout_method(request: Request) -> Flow:
 
     If an account is refused these stay; sending them again is harmless.
     """
-    recipient, facts = yield from found.recipient(request.ids["id"])
-    payout = payouts.without_shown(payouts.read(request.body, "", request.problems), recipient)
-    payout = replace(payout, method=payouts.primary_method(payout))
-    changes = payout_changes.of(payout, recipient, replaces=True)
+    recipient, facts = yield from found.load_recipient(request.ids["id"])
+    payout = payouts.drop_shown_masks(
+        payouts.parse_payout(request.body, "", request.problems), recipient
+    )
+    payout = replace(payout, method=payouts.resolve_primary_method(payout))
+    changes = payout_changes.detect_payout_changes(payout, recipient, replaces=True)
     ids = changes.government_ids
     request.refuse(
         *changes.problems(),
-        *payouts.hold_problems(payout, facts, request.manners),
-        *government_ids.problems(ids, recipient, request.manners),
+        *payouts.validate_holds(payout, facts, request.manners),
+        *government_ids.validate_government_ids(ids, recipient, request.manners),
     )
-    holds = payouts.new_holds(payout, facts)
+    holds = payouts.collect_new_holds(payout, facts)
     if ids:
         recipient = {**recipient, **(yield _with_ids(recipient["id"], ids))["recipient"]}
         changes = replace(changes, recipient=recipient)
-    recipient = yield from payout_changes.carry_out(changes, request.manners)
+    recipient = yield from payout_changes.apply_payout_changes(changes, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)
-    shown = payout_answer(recipient, {**facts, **holds}, request.manners)
-    return Answer(shown or {}, payouts.hold_notices(holds))
+    shown = build_payout_answer(recipient, {**facts, **holds}, request.manners)
+    return Answer(shown or {}, payouts.build_hold_notices(holds))
 
 
 def read_payout_method(request: Request) -> Flow:
@@ -51,8 +53,8 @@ def read_payout_method(request: Request) -> Flow:
 
     GET /recipients/:id
     """
-    recipient, facts = yield from found.recipient(request.ids["id"])
-    shown = payout_answer(recipient, facts, request.manners)
+    recipient, facts = yield from found.load_recipient(request.ids["id"])
+    shown = build_payout_answer(recipient, facts, request.manners)
     if shown is None:
         raise Invalid(NOT_FOUND)
     return Answer(shown)
@@ -67,32 +69,34 @@ def update_payout_method(request: Request) -> Flow:
     POST   /recipients/:id/accounts           where there is no such account, or its country changes
     DELETE /recipients/:id/accounts/:account  the account that a new one took the place of
     """
-    recipient, facts = yield from found.recipient(request.ids["id"])
-    payout = payouts.without_shown(payouts.read(request.body, "", request.problems), recipient)
-    changes = payout_changes.of(payout, recipient)
+    recipient, facts = yield from found.load_recipient(request.ids["id"])
+    payout = payouts.drop_shown_masks(
+        payouts.parse_payout(request.body, "", request.problems), recipient
+    )
+    changes = payout_changes.detect_payout_changes(payout, recipient)
     ids = changes.government_ids
     request.refuse(
         *changes.problems(),
-        *payouts.hold_problems(payout, facts, request.manners),
-        *government_ids.problems(ids, recipient, request.manners),
+        *payouts.validate_holds(payout, facts, request.manners),
+        *government_ids.validate_government_ids(ids, recipient, request.manners),
     )
-    holds = payouts.new_holds(payout, facts)
+    holds = payouts.collect_new_holds(payout, facts)
     if ids:
         yield _with_ids(recipient["id"], ids)
-    yield from payout_changes.carry_out(changes, request.manners)
+    yield from payout_changes.apply_payout_changes(changes, request.manners)
     if holds:
         yield Record("recipient", recipient["id"], holds)
-    return Answer({"object": "updated"}, payouts.hold_notices(holds))
+    return Answer({"object": "updated"}, payouts.build_hold_notices(holds))
 
 
 def _with_ids(recipient_id: str, ids: list[government_ids.Sent]) -> Call:
-    fields = {"governmentIds": government_ids.entries(ids)}
+    fields = {"governmentIds": government_ids.build_government_id_entries(ids)}
     return Call(
         "PATCH",
         f"/recipients/{recipient_id}",
         fields,
-        sent_as=government_ids.sent_as(ids),
-        settle=settling.changed_recipient(recipient_id, fields),
+        sent_as=government_ids.map_government_id_fields(ids),
+        settle=settling.settle_changed_recipient(recipient_id, fields),
     )
 
 

@@ -33,11 +33,11 @@ from mappings.objects import (
     BANK,
     WALLET,
     Facts,
-    bank_answer,
-    hold_answer,
-    primary_account,
-    shown_accounts,
-    shown_government_id,
+    build_bank_answer,
+    build_hold_answer,
+    find_masked_government_id,
+    find_primary_account,
+    select_shown_accounts,
 )
 
 Recipient = Mapping[str, JSON]
@@ -72,7 +72,9 @@ class Payout:
         return f"{self.place}accounts.{method}."
 
 
-def read(body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem] = ()) -> Payout:
+def parse_payout(
+    body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem] = ()
+) -> Payout:
     """``place`` is empty for a body of its own, ``payout.`` inside a recipient."""
     body = body or {}
     primary, accounts = body.get("primary") or {}, body.get("accounts") or {}
@@ -98,18 +100,18 @@ def read(body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem
     )
 
 
-def without_shown(payout: Payout, recipient: Recipient) -> Payout:
+def drop_shown_masks(payout: Payout, recipient: Recipient) -> Payout:
     """The payout without masks that are just what answers show: a client that read sends them back.
 
     What they stand for stays as it is, and a new account has to be told anew.
     """
     if not payout.bank:
         return payout
-    account = shown_accounts(recipient).get(current.BANK_TRANSFER) or {}
-    shown = bank_answer(account, recipient) if account else {}
+    account = select_shown_accounts(recipient).get(current.BANK_TRANSFER) or {}
+    shown = build_bank_answer(account, recipient) if account else {}
     # It is the recipient's: one of another country was shown with the account that was there then.
     country = payout.bank.get("country") or account.get("country")
-    shown["governmentId"] = shown_government_id(recipient, country)
+    shown["governmentId"] = find_masked_government_id(recipient, country)
     dropped = {
         name for name, value in payout.bank.items() if is_mask(value) and value == shown.get(name)
     }
@@ -138,56 +140,58 @@ class Plan:
     currency: str | None = None
 
 
-def primary_method(payout: Payout) -> str | None:
+def resolve_primary_method(payout: Payout) -> str | None:
     """The method named, or the only one that an account was sent for."""
     return payout.method or (payout.methods[0] if len(payout.methods) == 1 else None)
 
 
-def plan_problems(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
+def validate_new_payout(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
     """What is wrong with a payout of new accounts.
 
     ``recipient`` needs no more than ``type`` and ``governmentIds``.
     """
-    yield from method_problems(payout)
+    yield from validate_primary_method(payout)
     for sent in payout.methods:
-        yield from account_problems(payout, sent, recipient)
+        yield from validate_account(payout, sent, recipient)
 
 
-def method_problems(payout: Payout) -> Iterator[Problem]:
+def validate_primary_method(payout: Payout) -> Iterator[Problem]:
     """What is wrong with the primary method of a payout of new accounts."""
-    method = primary_method(payout)
+    method = resolve_primary_method(payout)
     if method is None:
         yield empty(f"{payout.place}primary.method")
     elif method not in ACCOUNT_TYPES:
-        yield unknown_method(payout)
+        yield build_unknown_method_problem(payout)
     elif payout.sent(method) is None:
         yield empty(f"{payout.place}accounts.{method}")
 
 
-def plan(payout: Payout, recipient: Recipient, methods: list[str], primary: str | None) -> Plan:
+def plan_accounts(
+    payout: Payout, recipient: Recipient, methods: list[str], primary: str | None
+) -> Plan:
     """The accounts that these methods of a payout without problems become."""
     accounts = []
     for method in methods:
-        account = {**new_account(payout, method, recipient), "primary": method == primary}
-        accounts.append((account, names(payout, method)))
+        account = {**build_account_body(payout, method, recipient), "primary": method == primary}
+        accounts.append((account, map_account_fields(payout, method)))
     return Plan(tuple(accounts), payout.currency)
 
 
-def unknown_method(payout: Payout) -> Problem:
+def build_unknown_method_problem(payout: Payout) -> Problem:
     return invalid(f"{payout.place}primary.method", "must be a payout method that can be set up")
 
 
-def account_problems(payout: Payout, method: str, recipient: Recipient) -> Iterator[Problem]:
+def validate_account(payout: Payout, method: str, recipient: Recipient) -> Iterator[Problem]:
     """What is wrong with one whole account."""
     place, sent = payout.account_place(method), payout.sent(method) or {}
     if method == legacy.WALLET:
         if not sent.get("address"):
             yield empty(f"{place}address")
         return
-    held = shown_government_id(recipient, sent.get("country"))
-    yield from masks(sent, place)
-    yield from banking.problems(sent, place)
-    yield from banking.government_id_problems(sent, recipient.get("type"), place, held)
+    held = find_masked_government_id(recipient, sent.get("country"))
+    yield from validate_masks(sent, place)
+    yield from banking.validate_bank_account(sent, place)
+    yield from banking.validate_government_id(sent, recipient.get("type"), place, held)
     told = {f"{place}currency", f"{payout.place}primary.currency"} & payout.told
     if not (sent.get("currency") or payout.currency or told):
         yield empty(f"{payout.place}primary.currency")
@@ -198,7 +202,7 @@ MASKABLE = frozenset(
 )
 
 
-def masks(sent: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+def validate_masks(sent: Mapping[str, JSON], place: str) -> Iterator[Problem]:
     """Masked values, other than the ones shown: what stands behind them is not known here."""
     for name in sorted(MASKABLE & sent.keys()):
         if is_mask(sent[name]):
@@ -207,23 +211,23 @@ def masks(sent: Mapping[str, JSON], place: str) -> Iterator[Problem]:
             )
 
 
-def new_account(payout: Payout, method: str, recipient: Recipient) -> dict[str, JSON]:
+def build_account_body(payout: Payout, method: str, recipient: Recipient) -> dict[str, JSON]:
     """The body of POST ``/recipients/:id/accounts`` (current interface, section 4.2)."""
     if method == legacy.WALLET:
         return {"type": current.WALLET, **WALLET.to_current(payout.wallet or {})}
     bank = payout.bank or {}
-    account = {"type": current.BANK_TRANSFER, **bank_to_current(bank)}
+    account = {"type": current.BANK_TRANSFER, **translate_bank_account(bank)}
     account.setdefault("currency", payout.currency)
-    account.setdefault("accountHolderName", holder(recipient))
+    account.setdefault("accountHolderName", derive_account_holder(recipient))
     return account
 
 
-def bank_to_current(bank: Mapping[str, JSON], shown_branch: JSON = None) -> dict[str, JSON]:
+def translate_bank_account(bank: Mapping[str, JSON], shown_branch: JSON = None) -> dict[str, JSON]:
     """The fields of ``accounts.bank`` that a client gave, as the current interface has them."""
     account = BANK.to_current(bank)
     if iban := account.get("iban"):
-        account["iban"] = banking.normal_iban(iban)
-    if branch := banking.branch_of(bank, shown_branch):
+        account["iban"] = banking.normalize_iban(iban)
+    if branch := banking.resolve_branch(bank, shown_branch):
         rule = banking.BRANCHES.get(str(bank.get("country")))
         account["branchId"] = rule.bare(branch) if rule else branch
     if bank.get("country") == "CA" and bank.get("institution"):
@@ -233,7 +237,7 @@ def bank_to_current(bank: Mapping[str, JSON], shown_branch: JSON = None) -> dict
     return account
 
 
-def holder(recipient: Recipient) -> JSON:
+def derive_account_holder(recipient: Recipient) -> JSON:
     """Who an account belongs to where the client does not say: the recipient."""
     parts = [recipient.get("firstName"), recipient.get("lastName")]
     if recipient.get("type") == "individual" and all(parts):
@@ -241,7 +245,7 @@ def holder(recipient: Recipient) -> JSON:
     return recipient.get("name")
 
 
-def names(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
+def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
     """Account field to the client's own, for ``sent_as``; ``country`` where the client sent none."""
     place = payout.account_place(method)
     if method == legacy.WALLET:
@@ -252,7 +256,7 @@ def names(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
     told = BANK.sent_as(place)
     if bank.get("bankRegion") and not bank.get("bankProvince"):
         told["bankRegion"] = f"{place}bankRegion"
-    told["branchId"] = place + banking.branch_field(bank)
+    told["branchId"] = place + banking.choose_branch_field(bank)
     told["type"] = f"{payout.place}primary.method"
     if not bank.get("currency"):
         told["currency"] = f"{payout.place}primary.currency"
@@ -266,7 +270,7 @@ def names(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
 _OF_THE_ADDRESS = {f"address.{name}": field for name, field in ADDRESS.sent_as("address.").items()}
 
 
-def sent_government_ids(payout: Payout) -> list[Sent]:
+def extract_government_ids(payout: Payout) -> list[Sent]:
     """The government id that came with a bank account."""
     bank = payout.bank or {}
     value, country = bank.get("governmentId"), bank.get("country")
@@ -302,10 +306,10 @@ def _number_from_iban(account: Mapping[str, JSON], manners: LegacyOptions) -> st
     iban = account.get("iban")
     if not iban or account.get("accountNum") or manners.account_number_from_iban == "never":
         return None
-    return banking.account_number_in(iban)
+    return banking.extract_account_number(iban)
 
 
-def add_planned(
+def add_planned_accounts(
     recipient: Recipient, planned: Plan, manners: LegacyOptions, *, whole: bool = False
 ) -> Sub:
     """Adds the accounts of a plan; then each takes the place of the one clients saw of its type.
@@ -320,7 +324,9 @@ def add_planned(
         for account, sent_as in planned.accounts:
             path = f"/recipients/{recipient['id']}/accounts"
             there = [*(before.get("accounts") or []), *added]
-            settle = settling.added_account(recipient["id"], account, account_ids(there))
+            settle = settling.settle_added_account(
+                recipient["id"], account, collect_account_ids(there)
+            )
             call = Call("POST", path, account, sent_as=sent_as, settle=settle)
             answered = yield from send_account(call, account.get("country"), manners)
             added.append({**account, **answered})
@@ -332,12 +338,12 @@ def add_planned(
         if not whole:
             yield from _take_back(before, added)
         raise
-    shown = shown_accounts(before)
+    shown = select_shown_accounts(before)
     replaced = [shown[account["type"]] for account in added if account["type"] in shown]
     for account in replaced:
         with suppress(Failure):
             yield from _where_it_is(before, added, account, _deletion)
-    return with_accounts(recipient, added, replaced)
+    return replace_accounts(recipient, added, replaced)
 
 
 def _in_currency(
@@ -350,8 +356,8 @@ def _in_currency(
     if not currency or wallet.get("currency") in (None, currency):
         return {}
     fields = {"currency": currency}
-    settle = settling.changed_account(recipient["id"], wallet, fields)
-    path = account_path(recipient["id"], wallet)
+    settle = settling.settle_changed_account(recipient["id"], wallet, fields)
+    path = build_account_path(recipient["id"], wallet)
     answered = yield Call("PATCH", path, fields, sent_as=sent_as, settle=settle)
     return {**fields, **answered.get("account", {})}
 
@@ -361,7 +367,7 @@ def _take_back(recipient: Recipient, added: list[dict[str, JSON]]) -> Sub:
     with suppress(Failure):
         for account in added:
             yield _deletion(recipient["id"], account)
-        was = primary_account(recipient)
+        was = find_primary_account(recipient)
         if was and any(account["primary"] for account in added):
             yield from _where_it_is(recipient, added, was, _promotion)
 
@@ -382,7 +388,10 @@ def _where_it_is(
         if refused.status != 404:
             raise
         fresh = (yield Call("GET", f"/recipients/{before['id']}"))["recipient"]
-        its, known = _but_its_id(account), account_ids([*(before.get("accounts") or []), *added])
+        its, known = (
+            _but_its_id(account),
+            collect_account_ids([*(before.get("accounts") or []), *added]),
+        )
         renamed = [
             one
             for one in fresh.get("accounts") or []
@@ -401,20 +410,20 @@ def _but_its_id(account: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def _promotion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
     fields = {"primary": True}
-    settle = settling.changed_account(recipient_id, account, fields)
-    return Call("PATCH", account_path(recipient_id, account), fields, settle=settle)
+    settle = settling.settle_changed_account(recipient_id, account, fields)
+    return Call("PATCH", build_account_path(recipient_id, account), fields, settle=settle)
 
 
 def _deletion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
-    settle = settling.deleted_account(recipient_id, account["recipientAccountId"])
-    return Call("DELETE", account_path(recipient_id, account), settle=settle, is_cleanup=True)
+    settle = settling.settle_deleted_account(recipient_id, account["recipientAccountId"])
+    return Call("DELETE", build_account_path(recipient_id, account), settle=settle, is_cleanup=True)
 
 
-def account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
+def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
     return [one["recipientAccountId"] for one in accounts if one.get("recipientAccountId")]
 
 
-def with_accounts(
+def replace_accounts(
     recipient: Recipient, added: list[dict[str, JSON]], replaced: Sequence[Mapping[str, JSON]]
 ) -> Recipient:
     """The recipient with these accounts for those."""
@@ -424,31 +433,31 @@ def with_accounts(
     return {**recipient, "accounts": [*kept, *added]}
 
 
-def account_path(recipient_id: str, account: Mapping[str, JSON]) -> str:
+def build_account_path(recipient_id: str, account: Mapping[str, JSON]) -> str:
     return f"/recipients/{recipient_id}/accounts/{account['recipientAccountId']}"
 
 
 # autoswitch and holdup: remembered, not carried out
 
 
-def new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
+def collect_new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
     """What is to be remembered: what was sent and is not what was shown."""
     changed: dict[str, JSON] = {}
     for name, hold in payout.holds.items():
-        shown = hold_answer(facts, name)
+        shown = build_hold_answer(facts, name)
         if {**shown, **hold} != shown:
             changed[name] = {**shown, **hold}
     return changed
 
 
-def hold_problems(payout: Payout, facts: Facts, manners: LegacyOptions) -> Iterator[Problem]:
+def validate_holds(payout: Payout, facts: Facts, manners: LegacyOptions) -> Iterator[Problem]:
     """An active hold asks for what the gateway cannot do; an operator may want it refused."""
-    for name, hold in new_holds(payout, facts).items():
+    for name, hold in collect_new_holds(payout, facts).items():
         if hold["active"] and manners.holdup == "refuse":
             yield invalid(f"{payout.place}{name}.active", "is not supported")
 
 
-def hold_notices(changed: Mapping[str, JSON]) -> tuple[str, ...]:
+def build_hold_notices(changed: Mapping[str, JSON]) -> tuple[str, ...]:
     return tuple(
         f"{name} was asked for; payouts to this recipient are not held"
         for name, hold in changed.items()

@@ -18,7 +18,7 @@ from typing_extensions import is_typeddict
 
 from mappings.grammar import JSON
 from mappings.kinds import Id, Key, Mentions, Word
-from mappings.rows import Rows, each
+from mappings.rows import Rows, map_rows
 
 Mark = Id | Mentions | Word
 
@@ -60,7 +60,7 @@ Rename = Callable[[Object, str], tuple[str, str] | None]
 """A field's name as the shape has it, and as it is to be; None drops the field."""
 
 
-def rewritten(
+def rewrite_marked_texts(
     place: Place | None, value: JSON, rewrite: Rewrite, rename: Rename | None = None
 ) -> JSON:
     """The value with every marked text rewritten, and fields renamed."""
@@ -71,12 +71,18 @@ def rewritten(
     if isinstance(value, list | Rows):
         # Of a map these are the same things, listed.
         item = place.item if isinstance(place, Items | Map) else None
-        return each(lambda one: rewritten(item, one, rewrite, rename), value) if item else value
+        return (
+            map_rows(lambda one: rewrite_marked_texts(item, one, rewrite, rename), value)
+            if item
+            else value
+        )
     if not isinstance(value, dict):
         return value
     if isinstance(place, Map):
         return {
-            rewritten(place.name, key, rewrite): rewritten(place.item, one, rewrite, rename)
+            rewrite_marked_texts(place.name, key, rewrite): rewrite_marked_texts(
+                place.item, one, rewrite, rename
+            )
             for key, one in value.items()
         }
     if not isinstance(place, Object):
@@ -85,7 +91,7 @@ def rewritten(
         return _in_fields(place, value, rewrite)
     named = [(rename(place, name), one) for name, one in value.items()]
     return {
-        new: rewritten(place.fields.get(name), one, rewrite, rename)
+        new: rewrite_marked_texts(place.fields.get(name), one, rewrite, rename)
         for (name, new), one in ((both, one) for both, one in named if both)
     }
 
@@ -97,11 +103,11 @@ def _in_fields(place: Object, value: dict[str, JSON], rewrite: Rewrite) -> dict[
         if isinstance(its, Value) and isinstance(one, str):  # as most are: not one call more
             changed[name] = rewrite(its.mark, one)
         elif one is not None:
-            changed[name] = rewritten(its, one, rewrite)
+            changed[name] = rewrite_marked_texts(its, one, rewrite)
     return changed
 
 
-def marked_texts(place: Place | None, value: JSON) -> Iterator[tuple[Mark, str]]:
+def iterate_marked_texts(place: Place | None, value: JSON) -> Iterator[tuple[Mark, str]]:
     """Every marked text in a value, with its mark; of rows they are never all in hand."""
     if place is None:
         return iter(())
@@ -170,7 +176,7 @@ IDS: Marks = (Id, Mentions)
 
 
 @cache
-def place_of(shape: Any, marks: Marks = WORDS + IDS) -> Place | None:
+def locate_marks(shape: Any, marks: Marks = WORDS + IDS) -> Place | None:
     """Where these marks stand in a shape; None where none does."""
     origin = get_origin(shape)
     if origin is Annotated:
@@ -178,14 +184,14 @@ def place_of(shape: Any, marks: Marks = WORDS + IDS) -> Place | None:
         mark = next(
             (one for one in all_marks if isinstance(one, marks) and _is_of_value(one)), None
         )
-        return Value(mark) if mark else place_of(inner, marks)
+        return Value(mark) if mark else locate_marks(inner, marks)
     if origin in (Union, UnionType):
-        return next((place for one in get_args(shape) if (place := place_of(one, marks))), None)
+        return next((place for one in get_args(shape) if (place := locate_marks(one, marks))), None)
     if origin is list:
-        item = place_of(get_args(shape)[0], marks)
+        item = locate_marks(get_args(shape)[0], marks)
         return Items(item) if item else None
     if origin is dict:
-        name, item = (place_of(one, marks) for one in get_args(shape))
+        name, item = (locate_marks(one, marks) for one in get_args(shape))
         return Map(name, item) if name or item else None
     return _object(shape, marks) if is_typeddict(shape) else None
 
@@ -196,7 +202,7 @@ def _is_of_value(mark: object) -> TypeGuard[Mark]:
 
 def _object(shape: Any, marks: Marks) -> Object | None:
     hints = get_type_hints(shape, include_extras=True)
-    fields = {name: place_of(hint, marks) for name, hint in hints.items()}
+    fields = {name: locate_marks(hint, marks) for name, hint in hints.items()}
     keys = {name: key for name, hint in hints.items() if Key in marks and (key := _key(hint))}
     marked = tuple((name, place) for name, place in fields.items() if place)
     return Object(fields, keys, marked) if keys or marked else None

@@ -26,7 +26,7 @@ _CALL = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[
 _MORE = re.compile(r" {4,}(?P<note>\S.*)")
 
 
-def becomes(operation: Operation) -> list[dict[str, str]]:
+def list_current_calls(operation: Operation) -> list[dict[str, str]]:
     """The calls of the current interface, as the flow's docstring lists them below its title."""
     _title, *lines = (inspect.getdoc(operation.flow) or "").splitlines()
     found: list[dict[str, str]] = []
@@ -39,16 +39,18 @@ def becomes(operation: Operation) -> list[dict[str, str]]:
     return found
 
 
-def replaced_by(operation: Operation) -> list[dict[str, str]]:
+def list_client_calls(operation: Operation) -> list[dict[str, str]]:
     """Those of them that a client makes which has moved: drafts are the gateway's own affair.
 
     One that made a batch anew for its quote or start, as the gateway does for a draft, would pay it
     twice.
     """
-    return [one for one in becomes(operation) if not one["note"].startswith("for a draft")]
+    return [
+        one for one in list_current_calls(operation) if not one["note"].startswith("for a draft")
+    ]
 
 
-def kept_back(body: JSON, sent: set[str | None]) -> Iterator[tuple[str, str]]:
+def explain_unsent_fields(body: JSON, sent: set[str | None]) -> Iterator[tuple[str, str]]:
     """The fields of a body that are in no call, and why."""
     for name in _fields(body):
         if not any(one and is_within(one, name) for one in sent):
@@ -70,7 +72,7 @@ def _why(name: str) -> str:
     return next(found, "unchanged, or not a field of this request")
 
 
-def decided_here(
+def explain_unsent_params(
     operation: Operation, query: Mapping[str, str], sent: set[str | None]
 ) -> Iterator[tuple[str, str]]:
     """The parameters of a query that are in no call, and why; an empty one is as good as none."""
@@ -132,7 +134,7 @@ def _by_hand(
         yield f"{place}.{name}", *known.get(name, (name, "same"))
 
 
-def answered_from(
+def trace_answer_fields(
     answer: Mapping[str, JSON], table: Fields | None = None, place: str = ""
 ) -> Iterator[tuple[str, str, str]]:
     """Each field of an answer that is somebody's: the legacy one, the current one, and the rule."""
@@ -150,9 +152,9 @@ def answered_from(
             continue
         inner = PAYMENT_BATCH if table is PAYMENT and name == "batch" else _TABLE_OF.get(name)
         if isinstance(value, Mapping):
-            yield from answered_from(value, inner, where)
+            yield from trace_answer_fields(value, inner, where)
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            yield from answered_from(value[0], inner, f"{where}[]")
+            yield from trace_answer_fields(value[0], inner, f"{where}[]")
 
 
 def _fields(value: JSON, place: str = "") -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mappings import funds
 from mappings.current import BALANCE, Endpoint
 from mappings.grammar import JSON
-from mappings.rows import Rows, are_all
+from mappings.rows import Rows, has_only_type
 
 LISTS = {
     "/recipients": "recipients",
@@ -26,12 +26,12 @@ def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
         return True
     if endpoint.path == BALANCE:
-        told = funds.told_in(body)
-        return isinstance(told, dict | list) and (not told or bool(funds.balances_in(body)))
+        told = funds.extract_raw_balances(body)
+        return isinstance(told, dict | list) and (not told or bool(funds.parse_balances(body)))
     name = LISTS.get(endpoint.path)
     return name is None or (name in body and _are_rows(body[name]))
 
 
 def _are_rows(given: JSON) -> bool:
     """Some services write null for a list without rows."""
-    return given is None or (isinstance(given, list | Rows) and are_all(given, dict))
+    return given is None or (isinstance(given, list | Rows) and has_only_type(given, dict))

@@ -10,10 +10,17 @@ import re
 from collections.abc import Iterator, Mapping
 
 from mappings.banking import empty, invalid
-from mappings.government_ids import Sent, entries
+from mappings.government_ids import Sent, build_government_id_entries
 from mappings.grammar import JSON, Problem
-from mappings.objects import RECIPIENT, UPSTREAM_STATUS, Facts, agrees, shown_ssn, shown_status
-from mappings.payouts import Recipient, masks
+from mappings.objects import (
+    RECIPIENT,
+    UPSTREAM_STATUS,
+    Facts,
+    derive_legacy_status,
+    find_masked_ssn,
+    is_status_word_valid,
+)
+from mappings.payouts import Recipient, validate_masks
 
 SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
 """The statuses that a legacy client can set (legacy interface, section 3)."""
@@ -26,11 +33,11 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 _LANGUAGE = re.compile(r"[A-Za-z]{2}([-_][A-Za-z]{2})?")
 
 
-def create_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
+def validate_create(body: Mapping[str, JSON]) -> Iterator[Problem]:
     for name in ("type", "email", *NEEDED.get(body.get("type", ""), ())):
         if not body.get(name):
             yield empty(name)
-    yield from masks(body, "")
+    yield from validate_masks(body, "")
     yield from _language_problems(body)
 
 
@@ -41,39 +48,41 @@ def _language_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
         yield invalid("language", "must be a language code, such as en or en-US")
 
 
-def create_body(body: Mapping[str, JSON], ids: list[Sent]) -> dict[str, JSON]:
+def build_create_body(body: Mapping[str, JSON], ids: list[Sent]) -> dict[str, JSON]:
     sent = RECIPIENT.to_current(body)
     sent.pop("language", None)
     if body["type"] == "business":
         sent["name"] = body["name"]
     if ids:
-        sent["governmentIds"] = entries(ids)
+        sent["governmentIds"] = build_government_id_entries(ids)
     return sent
 
 
-def later_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    currency = body.get(currency_field(body))
+def select_later_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
+    currency = body.get(choose_currency_field(body))
     later = {"language": body.get("language"), "primaryCurrency": currency}
     return {name: value for name, value in later.items() if value is not None}
 
 
-def currency_field(body: Mapping[str, JSON]) -> str:
+def choose_currency_field(body: Mapping[str, JSON]) -> str:
     """Requests say ``currency``; clients that send an object back say ``primaryCurrency``."""
     return "currency" if body.get("currency") else "primaryCurrency"
 
 
-def sent_ssn(body: Mapping[str, JSON]) -> list[Sent]:
+def extract_ssn(body: Mapping[str, JSON]) -> list[Sent]:
     return [Sent("US", body["ssn"], "ssn")] if body.get("ssn") else []
 
 
-def without_shown(body: Mapping[str, JSON], recipient: Recipient) -> dict[str, JSON]:
+def drop_unchanged_recipient_fields(
+    body: Mapping[str, JSON], recipient: Recipient
+) -> dict[str, JSON]:
     """The body without the masks that were shown; of a whole object, only what was changed.
 
     A body with an ``id`` is an object sent back. What its client did not change is not sent: it
     would undo what others changed meanwhile, and some services reckon a recipient's status anew
     when they are sent its address.
     """
-    shown = {**RECIPIENT.to_legacy(recipient), "ssn": shown_ssn(recipient)}
+    shown = {**RECIPIENT.to_legacy(recipient), "ssn": find_masked_ssn(recipient)}
     compared = _COMPARED if body.get("id") else _MASKED
     return {
         name: value
@@ -96,7 +105,7 @@ def _same(sent: JSON, shown: JSON) -> bool:
     return bool(sent == shown)
 
 
-def update_problems(
+def validate_update(
     body: Mapping[str, JSON], recipient: Recipient, facts: Facts
 ) -> Iterator[Problem]:
     before = recipient.get("type")
@@ -105,7 +114,7 @@ def update_problems(
         # What another type of recipient needs as well is missing where it is not there by now.
         if not body[name] if name in body else kind != before and not recipient.get(name):
             yield empty(name)
-    yield from masks(body, "")
+    yield from validate_masks(body, "")
     yield from _language_problems(body)
     status = _new_status(body, recipient, facts)
     if status is not None and status not in SETTABLE:
@@ -122,10 +131,12 @@ def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) ->
     status, before = body.get("status"), facts.get("status_shown_before")
     if status == before and (before == "inactive" or body.get("id")):
         return None
-    return None if status in (None, "incomplete", shown_status(recipient, facts)) else status
+    return (
+        None if status in (None, "incomplete", derive_legacy_status(recipient, facts)) else status
+    )
 
 
-def named(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
+def apply_identity(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
     """The recipient as it will be, as far as its accounts depend on that: who it is."""
     sent = {
         name: body[name] for name in ("type", "name", "firstName", "lastName") if body.get(name)
@@ -133,19 +144,19 @@ def named(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
     return {**recipient, **sent}
 
 
-def update_fields(
+def build_update_fields(
     body: Mapping[str, JSON], recipient: Recipient, facts: Facts, ids: list[Sent]
 ) -> dict[str, JSON]:
     fields = RECIPIENT.to_current(body)
     if "name" in body and _sends_name(body, recipient):
         fields["name"] = body["name"]
-    currency = body.get(currency_field(body))
+    currency = body.get(choose_currency_field(body))
     if currency and currency != recipient.get("primaryCurrency"):
         fields["primaryCurrency"] = currency
     if status := _new_status(body, recipient, facts):
         fields["status"] = UPSTREAM_STATUS.get(status, status)
     if ids:
-        fields["governmentIds"] = entries(ids)
+        fields["governmentIds"] = build_government_id_entries(ids)
     return fields
 
 
@@ -160,7 +171,7 @@ def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
     return not parts and body["name"] != recipient.get("name")
 
 
-def status_fact(
+def derive_status_fact(
     body: Mapping[str, JSON],
     fields: Mapping[str, JSON],
     facts: Facts,
@@ -172,6 +183,8 @@ def status_fact(
     """
     if "status" not in fields:
         word, status = facts.get("status"), answered.get("status")
-        return {"status": None} if word and status and not agrees(word, status) else {}
+        return (
+            {"status": None} if word and status and not is_status_word_valid(word, status) else {}
+        )
     word = body["status"] if body["status"] != "active" else None
     return {"status": word} if word != facts.get("status") else {}

@@ -13,19 +13,19 @@ from datetime import datetime
 from typing import Any
 
 from mappings import current
-from mappings.dates import instant, span
+from mappings.dates import parse_instant, parse_span
 from mappings.grammar import JSON, Find
-from mappings.kinds import alpha_2
+from mappings.kinds import to_alpha_2
 from mappings.objects import (
     UPSTREAM_STATUS,
     Facts,
+    derive_legacy_compliance,
+    derive_legacy_status,
+    determine_account_type,
+    find_primary_account,
     is_gone,
-    primary_account,
-    shown_compliance,
-    shown_status,
-    type_of,
 )
-from mappings.paging import page_of
+from mappings.paging import parse_page_params
 
 Row = Mapping[str, JSON]
 Remembered = Mapping[str, Facts]
@@ -60,7 +60,7 @@ class _Question:
         self.exact = False
 
 
-def find(query: Mapping[str, str], remembered: Remembered) -> Find:
+def build_find(query: Mapping[str, str], remembered: Remembered) -> Find:
     """The question that a list query asks; unknown parameters are ignored."""
     question = _Question()
     for name, read in _PARAMETERS.items():
@@ -68,7 +68,7 @@ def find(query: Mapping[str, str], remembered: Remembered) -> Find:
             read(question, value, query, remembered)
     order = query["orderBy"] if query.get("orderBy") in ORDERS else "createdAt"
     descending = query.get("sortBy", "").lower() != "asc"
-    page = page_of(query)
+    page = parse_page_params(query)
     sorting = {"orderBy": order, "sortBy": "desc" if descending else "asc"}
     still_there = any(facts.get("still_there") for facts in remembered.values())
     gone = frozenset(id_ for id_, facts in remembered.items() if facts.get("deleted"))
@@ -106,7 +106,7 @@ def _search(question: _Question, value: str, *_: Any) -> None:
 
 def _status(question: _Question, value: str, _: Any, remembered: Remembered) -> None:
     def is_shown(row: Row) -> bool:
-        return bool(shown_status(row, remembered.get(row["id"], {})) == value)
+        return bool(derive_legacy_status(row, remembered.get(row["id"], {})) == value)
 
     worded = any(
         UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in remembered.values()
@@ -119,7 +119,7 @@ def _status(question: _Question, value: str, _: Any, remembered: Remembered) -> 
 
 def _compliance(question: _Question, value: str, *_: Any) -> None:
     def is_shown(row: Row) -> bool:
-        return bool(shown_compliance(row.get("complianceStatus")) == value)
+        return bool(derive_legacy_compliance(row.get("complianceStatus")) == value)
 
     if value in SERVICE_COMPLIANCE:
         question.ask(is_shown, complianceStatus=value)
@@ -128,7 +128,7 @@ def _compliance(question: _Question, value: str, *_: Any) -> None:
 
 
 def _country(question: _Question, value: str, *_: Any) -> None:
-    if code := alpha_2(value):
+    if code := to_alpha_2(value):
         question.ask(lambda row: bool(_address(row).get("country") == code), country=code)
     else:
         question.decide(lambda _row: False)
@@ -140,7 +140,7 @@ def _city(question: _Question, value: str, *_: Any) -> None:
 
 def _payout_method(question: _Question, value: str, query: Mapping[str, str], _: Any) -> None:
     def is_primary(row: Row) -> bool:
-        return bool(method_of(row) == value)
+        return bool(determine_payout_method(row) == value)
 
     with_currency = bool(query.get("payoutCurrency"))
     if value == current.WALLET or (value == current.BANK_TRANSFER and with_currency):
@@ -153,7 +153,7 @@ def _payout_currency(question: _Question, value: str, query: Mapping[str, str], 
     code = value.upper()
 
     def is_its(row: Row) -> bool:
-        return bool(currency_of(row) == code)
+        return bool(determine_payout_currency(row) == code)
 
     if not re.fullmatch("[A-Z]{3}", code):
         question.decide(lambda _row: False)
@@ -164,18 +164,18 @@ def _payout_currency(question: _Question, value: str, query: Mapping[str, str], 
 
 
 def _start_date(question: _Question, value: str, *_: Any) -> None:
-    if found := span(value):
+    if found := parse_span(value):
         start, _end = found
         # What was created since then was also updated since then.
         text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        question.ask(lambda row: created(row) >= start, startDate=text)
-        question.decide(lambda row: created(row) >= start)
+        question.ask(lambda row: parse_created_at(row) >= start, startDate=text)
+        question.decide(lambda row: parse_created_at(row) >= start)
 
 
 def _end_date(question: _Question, value: str, *_: Any) -> None:
-    if found := span(value):
+    if found := parse_span(value):
         _start, end = found
-        question.decide(lambda row: created(row) <= end)
+        question.decide(lambda row: parse_created_at(row) <= end)
 
 
 _PARAMETERS: dict[str, Callable[[_Question, str, Mapping[str, str], Remembered], None]] = {
@@ -194,21 +194,21 @@ _PARAMETERS: dict[str, Callable[[_Question, str, Mapping[str, str], Remembered],
 # What a row says
 
 
-def method_of(row: Row) -> JSON:
-    primary = primary_account(row)
-    return type_of(primary) if primary else row.get("payoutMethod")
+def determine_payout_method(row: Row) -> JSON:
+    primary = find_primary_account(row)
+    return determine_account_type(primary) if primary else row.get("payoutMethod")
 
 
-def currency_of(row: Row) -> JSON:
+def determine_payout_currency(row: Row) -> JSON:
     """Without an account nothing is paid out, in whatever currency the recipient would have it."""
-    primary = primary_account(row)
+    primary = find_primary_account(row)
     if primary is None and row.get("accounts") is not None:
         return None
     return (primary or {}).get("currency") or row.get("primaryCurrency")
 
 
-def created(row: Row) -> datetime:
-    return instant(row.get("createdAt"))
+def parse_created_at(row: Row) -> datetime:
+    return parse_instant(row.get("createdAt"))
 
 
 def _address(row: Row) -> Mapping[str, JSON]:
@@ -249,12 +249,14 @@ ORDERS: Mapping[str, Callable[[Row, Facts], Any]] = {
         )
     },
     **{name: _in_address(name) for name in ("country", "city", "region", "postalCode")},
-    "status": lambda row, facts: _text(shown_status(row, facts)),
-    "complianceStatus": lambda row, _facts: _text(shown_compliance(row.get("complianceStatus"))),
-    "payoutMethod": lambda row, _facts: _text(method_of(row)),
-    "payoutCurrency": lambda row, _facts: _text(currency_of(row)),
-    "createdAt": lambda row, _facts: created(row),
-    "updatedAt": lambda row, _facts: instant(row.get("updatedAt")),
+    "status": lambda row, facts: _text(derive_legacy_status(row, facts)),
+    "complianceStatus": lambda row, _facts: _text(
+        derive_legacy_compliance(row.get("complianceStatus"))
+    ),
+    "payoutMethod": lambda row, _facts: _text(determine_payout_method(row)),
+    "payoutCurrency": lambda row, _facts: _text(determine_payout_currency(row)),
+    "createdAt": lambda row, _facts: parse_created_at(row),
+    "updatedAt": lambda row, _facts: parse_instant(row.get("updatedAt")),
 }
 """Legacy interface, section 4.1, orderBy: "status, country, city, name, email, id,
 complianceStatus and others"."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mappings.grammar import JSON
-from mappings.objects import RECIPIENT, primary_account, type_of
+from mappings.objects import RECIPIENT, determine_account_type, find_primary_account
 from mappings.recipient_queries import Row
 
 TOLD = (
@@ -35,13 +35,13 @@ SHOWN = frozenset(
 """All that ``recipient_answer`` reads of a row."""
 
 
-def told(row: Row) -> dict[str, JSON]:
+def select_query_fields(row: Row) -> dict[str, JSON]:
     """A row as queries read it: of its address what they name, of its accounts the primary one."""
-    address, primary = row.get("address") or {}, primary_account(row)
+    address, primary = row.get("address") or {}, find_primary_account(row)
     its: JSON = None if row.get("accounts") is None else []
     if primary:
         its = [{name: primary.get(name) for name in ("currency", "primary")}]
-        its[0]["type"] = type_of(primary)
+        its[0]["type"] = determine_account_type(primary)
     return {
         **{name: row.get(name) for name in TOLD},
         "address": {name: address.get(name) for name in TOLD_OF_ADDRESS},
@@ -49,6 +49,6 @@ def told(row: Row) -> dict[str, JSON]:
     }
 
 
-def shown(row: Row) -> dict[str, JSON]:
+def select_answer_fields(row: Row) -> dict[str, JSON]:
     """What an answer shows of a row."""
     return {name: value for name, value in row.items() if name in SHOWN}

@@ -18,8 +18,8 @@ from mappings import (
     settling,
 )
 from mappings.banking import empty
-from mappings.batch_reads import is_missing, loaded_together
-from mappings.batch_views import batch_of, is_draft
+from mappings.batch_reads import is_missing, load_batches
+from mappings.batch_views import build_batch, is_draft
 from mappings.errors import NOT_FOUND
 from mappings.grammar import (
     JSON,
@@ -39,21 +39,21 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
-from mappings.list_filters import Filters, payments_found
+from mappings.list_filters import Filters, filter_payments
 from mappings.matching import Entry, Payment, recipient_id
 from mappings.objects import (
     RECIPIENT,
     Facts,
-    aliases_of,
-    as_clients_know,
+    apply_aliases,
+    build_payment_answer,
+    build_recipient_answer,
     is_abandoned,
     is_gone,
-    payment_answer,
-    recipient_answer,
+    recall_aliases,
 )
-from mappings.paging import asked, meta, meta_of, page_of
+from mappings.paging import build_meta, complete_meta, parse_page_params, select_page_params
 from mappings.payouts import Payout, Recipient, Sub
-from mappings.rows import kept
+from mappings.rows import filter_rows
 
 # Create
 
@@ -71,24 +71,24 @@ def create_recipient(request: Request) -> Flow:
     A recipient that cannot be deleted again is remembered as deleted, and so never shown.
     """
     body = request.body
-    payout = payouts.read(body.get("payout"), "payout.", request.problems)
-    ids = [*recipient_bodies.sent_ssn(body), *payouts.sent_government_ids(payout)]
+    payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
+    ids = [*recipient_bodies.extract_ssn(body), *payouts.extract_government_ids(payout)]
     request.refuse(
-        *recipient_bodies.create_problems(body),
+        *recipient_bodies.validate_create(body),
         *_payout_problems(payout, body),
-        *payouts.hold_problems(payout, {}, request.manners),
-        *government_ids.problems(ids, {}, request.manners),
+        *payouts.validate_holds(payout, {}, request.manners),
+        *government_ids.validate_government_ids(ids, {}, request.manners),
     )
-    holds = payouts.new_holds(payout, {})
-    sent = recipient_bodies.create_body(body, ids)
-    names = {**RECIPIENT.sent_as(), **government_ids.sent_as(ids)}
+    holds = payouts.collect_new_holds(payout, {})
+    sent = recipient_bodies.build_create_body(body, ids)
+    names = {**RECIPIENT.sent_as(), **government_ids.map_government_id_fields(ids)}
     call = Call(
         "POST",
         "/recipients",
         sent,
         sent_as=names,
-        settle=settling.created_recipient(sent),
-        known_by=settling.known_by_recipient(sent),
+        settle=settling.settle_created_recipient(sent),
+        known_by=settling.select_recipient_match_fields(sent),
     )
     created = (yield call)["recipient"]
     try:
@@ -100,13 +100,13 @@ def create_recipient(request: Request) -> Flow:
         raise
     if holds:
         yield Record("recipient", created["id"], holds)
-    shown = recipient_answer(recipient, holds, request.manners)
-    return Answer({"recipient": shown}, payouts.hold_notices(holds))
+    shown = build_recipient_answer(recipient, holds, request.manners)
+    return Answer({"recipient": shown}, payouts.build_hold_notices(holds))
 
 
 def _payout_problems(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Problem]:
     if payout.methods or payout.method:
-        yield from payouts.plan_problems(payout, body)
+        yield from payouts.validate_new_payout(payout, body)
 
 
 def _complete(
@@ -114,14 +114,18 @@ def _complete(
 ) -> Sub:
     """What the create call has no fields for; returns the recipient as it then is."""
     path, recipient = f"/recipients/{created['id']}", created
-    if later := recipient_bodies.later_fields(body):
-        names = RECIPIENT.sent_as() | {"primaryCurrency": recipient_bodies.currency_field(body)}
-        settle = settling.changed_recipient(created["id"], later)
+    if later := recipient_bodies.select_later_fields(body):
+        names = RECIPIENT.sent_as() | {
+            "primaryCurrency": recipient_bodies.choose_currency_field(body)
+        }
+        settle = settling.settle_changed_recipient(created["id"], later)
         call = Call("PATCH", path, later, sent_as=names, settle=settle)
         recipient = {**created, **(yield call)["recipient"]}
     if not payout.methods:
         return recipient
-    recipient = yield from payouts.add_planned(recipient, _plan(payout, body), manners, whole=True)
+    recipient = yield from payouts.add_planned_accounts(
+        recipient, _plan(payout, body), manners, whole=True
+    )
     try:
         return (yield Call("GET", path))["recipient"]
     except Failure:
@@ -130,7 +134,9 @@ def _complete(
 
 
 def _plan(payout: Payout, body: Mapping[str, JSON]) -> payouts.Plan:
-    return payouts.plan(payout, body, payout.methods, payouts.primary_method(payout))
+    return payouts.plan_accounts(
+        payout, body, payout.methods, payouts.resolve_primary_method(payout)
+    )
 
 
 def _undo(recipient_id: str) -> Sub:
@@ -143,7 +149,7 @@ def _undo(recipient_id: str) -> Sub:
 
 
 def _deletion(recipient_id: str) -> Call:
-    settle = settling.deleted_recipients(recipient_id)
+    settle = settling.settle_deleted_recipients(recipient_id)
     return Call("DELETE", f"/recipients/{recipient_id}", settle=settle)
 
 
@@ -155,8 +161,8 @@ def read_recipient(request: Request) -> Flow:
 
     GET /recipients/:id
     """
-    recipient, facts = yield from found.recipient(request.ids["id"])
-    return Answer({"recipient": recipient_answer(recipient, facts, request.manners)})
+    recipient, facts = yield from found.load_recipient(request.ids["id"])
+    return Answer({"recipient": build_recipient_answer(recipient, facts, request.manners)})
 
 
 def list_recipients(request: Request) -> Flow:
@@ -167,12 +173,13 @@ def list_recipients(request: Request) -> Flow:
                      known, who was archived; without an index all of it, page by page
     """
     remembered = yield Recall("recipient")
-    result = yield recipient_queries.find(request.query, remembered)
+    result = yield recipient_queries.build_find(request.query, remembered)
     shown = [
-        recipient_answer(row, remembered.get(row["id"], {}), request.manners) for row in result.rows
+        build_recipient_answer(row, remembered.get(row["id"], {}), request.manners)
+        for row in result.rows
     ]
-    number = page_of(request.query).number
-    return Answer({"recipients": shown, "meta": meta(number, result.pages, result.records)})
+    number = parse_page_params(request.query).number
+    return Answer({"recipients": shown, "meta": build_meta(number, result.pages, result.records)})
 
 
 def read_recipient_logs(request: Request) -> Flow:
@@ -182,10 +189,10 @@ def read_recipient_logs(request: Request) -> Flow:
     GET /recipients/:id/logs
     """
     id_ = request.ids["id"]
-    call = Call("GET", f"/recipients/{id_}/logs", query=asked(request.query))
+    call = Call("GET", f"/recipients/{id_}/logs", query=select_page_params(request.query))
     _recipient, given = yield from _with_page(id_, call)
     entries_given = given.get("activities") or []
-    counts = meta_of(given.get("meta"), page_of(request.query), len(entries_given))
+    counts = complete_meta(given.get("meta"), parse_page_params(request.query), len(entries_given))
     return Answer(
         {"activities": [_without_keys(one, request.keys) for one in entries_given], "meta": counts}
     )
@@ -197,12 +204,12 @@ def _with_page(id_: str, call: Call) -> Sub:
     These lists have no 406.
     """
     try:
-        return (yield from found.recipient_with(id_, call))
+        return (yield from found.load_recipient_with_call(id_, call))
     except Refused as refused:
         if refused.status not in (400, 406) or "pageSize" not in call.query:
             raise
     query = {name: value for name, value in call.query.items() if name != "pageSize"}
-    return (yield from found.recipient_with(id_, replace(call, query=query)))
+    return (yield from found.load_recipient_with_call(id_, replace(call, query=query)))
 
 
 _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature")
@@ -240,30 +247,35 @@ def read_recipient_payments(request: Request) -> Flow:
     id_, filters = request.ids["id"], Filters.of(request.query)
     path, abandoned = f"/recipients/{id_}/payments", (yield Recall("abandoned"))
     if filters:
-        recipient, facts = yield from found.recipient(id_)
+        recipient, facts = yield from found.load_recipient(id_)
     else:
-        call = Call("GET", path, query=asked(request.query))
+        call = Call("GET", path, query=select_page_params(request.query))
         (recipient, facts), given = yield from _with_page(id_, call)
-    shown = recipient_answer(recipient, facts, request.manners)
+    shown = build_recipient_answer(recipient, facts, request.manners)
     if abandoned or filters:
         left = (yield _payments_left(path, abandoned)).rows
         all_ = [*(yield from _as_clients_know(left)), *(yield from _drafted(id_))]
         if filters:
             all_ = yield from _found_by(filters, all_, id_, shown)
         if abandoned:
-            all_.sort(key=recipient_queries.created, reverse=True)
-        known, counts = page_of(request.query).of(all_)
+            all_.sort(key=recipient_queries.parse_created_at, reverse=True)
+        known, counts = parse_page_params(request.query).of(all_)
     else:
         known = yield from _as_clients_know(given.get("payments") or [])
         counts = given.get("meta")
     memos = yield from _memos(known, id_)
-    rows = [payment_answer({**one, **memos.get(one["id"], {})}, shown) for one in known]
-    return Answer({"payments": rows, "meta": meta_of(counts, page_of(request.query), len(rows))})
+    rows = [build_payment_answer({**one, **memos.get(one["id"], {})}, shown) for one in known]
+    return Answer(
+        {
+            "payments": rows,
+            "meta": complete_meta(counts, parse_page_params(request.query), len(rows)),
+        }
+    )
 
 
 def _as_clients_know(payments: Sequence[Payment]) -> Sub:
-    aliases = yield aliases_of(payments)
-    return [as_clients_know(one, aliases) for one in payments]
+    aliases = yield recall_aliases(payments)
+    return [apply_aliases(one, aliases) for one in payments]
 
 
 def _drafted(id_: str) -> Sub:
@@ -273,8 +285,8 @@ def _drafted(id_: str) -> Sub:
         if not is_draft(facts) or facts.get("phase") == "deleted":
             continue
         entries = (yield Recall("payments", batch_id)).get("entries", [])
-        its = kept(entries, lambda one: recipient_id(one) == id_)
-        found += batch_of(batch_id, facts, its, {}, None).payments
+        its = filter_rows(entries, lambda one: recipient_id(one) == id_)
+        found += build_batch(batch_id, facts, its, {}, None).payments
     return found
 
 
@@ -282,7 +294,7 @@ def _found_by(filters: Filters, payments: Sequence[Payment], id_: str, shown: JS
     """The payments that pass; to search them, the memos of all have to be known."""
     memos = (yield from _memos(payments, id_, are_needed=True)) if filters.search else {}
     rows = [{**one, **memos.get(one["id"], {}), "recipient": shown} for one in payments]
-    return [*(yield from payments_found(filters, rows))]
+    return [*(yield from filter_payments(filters, rows))]
 
 
 def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -> Sub:
@@ -299,7 +311,7 @@ def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -
     unread: list[str] = []
     for batch_id in (one for one in untold if facts.get(one, {}).get("has_memos", one in facts)):
         entries = (yield Recall("payments", batch_id)).get("entries", [])
-        its = kept(entries, lambda one: recipient_id(one) == id_)
+        its = filter_rows(entries, lambda one: recipient_id(one) == id_)
         if not any(one.get("memo") for one in its):
             continue
         if (of_those := _entries_of(untold[batch_id], its)) is None:
@@ -308,7 +320,7 @@ def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -
             both = zip(untold[batch_id], of_those, strict=True)
             memos |= {one["id"]: entry.get("memo") for one, entry in both}
     ids = {one["id"] for those in untold.values() for one in those}
-    for batch in (yield from loaded_together(unread)):
+    for batch in (yield from load_batches(unread)):
         if not isinstance(batch, Exception):
             memos |= {one["id"]: one.get("memo") for one in batch.payments if one["id"] in ids}
         elif are_needed and not is_missing(batch):
@@ -327,8 +339,8 @@ def _entries_of(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequen
     if by_id or len(payments) > 1 or len(entries) > 1:
         return None
     (payment,), (entry,) = payments, entries
-    paid = money.amount_of(payment.get("sourceAmount"))
-    is_its = paid is not None and paid == money.amount_of(entry.get("sourceAmount"))
+    paid = money.parse_amount(payment.get("sourceAmount"))
+    is_its = paid is not None and paid == money.parse_amount(entry.get("sourceAmount"))
     return entries if is_its else None
 
 
@@ -363,38 +375,43 @@ def update_recipient(request: Request) -> Flow:
 
     When the payout is refused, the recipient's own changes stay; sending them again is harmless.
     """
-    recipient, facts = yield from found.recipient(request.ids["id"])
-    body, manners = recipient_bodies.without_shown(request.body, recipient), request.manners
-    payout = payouts.without_shown(
-        payouts.read(body.get("payout"), "payout.", request.problems), recipient
+    recipient, facts = yield from found.load_recipient(request.ids["id"])
+    body, manners = (
+        recipient_bodies.drop_unchanged_recipient_fields(request.body, recipient),
+        request.manners,
     )
-    changes = payout_changes.of(payout, recipient_bodies.named(body, recipient))
-    ids = [*recipient_bodies.sent_ssn(body), *changes.government_ids]
+    payout = payouts.drop_shown_masks(
+        payouts.parse_payout(body.get("payout"), "payout.", request.problems), recipient
+    )
+    changes = payout_changes.detect_payout_changes(
+        payout, recipient_bodies.apply_identity(body, recipient)
+    )
+    ids = [*recipient_bodies.extract_ssn(body), *changes.government_ids]
     request.refuse(
-        *recipient_bodies.update_problems(body, recipient, facts),
+        *recipient_bodies.validate_update(body, recipient, facts),
         *changes.problems(),
-        *payouts.hold_problems(payout, facts, manners),
-        *government_ids.problems(ids, recipient, manners),
+        *payouts.validate_holds(payout, facts, manners),
+        *government_ids.validate_government_ids(ids, recipient, manners),
     )
-    holds = payouts.new_holds(payout, facts)
-    fields = recipient_bodies.update_fields(body, recipient, facts, ids)
+    holds = payouts.collect_new_holds(payout, facts)
+    fields = recipient_bodies.build_update_fields(body, recipient, facts, ids)
     id_ = recipient["id"]
     answered: Mapping[str, JSON] = {}
     if fields:
         names = (
             RECIPIENT.sent_as()
-            | {"primaryCurrency": recipient_bodies.currency_field(body)}
-            | government_ids.sent_as(ids)
+            | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
+            | government_ids.map_government_id_fields(ids)
         )
-        path, settle = f"/recipients/{id_}", settling.changed_recipient(id_, fields)
+        path, settle = f"/recipients/{id_}", settling.settle_changed_recipient(id_, fields)
         made = yield Call("PATCH", path, fields, sent_as=names, settle=settle)
         answered = shown if isinstance(shown := made.get("recipient"), dict) else {}
-    if word := recipient_bodies.status_fact(body, fields, facts, answered):
+    if word := recipient_bodies.derive_status_fact(body, fields, facts, answered):
         yield Record("recipient", id_, word)
-    yield from payout_changes.carry_out(changes, manners)
+    yield from payout_changes.apply_payout_changes(changes, manners)
     if holds:
         yield Record("recipient", id_, holds)
-    return Answer({"object": "updated"}, payouts.hold_notices(holds))
+    return Answer({"object": "updated"}, payouts.build_hold_notices(holds))
 
 
 # Delete
@@ -407,7 +424,7 @@ def delete_recipient(request: Request) -> Flow:
     DELETE /recipients/:id  archives it; from here on it is remembered as deleted
     """
     id_ = request.ids["id"]
-    yield from found.recipient(id_)
+    yield from found.load_recipient(id_)
     yield _deletion(id_)
     yield Record("recipient", id_, {"deleted": True})
     return Answer({"object": "deleted"})
@@ -423,7 +440,7 @@ def delete_recipients(request: Request) -> Flow:
     if not ids:
         request.refuse(empty("ids"))
     yield from _all_found(ids)
-    settle = settling.deleted_recipients(*ids)
+    settle = settling.settle_deleted_recipients(*ids)
     yield Call("DELETE", "/recipients", {"ids": ids}, sent_as={"ids": "ids"}, settle=settle)
     first, *others = (Record("recipient", id_, {"deleted": True}) for id_ in ids)
     yield replace(first, also=tuple(others))

@@ -3,7 +3,7 @@
 A batch may have a hundred thousand payments. As objects they take forty times the memory of their
 text, and to free them at once takes longer than any other request should wait. ``Rows`` stand where
 a list would, and are read from the beginning to the end, as often as is wanted; what they give is not
-to be changed. What is small is a plain list, here as everywhere: ``each`` and ``packed`` take both.
+to be changed. What is small is a plain list, here as everywhere: ``map_rows`` and ``packed`` take both.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Packed(Rows):
         self.types: set[type] = set()
         """What its rows are."""
         block, ends = bytearray(), [0]
-        for some in slices_of(rows):
+        for some in iterate_slices(rows):
             block += _shrunk(some)
             ends.append(len(block))
             self._count += len(some)
@@ -241,18 +241,18 @@ def _slice_of(rows: Sequence[Any], number: int) -> Sequence[Any]:
     return rows[number * SLICE : (number + 1) * SLICE]
 
 
-def slices_of(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    return rows.slices() if isinstance(rows, Rows) else some_of(rows, SLICE)
+def iterate_slices(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    return rows.slices() if isinstance(rows, Rows) else iterate_chunks(rows, SLICE)
 
 
-def some_of(those: Iterable[T], count: int) -> Iterator[list[T]]:
+def iterate_chunks(those: Iterable[T], count: int) -> Iterator[list[T]]:
     """So many at a time."""
     left = iter(those)
     while some := [*islice(left, count)]:
         yield some
 
 
-def each(change: Callable[..., Any], *sources: Sequence[Any]) -> Sequence[Any]:
+def map_rows(change: Callable[..., Any], *sources: Sequence[Any]) -> Sequence[Any]:
     """What ``change`` makes of each row of one source, or of several that are equally long."""
     if any(isinstance(source, Rows) for source in sources):
         return Each(change, *sources)
@@ -264,7 +264,7 @@ def packed(rows: Sequence[Any]) -> Sequence[Any]:
     return Packed(rows) if isinstance(rows, Each) else rows
 
 
-def kept(rows: Sequence[Any], which: Callable[[Any], bool]) -> Sequence[Any]:
+def filter_rows(rows: Sequence[Any], which: Callable[[Any], bool]) -> Sequence[Any]:
     """Those of the rows of which that is true."""
     if isinstance(rows, Rows):
         if all(map(which, rows)):
@@ -273,7 +273,7 @@ def kept(rows: Sequence[Any], which: Callable[[Any], bool]) -> Sequence[Any]:
     return [row for row in rows if which(row)]
 
 
-def joined(*those: Sequence[Any]) -> Sequence[Any]:
+def chain_rows(*those: Sequence[Any]) -> Sequence[Any]:
     """The rows of one after those of the other."""
     some = [rows for rows in those if rows]
     if len(some) == 1:
@@ -283,12 +283,12 @@ def joined(*those: Sequence[Any]) -> Sequence[Any]:
     return [*chain(*some)]
 
 
-def keyed(rows: Sequence[Any], pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
+def build_row_mapping(rows: Sequence[Any], pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
     """What is made of each row, with its name."""
     return Keyed(pairs) if isinstance(rows, Rows) else dict(pairs)
 
 
-def are_all(rows: Sequence[Any], kind: type) -> bool:
+def has_only_type(rows: Sequence[Any], kind: type) -> bool:
     """Whether each of the rows is of that very type."""
     types = rows.types if isinstance(rows, Packed) else set(map(type, rows))
     return types <= {kind}

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mappings import money, paging
-from mappings.batch_views import EDITABLE, told_status
+from mappings.batch_views import EDITABLE, derive_batch_status
 from mappings.current import SUMMARY
 from mappings.grammar import (
     JSON,
@@ -32,8 +32,8 @@ from mappings.grammar import (
     Verdict,
 )
 from mappings.matching import recipient_id
-from mappings.payment_lists import batch_in, payments_in, payments_told
-from mappings.rows import each
+from mappings.payment_lists import extract_batch, extract_payments, extract_payments_if_told
+from mappings.rows import map_rows
 
 Given = Mapping[str, JSON]
 Reading = Generator[Step, Any, Verdict]
@@ -47,7 +47,7 @@ OTHER_CURRENCY = "the service shows no amount in the currency that was asked for
 # Recipients
 
 
-def created_recipient(sent: Given) -> Settle:
+def settle_created_recipient(sent: Given) -> Settle:
     """GET /recipients?email=, then the recipient itself."""
 
     def reading(sending: InDoubtWrite) -> Reading:
@@ -56,7 +56,7 @@ def created_recipient(sent: Given) -> Settle:
         rows = yield from _pages("/recipients", "recipients", {"email": str(sent.get("email"))})
         if rows is None:
             return Inconclusive("too many recipients have its address")
-        known = known_by_recipient(sent)
+        known = select_recipient_match_fields(sent)
         like = [row for row in rows if all(_agrees(known[n], row.get(n)) for n in known)]
         found = _new(like, sending, whole=lambda row: _shows(sent, row))
         if isinstance(found, dict):
@@ -69,7 +69,7 @@ def created_recipient(sent: Given) -> Settle:
 _NAMES = {"business": ("name",), "individual": ("firstName", "lastName")}
 
 
-def known_by_recipient(sent: Given) -> dict[str, JSON]:
+def select_recipient_match_fields(sent: Given) -> dict[str, JSON]:
     names = ("email", "type", "referenceId", *_NAMES[str(sent.get("type"))])
     return {name: sent.get(name) for name in names}
 
@@ -96,7 +96,7 @@ def _told_recipient(recipient_id: str, sent: Given) -> Reading:
     return Inconclusive(f"{recipient_id}, which was told to be it, has another address")
 
 
-def changed_recipient(recipient_id: str, fields: Given) -> Settle:
+def settle_changed_recipient(recipient_id: str, fields: Given) -> Settle:
     """GET /recipients/:id"""
 
     def reading(sending: InDoubtWrite) -> Reading:
@@ -107,7 +107,7 @@ def changed_recipient(recipient_id: str, fields: Given) -> Settle:
     return reading
 
 
-def deleted_recipients(*ids: str) -> Settle:
+def settle_deleted_recipients(*ids: str) -> Settle:
     """GET /recipients/:id, each"""
 
     def reading(_sending: InDoubtWrite) -> Reading:
@@ -133,7 +133,7 @@ def _is_gone(answer: Any) -> bool | None:
 # Accounts
 
 
-def added_account(recipient_id: str, account: Given, before: Iterable[str]) -> Settle:
+def settle_added_account(recipient_id: str, account: Given, before: Iterable[str]) -> Settle:
     """GET /recipients/:id"""
     known = frozenset(before)
 
@@ -156,7 +156,7 @@ def added_account(recipient_id: str, account: Given, before: Iterable[str]) -> S
 _ACCOUNT = "recipientAccountId"
 
 
-def changed_account(recipient_id: str, held: Given, fields: Given) -> Settle:
+def settle_changed_account(recipient_id: str, held: Given, fields: Given) -> Settle:
     """GET /recipients/:id; a change gives the account another id (current interface, 4.2)."""
     account_id = held["recipientAccountId"]
 
@@ -174,7 +174,7 @@ def changed_account(recipient_id: str, held: Given, fields: Given) -> Settle:
     return reading
 
 
-def deleted_account(recipient_id: str, account_id: str) -> Settle:
+def settle_deleted_account(recipient_id: str, account_id: str) -> Settle:
     """GET /recipients/:id"""
 
     def reading(_sending: InDoubtWrite) -> Reading:
@@ -204,7 +204,7 @@ def _is_like(sent: Given, account: Given) -> bool:
 # Batches
 
 
-def created_batch(body: Given) -> Settle:
+def settle_created_batch(body: Given) -> Settle:
     """GET /batches where the service has it, then GET /batch/:id/summary of what is like it."""
 
     def reading(sending: InDoubtWrite) -> Reading:
@@ -237,7 +237,7 @@ def _paying_the_same(
     exact: set[JSON] = set()
     for row in rows:
         summary = None if row["id"] in sending.claimed else (yield from _summary(row["id"]))
-        if summary is None or not _is_new(batch_in(summary), sending):
+        if summary is None or not _is_new(extract_batch(summary), sending):
             continue
         if not _tells_payments(summary):
             return Inconclusive(f"the service does not show what {row['id']} pays")
@@ -257,7 +257,7 @@ def _told_batch(batch_id: str, body: Given) -> Reading:
         if refused.status != 404:
             raise
         return Inconclusive(f"the service has no batch {batch_id}, which was told to be it")
-    there = payments_in(summary)
+    there = extract_payments(summary)
     tells = all(map(_tells_whom, there))
     if len(there) != len(body["payments"]) or (
         tells and not _pays_the_same(body, summary, _may_pay)
@@ -266,11 +266,11 @@ def _told_batch(batch_id: str, body: Given) -> Reading:
     return Confirmed({"batch": {"id": batch_id}}, made=batch_id)
 
 
-def known_by_batch(body: Given) -> dict[str, JSON]:
-    return {**body, "payments": each(known_by_payment, body["payments"])}
+def select_batch_match_fields(body: Given) -> dict[str, JSON]:
+    return {**body, "payments": map_rows(select_payment_match_fields, body["payments"])}
 
 
-def known_by_payment(body: Given) -> dict[str, JSON]:
+def select_payment_match_fields(body: Given) -> dict[str, JSON]:
     """Without its memo: whether the service keeps it the document does not say."""
     return {name: value for name, value in body.items() if name != "memo"}
 
@@ -301,7 +301,7 @@ Test = Callable[[Given, Given, JSON], bool]
 
 def _pays_the_same(body: Given, summary: JSON, is_it: Test) -> bool:
     left: dict[JSON, list[Given]] = {}
-    there = payments_in(summary)
+    there = extract_payments(summary)
     for one in there:
         left.setdefault(str(_paid(one)), []).append(one)
     for payment in body["payments"]:
@@ -336,7 +336,7 @@ def _compared(sent: Given, shown: Given, batch_currency: JSON) -> bool | None:
     if _paid(shown) != recipient_id(sent):
         return False
     compared = [
-        money.amount_of(shown[name]) == money.amount_of(amount)
+        money.parse_amount(shown[name]) == money.parse_amount(amount)
         for side, amount, currency in _sides(sent, batch_currency)
         for name, of in ((f"{side}Amount", f"{side}Currency"), ("amount", "currency"))
         if shown.get(name) is not None and shown.get(of) in (None, currency)
@@ -362,7 +362,9 @@ def _sides(sent: Given, batch_currency: JSON) -> list[tuple[str, JSON, JSON]]:
     return [(side, sent.get("amount"), currency) for side in sides]
 
 
-def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[str]) -> Settle:
+def settle_added_payment(
+    upstream: str, body: Given, currency: JSON, before: Iterable[str]
+) -> Settle:
     """GET /batch/:id/summary"""
     known = frozenset(before)
 
@@ -372,14 +374,14 @@ def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[s
     def reading(sending: InDoubtWrite) -> Reading:
         summary = yield Call("GET", SUMMARY.format(id=upstream))
         if sending.told is not None:
-            there = payments_in(summary)
+            there = extract_payments(summary)
             found = next((one for one in there if one.get("id") == sending.told), None)
             is_it = found is not None and sending.told not in known and may_be(found)
             return _as_told(sending.told, "payment", found if is_it else None)
         if not _tells_which(summary):
             return Inconclusive(_WHICH)
-        new = [one for one in payments_in(summary) if one.get("id") not in known]
-        if payments_told(summary) is None or not all(map(_tells_whom, new)):
+        new = [one for one in extract_payments(summary) if one.get("id") not in known]
+        if extract_payments_if_told(summary) is None or not all(map(_tells_whom, new)):
             return Inconclusive("the service does not show whom the batch pays")
         like = [one for one in new if _pays(body, one, currency)]
         new_one = _new(like, sending, dated=False, whole=lambda one: _has_memo_of(body, one))
@@ -393,7 +395,7 @@ def added_payment(upstream: str, body: Given, currency: JSON, before: Iterable[s
     return reading
 
 
-def edited_batch(
+def settle_edited_batch(
     upstream: str,
     before: Sequence[Given],
     currency: JSON,
@@ -410,12 +412,12 @@ def edited_batch(
 
     def reading(_sending: InDoubtWrite) -> Reading:
         summary = yield Call("GET", SUMMARY.format(id=upstream))
-        if payments_told(summary) is None:
+        if extract_payments_if_told(summary) is None:
             return Inconclusive("the service does not show what the batch pays")
         if not _tells_which(summary):
             return Inconclusive(_WHICH)
         were = {str(one["upstream"]): one for one in before if one.get("upstream")}
-        there = {str(one.get("id")): one for one in payments_in(summary)}
+        there = {str(one.get("id")): one for one in extract_payments(summary)}
         signs = [id_ not in there for id_ in removed()]
         signs += [
             id_ in there and _pays_as(body, there[id_], currency)
@@ -426,7 +428,7 @@ def edited_batch(
         if added and not all(map(_tells_whom, others)):
             return Inconclusive("the service does not show whom the batch pays")
         signs += [any(_pays(body, one, currency) for one in others) for body in added]
-        shown = batch_in(summary)
+        shown = extract_batch(summary)
         signs += [_agrees(value, shown[name]) for name, value in fields.items() if name in shown]
         if signs and all(signs):
             return Confirmed({"object": "updated"})
@@ -445,7 +447,7 @@ def _pays_as(body: Given, shown: Given, currency: JSON) -> bool:
     return _pays({**body, "recipient": shown.get("recipient")}, shown, currency)
 
 
-def deleted_batch(upstream: str) -> Settle:
+def settle_deleted_batch(upstream: str) -> Settle:
     """GET /batch/:id/summary"""
 
     def reading(_sending: InDoubtWrite) -> Reading:
@@ -455,32 +457,32 @@ def deleted_batch(upstream: str) -> Settle:
             if refused.status != 404:
                 raise
             return Confirmed({"object": "deleted"})
-        gone = batch_in(summary).get("status") in ("deleted", "archived")
+        gone = extract_batch(summary).get("status") in ("deleted", "archived")
         return Confirmed({"object": "deleted"}) if gone else Absent()
 
     return reading
 
 
-def quoted(upstream: str, expires: JSON) -> Settle:
+def settle_quote(upstream: str, expires: JSON) -> Settle:
     """GET /batch/:id/summary; ``expires`` is when the quote before it did.
 
     A quote that cannot be seen may be made again: it is repeatable until processing starts.
     """
 
     def reading(_sending: InDoubtWrite) -> Reading:
-        batch = batch_in((yield Call("GET", SUMMARY.format(id=upstream))))
+        batch = extract_batch((yield Call("GET", SUMMARY.format(id=upstream))))
         seen = batch.get("quoteExpiredAt")
         return Confirmed({"batch": batch}) if seen and seen != expires else Absent()
 
     return reading
 
 
-def started(upstream: str) -> Settle:
+def settle_start(upstream: str) -> Settle:
     """GET /batch/:id/summary; any word but open and pending says that it was started."""
 
     def reading(_sending: InDoubtWrite) -> Reading:
-        batch = batch_in((yield Call("GET", SUMMARY.format(id=upstream))))
-        status = told_status(batch)
+        batch = extract_batch((yield Call("GET", SUMMARY.format(id=upstream))))
+        status = derive_batch_status(batch)
         if status and status not in EDITABLE:
             return Confirmed({"batch": batch})
         return Absent() if status else Inconclusive("the service shows no status of the batch")
@@ -503,7 +505,7 @@ def _pages(
             raise Unreachable(f"its answer has no {rows}")
         given = [row for row in body[rows] or [] if isinstance(row, dict)]
         found += given
-        pages = paging.whole((body.get("meta") or {}).get("pages"), 1)
+        pages = paging.parse_count((body.get("meta") or {}).get("pages"), 1)
         if number >= pages or not given:
             return found
     return None
@@ -517,7 +519,7 @@ def _as_told(told: str, name: str, found: dict[str, JSON] | None) -> Confirmed |
 
 
 def _tells_payments(summary: JSON) -> bool:
-    there = payments_told(summary)
+    there = extract_payments_if_told(summary)
     return there is not None and all(map(_tells_whom, there))
 
 
@@ -526,7 +528,7 @@ _WHICH = "the service does not show the ids of the batch's payments"
 
 def _tells_which(summary: JSON) -> bool:
     """Whether one that was there before can be told from one that is new."""
-    return all(one.get("id") for one in payments_in(summary))
+    return all(one.get("id") for one in extract_payments(summary))
 
 
 def _tells_whom(payment: Given) -> bool:

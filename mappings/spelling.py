@@ -13,7 +13,7 @@ from typing import Any
 
 from mappings.grammar import JSON, Vocabulary
 from mappings.kinds import Word
-from mappings.places import Items, Mark, Object, place_of, rewritten
+from mappings.places import Items, Mark, Object, locate_marks, rewrite_marked_texts
 
 _NEUTRAL = {
     "wallet": "wallet",
@@ -45,16 +45,18 @@ class Spelling:
     def inward(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
             return value
-        return rewritten(place_of(shape), value, self._neutral_word, self._neutral_field)
+        return rewrite_marked_texts(
+            locate_marks(shape), value, self._neutral_word, self._neutral_field
+        )
 
     def outward(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
             return value
-        return rewritten(place_of(shape), value, self._own_word, self._own_field)
+        return rewrite_marked_texts(locate_marks(shape), value, self._own_word, self._own_field)
 
     def field(self, shape: Any, name: str) -> str:
         """A field's full name (``payout.accounts.wallet.address``) in this side's spelling."""
-        place = place_of(shape) if self._words else None
+        place = locate_marks(shape) if self._words else None
         parts = []
         for part in name.split("."):
             key, bracket, index = part.partition("[")
@@ -103,7 +105,7 @@ class Spelling:
         return None if place.keys.get(spelled, "") in self._words else (spelled, spelled)
 
 
-def legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
+def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
     """Each word's name to its spelling on the legacy side."""
     wallet, service = vocabulary.legacy_wallet, vocabulary.legacy_service
     display = wallet[:1].upper() + wallet[1:]
@@ -121,11 +123,11 @@ def legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
     }
 
 
-def of_legacy(vocabulary: Vocabulary) -> Spelling:
-    return Spelling(legacy_words(vocabulary), knows_no_other=True)
+def build_legacy_spelling(vocabulary: Vocabulary) -> Spelling:
+    return Spelling(map_legacy_words(vocabulary), knows_no_other=True)
 
 
-def of_current(vocabulary: Vocabulary) -> Spelling:
+def build_current_spelling(vocabulary: Vocabulary) -> Spelling:
     words = {
         "wallet": vocabulary.current_wallet,
         "avatar_url": vocabulary.current_avatar_url,

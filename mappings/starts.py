@@ -10,7 +10,14 @@ from collections.abc import Mapping
 
 from mappings import settling
 from mappings.batch_reads import WRONG_STATUS
-from mappings.drafts import BEING_CHANGED, ROUNDS, as_found, elsewhere, is_free, stamp
+from mappings.drafts import (
+    BEING_CHANGED,
+    ROUNDS,
+    build_batch_condition,
+    build_external_batch_facts,
+    format_timestamp,
+    is_unlocked,
+)
 from mappings.grammar import (
     JSON,
     Answer,
@@ -38,7 +45,7 @@ def start_signed_batch(request: Request) -> Flow:
     """
     upstream, batch = request.ids["id"], request.ids["batch"]
     facts, taken = yield from _taken(upstream, batch, request)
-    settle = settling.started(upstream)
+    settle = settling.settle_start(upstream)
     try:
         yield Call("POST", f"/batches/{upstream}/start-processing", settle=settle, prompt=True)
     except (Refused, Unreachable, Conflict) as failure:
@@ -49,7 +56,12 @@ def start_signed_batch(request: Request) -> Flow:
         raise
     # Of a batch made elsewhere too: an edit that read it before must find another version.
     version = (facts.get("version") or 0) + 1
-    started = {"phase": "sent", "since": None, "version": version, "started": stamp(request.now)}
+    started = {
+        "phase": "sent",
+        "since": None,
+        "version": version,
+        "started": format_timestamp(request.now),
+    }
     yield Record("batch", batch, started)
     return Answer({})
 
@@ -71,11 +83,11 @@ def _taken(upstream: str, batch: str, request: Request) -> Sub:
             raise Invalid(WRONG_STATUS)
         taken: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
         if not facts:
-            taken |= elsewhere(upstream)
+            taken |= build_external_batch_facts(upstream)
         named = {"abandoned": None, "id": alias.get("id")}
         still = Record("alias", upstream, {}, find=named)
         try:
-            yield Record("batch", batch, taken, find=as_found(facts), also=(still,))
+            yield Record("batch", batch, taken, find=build_batch_condition(facts), also=(still,))
         except Conflict:
             continue
         return facts, taken
@@ -83,7 +95,7 @@ def _taken(upstream: str, batch: str, request: Request) -> Sub:
 
 
 def _is_being_edited(facts: Mapping[str, JSON]) -> bool:
-    return not (is_free(facts) or facts.get("phase") == "starting")
+    return not (is_unlocked(facts) or facts.get("phase") == "starting")
 
 
 def _may_be_started(facts: Mapping[str, JSON], upstream: str) -> bool:

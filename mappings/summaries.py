@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mappings import current, funds, money
-from mappings.batch_views import Batch, batch_answer
+from mappings.batch_views import Batch, build_batch_answer
 from mappings.grammar import JSON
-from mappings.objects import method_display
+from mappings.objects import format_method_display
 
 SERVICE = "service"
 FIGURES = ("fees", "recipientFees", "merchantFees")
@@ -23,13 +23,15 @@ _OF_THE_BATCH = [
 ]
 
 
-def summary(batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str) -> dict[str, JSON]:
+def build_summary(
+    batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str
+) -> dict[str, JSON]:
     """``Batch summary``; what the service gives of it stands."""
-    shown = batch_answer(batch)
-    wallet, others = funds.apart(batch.payments)
+    shown = build_batch_answer(batch)
+    wallet, others = funds.partition_by_wallet(batch.payments)
     held = {
-        "GatewayTotal": funds.held(balances, batch.currency, wallet=True),
-        "ServiceTotal": funds.held(balances, batch.currency, wallet=False),
+        "GatewayTotal": funds.compute_available_funds(balances, batch.currency, wallet=True),
+        "ServiceTotal": funds.compute_available_funds(balances, batch.currency, wallet=False),
     }
     computed: dict[str, JSON] = {
         "processed_by": "API",
@@ -37,11 +39,11 @@ def summary(batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str) -> d
         "serverTime": now,
         "quoteExpiredAt": None,
         "methods": _methods(batch.payments),
-        "ServiceTotal": figures(others),
-        "GatewayTotal": figures(wallet),
-        "total": figures(batch.payments),
-        "merchantBalances": {name: money.number(amount) for name, amount in held.items()},
-        "enoughFunds": funds.are_enough(balances, batch.payments, batch.currency),
+        "ServiceTotal": compute_figures(others),
+        "GatewayTotal": compute_figures(wallet),
+        "total": compute_figures(batch.payments),
+        "merchantBalances": {name: money.to_json_number(amount) for name, amount in held.items()},
+        "enoughFunds": funds.has_sufficient_funds(balances, batch.payments, batch.currency),
     }
     given = {name: batch.given[name] for name in computed if batch.given.get(name) is not None}
     told = _filled_in(_as_numbers(given), computed)
@@ -79,33 +81,33 @@ _NUMBERS = frozenset({"count", "value", "net", *FIGURES})
 
 
 def _figure(value: JSON) -> JSON:
-    amount = money.amount_of(value)
-    return money.number(amount) if amount is not None else value
+    amount = money.parse_amount(value)
+    return money.to_json_number(amount) if amount is not None else value
 
 
 def _methods(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
     """By method; both of the legacy document's are always there."""
     by_method: dict[str, list[Mapping[str, JSON]]] = {current.BANK_TRANSFER: [], current.WALLET: []}
     for payment in payments:
-        by_method.setdefault(funds.method_of(payment), []).append(payment)
+        by_method.setdefault(funds.determine_payment_method(payment), []).append(payment)
     return {
         method: {
-            **figures(those),
+            **compute_figures(those),
             "accountType": current.WALLET if method == current.WALLET else SERVICE,
-            "displayName": method_display(method),
+            "displayName": format_method_display(method),
         }
         for method, those in by_method.items()
     }
 
 
-def figures(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
+def compute_figures(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
     """count, value, fees, recipientFees, merchantFees, net; JSON numbers, exact."""
     those = list(payments)
-    sums = {name: funds.summed(those, name) for name in FIGURES}
-    value = funds.summed(those, "sourceAmount")
+    sums = {name: funds.sum_field(those, name) for name in FIGURES}
+    value = funds.sum_field(those, "sourceAmount")
     return {
         "count": len(those),
-        "value": money.number(value),
-        **{name: money.number(amount) for name, amount in sums.items()},
-        "net": money.number(money.plus(value, sums["merchantFees"])),
+        "value": money.to_json_number(value),
+        **{name: money.to_json_number(amount) for name, amount in sums.items()},
+        "net": money.to_json_number(money.add_decimals(value, sums["merchantFees"])),
     }

@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 
 from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import read_lines
+from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import Settings
-from gateway.server.app import Running, run
+from gateway.server.app import Running, run_gateway
 from gateway.storage import open_store
 from gateway.writes.instances import GONE_SECONDS
 from tests.states import files_of, lay_out, put
@@ -106,7 +106,7 @@ async def import_lines(settings: Settings, lines: list[dict[str, Any]]) -> None:
         return
     data = "\n".join(json.dumps(line) for line in lines).encode()
     async with open_store(lay_out(settings.state)) as store:
-        await import_keys(store, read_lines(data))
+        await import_keys(store, parse_key_lines(data))
     if is_usual:
         _with_a_key[:] = [file.read_bytes() for file in files]  # two may import at a time
 
@@ -122,6 +122,6 @@ async def open_house(
     """A gateway in front of ``base_url``, with one key."""
     settings = settings_for(folder, base_url, **sections)
     await import_lines(settings, [KEY])
-    its = run(settings, monotonic=monotonic, gone_seconds=gone_seconds)
+    its = run_gateway(settings, monotonic=monotonic, gone_seconds=gone_seconds)
     async with its as running, aiohttp.ClientSession() as session:
         yield House(running, settings, session)

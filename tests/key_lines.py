@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import read_lines
+from gateway.auth.key_lines import parse_key_lines
 from gateway.storage import Store
 
 
 async def put(store: Store, *lines: dict[str, Any]) -> None:
-    await import_keys(store, read_lines("\n".join(map(json.dumps, lines)).encode()))
+    await import_keys(store, parse_key_lines("\n".join(map(json.dumps, lines)).encode()))

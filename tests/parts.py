@@ -10,7 +10,7 @@ from gateway.config.settings import Settings
 from gateway.reads.recent_reads import Kept
 from gateway.storage import Ledger, Store, open_store
 from gateway.storage.undertakings import OperationRepository
-from gateway.upstream.capability_cache import recall_learned
+from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream
 from gateway.upstream.clock import Clock
 from gateway.upstream.optional_endpoints import InferredOperations
@@ -42,7 +42,7 @@ async def open_parts(
     clock = Clock()
     async with open_store(lay_out(settings.state)) as store:
         ledger = Ledger(store)
-        learned = await recall_learned(ledger, settings.environments.configured())
+        learned = await load_capabilities(ledger, settings.environments.configured())
         journal = Journal(store, ledger, clock)
         journal.rows = rows(store, ledger, journal) if rows else journal.rows
         settler = Settler(journal, clock)

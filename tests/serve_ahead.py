@@ -28,7 +28,7 @@ import uvloop
 
 from gateway.config.settings import Settings
 from gateway.observability import logs
-from gateway.server.app import run, told_to_end
+from gateway.server.app import install_shutdown_event, run_gateway
 from gateway.writes.instances import GONE_SECONDS
 from tests.house import open_house
 
@@ -47,10 +47,10 @@ async def serve(asked: dict[str, Any]) -> None:
         ahead[0] += AHEAD_SECONDS
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, put_ahead)
-    told = told_to_end()
+    told = install_shutdown_event()
     gone = asked.get("gone_seconds", GONE_SECONDS)
     settings = Settings(**asked["settings"])
-    async with run(
+    async with run_gateway(
         settings, monotonic=lambda: time.monotonic() + ahead[0], gone_seconds=gone
     ) as running:
         say({"name": asked["name"], "pid": os.getpid(), "port": running.port})
@@ -63,7 +63,7 @@ def child(asked: dict[str, Any]) -> None:
         log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        logs.configure()
+        logs.configure_logging()
         uvloop.run(serve(asked))
         code = 0
     finally:
@@ -86,7 +86,7 @@ def warm() -> None:
 
 
 def main() -> None:
-    logs.configure()
+    logs.configure_logging()
     warm()
     names: dict[int, str] = {}
     waiting = b""

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.server.app import run
+from gateway.server.app import run_gateway
 from gateway.upstream.clock import Clock
 from tests.house import KEY, House, import_lines, settings_for
 from tests.sockets import Heard, heard
@@ -98,7 +98,7 @@ async def open_signed(
     settings = settings_for(folder, base_url, **sections)
     await import_lines(settings, [KEY, *({**KEY, **line} for line in lines)])
     clock = Clock(lambda: now)
-    async with run(settings, clock=clock) as running, aiohttp.ClientSession() as session:
+    async with run_gateway(settings, clock=clock) as running, aiohttp.ClientSession() as session:
         yield House(running, settings, session)
 
 

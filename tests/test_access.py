@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 import pytest_asyncio
 
-from gateway.auth.key_rows import listed_keys, revoke
+from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.auth.keys import ApiKeyStore
 from gateway.legacy_api.routes import Routes
 from gateway.simulator import DEMO_KEY, Key, Service, Simulator, start
@@ -82,8 +82,8 @@ async def import_the_others(house: House) -> None:
     await house.import_key(api_key=USED_UP, name="used up", requests_per_hour=1)
     await house.import_key(api_key=REVOKED, name="revoked")
     async with open_store(house.settings.state) as store:
-        leaving = next(key for key in await listed_keys(store) if key.name == "revoked")
-        await revoke(store, leaving.id)
+        leaving = next(key for key in await load_listed_keys(store) if key.name == "revoked")
+        await revoke_key(store, leaving.id)
     spent = request("GET", "/v1/recipients", f"X-API-Key: {USED_UP}")
     assert (await heard(house.running.port, spent)) is not None
 

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from gateway.storage import Ledger, Tenant, open_store
 from mappings import OPERATIONS
-from mappings.drafts import stamp
+from mappings.drafts import format_timestamp
 from tests.house import ENVIRONMENT, KEY, open_house
 
 CASES = Path(__file__).parent / "cases"
@@ -80,7 +80,7 @@ async def _serving(service: Service) -> AsyncIterator[str]:
 @pytest.mark.parametrize("file", FILES, ids=_id)
 async def test_case(file: Path, tmp_path: Path) -> None:
     case = json.loads(file.read_text("utf-8"))
-    service, began = Service(case.get("calls", [])), stamp(datetime.now(UTC))
+    service, began = Service(case.get("calls", [])), format_timestamp(datetime.now(UTC))
     settings = case.get("settings", {})
     # Else it may look for abandoned batches just then, which no transcript has.
     settings["upstream"] = {"abandoned_check_seconds": 0, **settings.get("upstream", {})}

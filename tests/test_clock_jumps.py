@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.server.app import run
+from gateway.server.app import run_gateway
 from gateway.simulator import Service
 from gateway.upstream.clock import Clock
 from tests.audit import audit
@@ -57,7 +57,7 @@ async def town(folder: Path) -> AsyncIterator[Town]:
         settings = settings_for(folder, judge.url, upstream={"timeout_seconds": 1})
         await import_lines(settings, [KEY])
         async with (
-            run(settings, clock=Clock(watch), monotonic=ticks) as running,
+            run_gateway(settings, clock=Clock(watch), monotonic=ticks) as running,
             aiohttp.ClientSession() as session,
         ):
             yield Town(House(running, settings, session), judge, watch, ticks)
@@ -145,7 +145,7 @@ async def test_a_date_that_is_not_the_service_s_keeps_no_signed_request_out(
     async with recording(says(answer)) as service:
         settings = settings_for(tmp_path, service.url)
         await import_lines(settings, [KEY])
-        async with run(settings) as running, aiohttp.ClientSession() as session:
+        async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
             house = House(running, settings, session)
             for _ in range(2):  # those that are signed here tell as little
                 assert (await house.ask("GET", "/v1/profile/balances")).status == 200

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Service, Switches
-from mappings.batch_views import batch_answer, batch_of
+from mappings.batch_views import build_batch, build_batch_answer
 from tests.house import House
 from tests.payday import done, make_batch, make_recipient, open_town
 
@@ -77,5 +77,5 @@ def test_the_latest_of_the_payments_that_tell_a_time_is_taken(
     status: str, processed: list[Any], expected: str | None
 ) -> None:
     payments = [{"id": f"P-{n}", "processedAt": one} for n, one in enumerate(processed)]
-    batch = batch_of("B-1", {}, [], {"id": "B-1", "status": status}, payments)
-    assert batch_answer(batch)["completedAt"] == expected
+    batch = build_batch("B-1", {}, [], {"id": "B-1", "status": status}, payments)
+    assert build_batch_answer(batch)["completedAt"] == expected

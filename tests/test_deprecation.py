@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from pydantic import ValidationError
 
 from gateway.config.settings import Deprecation, Environment, Environments
-from gateway.http.responses import PassedResponse, carried
+from gateway.http.responses import PassedResponse, build_passthrough_response
 from gateway.legacy_api.deprecation import End
 from gateway.simulator import Service
 from tests.house import open_house
@@ -93,11 +93,13 @@ def test_a_forwarded_answer_tells_of_the_end_that_is_announced_here() -> None:
     environments = Environments(sandbox=Environment(base_url="https://service.example"))
     told = End(Deprecation(**ANNOUNCED), environments).headers("sandbox")
     theirs = {"Deprecation": "@1", "Sunset": "Thu, 01 Jan 2026 00:00:00 GMT", "Link": "<a>; rel=b"}
-    answer = carried(PassedResponse(404, CIMultiDict(theirs), b"{}"), "an-id", told=told)
+    answer = build_passthrough_response(
+        PassedResponse(404, CIMultiDict(theirs), b"{}"), "an-id", told=told
+    )
     assert answer.headers.getall("Deprecation") == ["@1795996800"]
     assert answer.headers.getall("Sunset") == ["Sun, 28 Feb 2027 00:00:00 GMT"]
     assert answer.headers.getall("Link") == ["<a>; rel=b", told["Link"]]
-    alone = carried(PassedResponse(404, CIMultiDict(theirs), b"{}"), "an-id")
+    alone = build_passthrough_response(PassedResponse(404, CIMultiDict(theirs), b"{}"), "an-id")
     assert {name: alone.headers[name] for name in theirs} == theirs
 
 

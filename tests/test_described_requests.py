@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.docgen.openapi import document
+from gateway.docgen.openapi import build_openapi_document
 from gateway.simulator import Service, Switches
 from mappings.grammar import Vocabulary
 from tests.aside import Aside, aside
@@ -66,7 +66,7 @@ CONFIG = schemathesis.Config.from_dict(
     }
 )
 SCHEMA = schemathesis.openapi.from_dict(
-    sharpened(document(Vocabulary(), ("http://gateway.example",))), config=CONFIG
+    sharpened(build_openapi_document(Vocabulary(), ("http://gateway.example",))), config=CONFIG
 )
 
 

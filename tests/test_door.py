@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.auth.key_rows import listed_keys, revoke
+from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.config.settings import Misconfigured
 from gateway.simulator import Fault, Service, Simulator, start
 from gateway.storage import open_store
@@ -232,8 +232,8 @@ async def test_bytes_that_are_no_text_are_no_key(standing: House, behind: Simula
 async def test_a_revoked_key_is_invalid(house: House, simulator: Simulator) -> None:
     await house.import_key(api_key="a-key-to-be-revoked", name="leaving")
     async with open_store(house.settings.state) as store:
-        leaving = next(key for key in await listed_keys(store) if key.name == "leaving")
-        await revoke(store, leaving.id)
+        leaving = next(key for key in await load_listed_keys(store) if key.name == "leaving")
+        await revoke_key(store, leaving.id)
     assert refused(await asked(house, request(key="a-key-to-be-revoked"))) == INVALID_KEY
     assert not simulator.service.calls()
 

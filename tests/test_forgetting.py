@@ -15,7 +15,12 @@ from sqlalchemy import func, select, update
 
 from gateway.config.settings import Retention, State
 from gateway.operator.restore_check import is_older
-from gateway.operator.retention import AT_ONCE, Forgetting, forget_signed, sweep
+from gateway.operator.retention import (
+    AT_ONCE,
+    Forgetting,
+    delete_expired,
+    delete_expired_signed_changes,
+)
 from gateway.simulator import Service
 from gateway.storage import Ledger, Store, Tenant, open_store
 from gateway.storage.audit_log import acts_of
@@ -207,9 +212,9 @@ async def test_what_is_over_for_long_is_forgotten_and_the_last_of_it_stays(
         await here.over()
         before = await here.count(journal, writes, journal_subjects)
         assert all(count > 1 for count in before)
-        assert (await sweep(here.store, DAYS))["journal"] == 0
+        assert (await delete_expired(here.store, DAYS))["journal"] == 0
         await here.age(journal, "began_at")
-        gone = await sweep(here.store, DAYS)
+        gone = await delete_expired(here.store, DAYS)
         assert gone["journal"] == before[0] - 1
         rows, steps = await here.count(journal, journal_steps)
         assert (rows, steps) == (1, 0)
@@ -229,7 +234,7 @@ async def test_what_nobody_knows_the_outcome_of_is_never_forgotten(tmp_path: Pat
         # Another, later one, so that it is not the last that keeps it.
         await make_recipient(here.house, "eve")
         await there.age(journal, "began_at")
-        await sweep(store, DAYS)
+        await delete_expired(store, DAYS)
         listed = await here.told("writes", "unsettled")
         assert len(listed["writes"]) == 1
 
@@ -246,13 +251,13 @@ async def test_names_and_memos_of_old_batches_go_and_the_payments_stay(
         new = await paid(here.house, "ada@example.com")
         await here.over()
         was = await here.entries(old)
-        assert (await sweep(here.store, DAYS))["texts"] == 1
+        assert (await delete_expired(here.store, DAYS))["texts"] == 1
         (one,) = await here.entries(old)
         assert set(was[0]) - set(one) == {"memo"}
         assert one["recipient"].keys() == {"id"}
         (other,) = await here.entries(new)
         assert (other["memo"], other["recipient"]["email"]) == (MEMO, "ada@example.com")
-        assert (await sweep(here.store, DAYS))["texts"] == 0, "once"
+        assert (await delete_expired(here.store, DAYS))["texts"] == 0, "once"
         whole = await done(here.house, "GET", f"/batches/{old}")
         assert whole["batch"]["amount"] == "10.00"
 
@@ -266,7 +271,7 @@ async def test_a_payment_of_which_nobody_told_whom_it_pays_keeps_nothing_else_fr
         ledger = Ledger(here.store)
         await ledger.record(OWNER, "payments", "B-1", {"entries": [entry]}, {})
         await here.age(remembered, "updated_at")
-        assert (await sweep(here.store, DAYS))["texts"] == 1
+        assert (await delete_expired(here.store, DAYS))["texts"] == 1
         assert await here.entries("B-1") == [{"id": "P-1", "recipient": {}, "sourceAmount": "1.00"}]
 
 
@@ -285,11 +290,11 @@ async def test_usage_and_acts_go_by_their_own_time_and_stay_for_good_where_that_
         async with here.store.write() as connection:
             row = {"id": "1", "what": "froze", "by": "x", "merchant": "", "environment": ""}
             await connection.execute(acts.insert().values(**row, at=here.store.clock() - 3 * AGES))
-        await sweep(here.store, Retention(usage_days=0, audit_days=0))
+        await delete_expired(here.store, Retention(usage_days=0, audit_days=0))
         assert await here.count(usage, acts) == [1, 2]
-        await sweep(here.store, Retention(usage_days=600, audit_days=1600))
+        await delete_expired(here.store, Retention(usage_days=600, audit_days=1600))
         assert await here.count(usage, acts) == [1, 2]
-        await sweep(here.store, DAYS)
+        await delete_expired(here.store, DAYS)
         assert await here.count(usage, acts) == [0, 1], "that a key was imported was just noted"
 
 
@@ -326,6 +331,6 @@ async def test_of_changes_that_clients_signed_nothing_is_kept_for_long(state: St
         async with store.write() as connection:
             await connection.execute(old.values(updated_at=store.clock() - timedelta(days=2)))
         await ledger.record(OWNER, "batch", "B-1", {"phase": "sent"})
-        await forget_signed(store)
+        await delete_expired_signed_changes(store)
         assert list(await ledger.recall_all(OWNER, "signed")) == ["B-0"]
         assert await ledger.recall(OWNER, "batch", "B-1")

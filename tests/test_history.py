@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event
 
 from gateway.operator.ledger_reconciliation import open_reconciler
-from gateway.operator.metrics_page import figures
+from gateway.operator.metrics_page import load_gauges
 from gateway.simulator import Service, Switches
 from gateway.storage import Ledger, Store, Tenant, ledger, open_store
 from gateway.storage.abandoned import abandoned_batches
@@ -183,7 +183,7 @@ async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    plain_opened, plain_find = Ledger._opened, recipient_queries.find
+    plain_opened, plain_find = Ledger._opened, recipient_queries.build_find
 
     def opened(its: Ledger, owner: Tenant, kind: str, rows: Any) -> Any:
         if len(rows) >= LONG_AGO:
@@ -195,7 +195,7 @@ async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
         return plain_find(query, remembered)
 
     monkeypatch.setattr(Ledger, "_opened", opened)
-    monkeypatch.setattr(recipient_queries, "find", find)
+    monkeypatch.setattr(recipient_queries, "build_find", find)
     recipient = await make_recipient(house)
     listed = await done(house, "GET", "/recipients")
     assert [one["id"] for one in listed["recipients"]] == [recipient]
@@ -224,7 +224,7 @@ async def test_for_the_figures_nothing_is_gone_through_that_is_over(tmp_path: Pa
 
     async with open_store(settings_for(tmp_path, "http://127.0.0.1:1").state) as store:
         event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
-        await figures(store)
+        await load_gauges(store)
         looks = [one for one in asked if one[0].startswith("SELECT")]
         assert len(looks) == 8
         async with store.read() as connection:
@@ -249,7 +249,7 @@ async def test_abandoned_batches_are_found_by_an_index(tmp_path: Path) -> None:
             asked.append(statement)
 
         event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
-        assert (await figures(store)).abandoned == 1
+        assert (await load_gauges(store)).abandoned == 1
         assert [one.upstream for one in await abandoned_batches(store)] == ["B-1"]
         looks = [
             *(one for one in asked if "abandoned" in one),

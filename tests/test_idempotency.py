@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings, State
-from gateway.server.app import run
+from gateway.server.app import run_gateway
 from gateway.simulator import Fault, Service, Switches, start
 from tests.gateway.store import conftest
 from tests.house import KEY, Got, House, import_lines, open_house, settings_for
@@ -121,7 +121,7 @@ async def test_the_first_answer_is_given_again_after_a_restart(tmp_path: Path) -
 
 async def _by_another(settings: Settings, name: str, body: Any) -> Got:
     """The answer of a gateway that begins for it, and ends after it."""
-    async with run(settings) as running, aiohttp.ClientSession() as session:
+    async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
         return await create(House(running, settings, session), name, body)
 
 

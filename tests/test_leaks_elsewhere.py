@@ -90,11 +90,11 @@ async def everything(house: House) -> None:
 LOUD = """
 import logging
 from gateway.observability import logs
-configure = logs.configure
+configure = logs.configure_logging
 def loudly(**_):
     configure(level="debug")
     logging.getLogger().setLevel(1)
-logs.configure = loudly
+logs.configure_logging = loudly
 from gateway.cli import main
 main()
 """
@@ -226,7 +226,7 @@ CRASHES = {
 @pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
 def test_what_python_says_of_a_crash_is_told_without_its_text(crash: str) -> None:
     begin = (
-        "from gateway.observability import logs; logs.configure()\n"
+        "from gateway.observability.logs import configure_logging; configure_logging()\n"
         f"CANARY = '{SSN} {API_KEY}'\n"
         "def fails(): raise ValueError(CANARY)\n"
     )
@@ -243,8 +243,8 @@ def test_what_python_says_of_a_crash_is_told_without_its_text(crash: str) -> Non
 def test_a_command_that_breaks_says_where_in_one_line_and_nothing_of_what_it_read() -> None:
     breaks = (
         "import gateway.docgen.openapi as one\n"
-        f"def document(*_): raise RuntimeError('{SECRET_KEY} {SSN}')\n"
-        "one.document = document\n"
+        f"def build(*_): raise RuntimeError('{SECRET_KEY} {SSN}')\n"
+        "one.build_openapi_document = build\n"
         "import sys; sys.argv = ['payout-gateway', 'openapi']\n"
         "from gateway.cli import main; main()\n"
     )

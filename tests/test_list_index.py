@@ -22,7 +22,7 @@ from yarl import URL
 
 from gateway.config.settings import State
 from gateway.reads.index import Elsewhere
-from gateway.server.app import run
+from gateway.server.app import run_gateway
 from gateway.simulator import Service, recipients
 from gateway.simulator.face import Face
 from gateway.simulator.state import Recipient
@@ -229,7 +229,7 @@ async def test_what_one_process_changed_is_in_the_next_list_of_another(
     async with (
         serving(_undated(service)) as url,
         open_house(tmp_path, url, state=its, lists={"index": True}) as house,
-        run(house.settings) as running,
+        run_gateway(house.settings) as running,
     ):
         here, there = Town(house, service), Town(replace(house, running=running), service)
         for made in (here, there):

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.http.request_paths import PathTemplates
 from gateway.observability import metrics
-from gateway.observability.metrics import outcome
-from gateway.server.workers.metrics import Added, Figures, added
+from gateway.observability.metrics import classify_outcome
+from gateway.server.workers.metrics import Added, Figures, sum_metrics
 from gateway.simulator import Service
 from gateway.storage.restore_marks import NONE, flag_restored
 from mappings import OPERATIONS, UNLISTED
@@ -199,7 +199,7 @@ async def test_of_a_lost_write_the_exemplar_finds_its_line_in_the_log(here: Post
     ],
 )
 def test_every_other_outcome_has_its_word(status: int, told: dict[str, object], said: str) -> None:
-    assert outcome(status, told) == said
+    assert classify_outcome(status, told) == said
 
 
 async def test_what_is_no_http_is_counted(here: Post) -> None:
@@ -454,4 +454,4 @@ async def test_a_counter_never_goes_back_when_workers_end_or_do_not_answer() -> 
 
 
 def test_nothing_is_added_to_nothing() -> None:
-    assert list(Figures(added([])).collect()) == []
+    assert list(Figures(sum_metrics([])).collect()) == []

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from gateway.compare.har import LINES_BEGIN, har_of_lines
-from gateway.compare.inputs import input_of
+from gateway.compare.har import LINES_BEGIN, parse_har_lines
+from gateway.compare.inputs import parse_input
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import Scrubber
 from gateway.config.settings import Misconfigured, Recording
 from gateway.migration.recorder import MOST_BYTES, RecordedExchange, Recorder
-from gateway.migration.rotating_file import RotatingFile, recordings
+from gateway.migration.rotating_file import RotatingFile, list_recordings
 from gateway.observability import metrics
 from gateway.simulator import Key, Service, start
 from tests.canaries import (
@@ -69,7 +69,7 @@ async def recorded_town(folder: Path, **recording: Any) -> AsyncIterator[House]:
 
 
 def written(folder: Path) -> str:
-    return "".join(path.read_text("utf-8") for path in recordings(folder / "tape"))
+    return "".join(path.read_text("utf-8") for path in list_recordings(folder / "tape"))
 
 
 async def new_objects(house: House) -> Objects:
@@ -161,8 +161,8 @@ async def test_the_service_s_own_words_are_recorded_as_they_are(tmp_path: Path) 
             ("GET", "/profile/balances/acme", None),
         )
         answers = [await house.ask(method, f"/v1{path}", body) for method, path, body in asked]
-    (path,) = recordings(tmp_path / "tape")
-    entries = har_of_lines(path.read_text("utf-8"), "tape")["log"]["entries"]
+    (path,) = list_recordings(tmp_path / "tape")
+    entries = parse_har_lines(path.read_text("utf-8"), "tape")["log"]["entries"]
     told = [json.loads(one["response"]["content"]["text"]) for one in entries[-len(asked) :]]
     urls = [one["request"]["url"] for one in entries[-len(asked) :]]
     assert urls[1].endswith("?payoutMethod=paypal")
@@ -199,7 +199,7 @@ async def test_a_recording_replayed_against_two_equal_services_has_no_difference
     async with recorded_town(tmp_path) as house:
         for method, path, body in operations(await new_objects(house)):
             await house.ask(method, f"/v1{path}", **sent(body))
-    (path,) = recordings(tmp_path / "tape")
+    (path,) = list_recordings(tmp_path / "tape")
     # Whoever is recorded is somebody else at the service: ids are found again by their answers.
     keys = [Key("A", "S", "demo", api_key="one-api-key")]
     faces = [await start(service=Service(keys=keys, seed=7), legacy_port=0) for _ in range(2)]
@@ -224,7 +224,7 @@ async def test_files_are_the_owner_s_alone_and_the_command_shows_them(tmp_path: 
     async with recorded_town(tmp_path) as house:
         objects = await new_objects(house)
         await house.ask("GET", f"/v1/recipients/{objects.recipient}")
-    (path,) = recordings(tmp_path / "tape")
+    (path,) = list_recordings(tmp_path / "tape")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     (told,) = json.loads((await says(tmp_path, "recording", "--json")).stdout)["files"]
@@ -250,7 +250,7 @@ async def test_only_what_is_chosen_is_recorded_and_a_keyless_request_adds_no_ser
         await house.ask("GET", "/v1/recipients", headers={"X-API-Key": "nobody-s-key"})
         after = (await scraped(house.session, house.running.admin_url)).series()
     assert {one for one in after - before if one[0].startswith("payout_gateway_recorded")} == set()
-    assert input_of(written(tmp_path), "tape", Rules()).steps[0].asked.name == "list_recipients"
+    assert parse_input(written(tmp_path), "tape", Rules()).steps[0].asked.name == "list_recipients"
     assert written(tmp_path).count("\n") == 2
 
 
@@ -295,7 +295,7 @@ async def test_what_was_written_of_a_line_when_the_disk_was_full_is_taken_back(
             tape.write(b'{"b":"' + b"b" * 100 + b'"}')
     tape.write(b'{"c":3}')
     tape.close()
-    (path,) = recordings(tmp_path)
+    (path,) = list_recordings(tmp_path)
     assert path.read_text("utf-8").splitlines() == [LINES_BEGIN, '{"a":1}', '{"c":3}']
 
 
@@ -305,7 +305,7 @@ def test_files_are_bounded_in_size_and_number_and_the_oldest_goes(tmp_path: Path
     for number in range(50):
         tape.write(json.dumps({"n": number, "x": "x" * 200}).encode())
     tape.close()
-    paths = recordings(tmp_path)
+    paths = list_recordings(tmp_path)
     assert len(paths) == 3
     assert all(path.stat().st_size <= 1000 for path in paths)
     numbers = [
@@ -320,10 +320,10 @@ def test_files_are_bounded_in_size_and_number_and_the_oldest_goes(tmp_path: Path
 def test_a_file_that_another_process_removed_is_followed_by_a_new_one(tmp_path: Path) -> None:
     tape = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
     tape.write(b'{"a":1}')
-    recordings(tmp_path)[0].unlink()
+    list_recordings(tmp_path)[0].unlink()
     tape.write(b'{"b":2}')
     tape.close()
-    assert recordings(tmp_path)[0].read_text("utf-8") == f'{LINES_BEGIN}\n{{"b":2}}\n'
+    assert list_recordings(tmp_path)[0].read_text("utf-8") == f'{LINES_BEGIN}\n{{"b":2}}\n'
 
 
 def heard(**changes: Any) -> RecordedExchange:
@@ -358,8 +358,8 @@ async def test_the_same_person_has_one_name_in_a_recording_and_another_in_the_ne
         async with Recorder(Recording(directory=str(folder)), lambda: NOW) as recorder:
             recorder.offer(heard())
             recorder.offer(heard(method="GET", target=f"/v1/recipients?search={EMAIL}", body=b""))
-        text = recordings(folder)[0].read_text("utf-8")
-        one, other = (each["request"] for each in har_of_lines(text, "tape")["log"]["entries"])
+        text = list_recordings(folder)[0].read_text("utf-8")
+        one, other = (each["request"] for each in parse_har_lines(text, "tape")["log"]["entries"])
         emails.append(json.loads(one["postData"]["text"])["email"])
         assert other["queryString"] == [{"name": "search", "value": emails[-1]}]
     assert emails[0] != emails[1]
@@ -378,7 +378,7 @@ async def test_a_share_is_one_of_whole_conversations(tmp_path: Path) -> None:
 
 def test_a_recording_whose_last_line_is_half_written_is_read(tmp_path: Path) -> None:
     entry = json.dumps({"request": {"method": "GET", "url": "https://recorded.invalid/v1/batches"}})
-    read = input_of(f"{LINES_BEGIN}\n{entry}\n{entry[:20]}", "tape", Rules())
+    read = parse_input(f"{LINES_BEGIN}\n{entry}\n{entry[:20]}", "tape", Rules())
     assert [step.asked.name for step in read.steps] == ["list_batches"]
 
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings
-from gateway.server.app import run
+from gateway.server.app import run_gateway
 from gateway.simulator import Fault, Service, Switches, start
 from gateway.storage.keyfile import add_key
 from tests.house import KEY, Got, House, import_lines, open_house, settings_for
@@ -28,7 +28,7 @@ class Restarted:
 
     async def ask(self, method: str, path: str, body: Any = None) -> Got:
         self.openings += 1
-        async with run(self.settings) as running, aiohttp.ClientSession() as session:
+        async with run_gateway(self.settings) as running, aiohttp.ClientSession() as session:
             return await House(running, self.settings, session).ask(method, path, body)
 
 

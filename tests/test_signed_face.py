@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.auth.key_rows import listed_keys, revoke
+from gateway.auth.key_rows import load_listed_keys
+from gateway.auth.key_rows import revoke_key as revoke
 from gateway.simulator import Service, Switches, start
 from gateway.storage import open_store
 from tests.house import KEY, House
@@ -427,7 +428,9 @@ async def test_an_address_is_admitted_by_any_key_of_the_pair_that_is_in_use(tmp_
 
 async def revoke_key(house: House, name: str) -> None:
     async with open_store(house.settings.state) as store:
-        await revoke(store, next(one.id for one in await listed_keys(store) if one.name == name))
+        await revoke(
+            store, next(one.id for one in await load_listed_keys(store) if one.name == name)
+        )
 
 
 async def until_status(house: House, data: bytes, status: int) -> None:
@@ -470,7 +473,7 @@ async def test_address_comes_before_stamp_and_stamp_before_signature_and_limit_l
 
 
 async def test_a_rotated_secret_is_the_only_one_within_seconds(tmp_path: Path) -> None:
-    from gateway.auth.key_rows import replace_pair
+    from gateway.auth.key_rows import replace_credentials
     from gateway.auth.signing import Credentials
     from gateway.storage import Tenant
 
@@ -479,7 +482,9 @@ async def test_a_rotated_secret_is_the_only_one_within_seconds(tmp_path: Path) -
             assert (await asked(house, CLIENT.request())).status == 200
             assert refused(await asked(house, Client("NEW", "newer").request())) == INVALID_KEY
             async with open_store(house.settings.state) as store:
-                await replace_pair(store, Tenant("demo", "sandbox"), Credentials("NEW", "newer"))
+                await replace_credentials(
+                    store, Tenant("demo", "sandbox"), Credentials("NEW", "newer")
+                )
             await until_status(house, CLIENT.request(), 401)
             assert (await asked(house, Client("NEW", "newer").request())).status == 200
 

@@ -34,7 +34,7 @@ GIVEN = f"00-{TRACE}-{PARENT}-01"
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
-    with traces.to(exporter):
+    with traces.export_spans_to(exporter):
         yield exporter
 
 
@@ -120,7 +120,7 @@ async def test_a_forwarded_request_and_what_the_legacy_service_is_asked_are_one_
 async def test_the_signed_text_is_the_same_with_and_without(here: Post) -> None:
     """The simulator checks every signature: a header that were signed would be refused."""
     assert (await here.house.ask("GET", "/v1/recipients")).status == 200
-    with traces.to(InMemorySpanExporter()):
+    with traces.export_spans_to(InMemorySpanExporter()):
         assert (await here.house.ask("GET", "/v1/recipients?page=2&search=x")).status == 200
     first, second = here.service.calls("GET", "/v1/recipients")[:2]
     assert "traceparent" not in first.headers
@@ -189,7 +189,7 @@ async def test_a_signed_request_is_traced_too_and_arrives_as_the_call_of_it(
 async def test_how_much_is_recorded_is_decided_here(tmp_path: Path) -> None:
     exporter = InMemorySpanExporter()
     async with post(tmp_path) as here:
-        with traces.to(exporter, ratio=0.0):
+        with traces.export_spans_to(exporter, ratio=0.0):
             await here.house.ask("GET", "/v1/recipients", headers={"traceparent": GIVEN})
     assert exporter.get_finished_spans() == ()
     (arrived,) = here.service.calls("GET", "/v1/recipients")
@@ -200,7 +200,7 @@ async def test_without_a_collector_there_is_no_span_and_no_header(here: Post) ->
     await here.house.ask("GET", "/v1/recipients", headers={"traceparent": GIVEN})
     (arrived,) = here.service.calls("GET", "/v1/recipients")
     assert "traceparent" not in arrived.headers
-    assert traces.trace_id() is None
+    assert traces.current_trace_id() is None
 
 
 # As a process

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.config.settings import Settings
-from gateway.docgen.openapi import document
+from gateway.docgen.openapi import build_openapi_document
 from gateway.server.demo import simulator_words
 from gateway.simulator import DEMO_API_KEY, WALLET_FUNDS, Service, Simulator, Switches, start
 from tests.house import House, open_house
@@ -266,7 +266,7 @@ async def test_errors_of_a_recipient_s_payout_do_so_too(town: Town) -> None:
 
 async def test_the_description_of_the_interface_has_the_labels() -> None:
     words = Settings(vocabulary=VOCABULARY).vocabulary.for_mappings()
-    schemas = document(words, ())["components"]["schemas"]
+    schemas = build_openapi_document(words, ())["components"]["schemas"]
     account_type = schemas["MethodFigures"]["properties"]["accountType"]
     assert account_type["enum"] == ["AcMe", "PayPaL"]
     assert schemas["Payout"]["properties"]["methodDisplay"]["examples"] == [

@@ -20,9 +20,9 @@ import aiohttp
 import pytest
 
 from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import read_lines
+from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import State
-from gateway.server.workers.pool import shares
+from gateway.server.workers.pool import assign_queues
 from gateway.simulator import Fault, Service, Simulator, start
 from gateway.storage import open_store
 from gateway.storage.keyfile import make_key_file
@@ -101,7 +101,7 @@ def redis() -> None:
 async def import_key(folder: Path, database: str, **more: Any) -> None:
     state = State(url=database, encryption_key_file=folder / "gateway.key")
     async with open_store(state) as store:
-        await import_keys(store, read_lines(json.dumps({**KEY, **more}).encode()))
+        await import_keys(store, parse_key_lines(json.dumps({**KEY, **more}).encode()))
 
 
 @asynccontextmanager
@@ -242,10 +242,10 @@ def test_a_port_in_use_is_one_line(tmp_path: Path, configure: Configure, which: 
 
 
 def test_every_queue_has_a_worker_and_they_are_even() -> None:
-    assert shares(2, 2) == [[0], [1]]
-    assert shares(2, 5) == [[0, 2, 4], [1, 3]]
-    assert shares(5, 2) == [[0], [1], [0], [1], [0]]
-    assert shares(3, 1) == [[0], [0], [0]]
+    assert assign_queues(2, 2) == [[0], [1]]
+    assert assign_queues(2, 5) == [[0, 2, 4], [1, 3]]
+    assert assign_queues(5, 2) == [[0], [1], [0], [1], [0]]
+    assert assign_queues(3, 1) == [[0], [0], [0]]
 
 
 # Ending.

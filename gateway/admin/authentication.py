@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.admin.session import COOKIE, Sessions, Throttle, same
+from gateway.admin.session import COOKIE, Sessions, Throttle, is_equal_constant_time
 from gateway.config.settings import Server
 from gateway.operator.preflight import is_loopback
 
@@ -33,7 +33,7 @@ ASKED_FROM = "X-Payout-Gateway-Asked-From"
 """In which a parent tells its worker the address of whoever asks; of others it is not believed."""
 
 
-def door(server: Server) -> Middleware:
+def create_auth_middleware(server: Server) -> Middleware:
     token = server.admin_token.get_secret_value()
     sessions = Sessions(token)
     throttle = Throttle()
@@ -77,7 +77,7 @@ def _wants_a_page(request: web.Request) -> bool:
 def _has(request: web.Request, token: str) -> bool:
     given = request.headers.getall("Authorization", [])
     scheme, _, told = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-    is_it = same(told.strip(), token)
+    is_it = is_equal_constant_time(told.strip(), token)
     return is_it and scheme.lower() == "bearer"
 
 

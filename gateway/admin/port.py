@@ -20,7 +20,7 @@ Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]
 CHECK_SECONDS = 3
 
 
-def admin_application(
+def create_admin_application(
     checks: Mapping[str, Check],
     description: Callable[[], Mapping[str, JSON]],
     metrics: Metrics,
@@ -36,7 +36,7 @@ def admin_application(
         return web.json_response({"ok": True})
 
     async def ready(_request: web.Request) -> web.Response:
-        found = await asyncio.gather(*(checked(check) for check in checks.values()))
+        found = await asyncio.gather(*(run_check(check) for check in checks.values()))
         faults = {name: fault for name, fault in zip(checks, found, strict=True) if fault}
         is_ready = _is_ready(checks, faults)
         return web.json_response(
@@ -48,20 +48,20 @@ def admin_application(
         return web.json_response(description())
 
     application = web.Application(middlewares=doors)
-    application.on_response_prepare.append(unversioned)
-    application.router.add_get("/metrics", metrics_page(metrics))
+    application.on_response_prepare.append(hide_server_version)
+    application.router.add_get("/metrics", create_metrics_handler(metrics))
     application.router.add_get("/healthz", up)
     application.router.add_get("/readyz", ready)
     application.router.add_get("/openapi.json", openapi)
     return application
 
 
-async def unversioned(_request: web.Request, response: web.StreamResponse) -> None:
+async def hide_server_version(_request: web.Request, response: web.StreamResponse) -> None:
     """Not what it runs on, and in which version: two of the pages are anybody's."""
     response.headers["Server"] = SERVER
 
 
-def metrics_page(metrics: Metrics) -> Callable[[web.Request], Awaitable[web.Response]]:
+def create_metrics_handler(metrics: Metrics) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def page(request: web.Request) -> web.Response:
         body, content_type = await metrics(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -83,7 +83,7 @@ def _services(states: Mapping[str, str], faults: Mapping[str, str]) -> dict[str,
     }
 
 
-async def checked(check: Check) -> str | None:
+async def run_check(check: Check) -> str | None:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return await check()

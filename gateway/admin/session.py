@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from gateway.http.client_address import address_of, counted_as
+from gateway.http.client_address import counted_as, resolve_client_address
 
 COOKIE = "payout-gateway-console"
 
@@ -35,7 +35,7 @@ forgotten them, so that it takes a new admin token to end a stolen login for goo
 _FORM = re.compile(r"(?P<begin>[0-9a-f]{32}\.(?P<until>\d{1,12}))\.(?P<digest>[0-9a-f]{64})")
 
 
-def same(one: str, other: str) -> bool:
+def is_equal_constant_time(one: str, other: str) -> bool:
     """In a time that does not tell how far they agree."""
     return hmac.compare_digest(
         one.encode("utf-8", "surrogateescape"), other.encode("utf-8", "surrogateescape")
@@ -50,7 +50,7 @@ class Throttle:
 
     async def fail(self, address: str) -> None:
         """Returns when a wrong token may be answered."""
-        name = counted_as(address_of(address, (), ()))
+        name = counted_as(resolve_client_address(address, (), ()))
         turns = self._by_address.setdefault(name, asyncio.Semaphore(FAILED_AT_ONCE))
         async with turns:
             await asyncio.sleep(FAILED_SECONDS)
@@ -70,7 +70,7 @@ class Sessions:
 
     def begun_with(self, token: str) -> str | None:
         """The cookie of a login; None where it is not the token."""
-        if not self._token or not same(token, self._token):
+        if not self._token or not is_equal_constant_time(token, self._token):
             return None
         begin = f"{secrets.token_hex(16)}.{int(self._clock()) + SECONDS}"
         return f"{begin}.{self._digest(begin)}"
@@ -79,7 +79,7 @@ class Sessions:
         found = _FORM.fullmatch(cookie)
         if not self._token or found is None:
             return False
-        is_ours = same(found["digest"], self._digest(found["begin"]))
+        is_ours = is_equal_constant_time(found["digest"], self._digest(found["begin"]))
         return is_ours and self._clock() < int(found["until"]) and cookie not in _ended
 
     def end(self, cookie: str) -> None:

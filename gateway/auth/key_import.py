@@ -12,9 +12,15 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.auth.key_lines import ImportRefused, Numbered
-from gateway.auth.key_rows import AnyRow, new_id, next_change, opened, place_of_secret
-from gateway.auth.signing import Credentials, prefix_of
-from gateway.observability.plurals import counted
+from gateway.auth.key_rows import (
+    AnyRow,
+    decrypt_credentials,
+    increment_key_change_count,
+    new_key_id,
+    place_of_secret,
+)
+from gateway.auth.signing import Credentials, extract_key_prefix
+from gateway.observability.plurals import pluralize
 from gateway.storage.audit_log import note
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.mode_rows import keep_modes
@@ -41,7 +47,7 @@ async def import_keys(
     """All in one transaction; ImportRefused or StoreUnavailable leave everything as it was."""
     async with store.write() as connection:
         # Counted first: it keeps other writers of keys away from what is read next.
-        change = await next_change(connection)
+        change = await increment_key_change_count(connection)
         there = await _There.read(connection, store.encryption)
         plan = _Plan(there, store, change, reactivate=reactivate)
         # Named ones first: a made-up name must not take one that a later line asks for.
@@ -86,7 +92,7 @@ class _There:
         return next((row for digest in digests if (row := self.keys.get(digest))), None)
 
     def has(self, row: AnyRow, owner: Tenant, pair: Credentials) -> bool:
-        held = opened(row, owner, self.encryption)
+        held = decrypt_credentials(row, owner, self.encryption)
         return held.access_key == pair.access_key and hmac.compare_digest(
             held.secret_key.encode(), pair.secret_key.encode()
         )
@@ -142,7 +148,7 @@ class _Plan:
 
     def _sealed(self, owner: Tenant, pair: Credentials) -> dict[str, Any]:
         return {
-            "id": new_id(),
+            "id": new_key_id(),
             **owner._asdict(),
             "access_key": pair.access_key,
             "secret": self.store.encryption.seal(pair.secret_key, place_of_secret(owner)),
@@ -151,7 +157,7 @@ class _Plan:
 
     def _make(self, line: Numbered, pair_id: str) -> None:
         digest = self.store.encryption.digests(line.key.api_key)[0]
-        key_id = new_id()
+        key_id = new_key_id()
         name = line.key.name
         self.changes[line.key.owner] += 1
         self.new_keys.append(
@@ -161,7 +167,7 @@ class _Plan:
                 **line.key.owner._asdict(),
                 "key_hash": digest.value,
                 "hash_key_id": digest.key_id,
-                "prefix": prefix_of(line.key.api_key),
+                "prefix": extract_key_prefix(line.key.api_key),
                 "pair_id": pair_id,
                 "requests_per_hour": line.key.requests_per_hour,
                 "allowed_ips": line.key.allowed_ips or [],
@@ -221,5 +227,5 @@ class _Plan:
         for owner, name, renamed in self.renamed:
             await keep_modes(self.store, connection, owner, name, renamed)
         for owner, number in self.changes.items():
-            what = f"{IMPORTED} {counted(number, 'key')}"
+            what = f"{IMPORTED} {pluralize(number, 'key')}"
             await note(self.store, connection, what, owner)

@@ -100,7 +100,7 @@ class Numbered:
     key: KeyLine
 
 
-def read_lines(data: bytes) -> list[Numbered]:
+def parse_key_lines(data: bytes) -> list[Numbered]:
     """The keys of a file, and that they agree with one another; raises ImportRefused."""
     lines = [
         Numbered(number, _object(KeyLine, number, line))
@@ -113,7 +113,7 @@ def read_lines(data: bytes) -> list[Numbered]:
     return lines
 
 
-def read_pair(data: bytes) -> Credentials:
+def parse_credentials(data: bytes) -> Credentials:
     """``{"access_key", "secret_key"}``; raises ImportRefused."""
     return _object(PairLine, 1, data).pair
 

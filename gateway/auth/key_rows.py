@@ -25,7 +25,7 @@ AnyRow = Row[*tuple[Any, ...]]
 REVOKED, REPLACED = "revoked the key", "replaced the credentials"
 
 
-def new_id() -> str:
+def new_key_id() -> str:
     return secrets.token_hex(8)
 
 
@@ -57,7 +57,7 @@ class AccessKeyTaken(Exception):
     """Another merchant of the environment has this access key."""
 
 
-async def listed_keys(store: Store) -> list[ListedKey]:
+async def load_listed_keys(store: Store) -> list[ListedKey]:
     """Every key, revoked ones too, by merchant, environment and name."""
     columns = [column for column in keys.c if column.name in ListedKey.__dataclass_fields__]
     those = select(*columns, pairs.c.access_key).join_from(keys, pairs)
@@ -72,7 +72,7 @@ def _listed(row: AnyRow) -> ListedKey:
     return ListedKey(**{**row._mapping, "allowed_ips": tuple(row.allowed_ips)})  # noqa: SLF001 - a public name
 
 
-def chosen(those: Sequence[ListedKey], word: str) -> list[ListedKey]:
+def find_matching_keys(those: Sequence[ListedKey], word: str) -> list[ListedKey]:
     """The keys that a name or the beginning of a key means; more than one is ambiguous.
 
     A name goes before a beginning, and keys in use before revoked ones. A beginning shorter than
@@ -96,7 +96,7 @@ def _begins(word: str, prefix: str) -> bool:
     return prefix.startswith(word) or word.startswith(prefix)
 
 
-async def next_change(connection: AsyncConnection) -> int:
+async def increment_key_change_count(connection: AsyncConnection) -> int:
     """Counts a change of keys; until the transaction ends, other writers of keys wait."""
     counted = (
         update(counters)
@@ -107,10 +107,10 @@ async def next_change(connection: AsyncConnection) -> int:
     return int((await connection.execute(counted)).scalar_one())
 
 
-async def revoke(store: Store, key_id: str) -> None:
+async def revoke_key(store: Store, key_id: str) -> None:
     """Running gateways refuse the key at their next poll."""
     async with store.write() as connection:
-        change = await next_change(connection)
+        change = await increment_key_change_count(connection)
         revoked = await connection.execute(
             update(keys)
             .where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
@@ -122,14 +122,14 @@ async def revoke(store: Store, key_id: str) -> None:
             await note(store, connection, f"{REVOKED} {its.name}", owner)
 
 
-async def owners_of_pairs(store: Store) -> list[Tenant]:
+async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
     """Every merchant and environment that has a pair, in order."""
     async with store.read() as connection:
         rows = await connection.execute(select(pairs.c.merchant, pairs.c.environment))
         return sorted(Tenant(row.merchant, row.environment) for row in rows)
 
 
-async def owners_of_keys(store: Store) -> set[Tenant]:
+async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
     """Those who have a key that is in use, and not a revoked one alone."""
     those = select(keys.c.merchant, keys.c.environment).where(keys.c.revoked_at.is_(None))
     async with store.read() as connection:
@@ -137,24 +137,24 @@ async def owners_of_keys(store: Store) -> set[Tenant]:
         return {Tenant(row.merchant, row.environment) for row in rows}
 
 
-async def pair_of(store: Store, owner: Tenant) -> Credentials:
+async def load_credentials(store: Store, owner: Tenant) -> Credentials:
     """The pair of an owner who has a key; StoreUnavailable."""
     async with store.read() as connection:
         row = (await connection.execute(select(pairs).where(_owned(owner)))).one()
-    return opened(row, owner, store.encryption)
+    return decrypt_credentials(row, owner, store.encryption)
 
 
-def opened(row: AnyRow, owner: Tenant, encryption: EncryptionKeys) -> Credentials:
+def decrypt_credentials(row: AnyRow, owner: Tenant, encryption: EncryptionKeys) -> Credentials:
     """The pair of a row that has its ``access_key`` and ``secret``; StoreUnavailable."""
     return Credentials(row.access_key, encryption.unseal(row.secret, place_of_secret(owner)))
 
 
-async def replace_pair(store: Store, owner: Tenant, pair: Credentials) -> None:
+async def replace_credentials(store: Store, owner: Tenant, pair: Credentials) -> None:
     """Puts a pair in the place of an owner's; the earlier secret is gone. AccessKeyTaken."""
     sealed = store.encryption.seal(pair.secret_key, place_of_secret(owner))
     new = {"access_key": pair.access_key, "secret": sealed, "created_at": store.clock()}
     async with store.write() as connection:
-        change = await next_change(connection)
+        change = await increment_key_change_count(connection)
         try:
             await connection.execute(update(pairs).where(_owned(owner)).values(new))
         except IntegrityError:
@@ -184,23 +184,23 @@ def _changes() -> Select[int]:
 _CHANGES = Statement(lambda _kind: _changes())
 
 
-async def count_of_changes(store: Store) -> int:
+async def load_key_change_count(store: Store) -> int:
     """How often any key was changed; StoreUnavailable."""
     rows = await store.looked_up(Transaction(lambda: rows_of(_CHANGES)))
     return int(rows[0][0])
 
 
-async def change_count(connection: AsyncConnection) -> int:
+async def select_key_change_count(connection: AsyncConnection) -> int:
     return int((await connection.execute(_changes())).scalar_one())
 
 
-async def changed_since(connection: AsyncConnection, count: int) -> Sequence[AnyRow]:
+async def select_keys_changed_since(connection: AsyncConnection, count: int) -> Sequence[AnyRow]:
     """Keys with their pairs, revoked ones too."""
     those = select(*_WHOLE).join_from(keys, pairs).where(keys.c.changed > count)
     return (await connection.execute(those)).all()
 
 
-async def key_in_use(
+async def select_active_key(
     connection: AsyncConnection, digests: Iterable[Digest]
 ) -> tuple[AnyRow | None, int]:
     """The key that hashes so, with its pair, and the count of changes that this answer knows of.
@@ -220,7 +220,7 @@ async def key_in_use(
     return (None if row.id is None else row), int(row.changes)
 
 
-async def keys_of_access_key(
+async def select_keys_by_access_key(
     connection: AsyncConnection, access_key: str
 ) -> tuple[Sequence[AnyRow], int]:
     """The keys of every pair with this access key, revoked ones too, and the count of changes.

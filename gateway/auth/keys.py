@@ -24,16 +24,16 @@ import structlog
 from cachetools import LRUCache, TTLCache
 
 from gateway.auth.key_rows import (
-    change_count,
-    changed_since,
-    count_of_changes,
-    key_in_use,
-    opened,
-    pair_of,
+    decrypt_credentials,
+    load_credentials,
+    load_key_change_count,
+    select_active_key,
+    select_key_change_count,
+    select_keys_changed_since,
 )
-from gateway.auth.signing import Credentials, prefix_of
+from gateway.auth.signing import Credentials, extract_key_prefix
 from gateway.auth.single_flight import SingleFlight
-from gateway.observability.logs import told
+from gateway.observability.logs import describe_exception
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
@@ -61,7 +61,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _log = structlog.get_logger(__name__)
 
 
-def network_of(text: str) -> Network:
+def parse_network(text: str) -> Network:
     """A network; one of IPv4-mapped addresses as IPv4's, because clients' addresses are so read."""
     network = ipaddress.ip_network(text)
     mapped = network.network_address.ipv4_mapped if network.version == 6 else None
@@ -96,10 +96,10 @@ class ApiKey:
 
     def admits(self, address: str | Address) -> bool:
         """Whether a client at this address may use the key; text that is no address may not."""
-        return admits(self.allowed_ips, address)
+        return is_address_allowed(self.allowed_ips, address)
 
 
-def admits(allowed: Sequence[Network], address: str | Address | None) -> bool:
+def is_address_allowed(allowed: Sequence[Network], address: str | Address | None) -> bool:
     """Whether an address is in one of the networks, of which none is any address."""
     if not allowed:
         return True
@@ -194,14 +194,14 @@ class ApiKeyStore:
     async def refresh(self) -> None:
         """Re-reads the keys that changed since the last time; StoreUnavailable."""
         started = self._clock()
-        if await count_of_changes(self._store) == self._count:
+        if await load_key_change_count(self._store) == self._count:
             self._confirmed = started
             return
         async with self._store.read() as connection:
-            count = await change_count(connection)
+            count = await select_key_change_count(connection)
             # The first time nothing is known yet that could have changed.
             news = count > self._count >= 0
-            changed = await changed_since(connection, self._count) if news else ()
+            changed = await select_keys_changed_since(connection, self._count) if news else ()
         if count < self._count:  # the database is another one, or an earlier state of it
             self._known.clear()
         for look in self._ahead if news else ():
@@ -222,7 +222,7 @@ class ApiKeyStore:
             except StoreUnavailable as error:
                 self._hear(readable=False, error=str(error))
             except Exception as error:  # noqa: BLE001 - if this task ended, revoked keys would go on working
-                _log.error("keys_not_refreshed", **told(error))
+                _log.error("keys_not_refreshed", **describe_exception(error))
             else:
                 self._hear(readable=True)
 
@@ -245,7 +245,7 @@ class ApiKeyStore:
     async def _ask(self, digest: str, api_key: str) -> ApiKey | None:
         digests = self._store.encryption.digests(api_key)
         async with self._store.read() as connection:
-            row, count = await key_in_use(connection, digests)
+            row, count = await select_active_key(connection, digests)
         key = self._key(row) if row else None
         for look in self._ahead if key else ():
             await look()
@@ -264,9 +264,11 @@ class ApiKeyStore:
             prefix=row.prefix,
             merchant=row.merchant,
             environment=row.environment,
-            pair=opened(row, Tenant(row.merchant, row.environment), self._store.encryption),
+            pair=decrypt_credentials(
+                row, Tenant(row.merchant, row.environment), self._store.encryption
+            ),
             requests_per_hour=row.requests_per_hour,
-            allowed_ips=tuple(map(network_of, row.allowed_ips)),
+            allowed_ips=tuple(map(parse_network, row.allowed_ips)),
         )
 
 
@@ -337,7 +339,7 @@ async def look(upstream: Sends, environment: str, pair: Credentials) -> Sight:
     return Sight("accepted", tuple(found))
 
 
-def shared_accounts(seen: Mapping[Tenant, Sight]) -> list[tuple[Tenant, Tenant]]:
+def find_shared_accounts(seen: Mapping[Tenant, Sight]) -> list[tuple[Tenant, Tenant]]:
     """Merchants of one environment that see the same recipient: one account under two names."""
     first: dict[tuple[str, str], Tenant] = {}
     shared: dict[tuple[Tenant, Tenant], None] = {}
@@ -374,7 +376,9 @@ class Checked:
     sight: Sight
 
 
-async def check_pairs(store: Store, upstream: Sends, those: Iterable[ListedKey]) -> list[Checked]:
+async def check_credentials(
+    store: Store, upstream: Sends, those: Iterable[ListedKey]
+) -> list[Checked]:
     """Has the pair of each key looked through once, some side by side; StoreUnavailable."""
     names: dict[Tenant, list[str]] = {}
     for key in those:
@@ -383,17 +387,17 @@ async def check_pairs(store: Store, upstream: Sends, those: Iterable[ListedKey])
 
     async def check(owner: Tenant) -> Checked:
         async with bound:
-            pair = await pair_of(store, owner)
+            pair = await load_credentials(store, owner)
             sight = await look(upstream, owner.environment, pair)
-        return Checked(owner, prefix_of(pair.access_key), tuple(names[owner]), sight)
+        return Checked(owner, extract_key_prefix(pair.access_key), tuple(names[owner]), sight)
 
     return await asyncio.gather(*map(check, names))
 
 
-def findings_of(checked: Sequence[Checked]) -> list[str]:
+def describe_credential_problems(checked: Sequence[Checked]) -> list[str]:
     """What an operator has to see to, one line each."""
     wrong = [f"{one.owner}: {one.sight.told}" for one in checked if one.sight.result != "accepted"]
-    shared = shared_accounts({one.owner: one.sight for one in checked})
+    shared = find_shared_accounts({one.owner: one.sight for one in checked})
     return wrong + [
         f"same account under two merchant names: {one} and {two}" for one, two in shared
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from gateway.payloads.compressed_buffer import CompressedBuffer, windows_of
+from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
 from gateway.storage.keyed_hmac import KeyedHmac
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Form = Literal["path", "path-and-query"]
 PREFIX_CHARACTERS = 8
 
 
-def prefix_of(key: str) -> str:
+def extract_key_prefix(key: str) -> str:
     """The part of an API key or access key that may be shown: never more than a quarter of it.
 
     An access key is no secret, but somebody may have taken the secret key for it.
@@ -34,7 +34,7 @@ def prefix_of(key: str) -> str:
 
 def shorten_key(key: str) -> str:
     """A key as logs and commands show it: its prefix and an ellipsis."""
-    return f"{prefix_of(key)}…"
+    return f"{extract_key_prefix(key)}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,17 @@ class Credentials:
         object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
 
 
-def in_form(form: Form, target: str) -> str:
+def format_signed_target(form: Form, target: str) -> str:
     """The part of ``/v1/...?...`` that is signed."""
     return target if form == "path-and-query" else target.partition("?")[0]
 
 
-def signed_text(stamp: int, method: str, target: str, body: bytes) -> bytes:
-    """``stamp`` in whole seconds since 1970, ``target`` as ``in_form`` gives it."""
+def build_string_to_sign(stamp: int, method: str, target: str, body: bytes) -> bytes:
+    """``stamp`` in whole seconds since 1970, ``target`` as ``format_signed_target`` gives it."""
     return _head(stamp, method, target) + body + b"\n"
 
 
-def signature(
+def compute_signature(
     keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes | CompressedBuffer
 ) -> str:
     return keyed.hexdigest_of(_signed_parts(stamp, method, target, body))
@@ -67,13 +67,13 @@ def signature(
 def _signed_parts(
     stamp: int, method: str, target: str, body: bytes | CompressedBuffer
 ) -> Iterator[bytes | memoryview]:
-    """``signed_text`` in pieces: a body may be large, and need not be in hand to be signed."""
+    """``build_string_to_sign`` in pieces: a body may be large, and need not be in hand to be signed."""
     yield _head(stamp, method, target)
-    yield from windows_of(body)
+    yield from iter_windows(body)
     yield b"\n"
 
 
-def signed_headers(
+def build_signature_headers(
     pair: Credentials,
     words: CurrentWords,
     *,
@@ -83,7 +83,7 @@ def signed_headers(
     body: bytes | CompressedBuffer,
 ) -> dict[str, str]:
     """The two headers that authenticate a request, in the service's words."""
-    signed = signature(pair.keyed, stamp, method, target, body)
+    signed = compute_signature(pair.keyed, stamp, method, target, body)
     return {
         "Authorization": f"{words.scheme} {pair.access_key}:{signed}",
         words.timestamp_header: str(stamp),

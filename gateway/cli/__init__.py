@@ -94,7 +94,7 @@ def main() -> None:
         _leave(2)
     except Exception as error:  # noqa: BLE001 - its text, and a traceback's, may hold what was read
         # As logs.told: a module beside this one is called told, and would take the name's place.
-        raised_at = logs.told(error)["raised_at"][-1]
+        raised_at = logs.describe_exception(error)["raised_at"][-1]
         kind = type(error).__name__
         click.echo(f"payout-gateway: a fault of its own: {kind} at {raised_at}", err=True)
         sys.exit(70)
@@ -133,7 +133,7 @@ def _why_stopped(error: OSError) -> str:
     said = os.strerror(error.errno) if error.errno else type(error).__name__
     if error.errno == errno.ENOSPC:
         return f"{said}: the output is not whole"
-    return f"{said}: it was not finished (at {logs.told(error)['raised_at'][-1]})"
+    return f"{said}: it was not finished (at {logs.describe_exception(error)['raised_at'][-1]})"
 
 
 def _leave(code: int) -> NoReturn:

@@ -10,7 +10,7 @@ import click
 from gateway.cli.command_group import document, json_option
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed
+from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
     async def done() -> tuple[Manifest, int]:
         return await save(settings.state, file)
 
-    manifest, size = completed(done(), "Saving")
+    manifest, size = run_to_completion(done(), "Saving")
     if as_json:
         document({"file": str(file), "bytes": size, **_told(manifest)})
         return
@@ -69,7 +69,7 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
     async def done() -> tuple[Manifest, list[Path]]:
         return await put_back(settings.state, file, force=force)
 
-    manifest, aside = completed(done(), "Restoring")
+    manifest, aside = run_to_completion(done(), "Restoring")
     if as_json:
         document({"file": str(file), "put_aside": list(map(str, aside)), **_told(manifest)})
         return

@@ -9,7 +9,7 @@ import click
 
 from gateway.cli.command_group import Commands
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ def abandoned(*, as_json: bool, settings: Settings) -> None:
         async with open_store(settings.state, create=False) as store:
             return await abandoned_batches(store)
 
-    found = completed(done())
+    found = run_to_completion(done())
     if as_json:
         click.echo(json.dumps({"batches": [_as_json(one) for one in found]}, indent=2))
     elif not found:
         click.echo("No batch is abandoned.")
     else:
         heads = ["merchant", "environment", "batch", "abandoned at the service", "since"]
-        table([*heads, "what to do"], [_as_row(one) for one in found])
+        print_table([*heads, "what to do"], [_as_row(one) for one in found])
 
 
 def _as_json(one: AbandonedBatch) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import Commands, confirmed_by_who_is_there, yes_option
+from gateway.cli.command_group import Commands, ask_confirmation_if_interactive, yes_option
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
-from gateway.observability.plurals import counted
+from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.storage.brownout_rows import Brownout, Hit
@@ -76,31 +76,37 @@ def schedule(
     For several merchants or keys it is a window for each. On a terminal it asks first, unless
     nobody is refused.
     """
-    from gateway.auth.key_rows import listed_keys
-    from gateway.operator.cutover_windows import NoWindow, named, of_somebody, users_of, window
+    from gateway.auth.key_rows import load_listed_keys
+    from gateway.operator.cutover_windows import (
+        NoWindow,
+        create_window,
+        expand_operation_names,
+        load_window_users,
+        resolve_window_key,
+    )
     from gateway.storage import open_store
     from gateway.storage.brownout_rows import add_brownout
 
     async def done() -> tuple[list[Brownout], list[Used]]:
         async with open_store(settings.state, create=False) as store:
-            known = await listed_keys(store)
-            scheduled = [of_somebody(one, known) for one in those]
+            known = await load_listed_keys(store)
+            scheduled = [resolve_window_key(one, known) for one in those]
             for one in scheduled:
                 await add_brownout(store, one)
-            return scheduled, await users_of(store, *scheduled)
+            return scheduled, await load_window_users(store, *scheduled)
 
     now = datetime.now(UTC)
     begins_at = begins_at or now
     try:
-        chosen = named(operations)
+        chosen = expand_operation_names(operations)
         those = [
-            window(now, (begins_at, ends_at), merchant, key, chosen, refuses=not dry_run)
+            create_window(now, (begins_at, ends_at), merchant, key, chosen, refuses=not dry_run)
             for merchant in merchants or ("",)
             for key in keys or ("",)
         ]
         if not dry_run:
-            confirmed_by_who_is_there(_question(those), yes=yes)
-        scheduled, hit = completed(done())
+            ask_confirmation_if_interactive(_question(those), yes=yes)
+        scheduled, hit = run_to_completion(done())
     except NoWindow as why:
         raise Mistake(f"--{why}") from None
     what = "counts requests" if dry_run else "refuses requests"
@@ -113,7 +119,7 @@ def schedule(
         return
     click.echo("In the last seven days these used what it is about:\n")
     heads = ["merchant", "environment", "key", "operation", "requests", "last"]
-    table(heads, [[*_whose(each), str(each.requests), _text(each.last_at)] for each in hit])
+    print_table(heads, [[*_whose(each), str(each.requests), _text(each.last_at)] for each in hit])
 
 
 def _question(those: list[Brownout]) -> str:
@@ -134,7 +140,7 @@ def _whose(used: Used) -> list[str]:
 @config_option
 def listed(*, as_json: bool, settings: Settings) -> None:
     """List the windows, and whom they hit."""
-    from gateway.operator.cutover_windows import about, state_of
+    from gateway.operator.cutover_windows import describe_window_scope, describe_window_state
     from gateway.storage import open_store
     from gateway.storage.brownout_rows import all_brownouts, hits_of
 
@@ -142,10 +148,12 @@ def listed(*, as_json: bool, settings: Settings) -> None:
         async with open_store(settings.state, create=False) as store:
             return await all_brownouts(store), await hits_of(store)
 
-    those, hits = completed(read())
+    those, hits = run_to_completion(read())
     now = datetime.now(UTC)
     if as_json:
-        told = [_as_json(one, hits.get(one.id, {}), state_of(one, now)) for one in those]
+        told = [
+            _as_json(one, hits.get(one.id, {}), describe_window_state(one, now)) for one in those
+        ]
         click.echo(json.dumps({"brownouts": told}, indent=2))
         return
     if not those:
@@ -153,10 +161,10 @@ def listed(*, as_json: bool, settings: Settings) -> None:
     for one in those:
         what = "refuses" if one.refuses else "only counts"
         span = f"{_text(one.begins_at)} to {_text(one.ends_at)}"
-        click.echo(f"{one.id}  {span}  {what}: {about(one)}")
-        click.echo(f"    {state_of(one, now)}")
+        click.echo(f"{one.id}  {span}  {what}: {describe_window_scope(one)}")
+        click.echo(f"    {describe_window_state(one, now)}")
         for hit, count in hits.get(one.id, {}).items():
-            click.echo(f"    {hit.owner} {hit.key}  {hit.operation}: {counted(count, 'request')}")
+            click.echo(f"    {hit.owner} {hit.key}  {hit.operation}: {pluralize(count, 'request')}")
 
 
 def _as_json(one: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:
@@ -188,7 +196,7 @@ def off(*, brownout_id: str | None, settings: Settings) -> None:
         async with open_store(settings.state, create=False) as store:
             return await end_brownouts(store, store.clock(), brownout_id)
 
-    count = completed(done())
+    count = run_to_completion(done())
     if brownout_id and not count:
         raise Mistake(f"{brownout_id}: no brownout of this id is scheduled or under way")
     click.echo(f"{count} switched off." if count else "None was scheduled or under way.")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.errors import Mistake
-from gateway.config.settings import CONFIG, Misconfigured, any_variable, load
+from gateway.config.settings import CONFIG, Misconfigured, has_key_variable, load
 
 
 @click.command()
@@ -25,15 +25,15 @@ def check(*, config: Path | None, as_json: bool) -> None:
     Warned of are an address that is still the example file's, a password in the file, and a key
     file that is not there or cannot be used.
     """
-    from gateway.operator.preflight import check_runnable, key_file_warnings, placeholders
+    from gateway.operator.preflight import check_runnable, key_file_warnings, list_placeholder_urls
 
     problems, warnings = [], []
-    file = config or (CONFIG if CONFIG.exists() or not any_variable() else None)
+    file = config or (CONFIG if CONFIG.exists() or not has_key_variable() else None)
     try:
         settings = load(file)
         check_runnable(settings)
         warnings = [
-            *placeholders(settings),
+            *list_placeholder_urls(settings),
             *settings.passwords(),
             *key_file_warnings(settings),
         ]

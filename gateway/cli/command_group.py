@@ -36,7 +36,7 @@ def moment(when: datetime | None) -> str:
     return f"{when:%Y-%m-%dT%H:%M:%SZ}" if when else "-"
 
 
-def confirmed(question: str, *, yes: bool) -> None:
+def ask_confirmation(question: str, *, yes: bool) -> None:
     """Asks, on stderr, unless told not to; a Mistake where the answer is no, or none."""
     if yes:
         return
@@ -51,6 +51,6 @@ def confirmed(question: str, *, yes: bool) -> None:
         raise Mistake("nothing was changed")
 
 
-def confirmed_by_who_is_there(question: str, *, yes: bool) -> None:
+def ask_confirmation_if_interactive(question: str, *, yes: bool) -> None:
     """The same of somebody at a terminal; what is called by a program goes ahead."""
-    confirmed(question, yes=yes or not sys.stdin.isatty())
+    ask_confirmation(question, yes=yes or not sys.stdin.isatty())

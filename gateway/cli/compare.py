@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from gateway.cli.errors import Mistake
-from gateway.cli.output import completed, table
-from gateway.cli.progress import progress
+from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from gateway.compare.endpoints import Side
@@ -133,7 +133,7 @@ def compare(
     from gateway.compare.findings import Findings
     from gateway.compare.id_map import Pairing
     from gateway.compare.mask import Redactor
-    from gateway.compare.report import report_of, without_keys
+    from gateway.compare.report import build_report, redact_api_keys
     from gateway.compare.run import Options, Run
 
     keys = (_key(CONTROL_KEY), _key(CANDIDATE_KEY))
@@ -153,7 +153,7 @@ def compare(
         _kept(html_file, private=show_values) as as_html,
     ):
         _play(run)
-        report = without_keys(report_of(run), eye)
+        report = redact_api_keys(build_report(run), eye)
         as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         if html_file:
             as_html(_page(report))
@@ -175,14 +175,14 @@ def _mistakes(eye: Redactor) -> Iterator[None]:
 
 
 def _read(inputs: tuple[Path, ...], rules_files: tuple[Path, ...]) -> list[Input]:
-    from gateway.compare.inputs import read_input, text_of
-    from gateway.compare.rules import Rules, rules_file
+    from gateway.compare.inputs import load_input, read_input_text
+    from gateway.compare.rules import Rules, parse_rules
     from gateway.compare.run import check_playable
 
     rules = Rules()
     for path in rules_files:
-        rules = rules.and_then(rules_file(text_of(path), str(path)))
-    read = [read_input(path, rules) for path in inputs]
+        rules = rules.and_then(parse_rules(read_input_text(path), str(path)))
+    read = [load_input(path, rules) for path in inputs]
     check_playable(read)
     return read
 
@@ -199,9 +199,9 @@ def _sides(
 
 
 def _page(report: Report) -> str:
-    from gateway.compare.page import page_of
+    from gateway.compare.page import render_report_page
 
-    return page_of(report)
+    return render_report_page(report)
 
 
 def _key(variable: str) -> str:
@@ -214,8 +214,8 @@ def _key(variable: str) -> str:
 
 
 def _play(run: Run) -> None:
-    with progress("Comparing") as run.progress:
-        completed(run.play())
+    with show_progress("Comparing") as run.progress:
+        run_to_completion(run.play())
 
 
 @contextmanager
@@ -273,7 +273,7 @@ def _tell(report: Report) -> None:
     if report["operations"]:
         click.echo()
         heads = ["operation", "answers", "equal", "different", "status of control/candidate"]
-        table(heads, [_operation(one) for one in report["operations"]])
+        print_table(heads, [_operation(one) for one in report["operations"]])
     _tell_differences(report)
     _tell_what_was_not(report)
     if report["remarks"]:
@@ -289,7 +289,7 @@ def _tell_differences(report: Report) -> None:
     if found:
         click.echo()
         heads = ["difference", "operation", "where", "answers", "control", "candidate"]
-        table(heads, [_difference(one) for one in found[:FIRST]])
+        print_table(heads, [_difference(one) for one in found[:FIRST]])
     if len(found) > FIRST:
         click.echo(f"… and {len(found) - FIRST} more; --html and --json write them all")
     if report["noise"]:

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli import compare as asked
-from gateway.cli.command_group import Commands, confirmed, document, json_option, moment, yes_option
+from gateway.cli.command_group import (
+    Commands,
+    ask_confirmation,
+    document,
+    json_option,
+    moment,
+    yes_option,
+)
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
-from gateway.observability.plurals import counted
+from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.compare.rules import Rule
@@ -82,8 +89,8 @@ def report(
     if forget:
         if name is None:
             raise click.UsageError("--forget needs --key NAME")
-        confirmed(f"Forget what was compared of key {name}?", yes=yes)
-    standings = completed(_read(settings, name, _rules(rules_files), forget=forget))
+        ask_confirmation(f"Forget what was compared of key {name}?", yes=yes)
+    standings = run_to_completion(_read(settings, name, _rules(rules_files), forget=forget))
     if name and not standings and not forget:
         raise Mistake(_NOTHING)
     if as_json:
@@ -102,12 +109,12 @@ _NOTHING = "nothing was compared of a key of this name; see `modes list`"
 
 def _rules(files: tuple[Path, ...]) -> list[Rule]:
     from gateway.compare.errors import Unusable
-    from gateway.compare.inputs import text_of
-    from gateway.compare.rules import rules_file
+    from gateway.compare.inputs import read_input_text
+    from gateway.compare.rules import parse_rules
     from gateway.operator.readiness import OVERLOOKING
 
     try:
-        read = [rules_file(text_of(path), str(path)) for path in files]
+        read = [parse_rules(read_input_text(path), str(path)) for path in files]
     except Unusable as unusable:
         raise Mistake(str(unusable)) from None
     return [rule for one in read for rule in one.rules if rule.kind in OVERLOOKING]
@@ -116,7 +123,7 @@ def _rules(files: tuple[Path, ...]) -> list[Rule]:
 async def _read(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[Standing]:
-    from gateway.operator.readiness import standings
+    from gateway.operator.readiness import load_readiness as standings
     from gateway.storage import open_store
     from gateway.storage.difference_rows import all_tallies, forget_tallies
 
@@ -176,12 +183,12 @@ def _tell(standings: list[Standing]) -> None:
             [name, str(each.compared), str(each.different), str(each.failed), str(each.dropped)]
             for name, each in one.operations.items()
         ]
-        table(["operation", "compared", "different", "no answer", "left out"], rows)
+        print_table(["operation", "compared", "different", "no answer", "left out"], rows)
         click.echo("")
         for each in one.differences:
             why = f"; overlooked: {each.why}" if each.why else ""
             where = f"{each.operation}: {each.kind} at {each.place}"
-            click.echo(f"{where}, in {counted(each.answers, 'answer')}{why}")
+            click.echo(f"{where}, in {pluralize(each.answers, 'answer')}{why}")
         if one.may_be_unknown:
             click.echo(UNKNOWN)
         if one.never_seen:

@@ -11,10 +11,10 @@ import click
 from gateway.cli.command_group import Commands, document, json_option
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
-from gateway.cli.progress import progress
+from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.progress import show_progress as progress
 from gateway.config.settings import Settings
-from gateway.observability.plurals import counted
+from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.auth.keys import ApiKey
@@ -89,7 +89,7 @@ def import_(
     api_key = _api_key(api_key_file)
     with progress("Reading the legacy service") as how_far:
         share = Share(requests_per_hour, how_far)
-        report = completed(_imported(settings, name, api_key, options, share))
+        report = run_to_completion(_imported(settings, name, api_key, options, share))
     if as_json:
         document(_as_json(report, name, options))
     else:
@@ -130,14 +130,14 @@ async def _imported(
 
 async def _key(store: Store, name: str, api_key: str) -> ApiKey:
     """The key that is meant; what is read with another's would be remembered as this one's."""
-    from gateway.auth.key_rows import chosen, listed_keys
-    from gateway.operator.cutover import key_of
+    from gateway.auth.key_rows import find_matching_keys, load_listed_keys
+    from gateway.operator.cutover import find_cutover_key
 
-    found = chosen(await listed_keys(store), name)
+    found = find_matching_keys(await load_listed_keys(store), name)
     if len(found) != 1:
         what = "several keys begin" if found else "no key has this name, or begins"
         raise Mistake(f"--key {name}: {what} so; `keys list` shows their names")
-    key = await key_of(store, api_key)
+    key = await find_cutover_key(store, api_key)
     if key is None or key.id != found[0].id:
         raise Mistake("the API key that was given is not the one of this name")
     return key
@@ -164,16 +164,16 @@ def _tell(report: Report, options: Options) -> None:
     rows = [
         [kind, *(str(counts[word]) for word in WORDS)] for kind, counts in report.counts.items()
     ]
-    table(["", "new", "changed", "equal", "kept as it is here"], rows)
+    print_table(["", "new", "changed", "equal", "kept as it is here"], rows)
     click.echo("")
     for one in report.unmapped:
         click.echo(f"Not mapped: {one.kind} {one.id}: {one.why}")
     if report.moved:
-        moved = counted(report.moved, "batch", "batches")
+        moved = pluralize(report.moved, "batch", "batches")
         click.echo(f"Begun at the legacy service, and translated from now on: {moved}.")
     if report.stay:
-        stay = counted(report.stay, "batch", "batches")
+        stay = pluralize(report.stay, "batch", "batches")
         click.echo(f"Begun at the legacy service, and not moved: {stay}.")
-    click.echo(f"{counted(report.requests, 'request')} to the legacy service.")
+    click.echo(f"{pluralize(report.requests, 'request')} to the legacy service.")
     if options.dry_run:
         click.echo("A dry run: nothing was changed.")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 
 COLOURS = {"well": "green", "look": "bold yellow", "unknown": "yellow", "wrong": "bold red"}
@@ -22,9 +22,9 @@ WIDEST = 160
 @config_option
 def doctor(*, as_json: bool, settings: Settings) -> None:
     """Try the configured service, by reads only; exit 1 when something is wrong."""
-    from gateway.operator.doctor import examine
+    from gateway.operator.doctor import run_doctor
 
-    found = completed(examine(settings), "Trying what is configured")
+    found = run_to_completion(run_doctor(settings), "Trying what is configured")
     is_well = all(finding.state != "wrong" for finding in found)
     if as_json:
         click.echo(
@@ -32,6 +32,8 @@ def doctor(*, as_json: bool, settings: Settings) -> None:
         )
     else:
         rows = [[one.environment, one.looked_at, one.state, one.said, one.do] for one in found]
-        table(["environment", "looked at", "state", "found", "what to do"], rows, COLOURS, WIDEST)
+        print_table(
+            ["environment", "looked at", "state", "found", "what to do"], rows, COLOURS, WIDEST
+        )
     if not is_well:
         click.get_current_context().exit(1)

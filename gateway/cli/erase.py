@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.command_group import confirmed, document, json_option, yes_option
+from gateway.cli.command_group import ask_confirmation, document, json_option, yes_option
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed
+from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
-from gateway.observability.plurals import counted
+from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.operator.retention import Erased
@@ -37,29 +37,29 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     made. It is refused while writes of the merchant are unsettled, or a batch that names them is
     still being made. That it was done is kept, and who did it.
     """
-    from gateway.cli.keys import the_one
+    from gateway.cli.keys import find_single_key
     from gateway.operator.retention import InUse
-    from gateway.operator.retention import erase as forget
+    from gateway.operator.retention import erase_recipient as forget
     from gateway.storage import open_store
 
-    confirmed("Forget this recipient for good?", yes=yes)
+    ask_confirmation("Forget this recipient for good?", yes=yes)
 
     async def done() -> tuple[Erased, Tenant]:
         async with open_store(settings.state, create=False) as store:
-            key = await the_one(store, word)
+            key = await find_single_key(store, word)
             try:
                 return await forget(store, key.owner, recipient), key.owner
             except InUse as in_use:
                 raise Mistake(str(in_use)) from None
 
-    erased, owner = completed(done())
+    erased, owner = run_to_completion(done())
     if as_json:
         document(asdict(erased))
         return
     if any(asdict(erased).values()):
-        payments = counted(erased.payments, "payment")
-        batches = counted(erased.batches, "batch", "batches")
-        facts = counted(erased.facts, "fact")
+        payments = pluralize(erased.payments, "payment")
+        batches = pluralize(erased.batches, "batch", "batches")
+        facts = pluralize(erased.facts, "fact")
         click.echo(f"Erased from {payments} in {batches}; {facts} forgotten.")
     else:
         click.echo(

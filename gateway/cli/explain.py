@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from gateway.cli.errors import Mistake
-from gateway.cli.options import settings_of
-from gateway.cli.output import table
-from gateway.docgen.curl import NoRequest, apart, read
+from gateway.cli.options import load_command_settings
+from gateway.cli.output import print_table
+from gateway.docgen.curl import NoRequest, parse_curl, split_curl_options
 
 OWN = ("--config",)
 
@@ -21,7 +21,7 @@ class _AsPasted(click.Command):
     """What was pasted is not for click, which would find options of ours in curl's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, pasted = apart(args, OWN)
+        ours, pasted = split_curl_options(args, OWN)
         return super().parse_args(ctx, [*ours, "--", *pasted])
 
 
@@ -42,12 +42,14 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool) -> No
 
     Headers are passed over: no key is needed.
     """
-    from gateway.docgen.explain import NoOperation, explained
+    from gateway.docgen.explain import NoOperation, explain_request
     from mappings.grammar import Invalid
 
     try:
-        asked = read(words, _contents)
-        told = explained(settings_of(config), asked.method, asked.target, asked.body)
+        asked = parse_curl(words, _contents)
+        told = explain_request(
+            load_command_settings(config), asked.method, asked.target, asked.body
+        )
     except (NoRequest, NoOperation) as error:
         raise Mistake(str(error)) from None
     except Invalid as invalid:
@@ -87,7 +89,7 @@ def _show(told: Any) -> None:
                 [f"    {each.field}", _text(each.value), each.sent_in or "-", each.rule, sections]
                 for each in call.fields
             ]
-            table(["    field", "value", "sent in", "rule", "sections"], rows)
+            print_table(["    field", "value", "sent in", "rule", "sections"], rows)
         click.echo("    signed text:")
         for line in call.signed.split("\n")[:-1]:
             click.echo(f"        {line}")
@@ -103,7 +105,7 @@ def _show_answer(told: Any) -> None:
     click.echo(f"\nAnswered with 200, with the fields {', '.join(told.answer)}")
     if told.answered:
         rows = [[f"    {name}", of, why] for name, of, why in told.answered]
-        table(["    field", "from", "rule"], rows)
+        print_table(["    field", "from", "rule"], rows)
 
 
 def _list(heading: str, lines: list[str]) -> None:

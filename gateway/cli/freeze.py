@@ -10,7 +10,7 @@ import click
 from gateway.cli.command_group import document, json_option, moment
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def freeze(
     several calls is finished, but for a start; nothing else begins until `unfreeze` with the same
     words. Doing it twice changes nothing. Clients get 403 not_authorized, with a message that says so.
     """
-    from gateway.operator.freezes import NoMerchant, scope_of, standing
+    from gateway.operator.freezes import NoMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
     from gateway.storage.freezes import freeze as stop
 
@@ -65,12 +65,14 @@ def freeze(
 
     async def done() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
-            changed = None if lists else await stop(store, await scope_of(store, *scope))
-            return changed, *await standing(store)
+            changed = (
+                None if lists else await stop(store, await resolve_freeze_scope(store, *scope))
+            )
+            return changed, *await load_freeze_status(store)
 
     scope = ("", "") if lists else _exactly_one(*words)
     try:
-        told = completed(done())
+        told = run_to_completion(done())
     except NoMerchant as why:
         raise Mistake(str(why)) from None
     _show(*told, lists=lists, as_json=as_json, done="Frozen", not_done="frozen already")
@@ -93,7 +95,7 @@ def unfreeze(
     Just that freeze ends: a merchant that was also frozen by itself, or by its environment, stays
     so, and what is still frozen is shown.
     """
-    from gateway.operator.freezes import NoMerchant, scope_of, standing
+    from gateway.operator.freezes import NoMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
     from gateway.storage.freezes import unfreeze as let
 
@@ -101,11 +103,11 @@ def unfreeze(
 
     async def done() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
-            changed = await let(store, await scope_of(store, *scope))
-            return changed, *await standing(store)
+            changed = await let(store, await resolve_freeze_scope(store, *scope))
+            return changed, *await load_freeze_status(store)
 
     try:
-        told = completed(done())
+        told = run_to_completion(done())
     except NoMerchant as why:
         raise Mistake(str(why)) from None
     _show(*told, lists=False, as_json=as_json, done="Unfrozen", not_done="not frozen")
@@ -139,13 +141,13 @@ def _show(
         click.echo(f"{done}." if changed else f"Nothing changed: it was {not_done}.")
     if frozen:
         rows = [[*_words(one.scope), moment(one.since)] for one in frozen]
-        table(["merchant", "environment", "frozen since"], rows)
+        print_table(["merchant", "environment", "frozen since"], rows)
     else:
         click.echo("Nothing is frozen.")
     if lists and acts:
         click.echo("")
         lines = [[moment(act.at), act.what, *_words(act.scope), act.by] for act in acts]
-        table(["when", "what", "merchant", "environment", "who"], lines)
+        print_table(["when", "what", "merchant", "environment", "who"], lines)
 
 
 def _words(scope: Tenant) -> list[str]:

@@ -10,9 +10,9 @@ import click
 from gateway.cli.command_group import Commands
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed
+from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
-from gateway.observability.plurals import counted
+from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.storage import Tenant
@@ -40,23 +40,25 @@ def import_(
     Of an object that clients stored under another id than the service has for it now. From then
     on, within a minute, answers call it by its legacy id; requests may use either.
     """
-    from gateway.auth.key_rows import listed_keys
+    from gateway.auth.key_rows import load_listed_keys
     from gateway.storage import open_store
     from gateway.storage.id_lines import PairsRefused, read_id_pairs
     from gateway.storage.id_rows import Collision, keep
 
     async def done(pairs: Mapping[str, tuple[int, str]]) -> None:
         async with open_store(settings.state, create=False) as store:
-            owner = _owner({key.owner for key in await listed_keys(store)}, merchant, environment)
+            owner = _owner(
+                {key.owner for key in await load_listed_keys(store)}, merchant, environment
+            )
             try:
                 names = {legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()}
                 await keep(store, owner, names, imported=True)
             except Collision as collision:
                 raise PairsRefused(pairs[collision.legacy_id][0], str(collision)) from None
-        click.echo(f"Imported {counted(len(pairs), 'pair')} of ids: {owner}")
+        click.echo(f"Imported {pluralize(len(pairs), 'pair')} of ids: {owner}")
 
     try:
-        completed(done(read_id_pairs(file.read())), "Importing")
+        run_to_completion(done(read_id_pairs(file.read())), "Importing")
     except PairsRefused as error:
         name = getattr(file, "name", "<stdin>")
         raise Mistake(f"{name}: {error}; nothing was imported") from None

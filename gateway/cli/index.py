@@ -7,7 +7,7 @@ import click
 from gateway.cli.command_group import Commands, document, environment_option, json_option
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed
+from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 
 
@@ -28,19 +28,19 @@ def drop(
 
     The next question that needs one reads the whole list anew. With `lists.index = false` there is none.
     """
-    from gateway.operator.freezes import NoMerchant, scope_of
-    from gateway.reads.index import drop as drop_index
+    from gateway.operator.freezes import NoMerchant, resolve_freeze_scope
+    from gateway.reads.index import invalidate_indexes as drop_index
     from gateway.storage import Tenant, open_store
     from gateway.storage.audit_log import told_scope
 
     async def done() -> Tenant:
         async with open_store(settings.state, create=False) as store:
-            scope = await scope_of(store, merchant or "", environment or "")
+            scope = await resolve_freeze_scope(store, merchant or "", environment or "")
             await drop_index(store, scope)
             return scope
 
     try:
-        scope = completed(done())
+        scope = run_to_completion(done())
     except NoMerchant as why:
         raise Mistake(str(why)) from None
     if as_json:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
-from gateway.auth.signing import prefix_of, shorten_key
+from gateway.auth.signing import extract_key_prefix, shorten_key
 from gateway.cli.command_group import Commands
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
-from gateway.observability.plurals import counted
+from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -62,7 +62,7 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
     its line leaves out stays as it is, null sets it back. No allowed_ips is any address.
     """
     from gateway.auth.key_import import import_keys
-    from gateway.auth.key_lines import ImportRefused, read_lines
+    from gateway.auth.key_lines import ImportRefused, parse_key_lines
     from gateway.storage import open_store
 
     async def done(lines: Sequence[Numbered]) -> Imported:
@@ -72,8 +72,8 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
     key_file = settings.state.encryption_key_file
     was_there = key_file.exists()
     try:
-        lines = read_lines(file.read())
-        imported = completed(done(lines), "Importing")
+        lines = parse_key_lines(file.read())
+        imported = run_to_completion(done(lines), "Importing")
     except ImportRefused as error:
         name = getattr(file, "name", "<stdin>")
         raise Mistake(f"{name}: {error}; nothing was imported") from None
@@ -82,7 +82,7 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
         click.echo(told, err=True)
     counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
     whom = ", ".join(f"{n} of {owner}" for owner, n in sorted(imported.owners.items()))
-    click.echo(f"Imported {counted(len(lines), 'key')} ({counts}): {whom}")
+    click.echo(f"Imported {pluralize(len(lines), 'key')} ({counts}): {whom}")
     _warn_of_unconfigured(settings, imported.owners)
 
 
@@ -99,19 +99,19 @@ def _warn_of_unconfigured(settings: Settings, owners: Iterable[Tenant]) -> None:
 @config_option
 def list_(*, as_json: bool, settings: Settings) -> None:
     """List the keys, each by its first letters; none of it is secret."""
-    from gateway.auth.key_rows import listed_keys
+    from gateway.auth.key_rows import load_listed_keys
     from gateway.storage import open_store
 
     async def done() -> Sequence[ListedKey]:
         async with open_store(settings.state, create=False) as store:
-            return await listed_keys(store)
+            return await load_listed_keys(store)
 
-    listed = completed(done())
+    listed = run_to_completion(done())
     if as_json:
         click.echo(json.dumps({"keys": [_as_json(key) for key in listed]}, indent=2))
         return
     heads = ["name", "key", "merchant", "environment", "access key", "per hour", "addresses"]
-    table([*heads, "created", "revoked"], [_as_row(key) for key in listed])
+    print_table([*heads, "created", "revoked"], [_as_row(key) for key in listed])
 
 
 def _as_json(key: ListedKey) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _as_json(key: ListedKey) -> dict[str, Any]:
         "prefix": key.prefix,
         "merchant": key.merchant,
         "environment": key.environment,
-        "access_key_prefix": prefix_of(key.access_key),
+        "access_key_prefix": extract_key_prefix(key.access_key),
         "requests_per_hour": key.requests_per_hour,
         "allowed_ips": list(key.allowed_ips),
         "created_at": _moment(key.created_at),
@@ -147,18 +147,18 @@ def _as_row(key: ListedKey) -> list[str]:
 @config_option
 def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
     """Have running gateways refuse a key, within about two seconds."""
-    from gateway.auth.key_rows import revoke
+    from gateway.auth.key_rows import revoke_key
     from gateway.storage import open_store
 
     async def done() -> str:
         async with open_store(settings.state, create=False) as store:
-            key = await the_one(store, name_or_prefix)
+            key = await find_single_key(store, name_or_prefix)
             if key.revoked_at:
                 return f"{key.name} was revoked at {_moment(key.revoked_at)} already"
-            await revoke(store, key.id)
+            await revoke_key(store, key.id)
             return f"Revoked {key.name} ({key.owner})"
 
-    click.echo(completed(done()))
+    click.echo(run_to_completion(done()))
 
 
 @keys.command("rotate-secret")
@@ -172,26 +172,28 @@ def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -
     terminal. It has to see the oldest recipients that the stored pair sees, or nothing is
     replaced (exit 1).
     """
-    from gateway.auth.key_rows import AccessKeyTaken, pair_of, replace_pair
+    from gateway.auth.key_rows import AccessKeyTaken, load_credentials, replace_credentials
     from gateway.storage import open_store
 
     async def done() -> str:
         async with open_store(settings.state, create=False) as store:
-            key = await the_one(store, name_or_prefix)
+            key = await find_single_key(store, name_or_prefix)
             new = _asked_pair()
             if not no_verify:
-                await _verify_new(settings, key.owner, await pair_of(store, key.owner), new)
-            await replace_pair(store, key.owner, new)
+                await _verify_new(
+                    settings, key.owner, await load_credentials(store, key.owner), new
+                )
+            await replace_credentials(store, key.owner, new)
             return f"Replaced the pair of {key.owner} by {shorten_key(new.access_key)}"
 
     try:
-        click.echo(completed(done()))
+        click.echo(run_to_completion(done()))
     except AccessKeyTaken:
         raise Mistake("another merchant's keys stand for this access key already") from None
 
 
 def _asked_pair() -> Credentials:
-    from gateway.auth.key_lines import ImportRefused, read_pair
+    from gateway.auth.key_lines import ImportRefused, parse_credentials
 
     if sys.stdin.isatty():
         asked = {
@@ -202,7 +204,7 @@ def _asked_pair() -> Credentials:
     else:
         written = sys.stdin.buffer.read()
     try:
-        return read_pair(written)
+        return parse_credentials(written)
     except ImportRefused as error:
         raise Mistake(f"<stdin>: {error}") from None
 
@@ -233,26 +235,28 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
     Without names, the pairs of all keys in use. Pairs are compared with one another, so that one
     account under two merchant names is found.
     """
-    from gateway.auth.key_rows import listed_keys
-    from gateway.auth.keys import check_pairs, findings_of
+    from gateway.auth.key_rows import load_listed_keys
+    from gateway.auth.keys import check_credentials, describe_credential_problems
     from gateway.storage import open_store
     from gateway.upstream.client import open_upstream
 
     async def done() -> list[Checked]:
         async with open_store(settings.state, create=False) as store:
-            chosen = [await the_one(store, word) for word in names_or_prefixes]
-            those = chosen or [key for key in await listed_keys(store) if key.revoked_at is None]
+            chosen = [await find_single_key(store, word) for word in names_or_prefixes]
+            those = chosen or [
+                key for key in await load_listed_keys(store) if key.revoked_at is None
+            ]
             async with open_upstream(settings) as upstream:
-                return await check_pairs(store, upstream, those)
+                return await check_credentials(store, upstream, those)
 
-    checked = completed(done(), "Trying the pairs")
-    findings = findings_of(checked)
+    checked = run_to_completion(done(), "Trying the pairs")
+    findings = describe_credential_problems(checked)
     if as_json:
         pairs = [_as_checked(pair) for pair in checked]
         click.echo(json.dumps({"ok": not findings, "pairs": pairs, "findings": findings}, indent=2))
     else:
         rows = [[*pair.owner, f"{pair.access_key_prefix}…", pair.sight.told] for pair in checked]
-        table(["merchant", "environment", "access key", "result"], rows)
+        print_table(["merchant", "environment", "access key", "result"], rows)
         for finding in findings:
             click.echo(f"Finding: {finding}")
     if findings:
@@ -298,11 +302,12 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
 # What the commands have in common.
 
 
-async def the_one(store: Store, word: str) -> ListedKey:
+async def find_single_key(store: Store, word: str) -> ListedKey:
     """The key that a word means. The word is never repeated: it might be a whole key."""
-    from gateway.auth.key_rows import chosen, listed_keys
+    from gateway.auth.key_rows import find_matching_keys as chosen
+    from gateway.auth.key_rows import load_listed_keys
 
-    found = chosen(await listed_keys(store), word)
+    found = chosen(await load_listed_keys(store), word)
     if not found:
         raise Mistake("no key has this name or begins so; `keys list` shows what there is")
     if len(found) > 1:

@@ -9,7 +9,7 @@ import click
 
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed
+from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 
 
@@ -32,7 +32,7 @@ def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Sett
     check a signature against. It holds no secret and nobody's data: its examples are made up.
     """
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
-    page = completed(_page(settings, word, since))
+    page = run_to_completion(_page(settings, word, since))
     try:
         output.write(page)
     except OSError as error:
@@ -40,10 +40,10 @@ def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Sett
 
 
 async def _page(settings: Settings, word: str, since: date | None) -> str:
-    from gateway.cli.keys import the_one
-    from gateway.docgen.guide import gathered, page_of
+    from gateway.cli.keys import find_single_key
+    from gateway.docgen.guide import load_guide_data, render_guide
     from gateway.storage import open_store
 
     async with open_store(settings.state, create=False) as store:
-        found = await gathered(settings, store, await the_one(store, word), since)
-    return page_of(found, settings)
+        found = await load_guide_data(settings, store, await find_single_key(store, word), since)
+    return render_guide(found, settings)

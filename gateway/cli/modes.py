@@ -8,7 +8,7 @@ import click
 
 from gateway.cli.command_group import (
     Commands,
-    confirmed,
+    ask_confirmation,
     document,
     environment_option,
     json_option,
@@ -17,7 +17,7 @@ from gateway.cli.command_group import (
 )
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
 
@@ -64,11 +64,11 @@ def set_(
     from gateway.operator.mode_switches import (
         NotSwitched,
         Whose,
-        begun_at_legacy,
-        meaning,
-        refuse_without_address,
-        switched,
-        whose,
+        check_legacy_address,
+        count_legacy_batches,
+        describe_mode,
+        find_switch_owners,
+        switch_mode,
     )
     from gateway.storage import open_store
 
@@ -78,27 +78,27 @@ def set_(
 
     async def asked() -> tuple[list[Whose], int]:
         async with open_store(settings.state, create=False) as store:
-            those = await whose(store, key, merchant, environment)
+            those = await find_switch_owners(store, key, merchant, environment)
             if mode != TRANSLATE:
-                refuse_without_address(settings, those)
-            return those, await begun_at_legacy(store, those)
+                check_legacy_address(settings, those)
+            return those, await count_legacy_batches(store, those)
 
     async def done() -> list[str]:
         async with open_store(settings.state, create=False) as store:
-            return await switched(store, those, chosen, mode)
+            return await switch_mode(store, those, chosen, mode)
 
     try:
-        those, begun = completed(asked())
+        those, begun = run_to_completion(asked())
     except NotSwitched as why:
         raise Mistake(str(why)) from None
     for one in those:
         click.echo(f"{one.told}: {', '.join(chosen)}", err=True)
-    means = meaning(mode, settings)
+    means = describe_mode(mode, settings)
     click.echo(f"To {mode} means: {means}", err=True)
     if mode == TRANSLATE and begun and "batches" in chosen:
         click.echo(f"Such batches at the legacy service: {begun}.", err=True)
-    confirmed(f"Switch to {mode}?", yes=yes)
-    displaced = completed(done())
+    ask_confirmation(f"Switch to {mode}?", yes=yes)
+    displaced = run_to_completion(done())
     click.echo(f"Switched to {mode}; running gateways follow within a second.")
     if displaced:
         click.echo(f"This holds for {', '.join(displaced)} too, which had a mode of their own.")
@@ -117,13 +117,13 @@ def listed(*, as_json: bool, settings: Settings) -> None:
     """
 
     async def read() -> Standing:
-        from gateway.operator.mode_switches import standing
+        from gateway.operator.mode_switches import load_switch_status as standing
         from gateway.storage import open_store
 
         async with open_store(settings.state, create=False) as store:
             return await standing(store)
 
-    found = completed(read())
+    found = run_to_completion(read())
     if as_json:
         document(_as_json(found))
         return
@@ -134,7 +134,7 @@ def listed(*, as_json: bool, settings: Settings) -> None:
         [*one.owner, one.key or "every key", one.group, one.mode, moment(one.since)]
         for one in found.switches
     ]
-    table(["merchant", "environment", "key", "group", "mode", "since"], rows)
+    print_table(["merchant", "environment", "key", "group", "mode", "since"], rows)
     for owner, number in found.begun.items():
         click.echo(
             f"\n{owner}: batches that were begun at the legacy service and stay there: {number}."
@@ -143,7 +143,7 @@ def listed(*, as_json: bool, settings: Settings) -> None:
     lines = [
         [moment(one.at), one.merchant, one.environment, one.what, one.by] for one in found.acts
     ]
-    table(["when", "merchant", "environment", "what", "who"], lines)
+    print_table(["when", "merchant", "environment", "what", "who"], lines)
 
 
 def _as_json(standing: Standing) -> dict[str, Any]:

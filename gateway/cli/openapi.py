@@ -17,7 +17,9 @@ def openapi(*, settings: Settings) -> None:
 
     A running gateway has it at /openapi.json on its admin port.
     """
-    from gateway.docgen.openapi import addresses, document
+    from gateway.docgen.openapi import build_openapi_document, list_public_urls
 
-    urls = addresses(settings.server, settings.server.port)
-    click.echo(json.dumps(document(settings.vocabulary.for_mappings(), urls), indent=2))
+    urls = list_public_urls(settings.server, settings.server.port)
+    click.echo(
+        json.dumps(build_openapi_document(settings.vocabulary.for_mappings(), urls), indent=2)
+    )

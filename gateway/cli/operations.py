@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import settings_of
-from gateway.cli.output import completed, table
+from gateway.cli.options import load_command_settings
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 from mappings.grammar import Operation
-from mappings.provenance import becomes
+from mappings.provenance import list_current_calls
 
 _UNTRIED = "not tried yet"
 
@@ -36,8 +36,8 @@ def operations(*, config: Path | None, as_json: bool) -> None:
 
     listed = [_as_json(one) for one in OPERATIONS]
     unlisted = [_as_json(one) for one in UNLISTED]
-    settings = settings_of(config)
-    found = completed(_found_out(settings)) if settings.environments.configured() else {}
+    settings = load_command_settings(config)
+    found = run_to_completion(_found_out(settings)) if settings.environments.configured() else {}
     if as_json:
         told = {"operations": listed, "unlisted": unlisted, "inferred": found}
         click.echo(json.dumps(told, indent=2))
@@ -47,7 +47,7 @@ def operations(*, config: Path | None, as_json: bool) -> None:
     _show("Used by clients in the field, and not in the legacy document", unlisted)
     for environment, those in found.items():
         click.echo(f"\nNot listed by the current document, at the service of {environment}\n")
-        table(
+        print_table(
             ["operation", "found", "when"],
             [[one["operation"], one["found"], one["at"] or "-"] for one in those],
         )
@@ -60,7 +60,7 @@ def _as_json(operation: Operation) -> dict[str, Any]:
         "path": f"/v1{re.sub('[<>]', '', operation.path)}",
         "section": operation.section,
         "exactness": operation.exactness,
-        "becomes": becomes(operation),
+        "becomes": list_current_calls(operation),
         "because": operation.because,
         "rests_on": operation.rests_on or None,
     }

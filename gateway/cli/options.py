@@ -10,7 +10,7 @@ from gateway.cli.errors import Mistake
 from gateway.config.settings import CONFIG, Misconfigured, Settings, load
 
 
-def settings_of(path: Path | None) -> Settings:
+def load_command_settings(path: Path | None) -> Settings:
     """The settings of a file, by default of gateway.toml where it exists; a Mistake if it is none."""
     try:
         return load(path or (CONFIG if CONFIG.exists() else None))
@@ -19,7 +19,7 @@ def settings_of(path: Path | None) -> Settings:
 
 
 def _settings(_context: click.Context, _option: click.Parameter, path: Path | None) -> Settings:
-    return settings_of(path)
+    return load_command_settings(path)
 
 
 config_option = click.option(

@@ -14,13 +14,13 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from gateway.cli.errors import Mistake
-from gateway.cli.progress import progress
+from gateway.cli.progress import show_progress
 from gateway.config.settings import Misconfigured
 
 Done = TypeVar("Done")
 
 
-def completed(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
+def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
     """Runs a command's work; what cannot be used is told as a Mistake.
 
     ``doing`` is said, with a bar, of what may take its time and does not ask or tell meanwhile.
@@ -28,7 +28,7 @@ def completed(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
     from gateway.storage import StoreUnavailable
 
     try:
-        with _quiet(), progress(doing) if doing else nullcontext():
+        with _quiet(), show_progress(doing) if doing else nullcontext():
             return asyncio.run(work)
     except (StoreUnavailable, Misconfigured) as error:
         raise Mistake(str(error)) from None
@@ -55,7 +55,7 @@ def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
     raise DropEvent
 
 
-def table(
+def print_table(
     heads: list[str],
     rows: list[list[str]],
     colours: Mapping[str, str] | None = None,

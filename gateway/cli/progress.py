@@ -15,7 +15,7 @@ Progress = Callable[[int, int | None], None]
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Progress]:
+def show_progress(what: str) -> Iterator[Progress]:
     """Until something is told it only shows that something is done."""
     if not sys.stderr.isatty():
         yield lambda _done, _of: None

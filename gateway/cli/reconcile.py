@@ -10,8 +10,8 @@ import click
 from gateway.cli.command_group import document, environment_option, json_option, merchant_option
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed
-from gateway.cli.progress import progress
+from gateway.cli.output import run_to_completion
+from gateway.cli.progress import show_progress
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def reconcile(
     A merchant whose credentials the service does not take any more can be left out once each of its
     keys is revoked. Look in the dashboard at its open batches before you import a key for it again.
     """
-    compared = completed(_compared(settings, merchant, environment, frozenset(leave_out)))
+    compared = run_to_completion(_compared(settings, merchant, environment, frozenset(leave_out)))
     if as_json:
         document(_as_json(compared))
     else:
@@ -109,7 +109,7 @@ async def _compared(
     settings: Settings, merchant: str | None, environment: str | None, leave_out: frozenset[str]
 ) -> Compared:
     from gateway.config.extensions import check_extensions
-    from gateway.operator.in_doubt_writes import unsettled_writes
+    from gateway.operator.in_doubt_writes import load_in_doubt_writes
     from gateway.operator.ledger_reconciliation import open_reconciler
     from gateway.operator.preflight import check_runnable
     from gateway.operator.restore_check import is_older
@@ -130,10 +130,10 @@ async def _compared(
             )
         left_out = await _left_out(reconciler, leave_out)
         owners = [one for one in owners if one not in left_out]
-        with progress("Comparing") as how_far:
+        with show_progress("Comparing") as how_far:
             report = await reconciler.reconcile(owners, how_far, was_restored=was_restored)
         report.unreadable = await _with_a_way_out(reconciler, report.unreadable)
-        unsettled = [one for one in await unsettled_writes(store) if one.one.owner in owners]
+        unsettled = [one for one in await load_in_doubt_writes(store) if one.one.owner in owners]
         whole = merchant is None and environment is None and not report.unreadable
         compared = Compared(report, unsettled, left_out, was_restored, was_restored and whole)
         if compared.frozen:

@@ -12,7 +12,7 @@ import click
 
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import table
+from gateway.cli.output import print_table
 from gateway.config.settings import Settings
 
 
@@ -25,13 +25,13 @@ def recording(*, as_json: bool, settings: Settings) -> None:
     They hold no key and no personal data: values that say who somebody is are made up. What is
     shown is read of the files; the gateway may go on writing.
     """
-    from gateway.migration.rotating_file import recordings
+    from gateway.migration.rotating_file import list_recordings
 
     if not settings.recording.directory:
         raise Mistake("recording.directory is not set: nothing is recorded")
     directory = Path(settings.recording.directory)
     try:
-        told = [_told(path) for path in recordings(directory)]
+        told = [_told(path) for path in list_recordings(directory)]
     except OSError as error:
         raise Mistake(f"{directory}: {error.strerror or 'cannot be read'}") from None
     if as_json:
@@ -49,12 +49,12 @@ def _show(told: list[dict[str, Any]]) -> None:
         [str(one[name] or "-") for name in ("file", "requests", "bytes", "from", "to")]
         for one in told
     ]
-    table(heads, rows)
+    print_table(heads, rows)
     operations: Counter[str] = Counter()
     for one in told:
         operations.update(one["operations"])
     click.echo()
-    table(["operation", "requests"], [[name, str(n)] for name, n in operations.most_common()])
+    print_table(["operation", "requests"], [[name, str(n)] for name, n in operations.most_common()])
     click.echo(
         "\nTo ask two services the same (writes only with --allow-writes, and they are real):\n"
     )
@@ -86,7 +86,7 @@ def _told(path: Path) -> dict[str, Any]:
 
 
 def _operation(request: dict[str, Any]) -> str:
-    from gateway.compare.operations import asked
+    from gateway.compare.operations import identify_operation
 
-    found = asked(request["method"], urlsplit(request["url"]).path)
+    found = identify_operation(request["method"], urlsplit(request["url"]).path)
     return found.name or found.title

@@ -13,9 +13,9 @@ import click
 
 from gateway.cli.command_group import Commands
 from gateway.cli.options import config_option
-from gateway.cli.output import completed, table
+from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
-from gateway.operator.key_usage import by_key, known_becomes
+from gateway.operator.key_usage import group_usage_by_key, list_replacement_calls
 
 if TYPE_CHECKING:
     from gateway.storage.usage_rows import Used
@@ -58,7 +58,7 @@ def usage(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two answers; choose one")
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
-    used = completed(_used(settings, since))
+    used = run_to_completion(_used(settings, since))
     rows = [one for one in used if merchant in (None, one.merchant)]
     if as_json:
         click.echo(json.dumps({"since": _text(since), "keys": _by_key(rows)}, indent=2))
@@ -91,14 +91,14 @@ def _text(value: object) -> str:
 def _write_csv(rows: Iterable[Used]) -> None:
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow([*COLUMNS, "becomes"])
-    known = known_becomes()
+    known = list_replacement_calls()
     for one in rows:
         lines.writerow([*_row(one), "; ".join(known.get(one.operation, []))])
 
 
 def _show(rows: list[Used]) -> None:
-    table([name.removesuffix("_at") for name in COLUMNS], [_row(one) for one in rows])
-    known = known_becomes()
+    print_table([name.removesuffix("_at") for name in COLUMNS], [_row(one) for one in rows])
+    known = list_replacement_calls()
     if any(not one.key for one in rows):
         click.echo(
             "\n- for merchant, environment and key: requests without a key that is known here;"
@@ -117,7 +117,7 @@ def _show(rows: list[Used]) -> None:
 
 def _by_key(rows: Iterable[Used]) -> list[dict[str, Any]]:
     """What is left to migrate, a key at a time."""
-    known = known_becomes()
+    known = list_replacement_calls()
     return [
         {
             "merchant": key.owner.merchant,
@@ -125,7 +125,7 @@ def _by_key(rows: Iterable[Used]) -> list[dict[str, Any]]:
             "key": key.key,
             "operations": [_operation(one, known) for one in key.operations],
         }
-        for key in by_key(rows)
+        for key in group_usage_by_key(rows)
     ]
 
 

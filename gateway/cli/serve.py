@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.errors import Mistake
-from gateway.cli.options import settings_of
+from gateway.cli.options import load_command_settings
 from gateway.config.settings import CONFIG, Misconfigured, Settings, load
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def serve(*, config: Path | None, demo: bool) -> int:
 
     if demo and config:
         raise click.UsageError("--demo brings its own configuration; leave out --config")
-    settings = settings_of(config)
+    settings = load_command_settings(config)
     if (
         not demo
         and not settings.environments.configured()
@@ -48,7 +48,7 @@ def serve(*, config: Path | None, demo: bool) -> int:
         and not CONFIG.exists()
     ):
         raise Mistake(NO_CONFIGURATION)
-    logs.configure()
+    logs.configure_logging()
     if settings.server.workers > 1 and not demo:
         return _serve_by_workers(settings, config or (CONFIG if CONFIG.exists() else None))
     uvloop.run(_demo(settings) if demo else _serve(settings))
@@ -56,14 +56,14 @@ def serve(*, config: Path | None, demo: bool) -> int:
 
 
 def _serve_by_workers(settings: Settings, config: Path | None) -> int:
-    from gateway.server.workers.supervisor import keep_workers
+    from gateway.server.workers.supervisor import supervise_workers
     from gateway.server.workers.worker import NotStarted
 
     def say(url: str, admin_url: str) -> None:
         print(accepting(url, admin_url), flush=True)
 
     try:
-        return asyncio.run(keep_workers(settings, config, lambda: load(config), say))
+        return asyncio.run(supervise_workers(settings, config, lambda: load(config), say))
     except (Misconfigured, NotStarted) as error:
         raise Mistake(str(error)) from None
 
@@ -73,16 +73,16 @@ def accepting(url: str, admin_url: str) -> str:
 
 
 async def _serve(settings: Settings) -> None:
-    from gateway.server.app import told_to_end
+    from gateway.server.app import install_shutdown_event
     from gateway.server.connection import END_SECONDS
-    from gateway.server.memory_tuning import settle_heap
+    from gateway.server.memory_tuning import tune_gc
     from gateway.server.shutdown import Lifetime
 
-    told, life = told_to_end(), Lifetime()
+    told, life = install_shutdown_event(), Lifetime()
     async with AsyncExitStack() as stack:
         running = await _running(stack, settings)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload)
-        settle_heap()
+        tune_gc()
         print(accepting(running.url, running.admin_url), flush=True)
         await told.wait()
         life.ends(requests_left=running.requests)
@@ -91,25 +91,25 @@ async def _serve(settings: Settings) -> None:
 
 
 async def _demo(settings: Settings) -> None:
-    from gateway.server.app import told_to_end
-    from gateway.server.demo import demo_settings, instructions
+    from gateway.server.app import install_shutdown_event
+    from gateway.server.demo import format_demo_instructions, open_demo_settings
     from gateway.server.shutdown import Lifetime
 
-    told, life = told_to_end(), Lifetime()
+    told, life = install_shutdown_event(), Lifetime()
     async with AsyncExitStack() as stack:
-        ready = await stack.enter_async_context(demo_settings(settings))
+        ready = await stack.enter_async_context(open_demo_settings(settings))
         running = await _running(stack, ready)
-        print(instructions(running), flush=True)
+        print(format_demo_instructions(running), flush=True)
         await told.wait()
         life.ends(requests_left=running.requests)
     life.ended()
 
 
 async def _running(stack: AsyncExitStack, settings: Settings) -> Running:
-    from gateway.server.app import run
+    from gateway.server.app import run_gateway
     from gateway.storage import StoreUnavailable
 
     try:
-        return await stack.enter_async_context(run(settings))
+        return await stack.enter_async_context(run_gateway(settings))
     except (Misconfigured, StoreUnavailable) as error:
         raise Mistake(str(error)) from None

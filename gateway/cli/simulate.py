@@ -9,7 +9,7 @@ from typing import IO, Literal, cast
 
 import click
 
-from gateway.cli.options import settings_of
+from gateway.cli.options import load_command_settings
 from gateway.simulator import (
     DEMO_API_KEY,
     DEMO_KEY,
@@ -130,7 +130,7 @@ def simulate(
     service = Service(
         keys=keys,
         switches=switches,
-        words=simulator_words(settings_of(config).vocabulary),
+        words=simulator_words(load_command_settings(config).vocabulary),
         seed=seed,
         requests_kept=REQUESTS_KEPT,
         wallet_balance=WALLET_FUNDS,

@@ -16,7 +16,7 @@ from gateway.cli.command_group import (
 )
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed
+from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,20 +50,20 @@ def trace(
     by whom, and each call that was made. No personal data. Under more than one merchant, say which.
     What is shown as a request's id is in the log, too.
     """
-    from gateway.operator.object_trace import owners_of
-    from gateway.operator.object_trace import trace as traced
+    from gateway.operator.object_trace import find_object_tenants
+    from gateway.operator.object_trace import trace_object as traced
     from gateway.storage import open_store
 
     async def done() -> Traced:
         async with open_store(settings.state, create=False) as store:
             owners = [
                 one
-                for one in await owners_of(store, id_)
+                for one in await find_object_tenants(store, id_)
                 if merchant in (None, one.merchant) and environment in (None, one.environment)
             ]
             return await traced(store, _the_one(owners), id_)
 
-    found = completed(done())
+    found = run_to_completion(done())
     if as_json:
         document(_as_json(found))
     else:

@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import Commands, confirmed, document, json_option, moment, yes_option
+from gateway.cli.command_group import (
+    Commands,
+    ask_confirmation,
+    document,
+    json_option,
+    moment,
+    yes_option,
+)
 from gateway.cli.errors import Mistake
 from gateway.cli.options import config_option
-from gateway.cli.output import completed
+from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,14 +39,14 @@ def unsettled(*, as_json: bool, settings: Settings) -> None:
     and the same request again is answered with an error. What is being carried out at this moment
     is not listed; to see whether it is, this may watch for a few seconds.
     """
-    from gateway.operator.in_doubt_writes import unsettled_writes
+    from gateway.operator.in_doubt_writes import load_in_doubt_writes
     from gateway.storage import open_store
 
     async def done() -> list[Unsettled]:
         async with open_store(settings.state, create=False) as store:
-            return await unsettled_writes(store)
+            return await load_in_doubt_writes(store)
 
-    found = completed(done())
+    found = run_to_completion(done())
     if as_json:
         document({"writes": [_as_json(one) for one in found]})
     elif not found:
@@ -114,7 +121,13 @@ def settle(
     again, so look first. A running gateway takes it into account within two seconds; what it can
     see itself to have happened counts all the same.
     """
-    from gateway.operator.in_doubt_writes import NotSettled, Word, find, refuse_odd, tell
+    from gateway.operator.in_doubt_writes import (
+        NotSettled,
+        Word,
+        check_operator_verdict,
+        find_in_doubt_write,
+        record_operator_verdict,
+    )
     from gateway.storage import open_store
 
     if [happened, did_not_happen, made is not None].count(True) != 1:
@@ -123,18 +136,18 @@ def settle(
 
     async def asked() -> str:
         async with open_store(settings.state, create=False) as store:
-            one, row = await find(store, write)
-            refuse_odd(row, word)
+            one, row = await find_in_doubt_write(store, write)
+            check_operator_verdict(row, word)
             return f"{row.method} {row.path} of {one.owner}, {moment(row.entered_at)}"
 
     async def done() -> Unsettled:
         async with open_store(settings.state, create=False) as store:
-            return await tell(store, write, word)
+            return await record_operator_verdict(store, write, word)
 
     try:
-        what = completed(asked())
-        confirmed(f"{what}: {_said(word)}. Is that so?", yes=yes)
-        told = completed(done())
+        what = run_to_completion(asked())
+        ask_confirmation(f"{what}: {_said(word)}. Is that so?", yes=yes)
+        told = run_to_completion(done())
     except NotSettled as why:
         raise Mistake(str(why)) from None
     if as_json:
@@ -161,13 +174,13 @@ def close(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
     again, and the same request again is another one. Every write of it has to be settled, or
     told with `writes settle`.
     """
-    from gateway.operator.closing import close as closed
-    from gateway.operator.in_doubt_writes import NotSettled, find
+    from gateway.operator.closing import close_in_doubt_operation as closed
+    from gateway.operator.in_doubt_writes import NotSettled, find_in_doubt_write
     from gateway.storage import open_store
 
     async def asked() -> str:
         async with open_store(settings.state, create=False) as store:
-            one, _row = await find(store, write)
+            one, _row = await find_in_doubt_write(store, write)
             return f"{one.operation} of {one.owner}, begun {moment(one.began_at)}"
 
     async def done() -> None:
@@ -175,9 +188,9 @@ def close(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
             await closed(store, write)
 
     try:
-        what = completed(asked())
-        confirmed(f"Give up {what}?", yes=yes)
-        completed(done())
+        what = run_to_completion(asked())
+        ask_confirmation(f"Give up {what}?", yes=yes)
+        run_to_completion(done())
     except NotSettled as why:
         raise Mistake(str(why)) from None
     if as_json:

@@ -119,13 +119,13 @@ _PRIVATE = frozenset(_OF_PERSONS.split())
 """Where even what looks like an id is none."""
 
 
-def stays(fields: tuple[str, ...], text: str, more: Collection[str] = ()) -> bool:
+def is_text_kept(fields: tuple[str, ...], text: str, more: Collection[str] = ()) -> bool:
     """Whether a text is kept; ``fields`` are the keys on the way to it, ``more`` words of one's own."""
     own = _own(fields)
     if not text or _MASKED.fullmatch(text):
         return True
     if ID.fullmatch(text):
-        return own not in _PRIVATE and id_stays(text)
+        return own not in _PRIVATE and is_id_kept(text)
     if own in _LABELS or (own == "name" and "currency" in fields[:-1]):
         return text in more or all(word in LABEL_WORDS for word in re.findall(r"\w+", text))
     if own == "field":
@@ -141,18 +141,18 @@ def _own(fields: tuple[str, ...]) -> str:
     return "amount" if fields[-2:-1] == ("merchantBalances",) else "".join(fields[-1:])
 
 
-def number_stays(fields: tuple[str, ...], text: str) -> bool:
+def is_number_kept(fields: tuple[str, ...], text: str) -> bool:
     """Whether a JSON number is kept: an account number can be one as well."""
     own = _own(fields)
     if own in _AMOUNTS | _COUNTS or own == "code":
-        return stays((own,), text) or (own == "code" and len(text) <= 3)
+        return is_text_kept((own,), text) or (own == "code" and len(text) <= 3)
     return len(text) <= 3 and own not in _PRIVATE
 
 
-def id_stays(text: str) -> bool:
+def is_id_kept(text: str) -> bool:
     return bool(ID.fullmatch(text)) and not _TYPED.fullmatch(text)
 
 
-def key_stays(key: str, more: Collection[str] = ()) -> bool:
+def is_key_kept(key: str, more: Collection[str] = ()) -> bool:
     """Whether a key is a field's name, a method or a currency's code, and not somebody's data."""
     return key in FIELDS or key in _WORDS or key in more or bool(re.fullmatch(r"[A-Z]{3}", key))

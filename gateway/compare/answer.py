@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gateway.compare.pii import nature_of
-from gateway.compare.strict_json import ABSENT, JSON, NotJson, read
+from gateway.compare.pii import classify_text
+from gateway.compare.strict_json import ABSENT, JSON, NotJson, loads_strict
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Body:
     @cached_property
     def value(self) -> JSON:
         try:
-            return read(self._data)
+            return loads_strict(self._data)
         except NotJson:
             return ABSENT
 
@@ -48,7 +48,7 @@ class Body:
         return self._data.decode(errors="replace") if self.kind == "not JSON" else self.value
 
 
-def codes_of(answer: Answer) -> str:
+def describe_error_codes(answer: Answer) -> str:
     """The codes of a refusal, which say more than its status; no other words of it."""
     body = Body(answer.body).value
     errors = body.get("errors") if isinstance(body, dict) else None
@@ -60,6 +60,6 @@ def codes_of(answer: Answer) -> str:
     known = [
         one
         for one in codes
-        if isinstance(one, str) and one and nature_of(("code",), one) == "clear"
+        if isinstance(one, str) and one and classify_text(("code",), one) == "clear"
     ]
     return f"candidate says {', '.join(known[:3])}" if known and not answer.is_good else ""

@@ -10,13 +10,13 @@ from typing import Any, Final, Literal, cast
 
 from gateway.compare import paths, rules
 from gateway.compare.alignment import Item, align
-from gateway.compare.answer import Answer, Body, codes_of
-from gateway.compare.id_map import Pairing, alike
+from gateway.compare.answer import Answer, Body, describe_error_codes
+from gateway.compare.id_map import Pairing, is_same_id_kind
 from gateway.compare.operations import IN_TEXT
 from gateway.compare.paths import Path
 from gateway.compare.rules import Rule, Rules
-from gateway.compare.strict_json import ABSENT, JSON, Doubled, Number, kind_of
-from gateway.compare.tolerance import close_enough, in_words
+from gateway.compare.strict_json import ABSENT, JSON, Doubled, Number, describe_json_type
+from gateway.compare.tolerance import find_tolerance, in_words
 
 Kind = Literal["status", "header", "missing", "extra", "type", "value", "order", "duplicate"]
 
@@ -61,7 +61,9 @@ class _Spot:
 
     def below(self, part: str | int, there: str | int | None = None) -> _Spot:
         other = part if there is None else there
-        return _Spot((*self.path, part), (*self.there, other), paths.below(self.place, part))
+        return _Spot(
+            (*self.path, part), (*self.there, other), paths.append_to_path(self.place, part)
+        )
 
 
 class Differ:
@@ -87,7 +89,13 @@ class Differ:
 
     def answers(self, control: Answer, candidate: Answer) -> list[Difference]:
         if control.status != candidate.status:
-            self._add("status", _STATUS, control.status, candidate.status, note=codes_of(candidate))
+            self._add(
+                "status",
+                _STATUS,
+                control.status,
+                candidate.status,
+                note=describe_error_codes(candidate),
+            )
             if control.is_good != candidate.is_good:  # a refusal has nothing of what it refused
                 return self._found
         else:
@@ -165,8 +173,8 @@ class Differ:
         applying = self._at(spot)
         if rule := applying.get("ignore"):
             self.excused[rule] += control != candidate
-        elif kind_of(control) != kind_of(candidate):
-            note = f"{kind_of(control)}, and {kind_of(candidate)}"
+        elif describe_json_type(control) != describe_json_type(candidate):
+            note = f"{describe_json_type(control)}, and {describe_json_type(candidate)}"
             self._add("type", spot, control, candidate, note=note, within=within)
         elif rule := applying.get("present"):
             self.excused[rule] += control != candidate
@@ -184,7 +192,7 @@ class Differ:
             self._mentions.append((spot, control, candidate, within))
         elif control == candidate:
             return
-        elif rule := close_enough(control, candidate, applying):
+        elif rule := find_tolerance(control, candidate, applying):
             self.excused[rule] += 1
         else:
             note = in_words(control, candidate)
@@ -197,7 +205,7 @@ class Differ:
         if not isinstance(rule, rules.Id) or not self._pairing.apart:
             return False
         one, other = _name(control), _name(candidate)
-        if one is None or other is None or not (rule.any_shape or alike(one, other)):
+        if one is None or other is None or not (rule.any_shape or is_same_id_kind(one, other)):
             return False
         if wrong := self._pairing.pair(one, other, self._step):
             self._add("value", spot, control, candidate, note=wrong, within=within)
@@ -247,7 +255,7 @@ class Differ:
         self, spot: _Spot, control: list[JSON], candidate: list[JSON], rule: Rule | None
     ) -> None:
         key = rule.key if isinstance(rule, rules.Unordered) else ""
-        below = paths.below(spot.place, 0)
+        below = paths.append_to_path(spot.place, 0)
         found = align(
             [self._item(below, value, key, is_control=True) for value in control],
             [self._item(below, value, key, is_control=False) for value in candidate],
@@ -295,14 +303,14 @@ class Differ:
         if "ignore" in applying:
             return None
         if not {"present", "time", "number"}.isdisjoint(applying):
-            return kind_of(value)
+            return describe_json_type(value)
         if isinstance(value, dict):
             return frozenset(
-                (key, self._look(paths.below(place, key), item, is_control=is_control))
+                (key, self._look(paths.append_to_path(place, key), item, is_control=is_control))
                 for key, item in value.items()
             )
         if isinstance(value, list):
-            items = paths.below(place, 0)
+            items = paths.append_to_path(place, 0)
             return tuple(self._look(items, item, is_control=is_control) for item in value)
         if isinstance(value, str) and self._pairing.apart:
             if isinstance(rule := applying.get("id"), rules.Id) and rule.any_shape:
@@ -311,7 +319,7 @@ class Differ:
                 return IN_TEXT.sub(
                     lambda found: self._paired(found[0], is_control=is_control), value
                 )
-        return (kind_of(value), value)
+        return (describe_json_type(value), value)
 
     def _paired(self, id_: str, *, is_control: bool) -> str:
         if is_control:
@@ -319,12 +327,12 @@ class Differ:
         return id_ if self._pairing.is_paired(id_) else "?"
 
 
-_STATUS = _Spot(paths.STATUS, paths.STATUS, paths.written(paths.STATUS))
+_STATUS = _Spot(paths.STATUS, paths.STATUS, paths.format_path(paths.STATUS))
 
 
 def _header_spot(name: str) -> _Spot:
-    path = paths.header(name)
-    return _Spot(path, path, paths.written(path))
+    path = paths.header_path(name)
+    return _Spot(path, path, paths.format_path(path))
 
 
 def _again(value: dict[str, JSON]) -> dict[str, list[JSON]]:

@@ -43,7 +43,7 @@ class Sent:
     key: Literal["own", "none", "wrong"] = "own"
 
 
-def origin(url: str, name: Name) -> str:
+def parse_origin(url: str, name: Name) -> str:
     """An address without its ``/v1``; raises Unusable."""
     try:
         parts = urlsplit(url)
@@ -84,7 +84,7 @@ class Side:
 
     def __init__(self, name: Name, url: str, api_key: str, *, seconds: float, at_once: int) -> None:
         self.name = name
-        self.url = origin(url, name)
+        self.url = parse_origin(url, name)
         self._key = api_key
         self._seconds = seconds
         self._at_once = at_once

@@ -137,7 +137,7 @@ def _state(path: Path, one: Any, other: Any, alike: Alike) -> str:
         return "differs"
     if one == other:
         return "same"
-    return "overlooked" if alike(paths.normal(path), one, other) else "differs"
+    return "overlooked" if alike(paths.normalize_path(path), one, other) else "differs"
 
 
 def are_equal(_place: str, control: JSON, candidate: JSON) -> bool:

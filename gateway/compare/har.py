@@ -24,7 +24,7 @@ from gateway.compare.requests import METHODS, SECRET
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import LEFT_OUT
 from gateway.compare.steps import Capture, Input, Ref, Step, Template
-from gateway.compare.strict_json import JSON, NotJson, read
+from gateway.compare.strict_json import JSON, NotJson, loads_strict
 
 LINES_BEGIN = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","version":"1"}}}'
 """The first line of a recording; each of the others is one entry of ``log.entries``."""
@@ -42,7 +42,7 @@ class _Entry:
     answer: JSON
 
 
-def read_har(written: Any, name: str, rules: Rules) -> Input:
+def parse_har(written: Any, name: str, rules: Rules) -> Input:
     """Takes the parsed file; raises Unusable with the entry that is none."""
     taken: list[_Entry] = []
     left_out: Counter[str] = Counter()
@@ -57,7 +57,7 @@ def read_har(written: Any, name: str, rules: Rules) -> Input:
     return Input(name, "recorded traffic", _steps(taken, name, rules), left_out=dict(left_out))
 
 
-def har_of_lines(text: str, name: str) -> dict[str, Any]:
+def parse_har_lines(text: str, name: str) -> dict[str, Any]:
     """A recording in lines, as one HAR; the last line may be half written. Raises Unusable."""
     lines = text.split("\n")[1:]
     entries: list[Any] = []
@@ -140,7 +140,7 @@ def _recorded_answer(response: Mapping[str, Any]) -> JSON:
     text = content.get("text") or ""
     try:
         is_coded = content.get("encoding") == "base64"
-        return read(base64.b64decode(text) if is_coded else text.encode())
+        return loads_strict(base64.b64decode(text) if is_coded else text.encode())
     except (NotJson, binascii.Error, UnicodeEncodeError):
         return None
 

@@ -86,7 +86,7 @@ class Pairing:
         return sum(control != known[0] for control, known in self._candidates.items())
 
 
-def alike(control: str, candidate: str) -> bool:
+def is_same_id_kind(control: str, candidate: str) -> bool:
     """Whether both are ids of one kind of object."""
     one, other = ID.fullmatch(control), ID.fullmatch(candidate)
     return one is not None and other is not None and one[1] == other[1]

@@ -7,20 +7,20 @@ import re
 from pathlib import Path
 
 from gateway.compare.errors import Unusable
-from gateway.compare.har import LINES_BEGIN, har_of_lines, read_har
-from gateway.compare.reads import read_list
+from gateway.compare.har import LINES_BEGIN, parse_har, parse_har_lines
+from gateway.compare.reads import parse_read_list
 from gateway.compare.requests import LOOKS_LIKE_ONE
 from gateway.compare.rules import Rules
-from gateway.compare.scenario import read_scenario
+from gateway.compare.scenario import parse_scenario
 from gateway.compare.steps import Input
 
 
-def read_input(path: Path, rules: Rules) -> Input:
+def load_input(path: Path, rules: Rules) -> Input:
     """Raises Unusable."""
-    return input_of(text_of(path), str(path), rules)
+    return parse_input(read_input_text(path), str(path), rules)
 
 
-def text_of(path: Path) -> str:
+def read_input_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -29,10 +29,10 @@ def text_of(path: Path) -> str:
         raise Unusable(f"{path}: not UTF-8") from None
 
 
-def input_of(text: str, name: str, rules: Rules) -> Input:
+def parse_input(text: str, name: str, rules: Rules) -> Input:
     """A HAR file is a JSON object, a scenario is TOML, a list of reads begins with a request."""
     if text.partition("\n")[0] == LINES_BEGIN:
-        return read_har(har_of_lines(text, name), name, rules)
+        return parse_har(parse_har_lines(text, name), name, rules)
     if text.lstrip().startswith("{"):
         return _har(text, name, rules)
     first = next(
@@ -41,9 +41,9 @@ def input_of(text: str, name: str, rules: Rules) -> Input:
     if not first:
         raise Unusable(f"{name}: there is nothing in it")
     if LOOKS_LIKE_ONE.match(first):
-        return read_list(text, name, rules)
+        return parse_read_list(text, name, rules)
     if re.match(r"""\[|[\w."'-]+\s*=""", first):
-        return read_scenario(text, name, rules)
+        return parse_scenario(text, name, rules)
     raise Unusable(
         f"{name}: neither a scenario (TOML with [[steps]]), recorded traffic (HAR 1.2), "
         "nor a list of reads (GET /v1/…)"
@@ -58,4 +58,4 @@ def _har(text: str, name: str, rules: Rules) -> Input:
     log = written.get("log")
     if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
         raise Unusable(f"{name}: JSON, but not HAR 1.2: it has no log.entries")
-    return read_har(written, name, rules)
+    return parse_har(written, name, rules)

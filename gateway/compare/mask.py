@@ -14,17 +14,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from gateway.compare import paths
-from gateway.compare.operations import is_nobodys
+from gateway.compare.operations import is_public_path_part
 from gateway.compare.paths import Path
 from gateway.compare.pii import (
     LABEL_WORDS,
     MESSAGE_WORDS,
     Nature,
+    classify_text,
     is_clear_key,
     is_clear_number,
-    nature_of,
 )
-from gateway.compare.strict_json import ABSENT, Number, kind_of
+from gateway.compare.strict_json import ABSENT, Number, describe_json_type
 
 LONGEST = 160
 """Characters of one value that are shown."""
@@ -78,10 +78,10 @@ class Redactor:
         return _marked(one, other, one.text, other.text)
 
     def path(self, path: Path) -> str:
-        return paths.written(tuple(map(self._part, path)))
+        return paths.format_path(tuple(map(self._part, path)))
 
     def place(self, path: Path) -> str:
-        return paths.normal(tuple(map(self._part, path)))
+        return paths.normalize_path(tuple(map(self._part, path)))
 
     def _part(self, part: str | int) -> str | int:
         return part if isinstance(part, int | paths.Outside) else self.key(part)
@@ -93,7 +93,9 @@ class Redactor:
         """A request's path and query."""
         path, mark, query = target.partition("?")
         parts = [
-            part if self._is_open(part, is_nobodys(part) or bool(_PLACE.fullmatch(part))) else "…"
+            part
+            if self._is_open(part, is_public_path_part(part) or bool(_PLACE.fullmatch(part)))
+            else "…"
             for part in path.split("/")
         ]
         return "/".join(parts) + mark + "&".join(map(self._parameter, query.split("&")))
@@ -143,7 +145,7 @@ class Redactor:
     def _masked(self, fields: tuple[str, ...], text: str) -> str:
         if self.plain(text) != text:
             return KEY
-        return _MASKS[nature_of(fields, text)](text)
+        return _MASKS[classify_text(fields, text)](text)
 
 
 def _plain(value: str) -> str:
@@ -152,7 +154,13 @@ def _plain(value: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is ABSENT else "number" if type(value) is int else kind_of(value)
+    return (
+        "nothing"
+        if value is ABSENT
+        else "number"
+        if type(value) is int
+        else describe_json_type(value)
+    )
 
 
 def _fields(path: Path) -> tuple[str, ...]:

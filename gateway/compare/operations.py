@@ -39,7 +39,7 @@ class Asked:
         return self.name in _KEYED
 
 
-def asked(method: str, target: str) -> Asked:
+def identify_operation(method: str, target: str) -> Asked:
     """The operation of a request line, from ``/v1`` on."""
     return _asked(method, target.partition("?")[0])
 
@@ -53,7 +53,7 @@ def _asked(method: str, path: str) -> Asked:
     return Asked("", method, "/".join(parts))
 
 
-def is_nobodys(part: str) -> bool:
+def is_public_path_part(part: str) -> bool:
     """Whether a part of a path is a word of an operation, an id or a country."""
     return part in _WORDS or bool(ID.fullmatch(part) or re.fullmatch("[A-Za-z]{0,2}", part))
 
@@ -61,7 +61,7 @@ def is_nobodys(part: str) -> bool:
 def _outline(part: str) -> str:
     if ID.fullmatch(part):
         return "{id}"
-    return part if is_nobodys(part) else "…"
+    return part if is_public_path_part(part) else "…"
 
 
 def _shape(path: str) -> re.Pattern[str]:

@@ -23,7 +23,7 @@ SIGNS = {
 PLACES = {"scenario": "step", "recorded traffic": "entry", "list of reads": "line"}
 
 
-def page_of(report: Report) -> str:
+def render_report_page(report: Report) -> str:
     style, script = _text("page.css"), _text("page.js")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

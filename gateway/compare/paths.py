@@ -31,11 +31,11 @@ _ID = re.compile(r"[A-Z]{1,2}-[A-Za-z0-9]{1,64}")
 _PART = re.compile(r"\[(?P<index>\d+)\]|(?P<dot>\.)?(?P<key>[^.\[\]]+)")
 
 
-def header(name: str) -> Path:
+def header_path(name: str) -> Path:
     return (Outside("@header"), Outside(name))
 
 
-def written(path: Path) -> str:
+def format_path(path: Path) -> str:
     """With every index: ``payments[3].sourceAmount``."""
     place = BODY
     for part in path:
@@ -43,22 +43,22 @@ def written(path: Path) -> str:
     return place
 
 
-def normal(path: Path) -> str:
+def normalize_path(path: Path) -> str:
     """Without indices: ``payments[].sourceAmount``."""
     place = BODY
     for part in path:
-        place = below(place, part)
+        place = append_to_path(place, part)
     return place
 
 
-def below(place: str, part: str | int) -> str:
+def append_to_path(place: str, part: str | int) -> str:
     """The normal form of what stands right below another."""
     if isinstance(part, int):
         return _below(place, "[]")
     return _below(place, "{id}" if _ID.fullmatch(part) else _spelled(part))
 
 
-def above(place: str) -> Iterator[str]:
+def iter_parent_paths(place: str) -> Iterator[str]:
     """The normal forms of what a place stands in, from the nearest to the whole body."""
     parts = re.findall(r"""\["[^"]*"\]|\[\]|[^.\[\]]+""", place)
     if place != BODY and not place.startswith("@"):
@@ -84,7 +84,7 @@ def _spelled(key: str) -> str:
     return key if _PLAIN.fullmatch(key) or isinstance(key, Outside) else f'["{key}"]'
 
 
-def parsed(text: str) -> Path:
+def parse_scenario_path(text: str) -> Path:
     """A path as a scenario writes it, ``payments[0].id``; raises ValueError."""
     parts: list[str | int] = []
     at = 0
@@ -100,7 +100,7 @@ def parsed(text: str) -> Path:
 
 
 @lru_cache(maxsize=1024)
-def pattern(text: str) -> re.Pattern[str]:
+def compile_path_pattern(text: str) -> re.Pattern[str]:
     """What a rule's path matches among normal forms; ``*`` is one key, ``**`` any number of parts."""
     steps = re.split(r"(\*\*\.|\.\*\*$|\*\*|\*)", text)
     return re.compile("".join(_STEPS.get(step, re.escape(step)) for step in steps))

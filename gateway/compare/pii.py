@@ -61,7 +61,7 @@ _FIELDS: dict[str, Callable[[str], re.Match[str] | None]] = {
 _BIRTH = re.compile(r"dob|birth", re.IGNORECASE)
 
 
-def nature_of(fields: tuple[str, ...], text: str) -> Nature:
+def classify_text(fields: tuple[str, ...], text: str) -> Nature:
     """``fields`` are the keys on the way to a text, without indices; the last one is its own."""
     own = fields[-1] if fields else ""
     if fields[:1] == ("country",) and len(fields) > 1 and _GEOGRAPHY.fullmatch(text):

@@ -8,12 +8,12 @@ GET /v1/profile/balances
 from __future__ import annotations
 
 from gateway.compare.errors import Unusable
-from gateway.compare.requests import request_line
+from gateway.compare.requests import parse_request_line
 from gateway.compare.rules import Rules
 from gateway.compare.steps import Input, Step, Template
 
 
-def read_list(text: str, name: str, rules: Rules) -> Input:
+def parse_read_list(text: str, name: str, rules: Rules) -> Input:
     """Raises Unusable with the number of the line that is wrong."""
     lines = [
         (number, line.strip())
@@ -25,7 +25,7 @@ def read_list(text: str, name: str, rules: Rules) -> Input:
 
 
 def _step(line: str, name: str, number: int, rules: Rules) -> Step:
-    method, target = request_line(line, f"{name}, line {number}")
+    method, target = parse_request_line(line, f"{name}, line {number}")
     step = Step(method, Template((target,)), name, number, rules=rules)
     if not step.reads:
         raise Unusable(

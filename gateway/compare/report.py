@@ -35,7 +35,7 @@ from gateway.compare.run import Run
 from gateway.compare.steps import Input
 
 
-def report_of(run: Run) -> Report:
+def build_report(run: Run) -> Report:
     findings = run.findings
     differences = _sorted(findings.differences())
     counts = _counts(run, len(differences))
@@ -310,7 +310,7 @@ def _many(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
 
 
-def without_keys(report: Report, eye: Redactor) -> Report:
+def redact_api_keys(report: Report, eye: Redactor) -> Report:
     """A report with no key of either side in it, whatever was brought in by names and addresses."""
 
     def clean(value: Any) -> Any:

@@ -13,7 +13,7 @@ _LINE = re.compile(r"(?P<method>[A-Za-z]+)[ \t]+(?P<target>/v1(?:[/?][!-~]*)?)")
 LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]+[ \t]+/")
 
 
-def request_line(line: str, where: str) -> tuple[str, str]:
+def parse_request_line(line: str, where: str) -> tuple[str, str]:
     """Method and target; raises Unusable."""
     found = _LINE.fullmatch(line)
     if found is None or found["method"].upper() not in METHODS:

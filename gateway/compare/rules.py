@@ -43,7 +43,7 @@ class Rule(BaseModel):
             return False
         if place == paths.BODY:
             return self.path in (paths.BODY, "**")
-        return bool(paths.pattern(self.path).fullmatch(place))
+        return bool(paths.compile_path_pattern(self.path).fullmatch(place))
 
 
 class Ignore(Rule):
@@ -190,16 +190,16 @@ class Rules:
         return Rules(tuple(kept), self.headers)
 
 
-def rules_file(text: str, name: str) -> Rules:
+def parse_rules(text: str, name: str) -> Rules:
     """The rules of a file; raises Unusable with the rule and key of what is wrong."""
     try:
         written = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise Unusable(f"{name}: not TOML: {error}") from None
-    return rules_of(written, name)
+    return validate_rules(written, name)
 
 
-def rules_of(written: Mapping[str, Any], name: str) -> Rules:
+def validate_rules(written: Mapping[str, Any], name: str) -> Rules:
     try:
         read = _Written.model_validate(written)
     except ValidationError as error:

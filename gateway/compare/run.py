@@ -24,8 +24,17 @@ from gateway.compare.findings import Findings, NotCompared
 from gateway.compare.id_map import Pairing
 from gateway.compare.operations import ID, IN_TEXT
 from gateway.compare.scenario import OWN, RUN
-from gateway.compare.steps import Capture, Input, Ref, Step, as_text, in_header, in_json, waits_for
-from gateway.compare.strict_json import NotJson, read
+from gateway.compare.steps import (
+    Capture,
+    Input,
+    Ref,
+    Step,
+    as_text,
+    create_header_speller,
+    create_json_speller,
+    waits_for,
+)
+from gateway.compare.strict_json import NotJson, loads_strict
 
 AHEAD = 4
 """How many steps are begun for each that may be under way: a slow answer holds up no others."""
@@ -181,9 +190,9 @@ class Run:
             return quote(as_text(known[ref.name]), safe="", errors="replace")
 
         target = step.target.filled(in_target, literal)
-        text = None if step.body is None else step.body.filled(in_json(known), literal)
+        text = None if step.body is None else step.body.filled(create_json_speller(known), literal)
         body = None if text is None else text.encode(errors="replace")
-        spell = in_header(known)
+        spell = create_header_speller(known)
         headers = {name: one.filled(spell, literal) for name, one in step.headers.items()}
         return Sent(step.method, target, body, headers, step.key)
 
@@ -298,7 +307,7 @@ async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
 
 def _body(answer: Answer) -> Any:
     try:
-        return read(answer.body)
+        return loads_strict(answer.body)
     except NotJson:
         return None
 

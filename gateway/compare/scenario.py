@@ -27,10 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from gateway.compare import paths
 from gateway.compare.errors import Unusable
-from gateway.compare.requests import request_line
-from gateway.compare.rules import Rules, rules_of
+from gateway.compare.requests import parse_request_line
+from gateway.compare.rules import Rules, validate_rules
 from gateway.compare.steps import Capture, Input, Step, Template, Until
-from gateway.compare.strict_json import read
+from gateway.compare.strict_json import loads_strict
 from gateway.payloads import json_codec
 
 RUN = "run"
@@ -69,7 +69,7 @@ class _Scenario(BaseModel):
     steps: Annotated[list[_Step], Field(min_length=1)]
 
 
-def read_scenario(text: str, name: str, rules: Rules) -> Input:
+def parse_scenario(text: str, name: str, rules: Rules) -> Input:
     """Raises Unusable with the step of what is wrong."""
     try:
         # As wire.Number, an amount without quotes is sent as it was written.
@@ -79,7 +79,7 @@ def read_scenario(text: str, name: str, rules: Rules) -> Input:
         raise Unusable(f"{name}: not TOML: {error}") from None
     except ValidationError as error:
         raise Unusable(f"{name}: {'; '.join(_problems(error))}") from None
-    own = rules.and_then(rules_of(scenario.rules, name)) if scenario.rules else rules
+    own = rules.and_then(validate_rules(scenario.rules, name)) if scenario.rules else rules
     steps: list[Step] = []
     known = {RUN, OWN}
     for number, one in enumerate(scenario.steps, start=1):
@@ -93,7 +93,7 @@ def read_scenario(text: str, name: str, rules: Rules) -> Input:
 
 def _step(one: _Step, name: str, number: int, rules: Rules) -> Step:
     where = f"{name}, step {number}"
-    method, target = request_line(one.request, where)
+    method, target = parse_request_line(one.request, where)
     if forbidden := sorted(_OURS & {header.lower() for header in one.headers}):
         raise Unusable(
             f"{where}: {forbidden[0]} is not for a scenario to set; keys come from the environment"
@@ -125,7 +125,7 @@ def _body(one: _Step, where: str) -> Template | None:
     if one.body is None:
         return None
     try:
-        return Template.of(json_codec.write(one.body).decode())
+        return Template.of(json_codec.dumps(one.body).decode())
     except (TypeError, ValueError):
         raise Unusable(
             f"{where}: body: a date is written as text; nan and inf are no numbers"
@@ -133,12 +133,12 @@ def _body(one: _Step, where: str) -> Template | None:
 
 
 def _until(one: _Until, where: str) -> Until:
-    return Until(_path(one.path, where), read(json_codec.write(one.is_)), one.within)
+    return Until(_path(one.path, where), loads_strict(json_codec.dumps(one.is_)), one.within)
 
 
 def _path(text: str, where: str) -> paths.Path:
     try:
-        return paths.parsed(text)
+        return paths.parse_scenario_path(text)
     except ValueError:
         raise Unusable(f"{where}: not a path: write it as recipient.id or payments[0].id") from None
 

@@ -17,11 +17,11 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from gateway.compare.allowlist import id_stays, key_stays, number_stays, stays
-from gateway.compare.operations import ID, is_nobodys
+from gateway.compare.allowlist import is_id_kept, is_key_kept, is_number_kept, is_text_kept
+from gateway.compare.operations import ID, is_public_path_part
 from gateway.compare.pseudonyms import Pseudonyms
 from gateway.compare.requests import SECRET
-from gateway.compare.strict_json import JSON, Doubled, NotJson, Number, read, write
+from gateway.compare.strict_json import JSON, Doubled, NotJson, Number, dumps_strict, loads_strict
 
 LEFT_OUT = "(left out: not JSON)"
 
@@ -82,7 +82,7 @@ class Scrubber:
         if not text:
             return ""
         try:
-            return self._without_keys(write(self._value(read(text.encode()), ())))
+            return self._without_keys(dumps_strict(self._value(loads_strict(text.encode()), ())))
         except (NotJson, RecursionError, UnicodeEncodeError):
             return LEFT_OUT
 
@@ -155,11 +155,11 @@ class Scrubber:
             yield f"{self._key(name)}{mark}{quote(made, safe='')}"
 
     def _part(self, part: str) -> str:
-        known = part in self.words or is_nobodys(part)
-        return part if known and (id_stays(part) or not ID.fullmatch(part)) else self._token(part)
+        known = part in self.words or is_public_path_part(part)
+        return part if known and (is_id_kept(part) or not ID.fullmatch(part)) else self._token(part)
 
     def _key(self, key: str) -> str:
-        return key if key_stays(key, self.words) else self._token(key)
+        return key if is_key_kept(key, self.words) else self._token(key)
 
     def _token(self, text: str) -> str:
         """Of what is an id by its form, another one."""
@@ -181,12 +181,12 @@ class Scrubber:
         if isinstance(value, list):
             return [self._value(item, fields) for item in value]
         if isinstance(value, Number):
-            clear = number_stays(fields, value.text)
+            clear = is_number_kept(fields, value.text)
             return value if clear else Number(self._made_up.number(value.text))
         return self._text(value, fields) if isinstance(value, str) else value
 
     def _text(self, text: str, fields: tuple[str, ...]) -> str:
-        if stays(fields, text, self.words):
+        if is_text_kept(fields, text, self.words):
             return text
         if ID.fullmatch(text):
             return self._token(text)

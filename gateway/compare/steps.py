@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
-from gateway.compare.operations import IN_TEXT, READS, Asked, asked
+from gateway.compare.operations import IN_TEXT, READS, Asked, identify_operation
 from gateway.compare.paths import Path
 from gateway.compare.rules import Rules
 from gateway.compare.strict_json import Number
@@ -59,7 +59,7 @@ class Template:
         )
 
 
-def in_json(values: Mapping[str, Any]) -> Callable[[Ref], str]:
+def create_json_speller(values: Mapping[str, Any]) -> Callable[[Ref], str]:
     """Spells captured values inside a JSON text."""
 
     def spell(ref: Ref) -> str:
@@ -79,7 +79,7 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def in_header(values: Mapping[str, Any]) -> Callable[[Ref], str]:
+def create_header_speller(values: Mapping[str, Any]) -> Callable[[Ref], str]:
     """Spells captured values inside a header: what may not stand there is percent-encoded."""
 
     def spell(ref: Ref) -> str:
@@ -136,7 +136,7 @@ class Step:
 
     @property
     def asked(self) -> Asked:
-        return asked(self.method, self.target.filled(lambda ref: f"R-{ref.name}"))
+        return identify_operation(self.method, self.target.filled(lambda ref: f"R-{ref.name}"))
 
     @property
     def names(self) -> set[str]:

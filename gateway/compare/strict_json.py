@@ -51,7 +51,7 @@ class Doubled(dict[str, JSON]):
     again: dict[str, list[JSON]]
 
 
-def read(data: bytes) -> JSON:
+def loads_strict(data: bytes) -> JSON:
     """The value of one JSON text; raises NotJson."""
     try:
         value = _DECODER.decode(data.decode("utf-8-sig"))
@@ -62,7 +62,7 @@ def read(data: bytes) -> JSON:
     return value
 
 
-def kind_of(value: JSON) -> str:
+def describe_json_type(value: JSON) -> str:
     """What a person calls a value: ``text``, ``number``, ``object``…"""
     return _KINDS.get(type(value), "object")
 
@@ -102,15 +102,15 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def write(value: JSON) -> str:
-    """Compact JSON of what ``read`` gives: numbers as they were written, doubled keys doubled."""
+def dumps_strict(value: JSON) -> str:
+    """Compact JSON of what ``loads_strict`` gives: numbers as they were written, doubled keys doubled."""
     if isinstance(value, Number):
         return value.text
     if isinstance(value, list):
-        return f"[{','.join(map(write, value))}]"
+        return f"[{','.join(map(dumps_strict, value))}]"
     if isinstance(value, dict):
         pairs = [(key, one) for key in value for one in _every(value, key)]
-        return f"{{{','.join(f'{_text(key)}:{write(one)}' for key, one in pairs)}}}"
+        return f"{{{','.join(f'{_text(key)}:{dumps_strict(one)}' for key, one in pairs)}}}"
     return _text(value)
 
 

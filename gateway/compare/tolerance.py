@@ -28,7 +28,7 @@ def _decimal(value: JSON) -> Decimal | None:
         return None
 
 
-def close_enough(control: JSON, candidate: JSON, applying: Mapping[str, Rule]) -> Rule | None:
+def find_tolerance(control: JSON, candidate: JSON, applying: Mapping[str, Rule]) -> Rule | None:
     """The rule that makes two values one, if there is any."""
     rule = applying.get("time")
     if rule and _close_in_time(control, candidate, rule):

@@ -544,7 +544,7 @@ class Recording(Section):
     queue: int = Field(500, ge=1)
 
 
-def url_of(host: str, port: int, scheme: str = "http") -> str:
+def build_url(host: str, port: int, scheme: str = "http") -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
@@ -680,7 +680,7 @@ def keys_of(variable: str) -> list[str] | None:
     return rest.split("__")
 
 
-def any_variable() -> bool:
+def has_key_variable() -> bool:
     """Whether the environment sets any key."""
     return any(value and keys_of(name) for name, value in os.environ.items())
 

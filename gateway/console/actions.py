@@ -6,27 +6,27 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from gateway.auth.key_rows import listed_keys
+from gateway.auth.key_rows import load_listed_keys
 from gateway.console.dependencies import Parts
 from gateway.operator.cutover_windows import (
     LOOKS_BACK,
     NoWindow,
-    about,
-    named,
-    state_of,
-    users_of,
-    window,
+    create_window,
+    describe_window_scope,
+    describe_window_state,
+    expand_operation_names,
+    load_window_users,
 )
-from gateway.operator.freezes import NoMerchant, scope_of
-from gateway.operator.key_usage import by_key
+from gateway.operator.freezes import NoMerchant, resolve_freeze_scope
+from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.mode_switches import (
     NotSwitched,
     Whose,
-    begun_at_legacy,
-    meaning,
-    refuse_without_address,
-    switched,
-    whose,
+    check_legacy_address,
+    count_legacy_batches,
+    describe_mode,
+    find_switch_owners,
+    switch_mode,
 )
 from gateway.storage import Tenant
 from gateway.storage.audit_log import covers, told_scope
@@ -85,7 +85,7 @@ async def _scope(parts: Parts, fields: Mapping[str, str]) -> Tenant:
     if environment not in ("", *ENVIRONMENTS):
         raise NotDone("There is no environment of this name.")
     try:
-        return await scope_of(parts.store, fields.get("merchant", ""), environment)
+        return await resolve_freeze_scope(parts.store, fields.get("merchant", ""), environment)
     except NoMerchant as why:
         raise NotDone(_sentence(str(why))) from None
 
@@ -125,11 +125,12 @@ async def _users(parts: Parts, concerns: Callable[[Tenant, str], bool]) -> list[
     """The keys that are concerned, those that are used most first."""
     since = (parts.store.clock() - LOOKS_BACK).date()
     used = {
-        (one.owner, one.key): one.requests for one in by_key(await used_since(parts.store, since))
+        (one.owner, one.key): one.requests
+        for one in group_usage_by_key(await used_since(parts.store, since))
     }
     keys = [
         (used.get((one.owner, one.name), 0), one.owner, one.name)
-        for one in await listed_keys(parts.store)
+        for one in await load_listed_keys(parts.store)
         if one.revoked_at is None and concerns(one.owner, one.name)
     ]
     keys.sort(key=lambda one: (-one[0], one[1:]))
@@ -152,7 +153,7 @@ async def _unfreeze(parts: Parts, fields: Mapping[str, str]) -> str:
 
 async def _known(parts: Parts, merchant: str, key: str) -> None:
     """Whether there are such; a key goes by its whole name, and how one begins is for who types."""
-    keys = await listed_keys(parts.store)
+    keys = await load_listed_keys(parts.store)
     if merchant and merchant not in {one.merchant for one in keys}:
         raise NotDone("There is no merchant of this name.")
     if key and key not in {one.name for one in keys if merchant in ("", one.merchant)}:
@@ -177,11 +178,11 @@ async def _asked_mode(
     try:
         await _known(parts, merchant, key)
         if key:
-            those = await whose(parts.store, key, None, None)
+            those = await find_switch_owners(parts.store, key, None, None)
         else:
-            those = await whose(parts.store, None, merchant, None) if merchant else []
+            those = await find_switch_owners(parts.store, None, merchant, None) if merchant else []
         if mode != TRANSLATE:
-            refuse_without_address(parts.settings, those)
+            check_legacy_address(parts.settings, those)
     except NotSwitched as why:
         raise NotDone(_sentence(str(why))) from None
     if not those:
@@ -193,12 +194,12 @@ async def _plan_mode(parts: Parts, fields: Mapping[str, str]) -> Plan:
     those, groups, mode = await _asked_mode(parts, fields)
     says = [
         f"{', '.join(groups)} of {'; '.join(one.told for one in those)}: "
-        + meaning(mode, parts.settings),
+        + describe_mode(mode, parts.settings),
         "Running gateways follow within a second. What is under way is finished where it is.",
     ]
     if any(not one.key for one in those):
         says.append("Keys of theirs that had a mode of their own get this one.")
-    if mode == TRANSLATE and (begun := await begun_at_legacy(parts.store, those)):
+    if mode == TRANSLATE and (begun := await count_legacy_batches(parts.store, those)):
         says.append(f"Batches that were begun at the legacy service and stay there: {begun}.")
     rows = await _users(
         parts, lambda owner, key: any(owner == one.owner and one.key in ("", key) for one in those)
@@ -217,7 +218,7 @@ async def _plan_mode(parts: Parts, fields: Mapping[str, str]) -> Plan:
 
 async def _mode(parts: Parts, fields: Mapping[str, str]) -> str:
     those, groups, mode = await _asked_mode(parts, fields)
-    await switched(parts.store, those, groups, mode)
+    await switch_mode(parts.store, those, groups, mode)
     return f"switched to {mode}: {', '.join(groups)} of {'; '.join(one.told for one in those)}"
 
 
@@ -239,10 +240,10 @@ async def _window(parts: Parts, fields: Mapping[str, str]) -> Brownout:
     await _known(parts, merchant, key)
     now = parts.store.clock()
     try:
-        operations = named([word] if word else [])
+        operations = expand_operation_names([word] if word else [])
         refuses = not fields.get("counts")
         until = now + timedelta(minutes=minutes)
-        return window(now, (now, until), merchant, key, operations, refuses=refuses)
+        return create_window(now, (now, until), merchant, key, operations, refuses=refuses)
     except NoWindow as why:
         raise NotDone(_sentence(str(why))) from None
 
@@ -252,9 +253,9 @@ async def _plan_brownout(parts: Parts, fields: Mapping[str, str]) -> Plan:
     minutes = fields["minutes"]
     says = [
         REFUSES.format(minutes=minutes) if one.refuses else COUNTS.format(minutes=minutes),
-        f"It is about: {about(one)}. Nothing is changed at the service.",
+        f"It is describe_window_scope: {describe_window_scope(one)}. Nothing is changed at the service.",
     ]
-    found = sorted(await users_of(parts.store, one), key=lambda each: -each.requests)
+    found = sorted(await load_window_users(parts.store, one), key=lambda each: -each.requests)
     rows = [
         [each.merchant, each.environment, each.key, each.operation, f"{each.requests:,}"]
         for each in found
@@ -276,7 +277,7 @@ async def _brownout(parts: Parts, fields: Mapping[str, str]) -> str:
     one = await _window(parts, fields)
     await add_brownout(parts.store, one)
     what = "refuses" if one.refuses else "only counts"
-    return f"began brownout {one.id} until {one.ends_at:%Y-%m-%dT%H:%M:%SZ}, {what}: {about(one)}"
+    return f"began brownout {one.id} until {one.ends_at:%Y-%m-%dT%H:%M:%SZ}, {what}: {describe_window_scope(one)}"
 
 
 async def _plan_brownout_off(parts: Parts, fields: Mapping[str, str]) -> Plan:
@@ -284,7 +285,7 @@ async def _plan_brownout_off(parts: Parts, fields: Mapping[str, str]) -> Plan:
     open_ = [
         one
         for one in await all_brownouts(parts.store)
-        if id_ in ("", one.id) and state_of(one, now) in ("under way", "to come")
+        if id_ in ("", one.id) and describe_window_state(one, now) in ("under way", "to come")
     ]
     if not open_:
         raise NotDone("It is over, or was switched off already.")
@@ -295,7 +296,12 @@ async def _plan_brownout_off(parts: Parts, fields: Mapping[str, str]) -> Plan:
         {"do": "brownout-off", "id": id_},
         ("brownout", "about", "state", "until"),
         [
-            [one.id, about(one), state_of(one, now), f"{one.ends_at:%Y-%m-%d %H:%M}"]
+            [
+                one.id,
+                describe_window_scope(one),
+                describe_window_state(one, now),
+                f"{one.ends_at:%Y-%m-%d %H:%M}",
+            ]
             for one in open_
         ],
     )

@@ -29,7 +29,7 @@ class Alert:
 _RESTORED = (Alert("wrong", f"{HAPPENED}, so no batch is started: {DO}", "/service"),)
 
 
-async def matters(
+async def load_alerts(
     parts: Parts,
     faults: Mapping[str, str | None],
     figures: Figures,

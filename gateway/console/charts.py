@@ -64,7 +64,7 @@ class Plot:
         return max(self.bars, key=lambda one: one.total)
 
 
-def plot(
+def build_plot(
     rows: Sequence[tuple[str, Mapping[str, float]]],
     labels: Sequence[str],
     *,
@@ -75,7 +75,7 @@ def plot(
     ``within`` each other where a kind holds the one before it, as percentiles do.
     """
     stacked = [_differences(values) if within else values for _, values in rows]
-    top = rounded_up(max((sum(values.values()) for values in stacked), default=0))
+    top = round_up_axis(max((sum(values.values()) for values in stacked), default=0))
     place = WIDTH / max(len(rows), 1)
     return Plot(
         tuple(
@@ -116,7 +116,7 @@ def _bar(
     return Bar(label, round(x, 2), round(place, 2), tuple(parts), values, total)
 
 
-def rounded_up(value: float) -> float:
+def round_up_axis(value: float) -> float:
     """The next number of few digits; 1 of nothing."""
     if value <= 0:
         return 1.0
@@ -124,12 +124,12 @@ def rounded_up(value: float) -> float:
     return next(step * power for step in STEPS if value <= step * power * (1 + 1e-9))
 
 
-def spans(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
+def list_span_starts(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
     """The beginnings of all spans from one on that begin before another moment."""
     return [since + number * size for number in range(math.ceil((until - since) / size))]
 
 
-def evenly(moments: Sequence[datetime], form: str = "%H:%M") -> list[str]:
+def select_axis_labels(moments: Sequence[datetime], form: str = "%H:%M") -> list[str]:
     """A few of them, from the first on, the same number of moments apart."""
     step = max(1, math.ceil(len(moments) / LABELS))
     return [f"{one:{form}}" for one in moments[::step]]

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.operator.readiness import Difference, Standing, standings
+from gateway.operator.readiness import Difference, Standing, load_readiness
 
 SHOWN = 200
 """Keys; `compare report` has them all."""
@@ -34,7 +34,7 @@ class ComparisonsPage:
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        found = await standings(self._store)
+        found = await load_readiness(self._store)
         found.sort(key=lambda one: (one.is_ready, -one.unexplained, one.owner, one.key))
         return self._pages.page(
             request, "comparisons", standings=found[:SHOWN], more=len(found) - SHOWN
@@ -49,7 +49,7 @@ class ComparisonPage:
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        found = await standings(self._store, request.query.get("key", ""))
+        found = await load_readiness(self._store, request.query.get("key", ""))
         if not found:
             return self._pages.page(request, "not_found", 404)
         return self._pages.page(

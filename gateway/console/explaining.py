@@ -16,9 +16,9 @@ from aiohttp import web
 from gateway.compare.mask import Redactor
 from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.docgen.curl import Asked, NoRequest, read
-from gateway.docgen.explain import Explained, Made, NoOperation, Origin, explained
-from gateway.docgen.request_examples import example
+from gateway.docgen.curl import Asked, NoRequest, parse_curl
+from gateway.docgen.explain import Explained, Made, NoOperation, Origin, explain_request
+from gateway.docgen.request_examples import build_request_example
 from mappings import OPERATIONS
 from mappings.current import ENDPOINTS
 from mappings.grammar import JSON, Invalid
@@ -79,8 +79,8 @@ class ExplainPage:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         chosen = next((one for one in OPERATIONS if one.name == request.query.get("example")), None)
-        before = example(self._settings, chosen) if chosen else None
-        text = curl_of(before.method, before.target, before.body) if before else ""
+        before = build_request_example(self._settings, chosen) if chosen else None
+        text = format_curl_command(before.method, before.target, before.body) if before else ""
         return self._page(request, text)
 
     async def asked(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
@@ -95,8 +95,8 @@ class ExplainPage:
         return self._page(request, text, sides=sides, shows=shows)
 
     def _sides(self, text: str, eye: Redactor) -> Sides:
-        asked = parsed(text)
-        told = explained(self._settings, asked.method, asked.target, asked.body)
+        asked = parse_request_text(text)
+        told = explain_request(self._settings, asked.method, asked.target, asked.body)
         return _sides(told, asked, eye)
 
     def _page(
@@ -120,7 +120,7 @@ class ExplainPage:
         )
 
 
-def parsed(text: str) -> Asked:
+def parse_request_text(text: str) -> Asked:
     """A request as curl writes it, or as HTTP does without headers; raises NoRequest."""
     if len(text) > LONGEST:
         raise NoRequest("the request is too long to be shown")
@@ -128,14 +128,14 @@ def parsed(text: str) -> Asked:
         words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
     except ValueError:
         raise NoRequest("a quote is open: paste the whole command") from None
-    return read(words, _no_file)
+    return parse_curl(words, _no_file)
 
 
 def _no_file(_named: str) -> NoReturn:
     raise NoRequest("no file is read here: write the body itself behind -d")
 
 
-def curl_of(method: str, target: str, body: JSON) -> str:
+def format_curl_command(method: str, target: str, body: JSON) -> str:
     data = "" if body is None else f" \\\n  -d {shlex.quote(_written(body, indent=2))}"
     return f"curl -X {method} {shlex.quote(target)}{data}"
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from gateway.admin.session import COOKIE, SECONDS, same
+from gateway.admin.session import COOKIE, SECONDS, is_equal_constant_time
 
 WORD = "csrf"
 
@@ -35,18 +35,18 @@ class Forms:
 
     async def read(self, request: web.Request) -> Mapping[str, str]:
         """The fields of a form; Refused."""
-        if not is_from_here(request):
+        if not is_same_origin(request):
             raise Refused("This was not sent by a page of this console.")
         if request.content_type != "application/x-www-form-urlencoded":
             raise Refused("This is no form.")
         fields = {name: str(value) for name, value in (await request.post()).items()}
         cookie = request.cookies.get(COOKIE, "")
-        if not cookie or not same(fields.pop(WORD, ""), self.word(cookie)):
+        if not cookie or not is_equal_constant_time(fields.pop(WORD, ""), self.word(cookie)):
             raise Refused(OLD)
         return fields
 
 
-def is_from_here(request: web.Request) -> bool:
+def is_same_origin(request: web.Request) -> bool:
     """Whether the browser says that a page of this very origin sent it."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
     if site is None and origin is None:
@@ -58,7 +58,7 @@ def is_from_here(request: web.Request) -> bool:
     return site in (None, "same-origin") and bool(host) and host == request.headers.get("Host")
 
 
-def new_cookie() -> str:
+def new_session_cookie() -> str:
     return secrets.token_hex(16)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from gateway.auth.key_rows import ListedKey, listed_keys
+from gateway.auth.key_rows import ListedKey, load_listed_keys
 from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
 from gateway.storage import Tenant
@@ -39,11 +39,11 @@ class Use:
         return "near" if self.part >= NEAR else "well"
 
 
-async def uses(parts: Parts) -> list[Use]:
+async def load_limit_usage(parts: Parts) -> list[Use]:
     """Every key in use, and each merchant's signed requests where there are any; who is nearest to
     the limit comes first. StoreUnavailable.
     """
-    keys = [one for one in await listed_keys(parts.store) if one.revoked_at is None]
+    keys = [one for one in await load_listed_keys(parts.store) if one.revoked_at is None]
     owners = sorted({one.owner for one in keys})
     # As the handler and the signed face's senders name them.
     names = [*(one.id for one in keys), *(f"signed {one}" for one in owners)]
@@ -66,7 +66,7 @@ class LimitsPage:
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        found = await uses(self._parts)
+        found = await load_limit_usage(self._parts)
         return self._pages.page(
             request,
             "limits",

@@ -8,11 +8,11 @@ from datetime import date, datetime, timedelta
 
 from aiohttp import web
 
-from gateway.auth.key_rows import listed_keys
-from gateway.console.charts import Plot, evenly, plot
+from gateway.auth.key_rows import load_listed_keys
+from gateway.console.charts import Plot, build_plot, select_axis_labels
 from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.operator.key_usage import KeyUse, by_key, known_becomes
+from gateway.operator.key_usage import KeyUse, group_usage_by_key, list_replacement_calls
 from gateway.storage.usage_rows import Day, Used, used_by_day, used_since
 
 DAYS = 60
@@ -33,7 +33,9 @@ class Progress:
     gone: float
 
 
-def progress(announced: date | None, sunset: date | None, today: date) -> Progress:
+def compute_migration_progress(
+    announced: date | None, sunset: date | None, today: date
+) -> Progress:
     if announced is None or sunset is None:
         return Progress(announced, sunset, 0, 0.0)
     whole = (sunset - announced).days or 1
@@ -59,17 +61,19 @@ class MigrationPage:
         store, now = self._parts.store, self._parts.store.clock()
         today = now.date()
         since = today - timedelta(days=DAYS - 1)
-        keys = by_key(await used_since(store, since))
+        keys = group_usage_by_key(await used_since(store, since))
         left = [_left(one, now) for one in keys if one.key]
         left.sort(key=lambda one: (not one.is_recent, -one.use.requests))
-        active = sum(one.revoked_at is None for one in await listed_keys(store))
+        active = sum(one.revoked_at is None for one in await load_listed_keys(store))
         deprecation = self._parts.settings.deprecation
         return self._pages.page(
             request,
             "migration",
             days=DAYS,
             recent_days=RECENT.days,
-            progress=progress(deprecation.announced, deprecation.sunset_date, today),
+            progress=compute_migration_progress(
+                deprecation.announced, deprecation.sunset_date, today
+            ),
             refuses=deprecation.after_sunset == "refuse",
             left=left[:SHOWN],
             more=len(left) - SHOWN,
@@ -79,7 +83,7 @@ class MigrationPage:
             signed=sorted(filter(_is_signed, keys), key=lambda one: -one.requests),
             unknown=next((one for one in keys if not one.owner.merchant), None),
             plot=_plot(await used_by_day(store, since), since, today),
-            becomes=known_becomes(),
+            becomes=list_replacement_calls(),
         )
 
 
@@ -99,4 +103,6 @@ def _plot(days: Sequence[Day], since: date, today: date) -> Plot:
         if each.day in bars:
             bars[each.day]["signed" if each.operation == SIGNED else "legacy"] += each.requests
     midnights = [datetime.combine(one, datetime.min.time()) for one in moments]
-    return plot([(f"{one}", values) for one, values in bars.items()], evenly(midnights, "%d %b"))
+    return build_plot(
+        [(f"{one}", values) for one, values in bars.items()], select_axis_labels(midnights, "%d %b")
+    )

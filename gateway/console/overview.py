@@ -9,16 +9,16 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from gateway.admin.port import checked
-from gateway.console.alerts import matters
+from gateway.admin.port import run_check
+from gateway.console.alerts import load_alerts
 from gateway.console.dependencies import Parts
-from gateway.console.limits import uses
-from gateway.console.migration import Progress, progress
+from gateway.console.limits import load_limit_usage
+from gateway.console.migration import Progress, compute_migration_progress
 from gateway.console.pages import Pages
-from gateway.console.traffic import just_now, plots_of
+from gateway.console.traffic import load_recent_traffic, load_traffic_plots
 from gateway.http.progress import Seen
-from gateway.operator.key_usage import by_key
-from gateway.operator.metrics_page import figures
+from gateway.operator.key_usage import group_usage_by_key
+from gateway.operator.metrics_page import load_gauges
 from gateway.storage.traffic_rows import summed
 from gateway.storage.usage_rows import used_since
 
@@ -52,15 +52,15 @@ class OverviewPage:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store = self._parts.store
         faults = await self._checks()
-        found = await figures(store)
-        plots, day = await plots_of(store, HOURS)
-        recent = summed((await just_now(store)).values())
-        week = by_key(await used_since(store, (store.clock() - WEEK).date()))
+        found = await load_gauges(store)
+        plots, day = await load_traffic_plots(store, HOURS)
+        recent = summed((await load_recent_traffic(store)).values())
+        week = group_usage_by_key(await used_since(store, (store.clock() - WEEK).date()))
         return self._pages.page(
             request,
             "overview",
             faults=faults,
-            matters=await matters(self._parts, faults, found, recent, self._near),
+            matters=await load_alerts(self._parts, faults, found, recent, self._near),
             plots=plots,
             day=day,
             recent=recent,
@@ -77,9 +77,9 @@ class OverviewPage:
         async with self._checking:
             if (now := asyncio.get_running_loop().time()) - self._checked_at >= CHECKED_SECONDS:
                 checks = self._parts.checks
-                said = await asyncio.gather(*(checked(one) for one in checks.values()))
+                said = await asyncio.gather(*(run_check(one) for one in checks.values()))
                 self._faults = dict(zip(checks, said, strict=True))
-                self._near = sum(one.level != "well" for one in await uses(self._parts))
+                self._near = sum(one.level != "well" for one in await load_limit_usage(self._parts))
                 self._checked_at = now
             return self._faults
 
@@ -92,4 +92,4 @@ class OverviewPage:
     def _progress(self) -> Progress:
         deprecation = self._parts.settings.deprecation
         today = self._parts.store.clock().date()
-        return progress(deprecation.announced, deprecation.sunset_date, today)
+        return compute_migration_progress(deprecation.announced, deprecation.sunset_date, today)

@@ -15,7 +15,7 @@ from gateway.admin.authentication import ASKED_FROM
 from gateway.admin.session import COOKIE, Sessions
 from gateway.console import static_files
 from gateway.console.dependencies import Parts
-from gateway.console.forms import Forms, Refused, new_cookie, set_cookie
+from gateway.console.forms import Forms, Refused, new_session_cookie, set_cookie
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import told_scope
 from gateway.storage.durations import BOUNDS
@@ -75,18 +75,18 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.filters |= {
-            "number": number,
-            "ms": ms,
-            "share": share,
-            "mb": mb,
-            "moment": moment,
-            "clock_time": clock_time,
+            "number": format_number,
+            "ms": format_milliseconds,
+            "share": format_percentage,
+            "mb": format_megabytes,
+            "moment": format_page_datetime,
+            "clock_time": format_clock_time,
             "ago": self._ago,
             "scope": told_scope,
         }
         self._templates.globals |= {
             "places": PLACES,
-            "asset": static_files.address,
+            "asset": static_files.static_file_url,
             "version": USER_AGENT.partition("/")[2],
             "needs_login": self.sessions.are_needed,
         }
@@ -95,7 +95,7 @@ class Pages:
         self, request: web.Request, template: str, status: int = 200, **values: Any
     ) -> web.Response:
         cookie = request.cookies.get(COOKIE, "")
-        given = cookie or new_cookie()
+        given = cookie or new_session_cookie()
         text = self._templates.get_template(f"{template}.html.j2").render(
             path=request.path,
             now=self._parts.store.clock(),
@@ -139,10 +139,10 @@ class Pages:
         return told or "unknown"
 
     def _ago(self, when: datetime | None) -> str:
-        return "never" if when is None else ago(self._parts.store.clock() - when)
+        return "never" if when is None else format_age(self._parts.store.clock() - when)
 
 
-def see(path: str) -> web.Response:
+def redirect_see_other(path: str) -> web.Response:
     """Go there, by a request that changes nothing."""
     return web.Response(
         status=303, headers={**HEADERS, "Location": path, "Cache-Control": "no-store"}
@@ -152,11 +152,11 @@ def see(path: str) -> web.Response:
 # How figures are written
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def ms(value: float | None) -> str:
+def format_milliseconds(value: float | None) -> str:
     if value is None:
         return "\N{EN DASH}"
     if math.isinf(value):
@@ -168,7 +168,7 @@ def ms(value: float | None) -> str:
     )
 
 
-def share(part: float, whole: float) -> str:
+def format_percentage(part: float, whole: float) -> str:
     if not whole:
         return "\N{EN DASH}"
     percent = 100 * part / whole
@@ -179,19 +179,19 @@ def share(part: float, whole: float) -> str:
     )
 
 
-def mb(size: int) -> str:
+def format_megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f}\N{NO-BREAK SPACE}MB"
 
 
-def moment(when: datetime | None) -> str:
+def format_page_datetime(when: datetime | None) -> str:
     return f"{when:%Y-%m-%d %H:%M}" if when else "\N{EN DASH}"
 
 
-def clock_time(when: datetime) -> str:
+def format_clock_time(when: datetime) -> str:
     return f"{when:%H:%M}"
 
 
-def ago(past: timedelta) -> str:
+def format_age(past: timedelta) -> str:
     seconds = past.total_seconds()
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:

@@ -13,7 +13,7 @@ from gateway.console.overview import OverviewPage
 from gateway.console.pages import Pages
 from gateway.console.service import ServicePage
 from gateway.console.signing_in import SigningIn
-from gateway.console.static_files import asset
+from gateway.console.static_files import serve_static_file
 from gateway.console.switches import SwitchesPage
 from gateway.console.traffic import TrafficPage
 from gateway.console.writes import WritesPage
@@ -44,6 +44,6 @@ def add_console(application: web.Application, parts: Parts) -> None:
             web.get("/login", shown(signing_in.page)),
             web.post("/login", sent(signing_in.begins)),
             web.post("/logout", sent(signing_in.ends)),
-            web.get("/assets/{name}", asset),
+            web.get("/assets/{name}", serve_static_file),
         ]
     )

@@ -15,7 +15,7 @@ from gateway.console.pages import Pages
 from gateway.reads.index import Figures
 from gateway.storage import Ledger
 from gateway.upstream.clock import NOTEWORTHY
-from gateway.upstream.optional_endpoints import describe
+from gateway.upstream.optional_endpoints import describe_endpoint
 from gateway.upstream.signed_target import NAME
 from mappings.current import ENDPOINTS
 
@@ -65,10 +65,10 @@ class ServicePage:
 
     async def tried(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
         """What `doctor` finds out at this moment, by reads."""
-        from gateway.operator.doctor import examine  # noqa: PLC0415 - what it needs, a start does not
+        from gateway.operator.doctor import run_doctor  # noqa: PLC0415 - what it needs, a start does not
 
         log.info("console", did="tried the service", asked_from=self._pages.asked_from(request))
-        found = await examine(self._parts.settings)
+        found = await run_doctor(self._parts.settings)
         found.sort(key=lambda one: STATES.index(one.state))
         return await self._page(request, found)
 
@@ -112,4 +112,4 @@ def _operation(name: str, known: Mapping[str, tuple[Any, datetime]]) -> Operatio
         return Operation(name, None, "not needed yet", None)
     at = value.get("at")
     found_at = datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
-    return Operation(name, bool(value.get("present")), describe(value), found_at)
+    return Operation(name, bool(value.get("present")), describe_endpoint(value), found_at)

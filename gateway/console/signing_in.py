@@ -8,8 +8,8 @@ import structlog
 from aiohttp import web
 
 from gateway.admin.session import COOKIE, Throttle
-from gateway.console.forms import new_cookie, set_cookie
-from gateway.console.pages import Pages, see
+from gateway.console.forms import new_session_cookie, set_cookie
+from gateway.console.pages import Pages, redirect_see_other
 
 log = structlog.get_logger()
 
@@ -22,25 +22,25 @@ class SigningIn:
     async def page(self, request: web.Request) -> web.StreamResponse:
         sessions = self._pages.sessions
         if not sessions.are_needed or sessions.is_good(request.cookies.get(COOKIE, "")):
-            return see("/")
+            return redirect_see_other("/")
         return self._pages.page(request, "login", wrong=False)
 
     async def begins(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
         sessions = self._pages.sessions
         if not sessions.are_needed:
-            return see("/")
+            return redirect_see_other("/")
         who = self._pages.asked_from(request)
         if (cookie := sessions.begun_with(fields.get("token", "").strip())) is None:
             log.warning("console", did="was refused a login", asked_from=who)
             await self._throttle.fail(who)
             return self._pages.page(request, "login", 403, wrong=True)
         log.info("console", did="logged in", asked_from=who)
-        response = see("/")
+        response = redirect_see_other("/")
         set_cookie(request, response, cookie)
         return response
 
     async def ends(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
         self._pages.sessions.end(request.cookies.get(COOKIE, ""))
-        response = see("/login" if self._pages.sessions.are_needed else "/")
-        set_cookie(request, response, new_cookie())
+        response = redirect_see_other("/login" if self._pages.sessions.are_needed else "/")
+        set_cookie(request, response, new_session_cookie())
         return response

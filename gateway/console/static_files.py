@@ -13,22 +13,22 @@ NAMES = ("console.css", "console.js", "explain.js", "icon.svg")
 
 
 @cache
-def content(name: str) -> bytes:
+def load_static_content(name: str) -> bytes:
     return files("gateway.console").joinpath("assets", name).read_bytes()
 
 
 @cache
-def address(name: str) -> str:
+def static_file_url(name: str) -> str:
     """Another one as soon as the file is another, so that browsers may keep it for good."""
-    return f"/assets/{name}?{hashlib.sha256(content(name)).hexdigest()[:12]}"
+    return f"/assets/{name}?{hashlib.sha256(load_static_content(name)).hexdigest()[:12]}"
 
 
-async def asset(request: web.Request) -> web.Response:
+async def serve_static_file(request: web.Request) -> web.Response:
     name = request.match_info["name"]
     if name not in NAMES:
         raise web.HTTPNotFound
     return web.Response(
-        body=content(name),
+        body=load_static_content(name),
         content_type=TYPES[name[name.index(".") :]],
         charset="utf-8",
         headers={

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 import structlog
 from aiohttp import web
 
-from gateway.auth.key_rows import listed_keys
+from gateway.auth.key_rows import load_listed_keys
 from gateway.console.actions import CHANGES, ENVIRONMENTS, MINUTES, Change, NotDone
 from gateway.console.dependencies import Parts
-from gateway.console.pages import Pages, see
-from gateway.operator.cutover_windows import about, groups, state_of
-from gateway.operator.freezes import standing as frozen_standing
-from gateway.operator.mode_switches import standing as switched_standing
+from gateway.console.pages import Pages, redirect_see_other
+from gateway.operator.cutover_windows import (
+    describe_window_scope,
+    describe_window_state,
+    group_operation_names,
+)
+from gateway.operator.freezes import load_freeze_status as frozen_standing
+from gateway.operator.mode_switches import load_switch_status as switched_standing
 from gateway.storage.audit_log import acting, acts_of
 from gateway.storage.brownout_rows import all_brownouts, hits_of
 from gateway.storage.mode_rows import GROUPS, MODES
@@ -36,10 +40,15 @@ class SwitchesPage:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store, now = self._parts.store, self._parts.store.clock()
-        keys = [one for one in await listed_keys(store) if one.revoked_at is None]
+        keys = [one for one in await load_listed_keys(store) if one.revoked_at is None]
         hits = await hits_of(store)
         brownouts = [
-            (one, state_of(one, now), about(one), sum(hits.get(one.id, {}).values()))
+            (
+                one,
+                describe_window_state(one, now),
+                describe_window_scope(one),
+                sum(hits.get(one.id, {}).values()),
+            )
             for one in reversed(await all_brownouts(store))
         ]
         frozen, _ = await frozen_standing(store)
@@ -56,7 +65,7 @@ class SwitchesPage:
             groups=GROUPS,
             modes=MODES,
             minutes=MINUTES,
-            rooms=groups(),
+            rooms=group_operation_names(),
             brownouts=brownouts[:BROWNOUTS_SHOWN],
             open_brownouts=[one for one in brownouts if one[1] in ("under way", "to come")],
             frozen=frozen,
@@ -80,7 +89,7 @@ class SwitchesPage:
         except NotDone as why:
             return self._not_done(request, why)
         log.warning("console", did=did, asked_from=who)
-        return see(f"{PATH}?done={fields['do']}")
+        return redirect_see_other(f"{PATH}?done={fields['do']}")
 
     def _not_done(self, request: web.Request, why: NotDone) -> web.StreamResponse:
         return self._pages.page(request, "not_done", 409, why=str(why))

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from gateway.console.charts import Plot, evenly, plot, spans
+from gateway.console.charts import Plot, build_plot, list_span_starts, select_axis_labels
 from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
 from gateway.storage import Store
@@ -70,14 +70,14 @@ class Plots:
     size: timedelta
 
 
-async def plots_of(
+async def load_traffic_plots(
     store: Store, hours: int, only: Mapping[str, str] | None = None
 ) -> tuple[Plots, Traffic]:
     """The last hours, and all of it added up; StoreUnavailable."""
     size, now = PER_BAR[hours], store.clock()
     since, until = _reach(now, hours)
     found = await traffic_by(store, since, "began_at", only=only, durations=True)
-    moments = spans(since, until, size)
+    moments = list_span_starts(since, until, size)
     bars: list[Traffic] = [Traffic() for _ in moments]
     for (began_at,), its in found.items():
         bars[min(int((began_at - since) / size), len(bars) - 1)].add(its)
@@ -92,13 +92,13 @@ def _reach(now: datetime, hours: int) -> tuple[datetime, datetime]:
 
 
 def _plots(moments: Sequence[datetime], bars: Sequence[Traffic], size: timedelta) -> Plots:
-    labels = evenly(moments)
+    labels = select_axis_labels(moments)
     names = [f"{one:%H:%M}\N{EN DASH}{one + size:%H:%M}" for one in moments]
     counts = [
         {"answered": one.answered, "refused": one.refused, "failed": one.failed} for one in bars
     ]
     of_parts = [
-        plot(
+        build_plot(
             list(zip(names, [_percentiles(one, part) for one in bars], strict=True)),
             labels,
             within=True,
@@ -106,7 +106,7 @@ def _plots(moments: Sequence[datetime], bars: Sequence[Traffic], size: timedelta
         for part in PARTS
     ]
     gateway, service = of_parts
-    return Plots(plot(list(zip(names, counts, strict=True)), labels), service, gateway, size)
+    return Plots(build_plot(list(zip(names, counts, strict=True)), labels), service, gateway, size)
 
 
 def _percentiles(its: Traffic, part: Part) -> dict[str, float]:
@@ -117,7 +117,7 @@ def _percentiles(its: Traffic, part: Part) -> dict[str, float]:
     }
 
 
-async def just_now(
+async def load_recent_traffic(
     store: Store, only: Mapping[str, str] | None = None
 ) -> dict[tuple[str], Traffic]:
     """The last quarter of an hour, by operation; StoreUnavailable."""
@@ -132,10 +132,10 @@ class TrafficPage:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         hours, only = _asked(request.query)
-        plots, whole = await plots_of(self._store, hours, only)
+        plots, whole = await load_traffic_plots(self._store, hours, only)
         since, _ = _reach(self._store.clock(), hours)
         by_operation = await traffic_by(self._store, since, "operation", only=only, durations=True)
-        now = await just_now(self._store, only)
+        now = await load_recent_traffic(self._store, only)
         by_merchant = await traffic_by(self._store, since, "merchant", "environment", only=only)
         return self._pages.page(
             request,

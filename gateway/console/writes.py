@@ -6,7 +6,7 @@ from aiohttp import web
 
 from gateway.console.dependencies import Parts
 from gateway.console.pages import Pages
-from gateway.operator.in_doubt_writes import unsettled_writes
+from gateway.operator.in_doubt_writes import load_in_doubt_writes
 from gateway.storage.abandoned import abandoned_batches
 
 SHOWN = 100
@@ -19,7 +19,7 @@ class WritesPage:
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        writes = await unsettled_writes(self._store)
+        writes = await load_in_doubt_writes(self._store)
         batches = await abandoned_batches(self._store)
         return self._pages.page(
             request,

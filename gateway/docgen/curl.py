@@ -55,7 +55,7 @@ class Pasted:
     words: list[str] = field(default_factory=list)
 
 
-def apart(words: Sequence[str], own: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_curl_options(words: Sequence[str], own: Sequence[str]) -> tuple[list[str], list[str]]:
     """Our options, ``own`` with a value, and what was pasted.
 
     ``--json`` is both ours and curl's: curl's is followed by a body.
@@ -82,7 +82,7 @@ def _is_body(word: str) -> bool:
     return word.lstrip()[:1] in ("{", "[", "@")
 
 
-def read(words: Sequence[str], contents: Callable[[str], bytes]) -> Asked:
+def parse_curl(words: Sequence[str], contents: Callable[[str], bytes]) -> Asked:
     """``contents`` is what a file holds that stands behind an @. Raises NoRequest."""
     pasted = Pasted(contents)
     rest = iter(_split(words))

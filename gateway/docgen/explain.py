@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config.settings import Settings
-from gateway.http.request_reader import parameters
+from gateway.http.request_reader import parse_query
 from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
 from gateway.upstream.call_targets import Targets
 from mappings import errors, kinds
-from mappings.current import endpoint_of
+from mappings.current import find_endpoint
 from mappings.errors import ErrorAnswer
 from mappings.examples import Imagined
 from mappings.grammar import (
@@ -33,8 +33,13 @@ from mappings.grammar import (
     Request,
     Step,
 )
-from mappings.provenance import answered_from, decided_here, is_within, kept_back
-from mappings.spelling import of_current, of_legacy
+from mappings.provenance import (
+    explain_unsent_fields,
+    explain_unsent_params,
+    is_within,
+    trace_answer_fields,
+)
+from mappings.spelling import build_current_spelling, build_legacy_spelling
 
 STAMP = "<timestamp>"
 
@@ -88,7 +93,7 @@ class NoOperation(Exception):
     """The request is none of the legacy interface."""
 
 
-def explained(settings: Settings, method: str, target: str, data: bytes) -> Explained:
+def explain_request(settings: Settings, method: str, target: str, data: bytes) -> Explained:
     """Plays a request without a service; raises NoOperation, and Invalid for a body that is no JSON."""
     vocabulary = settings.vocabulary.for_mappings()
     path, _, query = target.partition("?")
@@ -98,10 +103,10 @@ def explained(settings: Settings, method: str, target: str, data: bytes) -> Expl
         raise NoOperation(
             f"{method} {path} is no operation of the legacy interface; `operations` lists them"
         )
-    spelling = of_legacy(vocabulary)
+    spelling = build_legacy_spelling(vocabulary)
     sent = spelling.inward(operation.takes, _json(operation, data))
-    query_sent = spelling.inward(operation.query, parameters(query))
-    told = Explained(operation, list(_leaves(sent)), list(parameters(query).items()))
+    query_sent = spelling.inward(operation.query, parse_query(query))
+    told = Explained(operation, list(_leaves(sent)), list(parse_query(query).items()))
     try:
         body, problems = _body(operation, sent)
         asked = Request(
@@ -115,13 +120,13 @@ def explained(settings: Settings, method: str, target: str, data: bytes) -> Expl
         )
         answer = _played(operation, asked, told, settings)
     except Failure as failure:
-        told.refusal = errors.answer(failure)
+        told.refusal = errors.translate_failure(failure)
     else:
         told.answer = spelling.outward(operation.gives, {"ok": True, **answer.body})
-        told.answered = list(answered_from(answer.body))
+        told.answered = list(trace_answer_fields(answer.body))
     said_in = {one.sent_in for made in told.calls for one in made.fields}
-    told.kept = list(kept_back(sent, said_in))
-    told.kept += decided_here(operation, query_sent, said_in)
+    told.kept = list(explain_unsent_fields(sent, said_in))
+    told.kept += explain_unsent_params(operation, query_sent, said_in)
     if told.refusal:
         told.kept = [(name, _refused(told.refusal, name)) for name, _why in told.kept]
     return told
@@ -186,14 +191,14 @@ def _remembered(step: Step) -> Iterator[str]:
 
 
 def _made(call: Call, asked: Request, settings: Settings) -> Made:
-    endpoint = endpoint_of(call.method, call.path)
+    endpoint = find_endpoint(call.method, call.path)
     vocabulary = settings.vocabulary.for_mappings()
-    spelling = of_current(vocabulary)
+    spelling = build_current_spelling(vocabulary)
     body = None if call.body is None else spelling.outward(endpoint.takes, call.body)
     target = Targets(vocabulary).of(call, endpoint)
     by_query = settings.upstream.signed_target == "path-and-query"
     signed = target if by_query else target.partition("?")[0]
-    text = "" if body is None else json_codec.write(body).decode()
+    text = "" if body is None else json_codec.dumps(body).decode()
     return Made(
         call.method,
         target,

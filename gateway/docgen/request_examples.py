@@ -8,7 +8,7 @@ from typing import Any
 from gateway.config.settings import Settings
 from gateway.docgen.openapi.examples import BODIES, IDS
 from mappings.grammar import JSON, Operation
-from mappings.spelling import legacy_words, of_legacy
+from mappings.spelling import build_legacy_spelling, map_legacy_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class RequestExample:
     body: JSON
 
 
-def example(settings: Settings, operation: Operation) -> RequestExample:
+def build_request_example(settings: Settings, operation: Operation) -> RequestExample:
     """A request of an operation as a client may send it; nobody's."""
     vocabulary = settings.vocabulary.for_mappings()
-    words = legacy_words(vocabulary)
+    words = map_legacy_words(vocabulary)
     parts: list[str] = []
     for part in operation.path.split("/"):
         own = words[part.strip("<>")] if part.startswith("<") else part
@@ -32,5 +32,5 @@ def example(settings: Settings, operation: Operation) -> RequestExample:
     target = f"/v1{'/'.join(parts)}{query}"
     body: Any = None
     if operation.takes is not None:
-        body = of_legacy(vocabulary).outward(operation.takes, BODIES[operation.name])
+        body = build_legacy_spelling(vocabulary).outward(operation.takes, BODIES[operation.name])
     return RequestExample(operation.method, target, body)

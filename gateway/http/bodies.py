@@ -15,7 +15,7 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.payload import Payload
 
 from gateway.http import progress
-from gateway.http.heads import head
+from gateway.http.heads import encode_header_block
 
 PART = 256 * 1024
 
@@ -68,7 +68,7 @@ class Whole(web.StreamResponse):
         if self._is_last is (version == HttpVersion11):
             more["Connection"] = "close" if self._is_last else "keep-alive"
         first = f"HTTP/{version[0]}.{version[1]} {self.status} {_phrase(self.status)}"
-        return head(first, self._fields, more)
+        return encode_header_block(first, self._fields, more)
 
 
 @cache

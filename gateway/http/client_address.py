@@ -14,11 +14,11 @@ _HOP = re.compile(r"([0-9.]+)(?::[0-9]+)?|\[([^\]]+)\](?::[0-9]+)?")
 """An address as some proxies write it: with the port behind it, that of IPv6 in brackets."""
 
 
-def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
 
 
-def address_of(
+def resolve_client_address(
     remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]
 ) -> Address | None:
     """The client's address: the last of ``X-Forwarded-For`` that no trusted proxy has.

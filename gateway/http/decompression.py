@@ -25,7 +25,7 @@ class TooLarge(Exception):
     """The body is larger than it may be."""
 
 
-async def inflated(
+async def decompress_body(
     body: bytes, encoding: str, most: int, grows: Callable[[int], None] = lambda _size: None
 ) -> bytes:
     """The body, inflated where its encoding is one of ours; raises NotInflated and TooLarge.

@@ -21,7 +21,7 @@ _NOTHING = struct.pack("i", 0)
 """How many bytes are left to be acknowledged, as the system tells it."""
 
 
-async def has_come(
+async def wait_until_acknowledged(
     transport: asyncio.Transport | None, beneath: asyncio.Transport | None = None
 ) -> bool:
     """Waits until all that was written was acknowledged; False where the connection ends before.
@@ -37,7 +37,7 @@ async def has_come(
     return transport is not None
 
 
-def has_left(request: web.BaseRequest) -> bool:
+def is_client_disconnected(request: web.BaseRequest) -> bool:
     """Whether the client's end of the connection is closed, also if the loop has not read that yet.
 
     A process that was paused goes on where it was, before it hears of what happened meanwhile.

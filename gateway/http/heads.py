@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def head(first: str, *headers: Mapping[str, str]) -> bytes:
+def encode_header_block(first: str, *headers: Mapping[str, str]) -> bytes:
     """The first line, the headers in their order, and the empty line; ValueError where one would be
     more than one.
     """

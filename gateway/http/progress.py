@@ -56,7 +56,7 @@ def _read(one: dict[str, Any]) -> dict[str, Any]:
     return {**one, "began_at": datetime.fromisoformat(one.get("began_at", ""))}
 
 
-def written(those: Iterable[Seen]) -> str:
+def serialize_progress(those: Iterable[Seen]) -> str:
     """For other processes; empty where there are none."""
     told = []
     for one in list(those)[:MOST]:

@@ -26,7 +26,7 @@ OTHER_WORDS = (
 """Words of section 4.1, 4.4 and 4.5 that no operation here needs; a log may tell them."""
 
 
-def may_be_sent(target: str) -> bool:
+def is_forwardable(target: str) -> bool:
     """Whether a raw target goes on: /v1/, visible ASCII, no fragment, and a plain path."""
     return bool(_TARGET.fullmatch(target)) and "#" not in target and _is_plain(_path(target))
 
@@ -67,7 +67,7 @@ def names_in(target: str) -> list[str]:
     return [part for part in parts if part][1:]
 
 
-def recipient_in(path: str) -> str:
+def extract_recipient_id(path: str) -> str:
     """The recipient that a path below /v1 is about; empty where it is about none, or about several."""
     parts = names_in(f"/v1{path}")
     return parts[1] if parts[:1] == ["recipients"] and len(parts) > 1 else ""
@@ -91,7 +91,7 @@ class PathTemplates:
         self.words = frozenset({"v1", *words, *OTHER_WORDS.split()})
 
     def of(self, target: str) -> str:
-        return outline(_path(target), self.words)
+        return redact_path(_path(target), self.words)
 
     def endpoint(self, method: str, target: str) -> str:
         """The path of the endpoint that a target leads to, empty where the document lists none."""
@@ -106,6 +106,6 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{\w+\\}", lambda _: ID, re.escape(path)))
 
 
-def outline(path: str, words: frozenset[str] | set[str]) -> str:
+def redact_path(path: str, words: frozenset[str] | set[str]) -> str:
     """A path with an ellipsis for every part that is not one of the words."""
     return "/".join(part if part in words else "…" for part in path.split("/")[:8])

@@ -15,11 +15,11 @@ from aiohttp import web
 
 from gateway.admission.load import AdmissionSlot
 from gateway.http import progress
-from gateway.http.decompression import NotInflated, TooLarge, inflated
+from gateway.http.decompression import NotInflated, TooLarge, decompress_body
 from gateway.http.request_ids import token
 from gateway.http.timeouts import Timeout
 from gateway.payloads import json_codec
-from gateway.payloads.worker_thread import aside_if
+from gateway.payloads.worker_thread import run_in_thread_if
 from mappings.errors import TOO_LARGE, ErrorAnswer
 from mappings.grammar import JSON, Invalid, Problem
 
@@ -76,7 +76,7 @@ def mark_authenticated(request: web.BaseRequest) -> None:
         mark()
 
 
-def path_and_query(request: web.BaseRequest) -> tuple[str, str]:
+def split_request_target(request: web.BaseRequest) -> tuple[str, str]:
     """The request target as it was sent, nothing decoded; of an absolute one, what follows the host."""
     target = request.raw_path
     if target[:1] != "/":
@@ -85,7 +85,7 @@ def path_and_query(request: web.BaseRequest) -> tuple[str, str]:
     return path, query
 
 
-def parameters(query: str) -> dict[str, str]:
+def parse_query(query: str) -> dict[str, str]:
     """The query parameters that say something; of one given twice, the first."""
     if not query:
         return {}
@@ -93,7 +93,7 @@ def parameters(query: str) -> dict[str, str]:
     return {name: value for name, value in reversed(pairs) if value.strip()}
 
 
-def request_id(request: web.BaseRequest) -> str:
+def resolve_request_id(request: web.BaseRequest) -> str:
     """The client's ``X-Request-Id``, or one made here; it is logged, so never one with its credentials."""
     given = request.headers.get("X-Request-Id", "")
     if not given:
@@ -106,24 +106,26 @@ def request_id(request: web.BaseRequest) -> str:
     return given
 
 
-def refuse_overlong(request: web.BaseRequest, most: int) -> None:
+def check_content_length(request: web.BaseRequest, most: int) -> None:
     """Raises Overlong by the length that is declared, before any of it is read."""
     if (request.content_length or 0) > most:
         raise Overlong
 
 
-async def whole(request: web.BaseRequest, most: int, stay: AdmissionSlot, pace: Pace) -> bytes:
+async def read_whole_body(
+    request: web.BaseRequest, most: int, stay: AdmissionSlot, pace: Pace
+) -> bytes:
     """The body as it came, nothing decoded; Overlong, and Invalid where it is not whole.
 
     Its bytes are held in ``stay``, which raises where there is no room for them.
     """
     body = io.BytesIO()
-    async for part in parts(request, most, stay, pace):
+    async for part in iter_body_chunks(request, most, stay, pace):
         body.write(part)
     return body.getvalue()
 
 
-def in_utf8(body: bytes, declared: str | None, undeclared: str) -> bytes:
+def transcode_to_utf8(body: bytes, declared: str | None, undeclared: str) -> bytes:
     """A JSON text in UTF-8, of a text in a charset; raises Invalid for one that cannot be read.
 
     JSON is UTF-8 (RFC 8259); clients in the field send Latin-1, too (contract, section 2). Text that
@@ -147,7 +149,7 @@ def in_utf8(body: bytes, declared: str | None, undeclared: str) -> bytes:
     raise Invalid(Problem("invalid_field", "The body must be in UTF-8, or in ISO-8859-1."))
 
 
-async def json_of(
+async def decode_json_body(
     body: bytes, encoding: str, charsets: tuple[str | None, str], most: int, stay: AdmissionSlot
 ) -> JSON:
     """A body as values; raises Invalid where it is no JSON, Overlong where it is too large.
@@ -155,12 +157,16 @@ async def json_of(
     ``charsets`` are the one that it declares, and that of bodies that declare none.
     """
     try:
-        plain = await inflated(body, encoding, most, stay.hold)
-        plain = await aside_if(len(plain) > json_codec.LARGE, in_utf8, plain, *charsets)
-        cost = await aside_if(len(plain) > json_codec.LARGE, json_codec.memory_cost, plain)
+        plain = await decompress_body(body, encoding, most, stay.hold)
+        plain = await run_in_thread_if(
+            len(plain) > json_codec.LARGE, transcode_to_utf8, plain, *charsets
+        )
+        cost = await run_in_thread_if(
+            len(plain) > json_codec.LARGE, json_codec.estimate_memory_bytes, plain
+        )
         if len(plain) + cost <= stay.most_bytes:
             stay.hold(cost)
-            return await aside_if(
+            return await run_in_thread_if(
                 len(plain) > json_codec.LARGE, json_codec.read, plain, json_codec.LONG
             )
     except json_codec.Unreadable as unreadable:
@@ -194,7 +200,7 @@ class Pace:
         return min(self.seconds, due - elapsed)
 
 
-async def parts(
+async def iter_body_chunks(
     request: web.BaseRequest, most: int, stay: AdmissionSlot, pace: Pace
 ) -> AsyncIterator[bytes]:
     """The body as it comes, nothing decoded; raises Overlong, and Invalid where it is not whole."""

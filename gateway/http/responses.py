@@ -38,7 +38,7 @@ class LegacyResponse:
 
     @property
     def data(self) -> bytes:
-        return json_codec.write(self.body) if self.written is None else b"".join(self.written)
+        return json_codec.dumps(self.body) if self.written is None else b"".join(self.written)
 
     @property
     def is_long(self) -> bool:
@@ -54,17 +54,17 @@ class PassedResponse:
     body: bytes = field(repr=False)
 
 
-def done(body: Mapping[str, JSON]) -> LegacyResponse:
+def build_success_response(body: Mapping[str, JSON]) -> LegacyResponse:
     """Success status is 200, for deletes too: an empty body breaks clients in the field."""
     return LegacyResponse(200, {"ok": True, **body})
 
 
-def refusal(answer: ErrorAnswer, *, closes: bool = False) -> LegacyResponse:
+def build_error_response(answer: ErrorAnswer, *, closes: bool = False) -> LegacyResponse:
     waits = {} if answer.retry_after is None else {"Retry-After": answer.retry_after}
     return LegacyResponse(answer.status, answer.body(), waits, closes)
 
 
-def preflight(
+def build_preflight_response(
     methods: Iterable[str], headers: Iterable[str] = ("X-API-Key", "Content-Type")
 ) -> LegacyResponse:
     """The answer to a browser that asks first: any origin, the methods of the path."""
@@ -79,7 +79,7 @@ def preflight(
     )
 
 
-def response(
+def build_web_response(
     said: LegacyResponse,
     request_id: str,
     admission: Admission | None = None,
@@ -92,7 +92,7 @@ def response(
         "Access-Control-Allow-Origin": "*",
         "Server": SERVER,
         "X-Request-Id": request_id,
-        **limit_headers(admission),
+        **build_rate_limit_headers(admission),
         **said.headers,
     }
     made: web.StreamResponse
@@ -105,7 +105,7 @@ def response(
     return made
 
 
-def carried(
+def build_passthrough_response(
     one: PassedResponse,
     request_id: str,
     admission: Admission | None = None,
@@ -118,7 +118,7 @@ def carried(
     """
     headers = one.headers.copy()
     if not any(name.lower().startswith("ratelimit") for name in headers):
-        headers.update(limit_headers(admission))
+        headers.update(build_rate_limit_headers(admission))
     headers["Server"] = SERVER
     headers["X-Request-Id"] = request_id
     headers.setdefault("Access-Control-Allow-Origin", "*")
@@ -130,7 +130,7 @@ def carried(
     return web.Response(status=one.status, body=one.body, headers=headers)
 
 
-def limit_headers(admission: Admission | None) -> dict[str, str]:
+def build_rate_limit_headers(admission: Admission | None) -> dict[str, str]:
     if admission is None:
         return {}
     return {

@@ -63,7 +63,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_ino
 
 
-def certificate_of(server: Server) -> Certificate | None:
+def load_certificate(server: Server) -> Certificate | None:
     """None where clients are to speak plain HTTP; raises Misconfigured."""
     if server.tls_certificate_file is None or server.tls_key_file is None:
         return None
@@ -87,7 +87,9 @@ def _listening(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def believing(authorities: Path | None, key: str = "upstream.ca_file") -> ssl.SSLContext:
+def create_client_ssl_context(
+    authorities: Path | None, key: str = "upstream.ca_file"
+) -> ssl.SSLContext:
     """For calls of the service: certificates are always verified. Raises Misconfigured.
 
     ``authorities`` is a PEM file of those that are believed in the place of the system's, and
@@ -104,7 +106,7 @@ def believing(authorities: Path | None, key: str = "upstream.ca_file") -> ssl.SS
     return context
 
 
-def begun(work: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
+def start_eagerly(work: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
     """A coroutine whose first step is done here and now; the rest when it is awaited."""
     try:
         waits_for = work.send(None)

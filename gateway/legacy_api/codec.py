@@ -24,7 +24,7 @@ from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import metrics
 from gateway.payloads import json_codec
-from gateway.payloads.worker_thread import aside, aside_if
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.alias_ids import Ids
 from gateway.storage.tenants import Tenant
@@ -45,13 +45,13 @@ from mappings.ids import (
     SHAPE,
     TOGETHER,
     Named,
-    named_by_slices,
-    named_in,
-    with_ids,
-    with_ids_in_text,
+    collect_ids,
+    iterate_id_slices,
+    replace_ids,
+    replace_ids_in_text,
 )
-from mappings.rows import Keyed, packed, some_of
-from mappings.spelling import of_legacy
+from mappings.rows import Keyed, iterate_chunks, packed
+from mappings.spelling import build_legacy_spelling
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ log = structlog.get_logger()
 class LegacyCodec:
     def __init__(self, settings: Settings, ids: Ids, clock: Callable[[], datetime]) -> None:
         self._ids = ids
-        self._spelling = of_legacy(settings.vocabulary.for_mappings())
+        self._spelling = build_legacy_spelling(settings.vocabulary.for_mappings())
         self._manners = settings.legacy.for_mappings()
         self._most = settings.limits.body_bytes
         self._undeclared_charset = settings.legacy.undeclared_charset
@@ -75,12 +75,12 @@ class LegacyCodec:
         encoding = request.headers.get("Content-Encoding", "")
         charset = request.charset, self._undeclared_charset
         stay = cast("AdmissionSlot", visit.stay)
-        body = await request_reader.json_of(data, encoding, charset, self._most, stay)
+        body = await request_reader.decode_json_body(data, encoding, charset, self._most, stay)
         # Of a compressed one the bytes do not tell what it became.
         is_long = len(data) > json_codec.LARGE or bool(encoding)
         own = self._spelling.inward(takes, body)
         found: tuple[JSON, tuple[Problem, ...]]
-        found = await aside_if(is_long, kinds.read, takes, own)
+        found = await run_in_thread_if(is_long, kinds.read, takes, own)
         if visit.caller:
             visit.caller.is_long = json_codec.has_rows(found[0])
             _tell(visit, "read", len(data), is_long=visit.caller.is_long)
@@ -95,21 +95,21 @@ class LegacyCodec:
     ) -> Request:
         """The request as flows have it; ``ids`` are its path's, and its body was ``read``."""
         operation = cast("Operation", visit.operation)
-        query = request_reader.path_and_query(request)[1]
+        query = request_reader.split_request_target(request)[1]
         body, problems = read
-        given = self._spelling.inward(operation.query, request_reader.parameters(query))
+        given = self._spelling.inward(operation.query, request_reader.parse_query(query))
         unknown = given.keys() - getattr(operation.query, "__annotations__", {}).keys()
         if unknown:
-            metrics.ignored_parameters(operation.name, len(unknown))
+            metrics.count_ignored_parameters(operation.name, len(unknown))
         names = await self._stood_for(visit, ids, body, given)
-        body = with_ids(operation.takes, body, names)
+        body = replace_ids(operation.takes, body, names)
         if names and json_codec.has_rows(body):  # it is read again and again
-            body = await aside(_made, body)
+            body = await run_in_thread(_made, body)
         return Request(
             now=self._clock(),
             seed=token(),  # not the request id: a client may send one twice
             ids={name: names.get(id_, id_) for name, id_ in ids.items()},
-            query=with_ids(operation.query, given, names),
+            query=replace_ids(operation.query, given, names),
             body=body,
             manners=self._manners,
             problems=problems,
@@ -138,7 +138,7 @@ class LegacyCodec:
         if visit.caller.is_long:
             visit.named = await self._many_stood_for(visit.caller.key.owner, path, takes, body)
             return visit.named
-        sent = _sent(path, named_in(takes, body), named_in(operation.query, query))
+        sent = _sent(path, collect_ids(takes, body), collect_ids(operation.query, query))
         names = await self._ids.current(visit.caller.key.owner, sent) if sent else {}
         visit.as_sent = {names.get(id_, id_): id_ for id_ in sent}
         return names
@@ -147,10 +147,10 @@ class LegacyCodec:
         self, owner: Tenant, path: Mapping[str, str], takes: Any, body: JSON
     ) -> Mapping[str, str]:
         found, names = _many_sent(path, takes, body), Keyed()
-        while sent := await aside(next, found, None):
+        while sent := await run_in_thread(next, found, None):
             those = await self._ids.current(owner, sent, keeps=False)
             # In the order in which they are looked for: that way they are found soonest.
-            await aside(names.update, [(id_, those[id_]) for id_ in sent if id_ in those])
+            await run_in_thread(names.update, [(id_, those[id_]) for id_ in sent if id_ in those])
         return names
 
     async def answered(self, visit: RequestContext, answer: Answer) -> LegacyResponse:
@@ -164,11 +164,11 @@ class LegacyCodec:
             later = course.names if course is not None and course.begun and not is_long else None
             owner = visit.caller.key.owner
             changed = await self._names_in(visit, owner, body, later, is_long=is_long)
-            body = with_ids(operation.gives, body, changed)
-        said = responses.done(self._spelling.outward(operation.gives, body))
+            body = replace_ids(operation.gives, body, changed)
+        said = responses.build_success_response(self._spelling.outward(operation.gives, body))
         if not is_long:
             return said
-        written = await aside(json_codec.in_parts, said.body)
+        written = await run_in_thread(json_codec.dumps_chunks, said.body)
         _tell(visit, "answers", sum(map(len, written)), is_long=is_long)
         return replace(said, body={}, written=written)
 
@@ -184,19 +184,19 @@ class LegacyCodec:
         """What clients call the ids of an answer, where that is something else; see ``Ids.legacy``."""
         gives = cast("Operation", visit.operation).gives
         if not is_long:
-            named = named_in(gives, body)
+            named = collect_ids(gives, body)
             names = await self._ids.legacy_of(owner, *named, later)
             return dict(_spelled(named, names, visit.as_sent))
-        found, changed = named_by_slices(gives, body), Keyed()
-        while some := await aside(next, found, None):
+        found, changed = iterate_id_slices(gives, body), Keyed()
+        while some := await run_in_thread(next, found, None):
             names = await self._ids.legacy_of(owner, *some, later, keeps=False)
-            await aside(changed.update, _spelled(some, names, visit.as_sent))
+            await run_in_thread(changed.update, _spelled(some, names, visit.as_sent))
         return changed
 
     async def refusal(self, visit: RequestContext, failure: Failure) -> LegacyResponse:
         """What a client is told of a failure, on the fields that it sent."""
         is_long = visit.caller is not None and visit.caller.is_long
-        answer = await aside_if(is_long, errors.answer, failure)
+        answer = await run_in_thread_if(is_long, errors.translate_failure, failure)
         visit.told["codes"] = list(dict.fromkeys(one.code for one in answer.problems))
         if fields := [one.field for one in answer.problems if one.field]:
             visit.told["fields"] = fields[:10]
@@ -204,11 +204,13 @@ class LegacyCodec:
             visit.told |= {"failure": type(failure).__name__, **_because(failure)}
         takes = visit.operation.takes if visit.operation else None
         names = await self._names_in_messages(answer, visit)
-        return await aside_if(is_long, self._refused, answer, takes, names)
+        return await run_in_thread_if(is_long, self._refused, answer, takes, names)
 
     def _refused(self, answer: ErrorAnswer, takes: Any, names: Mapping[str, str]) -> LegacyResponse:
         named = [self._named(one, takes, names) for one in answer.problems]
-        return responses.refusal(ErrorAnswer(answer.status, tuple(named), answer.retry_after))
+        return responses.build_error_response(
+            ErrorAnswer(answer.status, tuple(named), answer.retry_after)
+        )
 
     async def _names_in_messages(
         self, answer: ErrorAnswer, visit: RequestContext
@@ -218,7 +220,7 @@ class LegacyCodec:
             return {}
         as_sent = {
             **visit.as_sent,
-            **await aside_if(bool(visit.named), _sent_as, visit.named, found),
+            **await run_in_thread_if(bool(visit.named), _sent_as, visit.named, found),
         }
         try:
             return await self._ids.known(visit.caller.key.owner, found) | as_sent
@@ -227,7 +229,7 @@ class LegacyCodec:
 
     def _named(self, problem: Problem, takes: Any, names: Mapping[str, str]) -> Problem:
         """A problem with its field in the client's own words, in the message too."""
-        message = with_ids_in_text(problem.message, names.get)
+        message = replace_ids_in_text(problem.message, names.get)
         if problem.field is None:
             return Problem(problem.code, message)
         own = self._spelling.field(takes, problem.field)
@@ -251,8 +253,8 @@ def _sent(path: Mapping[str, str], *named: Named) -> AbstractSet[str]:
 
 def _many_sent(path: Mapping[str, str], takes: Any, body: JSON) -> Iterator[AbstractSet[str]]:
     """The same, some at a time."""
-    named = (id_ for some, _mentioned in named_by_slices(takes, body) for _kind, id_ in some)
-    for sent in some_of(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
+    named = (id_ for some, _mentioned in iterate_id_slices(takes, body) for _kind, id_ in some)
+    for sent in iterate_chunks(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
         yield dict.fromkeys(sent).keys()
 
 

@@ -24,8 +24,14 @@ from gateway.admission.load import AdmissionSlot, Load, Overloaded
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
-from gateway.http.client_address import Address, address_of, counted_as, is_proxy, networks
-from gateway.http.delivery import has_come, has_left, is_acknowledged
+from gateway.http.client_address import (
+    Address,
+    counted_as,
+    is_proxy,
+    parse_networks,
+    resolve_client_address,
+)
+from gateway.http.delivery import is_acknowledged, is_client_disconnected, wait_until_acknowledged
 from gateway.http.progress import RequestsInProgress, Whose
 from gateway.http.request_ids import token
 from gateway.http.request_reader import Pace
@@ -109,11 +115,11 @@ class Handler:
         self._most = settings.limits.body_bytes
         self._environments = settings.environments.configured()
         self._requests_per_hour = settings.limits.requests_per_hour
-        self._trusted = networks(settings.server.trusted_proxies)
+        self._trusted = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         visit = RequestContext(
-            request_reader.request_id(request), asyncio.get_running_loop().time()
+            request_reader.resolve_request_id(request), asyncio.get_running_loop().time()
         )
         deserted: Callable[[bool], None] = partial(self._deserted, visit)
         request[request_reader.DESERTED] = deserted
@@ -129,9 +135,13 @@ class Handler:
             told = self._end.headers(environment)
             response: web.StreamResponse
             if isinstance(said, PassedResponse):
-                response = responses.carried(said, visit.request_id, visit.admission, told)
+                response = responses.build_passthrough_response(
+                    said, visit.request_id, visit.admission, told
+                )
             else:
-                response = responses.response(said, visit.request_id, visit.admission, told)
+                response = responses.build_web_response(
+                    said, visit.request_id, visit.admission, told
+                )
             if visit.over and await self._comes(request, response, visit, visit.over):
                 self._once.delivered(visit.over)
                 forwarded = request.headers.getall("X-Forwarded-For", [])
@@ -157,7 +167,7 @@ class Handler:
         if not self._recorder.wants(operation.name, key.name if key else "", now):
             return
         seconds = asyncio.get_running_loop().time() - visit.began
-        path, query = request_reader.path_and_query(request)
+        path, query = request_reader.split_request_target(request)
         sent = [
             *request.headers.getall("X-API-Key", []),
             *request.headers.getall("Authorization", []),
@@ -213,7 +223,7 @@ class Handler:
         self._once.delivers(
             over, lambda: visit.has_come or is_acknowledged(request.transport, beneath)
         )
-        return await has_come(request.transport, beneath) or visit.has_come
+        return await wait_until_acknowledged(request.transport, beneath) or visit.has_come
 
     def _deserted(self, visit: RequestContext, has_all: bool) -> None:
         visit.has_come = visit.is_written and has_all
@@ -230,7 +240,7 @@ class Handler:
     def _noted(self, noting: asyncio.Future[None]) -> None:
         self._noting.discard(noting)
         if not noting.cancelled() and (error := noting.exception()):
-            log.error("state", **logs.told(error))
+            log.error("state", **logs.describe_exception(error))
 
     async def _said(
         self, request: web.BaseRequest, visit: RequestContext
@@ -244,26 +254,28 @@ class Handler:
         except Failure as failure:
             return await self._wording.refusal(visit, failure)
         except request_reader.Overlong as overlong:
-            return responses.refusal(overlong.answer, closes=True)
+            return responses.build_error_response(overlong.answer, closes=True)
         except StoreUnavailable as unavailable:
             visit.told |= {"state": str(unavailable)}
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
-            visit.told |= logs.told(error)
+            visit.told |= logs.describe_exception(error)
             if visit.caller and visit.caller.course and visit.caller.course.writes:
                 # Such as an answer without the id of what was made: it is settled like a lost one.
-                return responses.refusal(errors.answer(Unknown(type(error).__name__)))
-        return responses.refusal(errors.of(errors.INTERNAL))
+                return responses.build_error_response(
+                    errors.translate_failure(Unknown(type(error).__name__))
+                )
+        return responses.build_error_response(errors.build_legacy_error(errors.INTERNAL))
 
     async def _answer(
         self, request: web.BaseRequest, visit: RequestContext
     ) -> LegacyResponse | PassedResponse:
-        path, _ = request_reader.path_and_query(request)
+        path, _ = request_reader.split_request_target(request)
         matched = self._routes.match(path)
         if matched is None:
             visit.told["why"] = f"no operation of this path: {self._routes.outline(path)}"
             raise Invalid(errors.NOT_FOUND)
         if request.method == "OPTIONS":
-            return responses.preflight(matched.route.operations)
+            return responses.build_preflight_response(matched.route.operations)
         operation = matched.route.operations.get(request.method)
         if operation is None:
             raise Invalid(errors.NOT_FOUND)
@@ -274,16 +286,22 @@ class Handler:
         if not visit.admission.admitted:
             visit.told["why"] = metrics.OVER_LIMIT
             wait = str(visit.admission.retry_after)
-            return responses.refusal(ErrorAnswer(429, (errors.OVER_LIMIT,), wait))
+            return responses.build_error_response(ErrorAnswer(429, (errors.OVER_LIMIT,), wait))
         if visit.caller and (met := self._brownouts.interruption(visit.caller.key, operation.name)):
             visit.told["why"] = metrics.BROWNOUT
-            return responses.refusal(ErrorAnswer(403, (met.problem,), str(met.seconds)))
-        request_reader.refuse_overlong(request, self._most)
+            return responses.build_error_response(
+                ErrorAnswer(403, (met.problem,), str(met.seconds))
+            )
+        request_reader.check_content_length(request, self._most)
         stay = self._stays(visit)
         if visit.caller and self._forwarding.concerns(visit.caller):
             return await self._on_either_side(request, visit, matched.ids, stay)
         takes = operation.takes is not None
-        data = await request_reader.whole(request, self._most, stay, self._pace) if takes else b""
+        data = (
+            await request_reader.read_whole_body(request, self._most, stay, self._pace)
+            if takes
+            else b""
+        )
         visit.data = data if self._recorder.is_on else b""
         read = await self._wording.read(request, visit, data)
         del data  # what follows may take long, and it may be large
@@ -303,7 +321,9 @@ class Handler:
         """What may be for the legacy service: its answer, else that of the current one's calls."""
         is_dropped = request_reader.is_read_with_body(request)
         data = (
-            b"" if is_dropped else await request_reader.whole(request, self._most, stay, self._pace)
+            b""
+            if is_dropped
+            else await request_reader.read_whole_body(request, self._most, stay, self._pace)
         )
         visit.data = data
         came = await self._came(request, visit, ids, data)
@@ -379,8 +399,8 @@ class Handler:
         except Invalid:
             digest = sha256(data).hexdigest()
             asked = Request(self._clock(), token(), ids, body={"unread": digest})
-        path, query = request_reader.path_and_query(request)
-        headers = header_filter.of_legacy_request(request.headers)
+        path, query = request_reader.split_request_target(request)
+        headers = header_filter.filter_legacy_request_headers(request.headers)
         headers["X-Request-Id"] = visit.request_id
         target = f"{path}?{query}" if query else path
         operation, caller = cast("Operation", visit.operation), cast("Caller", visit.caller)
@@ -423,7 +443,7 @@ class Handler:
             key,
             visit.request_id,
             is_gone=request.transport is None,
-            has_left=partial(has_left, request),
+            has_left=partial(is_client_disconnected, request),
             began=visit.began,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
@@ -466,7 +486,7 @@ class Handler:
 
     def _address(self, request: web.BaseRequest) -> Address | None:
         forwarded = request.headers.getall("X-Forwarded-For", [])
-        return address_of(request.remote, forwarded, self._trusted)
+        return resolve_client_address(request.remote, forwarded, self._trusted)
 
 
 def _whose(seen: ref[RequestContext]) -> Whose:
@@ -486,7 +506,7 @@ def _log(request: web.BaseRequest, visit: RequestContext, status: int, took: flo
     caller, told = visit.caller, visit.told
     if visit.over and visit.over.request_id != visit.request_id:
         told = {**told, "retry_of": visit.over.request_id}  # which is what `trace` knows
-    access_log.tell(
+    access_log.log_request(
         status=status,
         method=request.method,
         took=took,

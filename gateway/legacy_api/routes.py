@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.http.request_paths import outline
+from gateway.http.request_paths import redact_path
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation, Vocabulary
 from mappings.unchanging import unchanging
@@ -56,7 +56,7 @@ class Routes:
     def outline(self, path: str) -> str:
         """A path that leads nowhere as a log may tell it: words of ours, and nothing else of it."""
         known = {"v1", *(part for one in OPERATIONS for part in one.path.split("/"))}
-        return outline(path, known)
+        return redact_path(path, known)
 
 
 def _pattern(path: str, words: Mapping[str, str]) -> re.Pattern[str]:

@@ -15,12 +15,12 @@ from typing import Any
 import structlog
 from multidict import CIMultiDict
 
-from gateway.http.decompression import NotInflated, TooLarge, inflated
+from gateway.http.decompression import NotInflated, TooLarge, decompress_body
 from gateway.http.responses import PassedResponse
 from gateway.observability import traces
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import Text
-from gateway.payloads.worker_thread import aside_if
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.reads.recent_reads import Kept
 from gateway.storage import StoreUnavailable
 from gateway.storage.undertakings import (
@@ -104,7 +104,7 @@ async def named_batches(
         return [*ids.values()][:1]
     if operation.name != "delete_batches":
         return []
-    sent = await aside_if(len(body) > json_codec.LARGE, _object, body)
+    sent = await run_in_thread_if(len(body) > json_codec.LARGE, _object, body)
     named = (sent or asked.body or {}).get("ids")
     return [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
 
@@ -127,7 +127,9 @@ class Sender:
 
     async def sent(self, came: InboundRequest) -> PassedResponse:
         """Sends it once; raises Unreachable, and for a write Unknown."""
-        with instrumentation.told_legacy(came.caller.key.environment, came.operation) as told:
+        with instrumentation.instrument_legacy_call(
+            came.caller.key.environment, came.operation
+        ) as told:
             carried = await self._sent(came)
             told.answered(carried.status)
             return carried
@@ -137,7 +139,7 @@ class Sender:
         caller.calls += 1
         spool = Spool()
         sent_headers = came.headers.copy()
-        sent_headers.update(traces.headers())
+        sent_headers.update(traces.build_trace_headers())
         try:
             await spool.add(came.body)
             passage = PassthroughRequest(
@@ -149,7 +151,7 @@ class Sender:
                 write=came.writes,
             )
             async with self._passing.sent(passage, _turn(came)) as passed:
-                headers = header_filter.of_answer(passed.headers)
+                headers = header_filter.filter_response_headers(passed.headers)
                 body = await _plain(await _whole(passed.parts()), headers)
                 status = passed.status
         except ResponseLost as lost:
@@ -208,7 +210,7 @@ class Writes:
             return None
         if first.answer is not None and first.state in (DONE, ANSWERED):
             is_long = stored_json.is_long(first.answer)
-            carried = await aside_if(is_long, _carried, first.answer)
+            carried = await run_in_thread_if(is_long, _carried, first.answer)
             carried.headers["Idempotent-Replayed"] = "true"
             return Sent(carried, first)
         raise Unknown("its first try went there, and what became of it is not known")
@@ -282,7 +284,7 @@ class Writes:
     async def _answered(
         self, came: InboundRequest, course: OperationExecution, call: Call, carried: PassedResponse
     ) -> None:
-        text = await aside_if(len(carried.body) > json_codec.LARGE, _text, carried)
+        text = await run_in_thread_if(len(carried.body) > json_codec.LARGE, _text, carried)
         if carried.status >= 400:
             course.told(call, Refused(carried.status))
             # As of what is translated: the rest need not be so the next time.
@@ -294,7 +296,9 @@ class Writes:
             elif carried.status < 500:
                 await self._begun.take_back(course.one.owner, came.batches, course.one.id)
             return
-        made = await aside_if(len(carried.body) > json_codec.LARGE, _made, came, carried.body)
+        made = await run_in_thread_if(
+            len(carried.body) > json_codec.LARGE, _made, came, carried.body
+        )
         course.told(call, {"id": made} if made else {})
         if came.operation.name == "create_batch":
             if made is None:
@@ -386,7 +390,7 @@ def _call(came: InboundRequest, one: OperationRecord) -> Call:
 def _text(carried: PassedResponse) -> Text:
     body = carried.body.decode("utf-8", "replace")
     named = {name: carried.headers[name] for name in ("Content-Type",) if name in carried.headers}
-    return stored_json.kept(endings.worded(carried.status, body, named))
+    return stored_json.compress_if_large(endings.worded(carried.status, body, named))
 
 
 def _carried(text: Text) -> PassedResponse:
@@ -418,7 +422,7 @@ async def _whole(parts: AsyncGenerator[bytes]) -> bytes:
 async def _plain(body: bytes, headers: CIMultiDict[str]) -> bytes:
     """A body that came compressed though nobody asked for that: its ids are to be read here."""
     try:
-        plain = await inflated(body, headers.get("Content-Encoding", ""), ANSWER_BYTES)
+        plain = await decompress_body(body, headers.get("Content-Encoding", ""), ANSWER_BYTES)
     except (NotInflated, TooLarge):
         return body
     if plain is not body:  # else it is in an encoding of the client's own

@@ -46,7 +46,7 @@ _UNLISTED = frozenset({"list_payments", "read_any_payment"})
 """They name no batch, so they need not go where batches go."""
 
 
-def group_of(operation: Operation) -> Group:
+def find_mode_group(operation: Operation) -> Group:
     """What is switched together: a batch, its payments, quote, summary and start are one."""
     if operation.name in _UNLISTED:
         return "payments"

@@ -143,9 +143,9 @@ class Recorder:
             try:
                 await asyncio.to_thread(self._write, heard)
             except OSError as error:
-                self._lose("failed", **logs.told(error), errno=error.errno)
+                self._lose("failed", **logs.describe_exception(error), errno=error.errno)
             except Exception as error:  # noqa: BLE001 - one that fails must not end the recording
-                self._lose("failed", **logs.told(error))
+                self._lose("failed", **logs.describe_exception(error))
             else:
                 metrics.recorded.labels("written").inc()
             finally:

@@ -17,7 +17,7 @@ from gateway.compare.har import LINES_BEGIN
 PREFIX, SUFFIX = "recording-", ".har.jsonl"
 
 
-def recordings(directory: Path) -> list[Path]:
+def list_recordings(directory: Path) -> list[Path]:
     """The files of a directory, oldest first; none where there is no such directory."""
     return sorted(directory.glob(f"{PREFIX}*{SUFFIX}"))
 
@@ -68,7 +68,7 @@ class RotatingFile:
             self.close()
             path.unlink(missing_ok=True)
             raise
-        for old in recordings(self.directory)[: -self.files]:
+        for old in list_recordings(self.directory)[: -self.files]:
             old.unlink(missing_ok=True)
 
     def _put(self, line: bytes) -> None:

@@ -13,7 +13,7 @@ from gateway.auth.keys import ApiKey
 from gateway.config.settings import Comparing
 from gateway.http.responses import PassedResponse
 from gateway.migration.forwarding import InboundRequest, Sender, Sent, Writes
-from gateway.migration.modes import Modes, group_of
+from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRouting, DecidedOtherwise
 from gateway.writes.player import Caller
@@ -50,12 +50,12 @@ class Forwarding:
 
     def is_switched(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's requests of this kind go to the legacy service."""
-        mode = self._modes.of(key, group_of(operation))
+        mode = self._modes.of(key, find_mode_group(operation))
         return mode == FORWARD or (mode == COMPARE and self._answers_compared)
 
     def is_translated(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the legacy service has nothing to do with them."""
-        return self._modes.of(key, group_of(operation)) == TRANSLATE
+        return self._modes.of(key, find_mode_group(operation)) == TRANSLATE
 
     def concerns(self, caller: Caller | None) -> bool:
         """Whether a request of this caller may be one to pass on."""
@@ -90,7 +90,7 @@ class Forwarding:
 
     async def instead(self, came: InboundRequest, failure: Failure) -> PassedResponse | None:
         """The legacy service's answer about a payment that the current one does not know."""
-        if not (_names_any_payment(came) and errors.answer(failure).status == 404):
+        if not (_names_any_payment(came) and errors.translate_failure(failure).status == 404):
             return None
         if not self._sender.has(came.caller.key.environment):
             return None
@@ -103,7 +103,7 @@ class Forwarding:
     async def _goes_there(self, came: InboundRequest) -> bool:
         key = came.caller.key
         switched = self.is_switched(key, came.operation)
-        if group_of(came.operation) != "batches" or not (batches := came.batches):
+        if find_mode_group(came.operation) != "batches" or not (batches := came.batches):
             return switched
         wanted = "legacy" if switched else "current"
         sides = {await self._begun.side(key.owner, one) or wanted for one in batches}
@@ -115,7 +115,7 @@ class Forwarding:
 
     async def compares(self, came: InboundRequest) -> bool:
         """Whether both services are to be asked: a read of what both may know."""
-        key, group = came.caller.key, group_of(came.operation)
+        key, group = came.caller.key, find_mode_group(came.operation)
         if came.writes or self._modes.of(key, group) != COMPARE:
             return False
         if not self._sender.has(key.environment):

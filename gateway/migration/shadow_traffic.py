@@ -118,7 +118,7 @@ class Alongside:
                 await self._compared(item)
             except Exception as error:  # noqa: BLE001 - one that fails must not end the comparing
                 self._tally(item.came).failed += 1
-                log.error("comparing", **logs.told(error))
+                log.error("comparing", **logs.describe_exception(error))
             finally:
                 self._queue.task_done()
 
@@ -150,7 +150,10 @@ class Alongside:
             raise _NotComparable
         candidate = said if isinstance(said, LegacyResponse) else await item.translate()
         bodies = (control.body, candidate.data)
-        if await asyncio.to_thread(lambda: max(map(json_codec.memory_cost, bodies))) > MOST_BYTES:
+        if (
+            await asyncio.to_thread(lambda: max(map(json_codec.estimate_memory_bytes, bodies)))
+            > MOST_BYTES
+        ):
             raise _NotComparable
         differ = Differ(self._rules, Pairing(apart=False), operation=item.came.operation.name)
         one, other = (
@@ -174,11 +177,11 @@ class Alongside:
         try:
             await add_tallies(self._store, taken)
         except StoreUnavailable:
-            self._tallies = merged(taken, self._tallies)
+            self._tallies = merge_tallies(taken, self._tallies)
             raise
 
 
-def merged(one: Mapping[Asked, Tally], other: Mapping[Asked, Tally]) -> dict[Asked, Tally]:
+def merge_tallies(one: Mapping[Asked, Tally], other: Mapping[Asked, Tally]) -> dict[Asked, Tally]:
     """The counts of both, added up."""
     found = dict(one)
     for asked, tally in other.items():

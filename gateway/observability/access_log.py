@@ -12,7 +12,7 @@ from gateway.observability import metrics, traces
 log = structlog.get_logger()
 
 
-def tell(
+def log_request(
     *,
     status: int,
     method: str,
@@ -31,7 +31,7 @@ def tell(
     Counted as well, so that the log and the metrics agree.
     """
     merchant, environment = owner or (None, None)
-    metrics.request(
+    metrics.observe_request(
         face=face,
         operation=operation,
         environment=environment or "",
@@ -41,13 +41,13 @@ def tell(
         request_id=request_id,
         told=more,
     )
-    traces.answered(
+    traces.record_request_span(
         face=face,
         method=method,
         operation=operation,
         environment=environment or "",
         status=status,
-        outcome=metrics.outcome(status, more),
+        outcome=metrics.classify_outcome(status, more),
     )
     line: dict[str, Any] = {
         "status": status,
@@ -62,6 +62,6 @@ def tell(
         "upstream_calls": calls,
         "upstream_ms": round(seconds * 1000, 1),
     }
-    if trace := traces.trace_id():
+    if trace := traces.current_trace_id():
         line["trace_id"] = trace
     (log.error if status >= 500 else log.info)("request", **line, **more)

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 
-def configure(*, level: str = "info", **of_each: Any) -> None:
+def configure_logging(*, level: str = "info", **of_each: Any) -> None:
     """``of_each`` is told in every line."""
 
     def told_of_each(
@@ -51,9 +51,9 @@ def configure(*, level: str = "info", **of_each: Any) -> None:
     # writes about an exception that nobody caught, in a thread, a finalizer or anywhere.
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     logging.captureWarnings(capture=True)
-    sys.excepthook = lambda _type, error, _trace: crashed(error)
-    sys.unraisablehook = lambda unraisable: crashed(unraisable.exc_value)
-    threading.excepthook = lambda hook: crashed(hook.exc_value)
+    sys.excepthook = lambda _type, error, _trace: log_crash(error)
+    sys.unraisablehook = lambda unraisable: log_crash(unraisable.exc_value)
+    threading.excepthook = lambda hook: log_crash(hook.exc_value)
 
 
 def _now() -> str:
@@ -95,15 +95,18 @@ class _Libraries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         structlog.get_logger().warning(
-            "library", logger=record.name, at=f"{record.filename}:{record.lineno}", **told(error)
+            "library",
+            logger=record.name,
+            at=f"{record.filename}:{record.lineno}",
+            **describe_exception(error),
         )
 
 
-def crashed(error: BaseException | None) -> None:
-    structlog.get_logger().error("crashed", **told(error))
+def log_crash(error: BaseException | None) -> None:
+    structlog.get_logger().error("crashed", **describe_exception(error))
 
 
-def told(error: BaseException | None) -> dict[str, Any]:
+def describe_exception(error: BaseException | None) -> dict[str, Any]:
     """An exception as a log may tell it: its type and its frames, not its text."""
     if error is None:
         return {}

@@ -188,7 +188,7 @@ _requests, _seconds, _calls = cache(requests.labels), cache(seconds.labels), cac
 _legacy_calls = cache(legacy_calls.labels)
 
 
-def request(
+def observe_request(
     *,
     face: str,
     operation: str | None,
@@ -202,7 +202,9 @@ def request(
     """One request, as its line in the log tells it; times in seconds."""
     named = operation or (SIGNED if face == "signed" else NO_OPERATION)
     found = {"request_id": request_id} if len(request_id) <= EXEMPLAR_CHARACTERS else None
-    counted = _requests(face, named, environment, f"{status // 100}xx", outcome(status, told))
+    counted = _requests(
+        face, named, environment, f"{status // 100}xx", classify_outcome(status, told)
+    )
     counted.inc(exemplar=found if status >= 500 else None)
     # Reads side by side are at the service for longer together than the request took.
     _took(face, named, "gateway", max(took - at_service, 0.0), found)
@@ -215,7 +217,7 @@ def _took(face: str, named: str, part: str, of_it: float, found: dict[str, str] 
     _seconds(face, named, part).observe(of_it, exemplar=slow)
 
 
-def outcome(status: int, told: Mapping[str, Any]) -> str:
+def classify_outcome(status: int, told: Mapping[str, Any]) -> str:
     """What came of a request, in one word of a few."""
     why = told.get("why")
     if why == OVER_LIMIT:
@@ -233,22 +235,22 @@ def outcome(status: int, told: Mapping[str, Any]) -> str:
     return _OF_FAILURES.get(str(told.get("failure")), "refused" if status < 500 else "failed")
 
 
-def ignored_parameters(operation: str, count: int) -> None:
+def count_ignored_parameters(operation: str, count: int) -> None:
     """``operation`` by its name."""
     ignored.labels(operation).inc(count)
 
 
-def called(environment: str, method: str, path: str, came_of_it: str) -> None:
+def count_call(environment: str, method: str, path: str, came_of_it: str) -> None:
     """``path`` as the endpoint has it, with the names of its ids."""
     _calls(environment, _ENDPOINTS.get((method, path), ELSEWHERE), came_of_it).inc()
 
 
-def called_legacy(environment: str, operation: str, came_of_it: str) -> None:
+def count_legacy_call(environment: str, operation: str, came_of_it: str) -> None:
     """``operation`` by its name."""
     _legacy_calls(environment, operation, came_of_it).inc()
 
 
-def page(accepted: str, figures: Collector = REGISTRY) -> tuple[bytes, str]:
+def render_metrics(accepted: str, figures: Collector = REGISTRY) -> tuple[bytes, str]:
     """Figures in the form that a scraper takes, and the name of that."""
     encoder, content_type = choose_encoder(accepted)
     return encoder(figures), content_type

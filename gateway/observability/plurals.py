@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def counted(number: int, one: str, more: str = "") -> str:
+def pluralize(number: int, one: str, more: str = "") -> str:
     """``1 key``, ``2 keys``; ``more`` where the plural is not made with an s."""
     return f"{number} {one if number == 1 else more or f'{one}s'}"

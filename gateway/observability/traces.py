@@ -38,7 +38,7 @@ _tracer: Tracer | None = None
 
 
 @asynccontextmanager
-async def tracing(settings: Traces) -> AsyncIterator[None]:
+async def open_tracing(settings: Traces) -> AsyncIterator[None]:
     """Traces go to the collector that is configured; Misconfigured where the extra is missing."""
     if not settings.endpoint:
         yield
@@ -51,7 +51,7 @@ async def tracing(settings: Traces) -> AsyncIterator[None]:
         do = "install payout-gateway[traces], or leave traces.endpoint empty"
         raise Misconfigured([f"traces.endpoint: OpenTelemetry is not installed; {do}"]) from None
     exporter = OTLPSpanExporter(f"{settings.endpoint}/v1/traces", timeout=EXPORT_SECONDS)
-    with to(exporter, settings.ratio, batched=True) as provider:
+    with export_spans_to(exporter, settings.ratio, batched=True) as provider:
         try:
             yield
         finally:
@@ -60,7 +60,7 @@ async def tracing(settings: Traces) -> AsyncIterator[None]:
 
 
 @contextmanager
-def to(
+def export_spans_to(
     exporter: SpanExporter, ratio: float = 1.0, *, batched: bool = False
 ) -> Iterator[TracerProvider]:
     """Has this process's spans go to an exporter."""
@@ -87,7 +87,7 @@ def to(
         _tracer = before
 
 
-def request(asked: web.BaseRequest) -> AbstractContextManager[None]:
+def start_request_span(asked: web.BaseRequest) -> AbstractContextManager[None]:
     """The span of a request of either face; what it was is told when it is answered."""
     return _OFF if _tracer is None else _request(_tracer, asked)
 
@@ -114,7 +114,7 @@ def _request(tracer: Tracer, asked: web.BaseRequest) -> Iterator[None]:
         yield
 
 
-def answered(
+def record_request_span(
     *, face: str, method: str, operation: str | None, environment: str, status: int, outcome: str
 ) -> None:
     """What the request was whose span is open."""
@@ -159,7 +159,7 @@ class Calling:
 _UNSEEN = nullcontext(Calling())
 
 
-def call(
+def start_call_span(
     method: str, path: str, environment: str, service: Literal["current", "legacy"] = "current"
 ) -> AbstractContextManager[Calling]:
     """The span of a call of a service; ``path`` as its document has it, or empty."""
@@ -188,7 +188,7 @@ def _call(
         yield Calling(span)
 
 
-def headers() -> Mapping[str, str]:
+def build_trace_headers() -> Mapping[str, str]:
     """What the service is sent of the span that is open."""
     if _tracer is None:
         return {}
@@ -201,7 +201,7 @@ def headers() -> Mapping[str, str]:
     return carrier
 
 
-def trace_id() -> str | None:
+def current_trace_id() -> str | None:
     """Of the span that is open, for its line in the log."""
     if _tracer is None:
         return None

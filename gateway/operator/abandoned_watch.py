@@ -40,7 +40,7 @@ class Watch:
             except StoreUnavailable as unavailable:
                 log.error("state", error=str(unavailable))
             except Exception as error:  # noqa: BLE001 - it looks again the next time
-                log.error("watch", **logs.told(error))
+                log.error("watch", **logs.describe_exception(error))
             await asyncio.sleep(self._seconds)
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.operator.in_doubt_writes import NotSettled, find, first_id
+from gateway.operator.in_doubt_writes import NotSettled, find_in_doubt_write, resolve_first_id
 from gateway.storage import Ledger, Store
 from gateway.storage.undertakings import (
     ANSWERED,
@@ -27,7 +27,7 @@ from gateway.storage.undertakings import (
     Point,
     Write,
 )
-from mappings.drafts import given_up
+from mappings.drafts import release_stale_lock
 from mappings.grammar import Conflict, Record
 
 CLOSED = "closed"
@@ -36,7 +36,7 @@ TRIES, PAUSE = 20, 0.25
 """A running gateway looks at what is unsettled again and again, each time for a moment."""
 
 
-async def close(store: Store, named: str) -> None:
+async def close_in_doubt_operation(store: Store, named: str) -> None:
     """Raises NotSettled, also where somebody goes on looking at it."""
     for _ in range(TRIES):
         if await _is_closed(store, named):
@@ -47,7 +47,7 @@ async def close(store: Store, named: str) -> None:
 
 async def _is_closed(store: Store, named: str) -> bool:
     """False where somebody is looking at it at this moment; raises NotSettled."""
-    one, _write = await find(store, named)
+    one, _write = await find_in_doubt_write(store, named)
     if one.state == RUNNING and one.why is not None:
         return False
     if one.state != UNSETTLED:
@@ -88,8 +88,8 @@ async def _freed(store: Store, one: OperationRecord, its: Sequence[Write]) -> li
     happened = last.state in (ANSWERED, HAPPENED)
     when = f"{last.entered_at:%Y-%m-%dT%H:%M:%S.000Z}"
     for named in one.subjects:
-        batch_id = await first_id(store, one.owner, named)
+        batch_id = await resolve_first_id(store, one.owner, named)
         facts = await ledger.recall(one.owner, "batch", batch_id)
-        if record := given_up(batch_id, facts, when if happened else None, last.made):
+        if record := release_stale_lock(batch_id, facts, when if happened else None, last.made):
             found[batch_id] = record
     return list(found.values())

@@ -15,21 +15,27 @@ from typing import Any
 
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.config.settings import Settings
-from gateway.operator.legacy_reads import LegacyReads, NotRead, Told, keep_budget, open_budget
+from gateway.operator.legacy_reads import (
+    LegacyReads,
+    NotRead,
+    Told,
+    load_read_budget,
+    save_read_budget,
+)
 from gateway.reads.recent_reads import Kept
 from gateway.storage import Ledger, Store
 from gateway.storage.id_rows import Collision, current_ids, keep
-from gateway.upstream.capability_cache import recall_learned
-from gateway.upstream.client import breakers_of, open_upstream
+from gateway.upstream.capability_cache import load_capabilities
+from gateway.upstream.client import create_breakers, open_upstream
 from gateway.upstream.optional_endpoints import InferredOperations
-from gateway.upstream.passthrough import open_passing
+from gateway.upstream.passthrough import open_passthrough
 from gateway.writes.batch_routing import BEGUN, NOWHERE, is_as_imported
 from gateway.writes.journal import Journal
 from gateway.writes.player import Caller, Player
 from gateway.writes.settler import Settler
 from mappings import cutover
-from mappings.batch_views import EDITABLE, with_entries
-from mappings.drafts import as_found
+from mappings.batch_views import EDITABLE, build_batch_record
+from mappings.drafts import build_batch_condition
 from mappings.grammar import JSON, Conflict, Failure, Flow, Record
 from mappings.ids import SHAPE
 
@@ -98,7 +104,7 @@ class Cutover:
         """Recipients first: batches pay them. Raises NotRead where a list cannot be read."""
         rows = self._reads.rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
         await self._each(rows, self._recipient, "recipient", progress)
-        listed = (await self._play(cutover.batches_listed()))["batches"]
+        listed = (await self._play(cutover.load_listed_batches()))["batches"]
 
         async def batch(shown: JSON) -> None:
             await self._batch(shown, listed)
@@ -166,7 +172,7 @@ class Cutover:
         known_as = str(shown["id"])
         names = await self._names([known_as])
         named = {**shown, "id": names.get(known_as, known_as)}
-        found = await self._play(cutover.recipient_found(named))
+        found = await self._play(cutover.match_recipient(named))
         if found["current"] is None:
             self._unmapped("recipient", known_as, found["why"])
             return
@@ -204,7 +210,7 @@ class Cutover:
         ids = {known_as, *(str(one["id"]) for one in payments)}
         ids |= {str((one.get("recipient") or {}).get("id")) for one in payments}
         names = await self._names(ids)
-        found = await self._play(cutover.batch_found(shown, payments, names, listed))
+        found = await self._play(cutover.match_batch(shown, payments, names, listed))
         if found["current"] is None:
             self._unmapped("batch", known_as, found["why"])
             return
@@ -237,7 +243,11 @@ class Cutover:
         whole = {**facts, "version": version, "imported": version}
         try:
             if not self._options.dry_run:
-                await self._record(replace(with_entries(id_, whole, entries), find=as_found(known)))
+                await self._record(
+                    replace(
+                        build_batch_record(id_, whole, entries), find=build_batch_condition(known)
+                    )
+                )
         except Conflict:
             self._count("batches", STAYS)
         else:
@@ -306,11 +316,11 @@ async def open_cutover(
     ledger, owner = Ledger(store), key.owner
     configured = settings.environments.configured()
     origins = {owner.environment: configured[owner.environment].legacy_base_url}
-    learned = await recall_learned(ledger, configured)
-    budget = await open_budget(ledger, owner.environment, key.name, per_hour, told)
+    learned = await load_capabilities(ledger, configured)
+    budget = await load_read_budget(ledger, owner.environment, key.name, per_hour, told)
     async with (
         open_upstream(settings, learned=learned) as upstream,
-        open_passing(settings, origins, breakers_of(settings)) as passing,
+        open_passthrough(settings, origins, create_breakers(settings)) as passing,
     ):
         inferred = InferredOperations(settings.upstream.inferred_operations, learned)
         settler = Settler(Journal(store, ledger, upstream.clock), upstream.clock)
@@ -320,10 +330,10 @@ async def open_cutover(
         try:
             yield Cutover(store, player, reads, key, options)
         finally:
-            await keep_budget(ledger, owner.environment, key.name, budget)
+            await save_read_budget(ledger, owner.environment, key.name, budget)
 
 
-async def key_of(store: Store, api_key: str) -> ApiKey | None:
+async def find_cutover_key(store: Store, api_key: str) -> ApiKey | None:
     """The key in use that this is, as a gateway would find it; StoreUnavailable."""
     async with ApiKeyStore(store) as keyring:
         return await keyring.find(api_key)

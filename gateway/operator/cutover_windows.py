@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gateway.auth.key_rows import ListedKey, chosen
+from gateway.auth.key_rows import ListedKey, find_matching_keys
 from gateway.storage import Store
 from gateway.storage.brownout_rows import Brownout, new_brownout
 from gateway.storage.usage_rows import Used, used_since
@@ -19,9 +19,9 @@ class NoWindow(Exception):
     """Why a window cannot be made; one line that begins with the name of what is wrong."""
 
 
-def named(words: Iterable[str]) -> tuple[str, ...]:
+def expand_operation_names(words: Iterable[str]) -> tuple[str, ...]:
     """Operations by their names; a group stands for all of a room. Raises NoWindow."""
-    rooms = groups()
+    rooms = group_operation_names()
     every = {one.name for one in (*OPERATIONS, *UNLISTED)}
     found: dict[str, None] = {}
     for word in words:
@@ -32,7 +32,7 @@ def named(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def groups() -> dict[str, list[str]]:
+def group_operation_names() -> dict[str, list[str]]:
     """The names of the operations of each room."""
     rooms: dict[str, list[str]] = {}
     for one in (*OPERATIONS, *UNLISTED):
@@ -40,7 +40,7 @@ def groups() -> dict[str, list[str]]:
     return rooms
 
 
-def window(
+def create_window(
     now: datetime,
     span: tuple[datetime, datetime],
     merchant: str,
@@ -49,7 +49,7 @@ def window(
     *,
     refuses: bool,
 ) -> Brownout:
-    """One that is not over yet; raises NoWindow. See ``of_somebody`` for merchant and key."""
+    """One that is not over yet; raises NoWindow. See ``resolve_window_key`` for merchant and key."""
     begins_at, ends_at = span
     if ends_at <= max(begins_at, now):
         raise NoWindow("until: the window would be over before it begins")
@@ -63,19 +63,19 @@ def window(
     )
 
 
-def of_somebody(one: Brownout, known: Iterable[ListedKey]) -> Brownout:
+def resolve_window_key(one: Brownout, known: Iterable[ListedKey]) -> Brownout:
     """With the key's own name; raises NoWindow where nobody has it, who would not be refused."""
     theirs = [key for key in known if one.merchant in ("", key.merchant)]
     if one.merchant and not theirs:
         raise NoWindow("merchant: there is none of this name; `keys list` shows what there is")
-    names = {key.name for key in chosen(theirs, one.key)} if one.key else {""}
+    names = {key.name for key in find_matching_keys(theirs, one.key)} if one.key else {""}
     if len(names) != 1:
         what = "several keys" if names else "no key"
         raise NoWindow(f"key means {what}; `keys list` shows their names")
     return replace(one, key=names.pop())
 
 
-async def users_of(store: Store, *those: Brownout) -> list[Used]:
+async def load_window_users(store: Store, *those: Brownout) -> list[Used]:
     """Who used what they are about in the last seven days; StoreUnavailable."""
     used = await used_since(store, (store.clock() - LOOKS_BACK).date())
     return [each for each in used if any(_would_hit(one, each) for one in those)]
@@ -85,12 +85,12 @@ def _would_hit(one: Brownout, used: Used) -> bool:
     return bool(used.key) and one.meets(used.merchant, used.key, used.operation, one.begins_at)
 
 
-def about(one: Brownout) -> str:
+def describe_window_scope(one: Brownout) -> str:
     """Whom and what it is about, in words."""
     return ", ".join(filter(None, (one.merchant, one.key, *one.operations))) or "everything"
 
 
-def state_of(one: Brownout, now: datetime) -> str:
+def describe_window_state(one: Brownout, now: datetime) -> str:
     if one.ended:
         return "switched off"
     if now >= one.ends_at:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gateway.observability.plurals import counted
+from gateway.observability.plurals import pluralize
 from gateway.payloads import stored_json
 from gateway.storage import Ledger, Store
 from gateway.storage.heartbeats import WATCHED_SECONDS, beats
@@ -27,7 +27,7 @@ from gateway.storage.undertakings import (
 )
 from gateway.storage.undertakings import UNSETTLED as LEFT
 from gateway.storage.undertakings import Write as Row
-from mappings.current import ID, Endpoint, endpoint_of
+from mappings.current import ID, Endpoint, find_endpoint
 
 SHOWN = 12
 """So much of an undertaking's id is enough to name it."""
@@ -72,7 +72,7 @@ def write_id(one: OperationRecord, write: Row) -> str:
 # Which they are
 
 
-async def unsettled_writes(
+async def load_in_doubt_writes(
     store: Store, watched: float = WATCHED_SECONDS, pause: float = 0.25, only: str | None = None
 ) -> list[Unsettled]:
     """Every one, or those of one undertaking, the first first; StoreUnavailable.
@@ -86,7 +86,7 @@ async def unsettled_writes(
     found = [(one, write) for one in left.values() if (write := _in_question(one, its[one.id]))]
     names = await _names(store, found)
     return [
-        Unsettled(one, write, names[one.id], what_to_do(one, write))
+        Unsettled(one, write, names[one.id], advise_operator(one, write))
         for one, write in sorted(found, key=lambda both: both[1].entered_at)
     ]
 
@@ -147,12 +147,12 @@ async def _names(
     for one, write in those:
         found[one.id] = None
         if named := _object(write):
-            id_ = await first_id(store, one.owner, named)
+            id_ = await resolve_first_id(store, one.owner, named)
             found[one.id] = (await legacy_ids(store, one.owner, [id_])).get(id_, id_)
     return found
 
 
-async def first_id(store: Store, owner: Tenant, id_: str) -> str:
+async def resolve_first_id(store: Store, owner: Tenant, id_: str) -> str:
     """The id that an object had first, by any that it was given when a draft was made real."""
     return str((await Ledger(store).recall(owner, "alias", id_)).get("id", id_))
 
@@ -169,7 +169,7 @@ _NAMED = re.compile(f"/(?P<id>{ID})")
 def _endpoint(write: Row) -> Endpoint | None:
     """None of what only the legacy service has."""
     try:
-        return endpoint_of(write.method, write.path)
+        return find_endpoint(write.method, write.path)
     except LookupError:
         return None
 
@@ -201,14 +201,14 @@ CHANGES = {
 }
 
 
-def made_prefix(write: Row) -> str | None:
+def created_id_prefix(write: Row) -> str | None:
     """How the id begins of what a write makes; None for one that makes nothing."""
     endpoint = _endpoint(write)
     path = endpoint.path if endpoint and write.method == "POST" else ""
     return CREATES[path][0] if path in CREATES else None
 
 
-def what_to_do(one: OperationRecord, write: Row) -> str:
+def advise_operator(one: OperationRecord, write: Row) -> str:
     """In words for an operator who may look into the service's dashboard."""
     id_ = write_id(one, write)
     if write.state != SENT:
@@ -233,7 +233,7 @@ def _look(one: OperationRecord, write: Row) -> str:
     if one.operation.startswith(PASSED_ON):
         where = "the legacy service, which it was forwarded to,"
     settle = f"`payout-gateway writes settle {id_}"
-    if prefix := made_prefix(write):
+    if prefix := created_id_prefix(write):
         return (
             f"look in {where} for {told}; is it there, {settle} --made {prefix}-…` "
             f"with its id, is it not, {settle} --did-not-happen`"
@@ -251,7 +251,7 @@ def _sought(one: OperationRecord, write: Row) -> str:
     found = endpoint.pattern.fullmatch(write.path)
     words = (
         CREATES[endpoint.path][1]
-        if made_prefix(write)
+        if created_id_prefix(write)
         else CHANGES[f"{write.method} {endpoint.path}"]
     )
     asked = (stored_json.value(one.asked) if one.asked else {}).get("body") or {}
@@ -267,7 +267,7 @@ def _of(asked: Mapping[str, object]) -> str:
     payments = asked.get("payments")
     if not isinstance(payments, list) or not payments:
         return ""
-    return f" of {counted(len(payments), 'payment')}"
+    return f" of {pluralize(len(payments), 'payment')}"
 
 
 # What an operator found out
@@ -285,7 +285,7 @@ class Word:
         return self.made or (HAPPENED if self.happened else DID_NOT)
 
 
-async def find(store: Store, named: str) -> tuple[OperationRecord, Row]:
+async def find_in_doubt_write(store: Store, named: str) -> tuple[OperationRecord, Row]:
     """The write that an id of the list names; raises NotSettled."""
     begin, _, number = named.partition(".")
     rows = OperationRepository(store, Ledger(store))
@@ -300,14 +300,14 @@ async def find(store: Store, named: str) -> tuple[OperationRecord, Row]:
     return found[0]
 
 
-async def tell(store: Store, named: str, word: Word) -> Unsettled:
+async def record_operator_verdict(store: Store, named: str, word: Word) -> Unsettled:
     """Notes what an operator found out of a write; raises NotSettled."""
-    one, write = await find(store, named)
+    one, write = await find_in_doubt_write(store, named)
     if write.state != SENT:
         raise NotSettled(f"{named} is settled already: {in_words(write.state)}")
-    refuse_odd(write, word)
+    check_operator_verdict(write, word)
     id_ = write_id(one, write)
-    left = {each.id: each for each in await unsettled_writes(store, only=one.id)}
+    left = {each.id: each for each in await load_in_doubt_writes(store, only=one.id)}
     if (unsettled := left.get(id_)) is None:
         raise NotSettled(f"{named} is being carried out at this moment; wait for its answer")
     if not (word.happened or word.made) and (early := _early(store, write)):
@@ -321,9 +321,9 @@ async def tell(store: Store, named: str, word: Word) -> Unsettled:
     return unsettled
 
 
-def refuse_odd(write: Row, word: Word) -> None:
+def check_operator_verdict(write: Row, word: Word) -> None:
     """What cannot be said of a write of its kind."""
-    prefix = made_prefix(write)
+    prefix = created_id_prefix(write)
     if prefix and word.happened and not word.made:
         raise NotSettled(f"it made something: say what, with --made {prefix}-…")
     if word.made and not prefix:

@@ -9,7 +9,7 @@ from datetime import datetime
 from gateway.storage import Tenant
 from gateway.storage.usage_rows import Used
 from mappings import OPERATIONS, UNLISTED
-from mappings.provenance import replaced_by
+from mappings.provenance import list_client_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class KeyUse:
         return max(one.last_at for one in self.operations)
 
 
-def by_key(rows: Iterable[Used]) -> list[KeyUse]:
+def group_usage_by_key(rows: Iterable[Used]) -> list[KeyUse]:
     """In the order in which they are given."""
     found: dict[tuple[Tenant, str], KeyUse] = {}
     for one in rows:
@@ -38,7 +38,7 @@ def by_key(rows: Iterable[Used]) -> list[KeyUse]:
     return list(found.values())
 
 
-def known_becomes() -> dict[str, Sequence[str]]:
+def list_replacement_calls() -> dict[str, Sequence[str]]:
     """For each operation the current calls that replace it, from the mapping itself."""
     those = (*OPERATIONS, *UNLISTED)
-    return {one.name: [call["call"] for call in replaced_by(one)] for one in those}
+    return {one.name: [call["call"] for call in list_client_calls(one)] for one in those}

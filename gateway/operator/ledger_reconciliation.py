@@ -9,7 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gateway.auth.key_rows import owners_of_keys, owners_of_pairs, pair_of
+from gateway.auth.key_rows import (
+    load_credentials,
+    load_tenants_with_active_keys,
+    load_tenants_with_credentials,
+)
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.reads.recent_reads import Kept
@@ -17,7 +21,7 @@ from gateway.storage import Ledger, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import Ids
 from gateway.storage.id_rows import legacy_ids
 from gateway.storage.undertakings import RUNNING, UNSETTLED, OperationRepository
-from gateway.upstream.capability_cache import recall_learned
+from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream
 from gateway.upstream.optional_endpoints import InferredOperations
 from gateway.writes.journal import Journal
@@ -115,13 +119,13 @@ class Reconciler:
     ) -> list[Tenant]:
         return [
             one
-            for one in await owners_of_pairs(self._store)
+            for one in await load_tenants_with_credentials(self._store)
             if merchant in (None, one.merchant) and environment in (None, one.environment)
         ]
 
     async def without_keys(self) -> set[Tenant]:
         """Those of whom no key is in use: nobody can start anything of theirs through the gateway."""
-        return {*await self.owners()} - await owners_of_keys(self._store)
+        return {*await self.owners()} - await load_tenants_with_active_keys(self._store)
 
     async def reconcile(
         self,
@@ -139,7 +143,10 @@ class Reconciler:
         for owner in owners:
             its = await self._looks(owner)
             if owner.environment in self._configured:
-                looks += [*its, Look(owner, "", lambda _busy: agreement.unknown_batches(), "lists")]
+                looks += [
+                    *its,
+                    Look(owner, "", lambda _busy: agreement.find_unknown_batches(), "lists"),
+                ]
                 if was_restored and self._ids.has_stand_ins("recipient"):
                     looks.append(Look(owner, "", _unnamed_recipients, "names"))
             elif its:
@@ -194,13 +201,13 @@ class Reconciler:
         return [*looks, *await self._abandoned(owner)]
 
     def _batch(self, id_: str, is_busy: bool) -> Flow:
-        return agreement.batch_agrees(id_, self._now(), is_busy=is_busy)
+        return agreement.check_batch(id_, self._now(), is_busy=is_busy)
 
     def _recipient(self, id_: str, _is_busy: bool) -> Flow:
-        return agreement.deleted_recipient(id_)
+        return agreement.check_deleted_recipient(id_)
 
     def _left(self, id_: str, _is_busy: bool) -> Flow:
-        return agreement.abandoned_batch(id_, self._now())
+        return agreement.check_abandoned_batch(id_, self._now())
 
     async def _abandoned(self, owner: Tenant) -> list[Look]:
         return [
@@ -308,14 +315,14 @@ class Reconciler:
 
     async def _caller(self, owner: Tenant) -> Caller:
         if owner not in self._callers:
-            pair = await pair_of(self._store, owner)
+            pair = await load_credentials(self._store, owner)
             key = ApiKey("", "reconcile", "", owner.merchant, owner.environment, pair, None, ())
             self._callers[owner] = Caller(key, "reconcile")
         return self._callers[owner]
 
 
 def _unnamed_recipients(_busy: bool) -> Flow:
-    return agreement.unnamed_recipients()
+    return agreement.find_unnamed_recipients()
 
 
 def _to_mend(status: int | None) -> str:
@@ -333,7 +340,7 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
     """A reconciler of its own, beside whatever gateway runs."""
     ledger = Ledger(store)
     configured = settings.environments.configured()
-    learned = await recall_learned(ledger, configured)
+    learned = await load_capabilities(ledger, configured)
     async with open_upstream(settings, learned=learned) as upstream:
         inferred = InferredOperations(settings.upstream.inferred_operations, learned)
         settler = Settler(Journal(store, ledger, upstream.clock), upstream.clock)

@@ -22,7 +22,7 @@ from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from gateway.upstream.send_attempt import ResponseLost
 from mappings.grammar import JSON, Unreachable
 from mappings.ids import SHAPE
-from mappings.paging import pages_to_read, whole
+from mappings.paging import count_pages_to_read, parse_count
 
 AN_HOUR = 3600
 MINUTE = 60
@@ -74,7 +74,7 @@ class Budget:
         return (min(self.spent) + 1) * MINUTE + AN_HOUR - now
 
 
-async def open_budget(
+async def load_read_budget(
     ledger: Ledger, environment: str, name: str, per_hour: int, told: Told
 ) -> Budget:
     """With what earlier runs have spent."""
@@ -82,7 +82,7 @@ async def open_budget(
     return Budget(per_hour, {int(minute): int(n) for minute, n in kept.items()}, told=told)
 
 
-async def keep_budget(ledger: Ledger, environment: str, name: str, budget: Budget) -> None:
+async def save_read_budget(ledger: Ledger, environment: str, name: str, budget: Budget) -> None:
     spent = {str(minute): number for minute, number in budget.spent.items()}
     await ledger.learn(environment, _place(name), spent)
 
@@ -171,14 +171,14 @@ class LegacyReads:
                 return
             rows = {str(one["id"]): one for one in _rows(body, path, name)}
             yield body, rows
-            pages = pages_to_read(body, number, is_new=bool(rows.keys() - read))
+            pages = count_pages_to_read(body, number, is_new=bool(rows.keys() - read))
             read |= rows.keys()
             number += 1
 
 
 def _records(body: Mapping[str, JSON], default: int) -> int:
     meta = body.get("meta")
-    return whole(meta.get("records") if isinstance(meta, dict) else None, default)
+    return parse_count(meta.get("records") if isinstance(meta, dict) else None, default)
 
 
 def _rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mapping[str, JSON]]:

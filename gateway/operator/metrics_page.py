@@ -61,7 +61,7 @@ class Figures:
     is_restored: bool
 
 
-async def figures(store: Store) -> Figures:
+async def load_gauges(store: Store) -> Figures:
     """Counted in the state, by few and cheap questions; StoreUnavailable."""
     now = store.clock()
     sent = select(func.count(), func.min(writes.c.entered_at, type_=writes.c.entered_at.type))
@@ -130,7 +130,7 @@ class Standing:
             if (now := asyncio.get_running_loop().time()) - self._read_at >= READ_SECONDS:
                 self._read_at = now
                 await self._read()
-        return metrics.page(accepted)
+        return metrics.render_metrics(accepted)
 
     async def _read(self) -> None:
         for environment in self._environments:
@@ -146,7 +146,7 @@ class Standing:
             metrics.limits_up.set(0)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                self._tell(await figures(self._store))
+                self._tell(await load_gauges(self._store))
         except (StoreUnavailable, TimeoutError):
             self._not_known()
 

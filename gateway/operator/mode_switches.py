@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gateway.auth.key_rows import ListedKey, chosen, listed_keys
+from gateway.auth.key_rows import ListedKey, find_matching_keys, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.storage import Ledger, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, acts_of
@@ -55,27 +55,27 @@ class Whose:
         return f"{self.owner}, " + (f"key {self.key}" if self.key else "every key")
 
 
-def meaning(mode: Mode, settings: Settings) -> str:
+def describe_mode(mode: Mode, settings: Settings) -> str:
     """What becomes of requests that are switched to a mode, in words that go on after a colon."""
     return MEANS[mode].format(answers=settings.comparing.answers)
 
 
-async def whose(
+async def find_switch_owners(
     store: Store, key: str | None, merchant: str | None, environment: str | None
 ) -> list[Whose]:
     """Whose a switch is, of one key or of a merchant's; raises NotSwitched."""
-    keys = [one for one in await listed_keys(store) if environment in (None, one.environment)]
+    keys = [one for one in await load_listed_keys(store) if environment in (None, one.environment)]
     return [_key(keys, key)] if key else list(_owners(keys, merchant))
 
 
-async def begun_at_legacy(store: Store, those: Iterable[Whose]) -> int:
+async def count_legacy_batches(store: Store, those: Iterable[Whose]) -> int:
     """How many batches of theirs are at the legacy service, and stay there."""
     ledger = Ledger(store)
     return sum([len(await ledger.recall_all(one.owner, BEGUN)) for one in those])
 
 
 def _key(keys: list[ListedKey], named: str) -> Whose:
-    found = chosen(keys, named)
+    found = find_matching_keys(keys, named)
     if len(found) != 1:
         what = "several keys" if found else "no key"
         raise NotSwitched(f"--key means {what}; `keys list` shows their names")
@@ -90,7 +90,7 @@ def _owners(keys: list[ListedKey], merchant: str | None) -> Iterator[Whose]:
         yield Whose(owner, "")
 
 
-def refuse_without_address(settings: Settings, those: list[Whose]) -> None:
+def check_legacy_address(settings: Settings, those: list[Whose]) -> None:
     configured = settings.environments.configured()
     for one in those:
         name = one.owner.environment
@@ -101,7 +101,7 @@ def refuse_without_address(settings: Settings, those: list[Whose]) -> None:
             )
 
 
-async def switched(
+async def switch_mode(
     store: Store, those: Iterable[Whose], groups: Sequence[Group], mode: Mode
 ) -> list[str]:
     """The names of keys that had a mode of their own, and have it no more."""
@@ -120,7 +120,7 @@ class Standing:
     begun: dict[Tenant, int]
 
 
-async def standing(store: Store) -> Standing:
+async def load_switch_status(store: Store) -> Standing:
     switches, ledger = await all_switches(store), Ledger(store)
     owners = dict.fromkeys(one.owner for one in switches)
     counts = {owner: len(await ledger.recall_all(owner, BEGUN)) for owner in owners}

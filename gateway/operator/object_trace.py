@@ -73,7 +73,7 @@ class Traced:
     acts: Sequence[AuditEvent]
 
 
-async def owners_of(store: Store, id_: str) -> list[Tenant]:
+async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     """Under whom anything is known of an id; more than one where two merchants' ids are the same."""
     asked: list[tuple[Table, ColumnElement[bool]]] = [
         (ids, or_(ids.c.legacy_id == id_, ids.c.current_id == id_)),
@@ -97,7 +97,7 @@ def _undertaking(id_: str) -> str:
     return written[1] if written else id_
 
 
-async def trace(store: Store, owner: Tenant, id_: str) -> Traced:
+async def trace_object(store: Store, owner: Tenant, id_: str) -> Traced:
     """Everything that is known of it under one owner."""
     ledger = Ledger(store)
     names = await _names(store, ledger, owner, id_)

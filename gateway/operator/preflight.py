@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.admission.limits import problems as limit_problems
+from gateway.admission.limits import find_limit_problems as limit_problems
 from gateway.config.settings import CONFIG, Misconfigured, Server, Settings
-from gateway.http.tls import certificate_of
+from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
 from gateway.storage.engine import parsed
 from gateway.storage.keyfile import missing, read_key_file
@@ -27,7 +27,7 @@ def check_runnable(settings: Settings) -> None:
         raise Misconfigured([settings.placed(one) for one in problems])
 
 
-def placeholders(settings: Settings) -> list[str]:
+def list_placeholder_urls(settings: Settings) -> list[str]:
     """Addresses that are nobody's, each with where it stands: what the example file has."""
     return [
         settings.placed(
@@ -150,7 +150,7 @@ def _recording_problems(settings: Settings) -> Iterator[str]:
 
 
 def _tls_problems(settings: Settings) -> Iterator[str]:
-    for reads in (partial(certificate_of, settings.server), partial(EgressConfig, settings)):
+    for reads in (partial(load_certificate, settings.server), partial(EgressConfig, settings)):
         try:
             reads()
         except Misconfigured as error:

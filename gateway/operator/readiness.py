@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gateway.compare.paths import above
+from gateway.compare.paths import iter_parent_paths
 from gateway.compare.rules import Rule
-from gateway.observability.plurals import counted
+from gateway.observability.plurals import pluralize
 from gateway.storage import Store, Tenant
 from gateway.storage.difference_rows import Asked, Tally, all_tallies
 from gateway.storage.usage_rows import used_since
@@ -74,13 +74,13 @@ class Standing:
     def sentence(self) -> str:
         ready = "ready for cutover" if self.is_ready else "not ready for cutover"
         return (
-            f"{ready}. {counted(self.compared, 'answer')} compared, "
-            f"{counted(self.unexplained, 'unexplained difference')}, "
-            f"{counted(len(self.never_seen), 'read')} of which nothing was compared."
+            f"{ready}. {pluralize(self.compared, 'answer')} compared, "
+            f"{pluralize(self.unexplained, 'unexplained difference')}, "
+            f"{pluralize(len(self.never_seen), 'read')} of which nothing was compared."
         )
 
 
-async def standings(
+async def load_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
 ) -> list[Standing]:
     """Of every key of which something was compared, or of those of a name; StoreUnavailable."""
@@ -127,6 +127,6 @@ def _differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Dif
 
 def _overlooks(rule: Rule, operation: str, kind: str, place: str) -> bool:
     """Whether a rule covers something that a place stands in, or what differs at the place itself."""
-    if any(rule.covers(operation, one) for one in above(place)):
+    if any(rule.covers(operation, one) for one in iter_parent_paths(place)):
         return True
     return (rule.kind == "ignore" or kind == "value") and rule.covers(operation, place)

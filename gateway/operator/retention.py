@@ -37,7 +37,7 @@ from gateway.storage.traffic_rows import forget_traffic
 from gateway.storage.undertakings import ANSWERED, SENT, UNDONE, OperationRepository
 from mappings.drafts import SIGNED
 from mappings.grammar import Conflict, Record
-from mappings.rows import each
+from mappings.rows import map_rows
 
 EVERY_SECONDS = 3600.0
 
@@ -81,9 +81,9 @@ class Forgetting(PeriodicTask):
         self._settings = settings
 
     async def _sweep(self) -> None:
-        gone = await sweep(self._store, self._settings, lambda: self.is_ending)
+        gone = await delete_expired(self._store, self._settings, lambda: self.is_ending)
         await forget_traffic(self._store)
-        await forget_signed(self._store, lambda: self.is_ending)
+        await delete_expired_signed_changes(self._store, lambda: self.is_ending)
         if any(gone.values()):
             log.info("forgotten", **gone)
 
@@ -91,7 +91,7 @@ class Forgetting(PeriodicTask):
 # By itself
 
 
-async def sweep(
+async def delete_expired(
     store: Store, settings: Retention, is_ending: Callable[[], bool] = lambda: False
 ) -> dict[str, int]:
     """How many of each were forgotten; StoreUnavailable."""
@@ -160,7 +160,11 @@ async def _texts(store: Store, before: datetime) -> int:
             facts = await ledger.recall(owner, "payments", row.id)
             entries = facts.get("entries", [])
             # Also where there is nothing to forget, so that it is not looked at again for as long.
-            kept = each(bare, entries) if await _rests(ledger, owner, row.id) else entries
+            kept = (
+                map_rows(strip_personal_data, entries)
+                if await _rests(ledger, owner, row.id)
+                else entries
+            )
             await ledger.record(owner, "payments", row.id, {"entries": kept}, {"entries": entries})
             done += 1
     return done
@@ -171,14 +175,16 @@ async def _rests(ledger: Ledger, owner: Tenant, batch: str) -> bool:
     return phase in SETTLED_PHASES
 
 
-def bare(entry: Mapping[str, Any]) -> dict[str, Any]:
+def strip_personal_data(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A payment as it was asked for, without what is said of anybody."""
     kept = {name: value for name, value in entry.items() if name != "memo"}
     payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
     return {**kept, "recipient": payee}
 
 
-async def forget_signed(store: Store, is_ending: Callable[[], bool] = lambda: False) -> None:
+async def delete_expired_signed_changes(
+    store: Store, is_ending: Callable[[], bool] = lambda: False
+) -> None:
     """What was kept of changes that clients have signed: a day later each of them is long over."""
     await _by_and_by(_signed, store, 1, is_ending)
 
@@ -210,7 +216,7 @@ async def _audit(store: Store, before: datetime) -> int:
 # On request
 
 
-async def erase(store: Store, owner: Tenant, recipient: str) -> Erased:
+async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erased:
     """Forgets what is said of a recipient under one owner; InUse, StoreUnavailable.
 
     Ids stay, and that they are deleted or may not be paid.
@@ -271,7 +277,10 @@ async def _kept_answers(store: Store, owner: Tenant, names: Iterable[str]) -> in
 async def _without(ledger: Ledger, owner: Tenant, batch: str, names: frozenset[str]) -> None:
     entries: Sequence[Mapping[str, Any]]
     entries = (await ledger.recall(owner, "payments", batch)).get("entries", [])
-    kept = each(lambda one: bare(one) if one["recipient"].get("id") in names else one, entries)
+    kept = map_rows(
+        lambda one: strip_personal_data(one) if one["recipient"].get("id") in names else one,
+        entries,
+    )
     try:
         await ledger.record(owner, "payments", batch, {"entries": kept}, {"entries": entries})
     except Conflict:

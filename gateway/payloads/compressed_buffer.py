@@ -68,14 +68,14 @@ class CompressedBuffer:
 
     def windows(self) -> Iterator[memoryview]:
         for folded in self._folded:
-            yield from windows_of(zlib.decompress(folded))
-        yield from windows_of(self._last.getvalue())
+            yield from iter_windows(zlib.decompress(folded))
+        yield from iter_windows(self._last.getvalue())
 
     def __bytes__(self) -> bytes:
         return b"".join(self.windows())
 
 
-def windows_of(text: bytes | CompressedBuffer) -> Iterator[memoryview]:
+def iter_windows(text: bytes | CompressedBuffer) -> Iterator[memoryview]:
     """Of what is in hand, or folded."""
     if isinstance(text, CompressedBuffer):
         return text.windows()

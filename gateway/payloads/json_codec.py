@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 import simplejson
 
-from gateway.payloads.compressed_buffer import CompressedBuffer, windows_of
+from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
 from mappings.rows import SLICE, Each, Packed, Rows
 
 LARGE = 256 * 1024
@@ -75,12 +75,12 @@ def read(
     Refused besides what is not JSON: an object with the same key twice, ``NaN`` and
     ``Infinity``, halves of surrogate pairs, more than ``DEPTH`` levels or ``DIGITS`` digits.
     ``-0`` becomes 0. ``packs`` are the fields whose lists are ``Rows`` where they are long.
-    ``most_bytes`` bounds the memory of what cannot be read in slices (``memory_cost``).
+    ``most_bytes`` bounds the memory of what cannot be read in slices (``estimate_memory_bytes``).
     """
     if packs and len(data) > LARGE:
         with suppress(Unsliced):  # what is wrong with it is told by whoever reads all of it
-            return read_in_slices(data, packs)
-    if most_bytes is not None and memory_cost(data) > most_bytes:
+            return loads_in_slices(data, packs)
+    if most_bytes is not None and estimate_memory_bytes(data) > most_bytes:
         raise Unreadable("too many values")
     reason, value = _read(bytes(data))
     if reason:  # raised here and not where it was found: the cause's text holds the input
@@ -88,7 +88,7 @@ def read(
     return value
 
 
-def read_in_slices(data: bytes | CompressedBuffer, packs: Collection[str]) -> Any:
+def loads_in_slices(data: bytes | CompressedBuffer, packs: Collection[str]) -> Any:
     """Like ``read``, of a large text, but never holds more of it than ``SLICE_BYTES`` of values at once.
 
     Raises Unsliced.
@@ -103,51 +103,51 @@ SLICE_BYTES = VALUE_BYTES * LARGE
 """The values that a text of ``LARGE`` bytes may take: what is read without asking whether there is room."""
 
 
-def memory_cost(data: bytes | CompressedBuffer) -> int:
+def estimate_memory_bytes(data: bytes | CompressedBuffer) -> int:
     """Bytes that the values of a JSON text may take once they are read.
 
     Every value but the first follows a separator or opens an array or object, so that these are counted
     in the bytes: nothing is parsed before there is room for what it becomes.
     """
     if isinstance(data, CompressedBuffer):
-        return sum(memory_cost(bytes(window)) for window in data.windows())
+        return sum(estimate_memory_bytes(bytes(window)) for window in data.windows())
     return VALUE_BYTES * sum(map(data.count, (b",", b"[", b"{")))
 
 
-def own(text: str) -> Any:
-    """As ``read``, of a text that ``write`` or ``again`` made: there is nothing in it to look for."""
+def loads_trusted(text: str) -> Any:
+    """As ``read``, of a text that ``dumps`` or ``dumps_trusted`` made: there is nothing in it to look for."""
     return _READER.decode(text)
 
 
-def write(value: Any) -> bytes:
+def dumps(value: Any) -> bytes:
     """Compact JSON, UTF-8 and not escaped; raises TypeError for what is not JSON (a float)."""
     _check(value)
     return _whole(value, _CHECKED)
 
 
-def again(value: Any) -> bytes:
-    """As ``write``, of values that are checked elsewhere: to look through them takes longer."""
+def dumps_trusted(value: Any) -> bytes:
+    """As ``dumps``, of values that are checked elsewhere: to look through them takes longer."""
     return _whole(value, _WRITTEN)
 
 
-def in_parts(value: Any) -> list[bytes]:
-    """As ``write``, not put together: of a large value that would be one more of it."""
+def dumps_chunks(value: Any) -> list[bytes]:
+    """As ``dumps``, not put together: of a large value that would be one more of it."""
     _check(value)
     return [*_parts(value, _CHECKED)]
 
 
-def fold(value: Any) -> CompressedBuffer:
-    """As ``write``, folded while it is made."""
+def dumps_compressed(value: Any) -> CompressedBuffer:
+    """As ``dumps``, folded while it is made."""
     _check(value)
     return CompressedBuffer.of(_parts(value, _CHECKED))
 
 
-def parts(value: Any) -> Iterator[bytes]:
-    """What ``again`` makes of a value, a slice of its rows at a time."""
+def iterdumps(value: Any) -> Iterator[bytes]:
+    """What ``dumps_trusted`` makes of a value, a slice of its rows at a time."""
     return _parts(value, _WRITTEN)
 
 
-def ordered(value: Any) -> Iterator[bytes]:
+def iterdumps_canonical(value: Any) -> Iterator[bytes]:
     """The same, and the same for every order of an object's fields; to make digests of."""
     return _parts(value, _ORDERED)
 
@@ -396,7 +396,7 @@ class _BySlices:
 
     def __init__(self, data: bytes | CompressedBuffer, packs: Collection[str]) -> None:
         self._size = len(data)
-        self._windows = windows_of(data)
+        self._windows = iter_windows(data)
         self._packs = packs
         self._decoded = 0
         self._decoder = getincrementaldecoder("utf-8")()
@@ -553,7 +553,7 @@ class _BySlices:
                 raise _Odd from None
         self._text, self._at = left + new, 0
         # One value that takes more than a window, and is read again with each: its cost is bounded.
-        if len(self._text) > LARGE and memory_cost(self._text.encode()) > SLICE_BYTES:
+        if len(self._text) > LARGE and estimate_memory_bytes(self._text.encode()) > SLICE_BYTES:
             raise _Odd
         self._may_be_halves = self._may_be_halves or "\\ud" in self._text or "\\uD" in self._text
 

@@ -16,8 +16,8 @@ _PACKED = "z"
 """How a long text began, and no JSON does, before it was kept in pieces: packed as a whole, in base64."""
 
 
-def of(value: JSON) -> Text:
-    parts = json_codec.parts(value)
+def encode_stored(value: JSON) -> Text:
+    parts = json_codec.iterdumps(value)
     plain: list[bytes] = []
     size = 0
     for part in parts:
@@ -28,7 +28,7 @@ def of(value: JSON) -> Text:
     return b"".join(plain).decode()
 
 
-def kept(text: str) -> Text:
+def compress_if_large(text: str) -> Text:
     """A text that is there, as it is to be kept."""
     data = text.encode()
     return CompressedBuffer.of([data]) if len(data) > json_codec.LARGE else text
@@ -38,7 +38,7 @@ def plain(text: Text) -> str:
     return text if isinstance(text, str) else bytes(text).decode()
 
 
-def begins_with(text: Text, character: str) -> bool:
+def is_starting_with(text: Text, character: str) -> bool:
     """Of a long one the rest is left folded."""
     if isinstance(text, str):
         return text.startswith(character)
@@ -51,7 +51,7 @@ def value(text: Text) -> JSON:
         return json_codec.read(text, json_codec.LONG)
     if is_long(text):
         return json_codec.read(zlib.decompress(base64.b64decode(text[1:])), json_codec.LONG)
-    return json_codec.own(text)
+    return json_codec.loads_trusted(text)
 
 
 def is_long(text: Text) -> bool:

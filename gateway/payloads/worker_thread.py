@@ -20,14 +20,14 @@ Made = TypeVar("Made")
 _thread = ThreadPoolExecutor(1, "aside")
 
 
-async def aside(work: Callable[P, Made], *args: P.args, **named: P.kwargs) -> Made:
+async def run_in_thread(work: Callable[P, Made], *args: P.args, **named: P.kwargs) -> Made:
     """What the work returns or raises. It is done to its end also where nobody waits any more."""
     own = partial(contextvars.copy_context().run, work, *args, **named)
     return await asyncio.get_running_loop().run_in_executor(_thread, own)
 
 
-async def aside_if(
+async def run_in_thread_if(
     is_long: bool, work: Callable[P, Made], *args: P.args, **named: P.kwargs
 ) -> Made:
     """What is short is not worth the way there and back."""
-    return await aside(work, *args, **named) if is_long else work(*args, **named)
+    return await run_in_thread(work, *args, **named) if is_long else work(*args, **named)

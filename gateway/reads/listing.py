@@ -13,7 +13,14 @@ from functools import partial
 from cachetools import TTLCache
 
 from gateway.reads.index import Indexes, NoIndex
-from gateway.reads.index.scan import Make, Row, on_one_page, page_of_rows, part_of, scan
+from gateway.reads.index.scan import (
+    Make,
+    Row,
+    load_all_rows,
+    load_single_page,
+    parse_page,
+    select_page,
+)
 from gateway.storage.tenants import Tenant
 from mappings.grammar import Call, Find, Found, Refused
 
@@ -50,15 +57,15 @@ class Listing:
                 return await self._of_index(self._indexes, question, make, owner)
             except NoIndex:
                 pass  # it is read for this question alone, as if there were none
-        rows = await scan(question, make)
+        rows = await load_all_rows(question, make)
         self._learn(question, about, rows)
-        return page_of_rows(await self._ordered(owner, question, rows), rows)
+        return select_page(await self._ordered(owner, question, rows), rows)
 
     async def _of_index(self, indexes: Indexes, question: Find, make: Make, owner: Tenant) -> Found:
         """Raises NoIndex where none can be kept."""
-        if not indexes.has(owner) and (rows := await on_one_page(question, make)) is not None:
+        if not indexes.has(owner) and (rows := await load_single_page(question, make)) is not None:
             self._learn(question, (owner, question.path), rows)
-            return page_of_rows(await self._ordered(owner, question, rows), rows)
+            return select_page(await self._ordered(owner, question, rows), rows)
         found = await indexes.find(question, make, owner, partial(self._ordered, owner))
         about = (owner, question.path)
         if question.gone and about not in self._lists_hidden:
@@ -86,7 +93,9 @@ class Listing:
 async def _asked(question: Find, ask: Mapping[str, str], make: Make) -> Found | None:
     """The service's own answer; None where it will not give one, or not say of how many."""
     try:
-        part = part_of(await make(Call("GET", question.path, query=ask)), question, question.page)
+        part = parse_page(
+            await make(Call("GET", question.path, query=ask)), question, question.page
+        )
     except Refused as refused:
         if refused.status in (400, 406):  # a value that it does not take, where lists have no 406
             return None

@@ -22,19 +22,19 @@ import structlog
 from aiohttp import web
 
 from gateway import console
-from gateway.admin.authentication import door as admin_door
-from gateway.admin.port import Check, admin_application
+from gateway.admin.authentication import create_auth_middleware as admin_door
+from gateway.admin.port import Check, create_admin_application
 from gateway.admission.limits import STRANGERS, InProcess, Limits, open_limits
 from gateway.admission.load import Bounds, Load
 from gateway.admission.load.descriptors import room_for
-from gateway.auth.key_rows import listed_keys
+from gateway.auth.key_rows import load_listed_keys
 from gateway.auth.keys import ApiKeyStore
 from gateway.config.extensions import check_extensions
 from gateway.config.settings import Server as ServerSettings
-from gateway.config.settings import Settings, url_of
+from gateway.config.settings import Settings, build_url
 from gateway.docgen import openapi
-from gateway.http.progress import RequestsInProgress, written
-from gateway.http.tls import certificate_of
+from gateway.http.progress import RequestsInProgress, serialize_progress
+from gateway.http.tls import load_certificate
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.deprecation import End
 from gateway.legacy_api.handler import Handler
@@ -45,19 +45,19 @@ from gateway.migration.recorder import Recorder
 from gateway.migration.routing import Forwarding
 from gateway.migration.shadow_traffic import Alongside
 from gateway.migration.usage import Usage
-from gateway.observability.traces import tracing
+from gateway.observability.traces import open_tracing
 from gateway.operator.abandoned_watch import Watch
 from gateway.operator.ledger_reconciliation import Reconciler
 from gateway.operator.metrics_page import Standing
 from gateway.operator.preflight import check_runnable
 from gateway.operator.restore_check import Guard
 from gateway.operator.retention import Forgetting
-from gateway.reads.index import Dropping, Elsewhere, Indexes, nobody
+from gateway.reads.index import Dropping, Elsewhere, Indexes, list_no_processes
 from gateway.reads.listing import Listing
 from gateway.reads.recent_reads import Kept
 from gateway.server.connection import RETIRE_SECONDS, AdminRunner, Server
-from gateway.server.listening import Listening, Queue, bound
-from gateway.server.memory_tuning import trimming
+from gateway.server.listening import Listening, Queue, bind_sockets
+from gateway.server.memory_tuning import create_trim_task
 from gateway.signed_api.face import SignedFace
 from gateway.signed_api.routing import InterfaceRouter
 from gateway.signed_api.senders import Senders
@@ -67,12 +67,12 @@ from gateway.storage import Ledger, Store, StoreUnavailable, open_store
 from gateway.storage.alias_ids import Ids
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.upstream.breaker import Breakers
-from gateway.upstream.capability_cache import RELOAD_SECONDS, CapabilityCache, recall_learned
-from gateway.upstream.client import breakers_of, open_upstream
+from gateway.upstream.capability_cache import RELOAD_SECONDS, CapabilityCache, load_capabilities
+from gateway.upstream.client import create_breakers, open_upstream
 from gateway.upstream.clock import Clock
 from gateway.upstream.egress import EgressConfig
 from gateway.upstream.optional_endpoints import InferredOperations
-from gateway.upstream.passthrough import PassthroughClient, open_passing
+from gateway.upstream.passthrough import PassthroughClient, open_passthrough
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.instances import GONE_SECONDS, Heartbeats
 from gateway.writes.journal import Journal
@@ -81,7 +81,7 @@ from gateway.writes.player import Player
 from gateway.writes.settler import Settler
 from gateway.writes.settling import Settling
 from mappings.grammar import JSON
-from mappings.spelling import legacy_words
+from mappings.spelling import map_legacy_words
 
 log = structlog.get_logger()
 
@@ -120,11 +120,11 @@ class Running:
 
     @property
     def url(self) -> str:
-        return url_of(self.at.host, self.port, "https" if self.server.certificate else "http")
+        return build_url(self.at.host, self.port, "https" if self.server.certificate else "http")
 
     @property
     def admin_url(self) -> str:
-        return url_of(self.at.admin_host, self.admin_port)
+        return build_url(self.at.admin_host, self.admin_port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Inherited:
 
 
 @asynccontextmanager
-async def run(
+async def run_gateway(
     settings: Settings,
     inherited: Inherited | None = None,
     *,
@@ -157,7 +157,7 @@ async def run(
     clock = clock or Clock()
     now = partial(_now, clock)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(tracing(settings.traces))
+        await stack.enter_async_context(open_tracing(settings.traces))
         store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
         await stack.enter_async_context(Guard(store, settings.state.mark))
         limits = await stack.enter_async_context(
@@ -165,8 +165,8 @@ async def run(
         )
         strangers = InProcess(most=STRANGERS)
         ledger = Ledger(store)
-        learned = await recall_learned(ledger, settings.environments.configured())
-        breakers = breakers_of(settings)
+        learned = await load_capabilities(ledger, settings.environments.configured())
+        breakers = create_breakers(settings)
         upstream = await stack.enter_async_context(
             open_upstream(settings, clock=clock, learned=learned, breakers=breakers)
         )
@@ -191,7 +191,10 @@ async def run(
         )
         under_way = RequestsInProgress(now)
         instances = Heartbeats(
-            store, journal.instance, gone_seconds, large=lambda: written(under_way.those())
+            store,
+            journal.instance,
+            gone_seconds,
+            large=lambda: serialize_progress(under_way.those()),
         )
         settling = Settling(store, journal, player, settler, instances)
         once = IdempotencyGuard(
@@ -253,7 +256,12 @@ async def run(
         await stack.enter_async_context(settling)
         reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
         watch = Watch(reconciler, settings.upstream.abandoned_check_seconds)
-        for rounds in (watch, Forgetting(store, settings.retention), trimming(), _reloads(learned)):
+        for rounds in (
+            watch,
+            Forgetting(store, settings.retention),
+            create_trim_task(),
+            _reloads(learned),
+        ):
             await stack.enter_async_context(rounds)
         server = await stack.enter_async_context(_server(settings, faces))
         runner = web.ServerRunner(server, shutdown_timeout=shutdown_seconds(settings))
@@ -293,7 +301,7 @@ def _pages(
 ) -> web.Application:
     """The admin port's."""
     settings, environments = parts.settings, parts.settings.environments.configured()
-    application = admin_application(
+    application = create_admin_application(
         parts.checks,
         description,
         Standing(parts.store, parts.limits, parts.clock, parts.indexes, environments).page,
@@ -308,7 +316,7 @@ def _pages(
 @asynccontextmanager
 async def _indexes(settings: Settings, store: Store) -> AsyncIterator[Indexes]:
     alone = store.is_of_one_process
-    elsewhere = (lambda _owner: nobody) if alone else partial(Elsewhere, store)
+    elsewhere = (lambda _owner: list_no_processes) if alone else partial(Elsewhere, store)
     indexes = Indexes(settings.lists, elsewhere, wall=lambda: store.clock().timestamp())
     if not settings.lists.index:
         yield indexes
@@ -321,7 +329,7 @@ async def _indexes(settings: Settings, store: Store) -> AsyncIterator[Indexes]:
 
 
 def _recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
-    words = legacy_words(settings.vocabulary.for_mappings())
+    words = map_legacy_words(settings.vocabulary.for_mappings())
     return Recorder(settings.recording, clock, frozenset(words.values()))
 
 
@@ -330,14 +338,14 @@ def _to_current(
 ) -> AbstractAsyncContextManager[PassthroughClient]:
     configured = settings.environments.configured().items()
     origins = {name: one.base_url for name, one in configured}
-    return open_passing(settings, origins, breakers, clock)
+    return open_passthrough(settings, origins, breakers, clock)
 
 
 def _to_legacy(
     settings: Settings, breakers: Breakers
 ) -> AbstractAsyncContextManager[PassthroughClient]:
     """The way to the legacy service, which fails or is well by itself."""
-    return open_passing(settings, _legacy_origins(settings), breakers)
+    return open_passthrough(settings, _legacy_origins(settings), breakers)
 
 
 def _legacy_origins(settings: Settings) -> dict[str, str]:
@@ -365,13 +373,13 @@ def _states(current: Breakers, legacy: Breakers) -> dict[str, str]:
 
 def _described(settings: Settings, port: int) -> Mapping[str, JSON]:
     """What clients may ask, and where."""
-    addresses = openapi.addresses(settings.server, port)
-    return openapi.document(settings.vocabulary.for_mappings(), addresses)
+    addresses = openapi.list_public_urls(settings.server, port)
+    return openapi.build_openapi_document(settings.vocabulary.for_mappings(), addresses)
 
 
 async def _tell_of_no_keys(store: Store) -> None:
     """A state without keys is often one made by accident, in another folder."""
-    if not await listed_keys(store):
+    if not await load_listed_keys(store):
         log.warning(
             "no_keys",
             state=store.where,
@@ -383,7 +391,7 @@ async def _tell_of_no_keys(store: Store) -> None:
 
 def _server(settings: Settings, faces: InterfaceRouter) -> Server:
     end = End(settings.deprecation, settings.environments)
-    return Server(faces, _bounds(settings), certificate_of(settings.server), end.headers())
+    return Server(faces, _bounds(settings), load_certificate(settings.server), end.headers())
 
 
 def _bounds(settings: Settings) -> Bounds:
@@ -420,7 +428,9 @@ async def _door(
     server = settings.server
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    queues = inherited.queues if inherited else bound(server.host, server.port, "SERVER__PORT")
+    queues = (
+        inherited.queues if inherited else bind_sockets(server.host, server.port, "SERVER__PORT")
+    )
     door = Listening(runner, queues)
     stack.push_async_callback(door.end)
     await door.at(inherited.numbers if inherited else [0])
@@ -439,7 +449,9 @@ async def _admin_port(
     if inherited:
         await web.UnixSite(runner, inherited.admin).start()
         return server.admin_port
-    port = Listening(runner, bound(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT"))
+    port = Listening(
+        runner, bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+    )
     stack.push_async_callback(port.end)
     await port.at([0])
     return port.port
@@ -487,7 +499,7 @@ async def _answers(origin: str, way_out: Mapping[str, Any]) -> bool:
         return False
 
 
-def told_to_end() -> asyncio.Event:
+def install_shutdown_event() -> asyncio.Event:
     """Set on SIGTERM or SIGINT, from now on; to be called before anybody is told that we run."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -33,7 +33,7 @@ from gateway.http.request_reader import (
     TOO_SLOW,
     ends_connection,
 )
-from gateway.http.tls import Certificate, begun
+from gateway.http.tls import Certificate, start_eagerly
 from gateway.observability import logs, metrics
 from mappings import errors
 from mappings.grammar import Problem
@@ -241,18 +241,21 @@ class Connection(RequestHandler):
         problem = MALFORMED if status < 500 else errors.INTERNAL
         if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(str(exc)):
             problem = errors.NOT_FOUND  # a method that no path has
-        said = responses.refusal(errors.of(problem), closes=True)
+        said = responses.build_error_response(errors.build_legacy_error(problem), closes=True)
         log.warning(
             "malformed", request_id=request_id, status=said.status, error=type(exc).__name__
         )
         told = getattr(self._manager, "told", responses.NOTHING)
-        return responses.response(said, request_id, told=told)
+        return responses.build_web_response(said, request_id, told=told)
 
     def log_exception(self, *_args: Any, **named: Any) -> None:
         error = named.get("exc_info")
         if isinstance(error, web.RequestPayloadError):
             return  # of a body that nobody reads any more; what there was to say has been said
-        log.error("connection", **logs.told(error if isinstance(error, BaseException) else None))
+        log.error(
+            "connection",
+            **logs.describe_exception(error if isinstance(error, BaseException) else None),
+        )
 
 
 class Handshake(asyncio.Protocol):
@@ -273,7 +276,9 @@ class Handshake(asyncio.Protocol):
         if plain.is_closing():  # in the way of others
             return
         # By its first step TLS is who reads: uvloop would give this protocol what comes before it.
-        self._shaking = asyncio.ensure_future(self._shake(plain, begun(self._secured(plain))))
+        self._shaking = asyncio.ensure_future(
+            self._shake(plain, start_eagerly(self._secured(plain)))
+        )
         self._server.handshakes.add(self._shaking)
         self._shaking.add_done_callback(self._server.handshakes.discard)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import read_lines
+from gateway.auth.key_lines import parse_key_lines
 from gateway.config import settings as configured
 from gateway.config.settings import Environment, Environments, Settings, State
 from gateway.simulator import DEMO_KEY, WALLET_FUNDS, LegacyWords, Service, Words, start
 from gateway.storage import open_store
-from mappings.spelling import legacy_words
+from mappings.spelling import map_legacy_words
 
 if TYPE_CHECKING:
     from gateway.server.app import Running
@@ -37,7 +37,7 @@ RECIPIENT = {
 
 
 @asynccontextmanager
-async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
+async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     """Settings of a demo: ports as configured, everything else for this run alone."""
     words = simulator_words(settings.vocabulary)
     simulator = await start(service=Service(words=words, wallet_balance=WALLET_FUNDS))
@@ -62,7 +62,7 @@ async def demo_settings(settings: Settings) -> AsyncIterator[Settings]:
 
 def simulator_words(vocabulary: configured.Words) -> Words:
     """The configured words as the simulator takes them, those of both interfaces."""
-    legacy = LegacyWords(**legacy_words(vocabulary.for_mappings()))
+    legacy = LegacyWords(**map_legacy_words(vocabulary.for_mappings()))
     return Words(**vocabulary.current.model_dump(), legacy=legacy)
 
 
@@ -76,10 +76,10 @@ async def _import_demo_key(state: State) -> None:
         "name": "demo",
     }
     async with open_store(state) as store:
-        await import_keys(store, read_lines(json.dumps(line).encode()))
+        await import_keys(store, parse_key_lines(json.dumps(line).encode()))
 
 
-def instructions(running: Running) -> str:
+def format_demo_instructions(running: Running) -> str:
     """What the screen says: that this is a demo, and lines to paste."""
     call = f'curl -s -H "X-API-Key: {DEMO_API_KEY}"'
     return f"""

@@ -22,7 +22,7 @@ Queue = Sequence[socket.socket]
 the kernel spreads connections."""
 
 
-def bound(host: str, port: int, variable: str, queues: int = 1) -> list[Queue]:
+def bind_sockets(host: str, port: int, variable: str, queues: int = 1) -> list[Queue]:
     """Listens on a port; raises Misconfigured.
 
     ``port`` 0 is any free one. ``variable`` is the setting that names the port, for the message.
@@ -34,7 +34,7 @@ def bound(host: str, port: int, variable: str, queues: int = 1) -> list[Queue]:
             # A port that is shared would be ours even if another gateway had it.
             _close(_queue(host, port, shared=False))
         for _ in range(queues if shared else 1):
-            made.append(_queue(host, port_of(made) if made else port, shared=shared))
+            made.append(_queue(host, find_bound_port(made) if made else port, shared=shared))
     except OSError as error:
         for one in made:
             _close(one)
@@ -44,7 +44,7 @@ def bound(host: str, port: int, variable: str, queues: int = 1) -> list[Queue]:
     return made
 
 
-def port_of(queues: Sequence[Queue]) -> int:
+def find_bound_port(queues: Sequence[Queue]) -> int:
     return int(queues[0][0].getsockname()[1])
 
 
@@ -61,7 +61,7 @@ class Listening:
 
     @property
     def port(self) -> int:
-        return port_of(self._queues)
+        return find_bound_port(self._queues)
 
     async def at(self, numbers: Iterable[int]) -> None:
         """Takes connections from the queues of these numbers, and from no others."""
@@ -88,7 +88,7 @@ def _queue(host: str, port: int, *, shared: bool) -> Queue:
     made: list[socket.socket] = []
     failed: OSError | None = None
     for family, address in _addresses(host, port):
-        at = port_of([made]) if made else port
+        at = find_bound_port([made]) if made else port
         try:
             made.append(_listening(family, (address[0], at, *address[2:]), shared=shared))
         except OSError as error:

@@ -24,7 +24,7 @@ TRIM_SECONDS = 60
 """A millisecond's work, so often."""
 
 
-def settle_heap() -> None:
+def tune_gc() -> None:
     """What a process has now stays: to look through it for garbage again and again holds requests up.
 
     And what a request makes is gone with it, mostly by itself: there is less to look for than Python
@@ -40,16 +40,16 @@ def settle_heap() -> None:
         ours(_ARENA_MAX, 1)
 
 
-def trimming() -> PeriodicTask:
+def create_trim_task() -> PeriodicTask:
     """``async with`` it: a crowd leaves holes, and glibc keeps all that lies below what is in use."""
     return PeriodicTask("heap", TRIM_SECONDS, _trim, at_its_end=False)
 
 
 async def _trim() -> None:
-    await asyncio.to_thread(give_back)
+    await asyncio.to_thread(trim_malloc)
 
 
-def give_back() -> None:
+def trim_malloc() -> None:
     """Whole pages of what is free."""
     with suppress(AttributeError, OSError):  # as above
         ctypes.CDLL(None).malloc_trim(0)

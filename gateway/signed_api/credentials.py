@@ -49,7 +49,7 @@ def has_scheme(headers: MultiMapping[str], scheme: str) -> bool:
     return any(word and word[0].lower() == scheme.lower() for word in words)
 
 
-def credentials_of(headers: CIMultiDictProxy[str], words: CurrentWords) -> SignatureHeader:
+def parse_signature_header(headers: CIMultiDictProxy[str], words: CurrentWords) -> SignatureHeader:
     """Raises Malformed."""
     authorization = _only(headers, "Authorization")
     stamp = _only(headers, words.timestamp_header)

@@ -21,17 +21,17 @@ from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot, Load, Overloaded
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
-from gateway.http.client_address import Address, address_of, counted_as, networks
-from gateway.http.request_paths import PathTemplates, may_be_sent, names_in
+from gateway.http.client_address import Address, counted_as, parse_networks, resolve_client_address
+from gateway.http.request_paths import PathTemplates, is_forwardable, names_in
 from gateway.http.request_reader import Pace
 from gateway.http.responses import LegacyResponse
 from gateway.migration.usage import NO_OWNER, Usage
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.reads.recent_reads import Kept
 from gateway.signed_api import refusals
-from gateway.signed_api.credentials import Malformed, Proof, SignatureHeader, credentials_of
-from gateway.signed_api.refusals import Refusal, invalid_key
-from gateway.signed_api.replies import Client, Streamed, give_back
+from gateway.signed_api.credentials import Malformed, Proof, SignatureHeader, parse_signature_header
+from gateway.signed_api.refusals import Refusal, refuse_invalid_key
+from gateway.signed_api.replies import Client, Streamed, stream_response
 from gateway.signed_api.senders import Sender, Senders
 from gateway.signed_api.signers import Signer
 from gateway.signed_api.transitions import Send, Transitions, Written, WrongStatus
@@ -103,10 +103,10 @@ class SignedFace:
         self._outlines = PathTemplates(settings.vocabulary.for_mappings())
         self._most = settings.limits.body_bytes
         self._seconds = settings.upstream.timeout_seconds
-        self._trusted = networks(settings.server.trusted_proxies)
+        self._trusted = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        visit = Visit(request_reader.request_id(request), asyncio.get_running_loop().time())
+        visit = Visit(request_reader.resolve_request_id(request), asyncio.get_running_loop().time())
         visit.told["path"] = self._outlines.of(request.raw_path)
         forsake: Callable[[bool], None] = visit.forsake
         request[request_reader.DESERTED] = forsake
@@ -135,34 +135,38 @@ class SignedFace:
             return await self._answer(request, visit)
         except Refusal as refusal:
             visit.told["why"] = refusal.why
-            said = responses.refusal(refusal.answer)
+            said = responses.build_error_response(refusal.answer)
         except request_reader.Overlong as overlong:
-            said = responses.refusal(overlong.answer, closes=True)
+            said = responses.build_error_response(overlong.answer, closes=True)
         except Overloaded as overloaded:
             visit.told["why"] = overloaded.why
-            said = responses.refusal(errors.answer(overloaded), closes=not request.content.is_eof())
+            said = responses.build_error_response(
+                errors.translate_failure(overloaded), closes=not request.content.is_eof()
+            )
         except Failure as failure:
             said = _failed(failure, visit)
         except StoreUnavailable as unavailable:
             visit.told["state"] = str(unavailable)
-            said = responses.refusal(errors.of(errors.INTERNAL))
+            said = responses.build_error_response(errors.build_legacy_error(errors.INTERNAL))
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
-            visit.told |= logs.told(error)
+            visit.told |= logs.describe_exception(error)
             is_open = bool(visit.calls) and request.method not in READS
-            unknown = errors.answer(Unknown(type(error).__name__))
-            said = responses.refusal(unknown if is_open else errors.of(errors.INTERNAL))
-        return responses.response(said, visit.request_id, visit.admission)
+            unknown = errors.translate_failure(Unknown(type(error).__name__))
+            said = responses.build_error_response(
+                unknown if is_open else errors.build_legacy_error(errors.INTERNAL)
+            )
+        return responses.build_web_response(said, visit.request_id, visit.admission)
 
     async def _answer(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        if request.method in NEVER or not may_be_sent(request.raw_path):
+        if request.method in NEVER or not is_forwardable(request.raw_path):
             raise Refusal(errors.NOT_FOUND, "not a path that is sent on")
         if "Authorization" not in request.headers:
-            return responses.response(self._preflight(), visit.request_id)
+            return responses.build_web_response(self._preflight(), visit.request_id)
         credentials, address = self._credentials(request), self._address(request)
         signers = await self._senders.held(credentials, address)
         if request_reader.is_read_with_body(request):
             raise Refusal(BODY_OF_READ, "a GET or HEAD has a body")
-        request_reader.refuse_overlong(request, self._most)
+        request_reader.check_content_length(request, self._most)
         secrets = [one.pair.secret_key for one in signers]
         proof = Proof(secrets, credentials, request.method, request.raw_path)
         stay = self._stays(visit, signers, address)
@@ -177,17 +181,17 @@ class SignedFace:
 
     def _preflight(self) -> LegacyResponse:
         headers = ("Authorization", self._words.timestamp_header, "Content-Type", "X-Request-Id")
-        return responses.preflight(METHODS, headers)
+        return responses.build_preflight_response(METHODS, headers)
 
     def _credentials(self, request: web.BaseRequest) -> SignatureHeader:
         try:
-            return credentials_of(request.headers, self._words)
+            return parse_signature_header(request.headers, self._words)
         except Malformed as malformed:
-            raise invalid_key(str(malformed)) from None
+            raise refuse_invalid_key(str(malformed)) from None
 
     def _address(self, request: web.BaseRequest) -> Address | None:
         forwarded = request.headers.getall("X-Forwarded-For", [])
-        return address_of(request.remote, forwarded, self._trusted)
+        return resolve_client_address(request.remote, forwarded, self._trusted)
 
     def _stays(
         self, visit: Visit, signers: Sequence[Signer], address: Address | None
@@ -204,7 +208,9 @@ class SignedFace:
     ) -> AsyncIterator[Spool]:
         spool = Spool()
         try:
-            async for part in request_reader.parts(request, self._most, stay, self._pace):
+            async for part in request_reader.iter_body_chunks(
+                request, self._most, stay, self._pace
+            ):
                 proof.add(part)
                 await spool.add(part)
             yield spool
@@ -225,7 +231,7 @@ class SignedFace:
         self, request: web.BaseRequest, visit: Visit, sender: Sender, body: Spool, stamp: int
     ) -> web.StreamResponse:
         writes = request.method not in READS
-        headers = header_filter.of_request(request.headers)
+        headers = header_filter.filter_request_headers(request.headers)
         headers.setdefault("X-Request-Id", visit.request_id)
         passage = PassthroughRequest(
             sender.environment,
@@ -251,7 +257,9 @@ class SignedFace:
             if passed.status == 401 and sender.owner:
                 visit.told["why"] = "the service refuses a signature that is good here"
             response = Streamed(passed, visit.request_id, visit.admission)
-            trouble = await give_back(client, response, passed, whole=writes, seconds=self._seconds)
+            trouble = await stream_response(
+                client, response, passed, whole=writes, seconds=self._seconds
+            )
             if trouble:
                 visit.told["cut_off"] = trouble
         return response
@@ -289,8 +297,8 @@ class SignedFace:
         visit.calls = 1
         path = self._outlines.endpoint(passage.method, passage.target)
         try:
-            with instrumentation.told(passage.environment, passage.method, path) as told:
-                passage.headers.update(traces.headers())
+            with instrumentation.instrument_call(passage.environment, passage.method, path) as told:
+                passage.headers.update(traces.build_trace_headers())
                 passed = await stack.enter_async_context(
                     self._passing.sent(passage, turn or _Waits(client))
                 )
@@ -321,13 +329,13 @@ def _failed(failure: Failure, visit: Visit) -> LegacyResponse:
     """Of a body that is no good, of a service that cannot be reached, or whose answer is open."""
     if isinstance(failure, Invalid):
         visit.told["why"] = "the body did not come, or not whole"
-        return responses.refusal(refusals.of(*failure.problems))
+        return responses.build_error_response(refusals.build_refusal_answer(*failure.problems))
     visit.told |= {"failure": type(failure).__name__, "because": str(failure)}
-    return responses.refusal(errors.answer(failure))
+    return responses.build_error_response(errors.translate_failure(failure))
 
 
 def _tell(request: web.BaseRequest, visit: Visit) -> None:
-    access_log.tell(
+    access_log.log_request(
         status=visit.status,
         method=request.method,
         took=asyncio.get_running_loop().time() - visit.began,

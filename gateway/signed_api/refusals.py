@@ -29,10 +29,10 @@ class Refusal(Exception):
         self.answer = ErrorAnswer(STATUS[problem.code], (problem,), wait)
 
 
-def invalid_key(why: str) -> Refusal:
+def refuse_invalid_key(why: str) -> Refusal:
     """Also for a stale stamp and malformed headers: the document leaves those codes open."""
     return Refusal(errors.INVALID_KEY, why)
 
 
-def of(*problems: Problem) -> ErrorAnswer:
+def build_refusal_answer(*problems: Problem) -> ErrorAnswer:
     return ErrorAnswer(STATUS[problems[0].code], problems)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from gateway.admission.limits import Admission
 from gateway.http.request_reader import DESERTED
-from gateway.http.responses import SERVER, limit_headers
+from gateway.http.responses import SERVER, build_rate_limit_headers
 from gateway.upstream import header_filter
 from gateway.upstream.passthrough import Passed
 from gateway.upstream.send_attempt import ResponseLost
@@ -25,9 +25,9 @@ class Streamed(web.StreamResponse):
     """An answer as the service gave it: status, headers and the bytes of its body."""
 
     def __init__(self, passed: Passed, request_id: str, admission: Admission | None) -> None:
-        headers = header_filter.of_answer(passed.headers)
+        headers = header_filter.filter_response_headers(passed.headers)
         if not any(name.lower().startswith("ratelimit") for name in headers):
-            headers.update(limit_headers(admission))
+            headers.update(build_rate_limit_headers(admission))
         headers.setdefault("X-Request-Id", request_id)
         headers.setdefault("Access-Control-Allow-Origin", "*")
         headers["Server"] = SERVER
@@ -83,7 +83,7 @@ class Client:
         self._connection.abort()
 
 
-async def give_back(
+async def stream_response(
     client: Client, response: Streamed, passed: Passed, *, whole: bool, seconds: float
 ) -> str:
     """Sends an answer on while it comes; what kept it from being sent whole, or nothing.

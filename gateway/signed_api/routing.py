@@ -33,7 +33,7 @@ class InterfaceRouter:
         face = self._signed if self._is_signed(request) else self._legacy
         metrics.in_flight.inc()
         try:
-            with traces.request(request):
+            with traces.start_request_span(request):
                 return await face(request)
         finally:
             metrics.in_flight.dec()

@@ -11,7 +11,7 @@ from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.http.client_address import Address, counted_as
 from gateway.signed_api.credentials import SignatureHeader
-from gateway.signed_api.refusals import Refusal, invalid_key
+from gateway.signed_api.refusals import Refusal, refuse_invalid_key
 from gateway.signed_api.signers import Signer, Signers
 from gateway.storage import Tenant
 from gateway.upstream.clock import Clock
@@ -54,16 +54,16 @@ class Senders:
         held = await self._signers.find(credentials.access_key)
         in_use = [one for one in held if not one.is_revoked]
         if held and not in_use:
-            raise invalid_key("every API key that stands for this pair is revoked")
+            raise refuse_invalid_key("every API key that stands for this pair is revoked")
         if not held and not self._unknown_go_to:
-            raise invalid_key("the access key is unknown")
+            raise refuse_invalid_key("the access key is unknown")
         admitted = [one for one in in_use if one.admits(address)]
         if in_use and not admitted:
             why = "the client's address is not among the allowed_ips of any key of this pair"
             raise Refusal(errors.NOT_AUTHORIZED, why)
         fresh = [one for one in admitted if self._is_fresh(credentials, one.owner.environment)]
         if not fresh and (held or not self._is_fresh(credentials, self._unknown_go_to)):
-            raise invalid_key("the timestamp is more than 30 seconds old, or ahead")
+            raise refuse_invalid_key("the timestamp is more than 30 seconds old, or ahead")
         return fresh
 
     def _is_fresh(self, credentials: SignatureHeader, environment: str) -> bool:
@@ -77,9 +77,9 @@ class Senders:
             return Sender(self._unknown_go_to, None, self._requests_per_hour)
         its = [one for one, is_one in zip(signers, found, strict=True) if is_one]
         if len(its) > 1:  # the same pair in both environments: nobody can say which is meant
-            raise invalid_key("the signature is good in both environments")
+            raise refuse_invalid_key("the signature is good in both environments")
         if not its:
-            raise invalid_key("the signature is wrong")
+            raise refuse_invalid_key("the signature is wrong")
         signer = its[0]
         most = signer.requests_per_hour(self._requests_per_hour)
         return Sender(signer.owner.environment, signer.owner, most, signer.pair)

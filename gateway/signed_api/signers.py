@@ -18,8 +18,8 @@ from typing import Self
 
 from cachetools import LRUCache, TTLCache
 
-from gateway.auth.key_rows import AnyRow, keys_of_access_key, opened
-from gateway.auth.keys import Address, ApiKeyStore, Network, admits, network_of
+from gateway.auth.key_rows import AnyRow, decrypt_credentials, select_keys_by_access_key
+from gateway.auth.keys import Address, ApiKeyStore, Network, is_address_allowed, parse_network
 from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
 from gateway.storage import Store, Tenant
@@ -45,7 +45,7 @@ class Signer:
         return not self.allowed
 
     def admits(self, address: Address | None) -> bool:
-        return any(admits(networks, address) for networks in self.allowed)
+        return any(is_address_allowed(networks, address) for networks in self.allowed)
 
     def requests_per_hour(self, default: int) -> int:
         return max(one or default for one in self.limits)
@@ -82,7 +82,7 @@ class Signers:
 
     async def _ask(self, access_key: str) -> tuple[Signer, ...]:
         async with self._store.read() as connection:
-            rows, count = await keys_of_access_key(connection, access_key)
+            rows, count = await select_keys_by_access_key(connection, access_key)
         signers = self._of(rows)
         if count < self._keyring.count:
             return signers  # not kept: a poll saw a change that this answer does not know of
@@ -100,9 +100,11 @@ class Signers:
 
     def _signer(self, owner: Tenant, rows: Sequence[AnyRow]) -> Signer:
         in_use = [row for row in rows if row.revoked_at is None]
-        allowed = tuple(tuple(map(network_of, row.allowed_ips)) for row in in_use)
+        allowed = tuple(tuple(map(parse_network, row.allowed_ips)) for row in in_use)
         limits = tuple(row.requests_per_hour for row in in_use)
-        return Signer(owner, opened(rows[0], owner, self._store.encryption), allowed, limits)
+        return Signer(
+            owner, decrypt_credentials(rows[0], owner, self._store.encryption), allowed, limits
+        )
 
     def _changed(self, rows: Sequence[AnyRow] | None) -> None:
         self._unknown.clear()

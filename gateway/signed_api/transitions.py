@@ -150,7 +150,7 @@ class Transitions:
         finally:
             # One without an answer may come there as long as its stamp is good; a quote changes nothing.
             lost = self._now() if is_lost and action != _QUOTE else None
-            await self._counted_out(owner, first, drafts.one_less_signed(name, lost))
+            await self._counted_out(owner, first, drafts.remove_signed_change(name, lost))
         return passed
 
     async def _counted_in(self, owner: Tenant, batch: str, name: str) -> str:
@@ -173,8 +173,8 @@ class Transitions:
                 pause = min(pause * 2, LONGEST_PAUSE)
                 await self._refuse_frozen(owner)  # meanwhile
                 continue
-            one_more = drafts.one_more_signed(signed, name, self._now())
-            seen = Record("batch", first, {}, find=drafts.as_found(facts))
+            one_more = drafts.add_signed_change(signed, name, self._now())
+            seen = Record("batch", first, {}, find=drafts.build_batch_condition(facts))
             still = Record("alias", batch, {}, find={"abandoned": None, "id": alias.get("id")})
             with suppress(Conflict):
                 its = Record(drafts.SIGNED, first, one_more, also=(seen, still))

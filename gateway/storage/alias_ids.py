@@ -12,13 +12,13 @@ from typing import Literal
 
 from cachetools import LRUCache
 
-from gateway.payloads.worker_thread import aside_if
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store
 from gateway.storage.id_rows import Collision, current_ids, keep, legacy_ids
 from gateway.storage.ledger import Ledger
 from gateway.storage.tenants import Tenant
 from gateway.storage.ttl_cache import TtlCache
-from mappings.ids import has_stand_ins, needs_stand_in, stand_in
+from mappings.ids import derive_stand_in, has_stand_ins, needs_stand_in
 
 FEW = 100
 """Stand-ins that are made while others wait."""
@@ -71,7 +71,7 @@ class Ids:
         return {
             current: name
             for name, current in sorted(names.items())
-            if stand_in(self._key, owner.merchant, current) != name
+            if derive_stand_in(self._key, owner.merchant, current) != name
         }
 
     async def legacy(
@@ -99,7 +99,7 @@ class Ids:
         if missing:
             found = await legacy_ids(self._store, owner, missing)
             unnamed = {id_: wanted[id_] for id_ in missing - found.keys()}
-            new = await aside_if(len(unnamed) > FEW, self._made, owner, unnamed)
+            new = await run_in_thread_if(len(unnamed) > FEW, self._made, owner, unnamed)
             if later is None:
                 await keep(self._store, owner, new)
             else:
@@ -119,7 +119,7 @@ class Ids:
         new: dict[str, str] = {}
         for id_, kind in those.items():
             if needs_stand_in(kind, id_, self._mode):
-                name = stand_in(self._key, owner.merchant, id_)
+                name = derive_stand_in(self._key, owner.merchant, id_)
                 if new.setdefault(name, id_) != id_:
                     raise Collision(name)
         return new

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import Text
-from gateway.payloads.worker_thread import aside, aside_if
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import chunks
 from gateway.storage.encryption import Place
 from gateway.storage.id_rows import legacy_ids
@@ -37,7 +37,7 @@ from gateway.storage.statements import (
 from gateway.storage.tables import IS_ABANDONED, learned, remembered
 from gateway.storage.tenants import Tenant
 from mappings.grammar import Conflict, Record
-from mappings.rows import SLICE, Rows, some_of
+from mappings.rows import SLICE, Rows, iterate_chunks
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -100,7 +100,10 @@ class Ledger:
             table.environment == environment, table.kind == kind, table.id == id
         )
         async with self._store.read() as connection:
-            return any(json_codec.own(facts).get(fact) for facts in await connection.scalars(those))
+            return any(
+                json_codec.loads_trusted(facts).get(fact)
+                for facts in await connection.scalars(those)
+            )
 
     async def recall_all(
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None
@@ -161,7 +164,7 @@ class Ledger:
         raises Conflict.
         """
         changes: list[Asked] = []
-        for some in some_of(chain.from_iterable(one.all for one in records), SLICE):
+        for some in iterate_chunks(chain.from_iterable(one.all for one in records), SLICE):
             yield from changed(changes)
             changes = yield from self._merging(owner, some)
         return changes
@@ -201,8 +204,8 @@ class Ledger:
     def _put(self, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]) -> Steps[str]:
         """What stands in the row."""
         if kind not in SEALED:
-            return json_codec.again(facts).decode()
-        text = facts.text if isinstance(facts, _Written) else stored_json.of(facts)
+            return json_codec.dumps_trusted(facts).decode()
+        text = facts.text if isinstance(facts, _Written) else stored_json.encode_stored(facts)
         keys = self._store.encryption
         return (yield from chunks.put(keys, text, _place(owner, kind), _lock(*owner, kind, id_)))
 
@@ -219,10 +222,10 @@ class Ledger:
         """What was remembered of several objects, of their ids and texts."""
         in_pieces = [id_ for id_, facts in rows if chunks.is_head(facts)]
         is_long = len(rows) > FEW or any(len(facts) > _LONG for _id, facts in rows)
-        read = await aside_if(is_long, self._opened, owner, kind, rows)
+        read = await run_in_thread_if(is_long, self._opened, owner, kind, rows)
         for id_ in in_pieces:
             work = Transaction(partial(self._whole, owner, kind, id_), is_long=True)
-            read[id_] = await aside(stored_json.value, await self._store.looked_up(work))
+            read[id_] = await run_in_thread(stored_json.value, await self._store.looked_up(work))
         return read
 
     def _opened(
@@ -256,7 +259,7 @@ class Ledger:
         those = select(learned).where(learned.c.environment == environment)
         async with self._store.read() as connection:
             rows = await connection.execute(those)
-            return {row.name: (json_codec.own(row.value), row.learned_at) for row in rows}
+            return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
 
     async def learn(self, environment: str, name: str, value: Any) -> None:
         """Keeps what was found out, in place of what was known by that name."""
@@ -295,7 +298,7 @@ async def ready(records: Sequence[Record]) -> Sequence[Record]:
     """The same, those that are long written already: who else needs the state waits for a transaction's
     end, and is not to wait for that too.
     """
-    return await aside(_ready, records) if are_long(records) else records
+    return await run_in_thread(_ready, records) if are_long(records) else records
 
 
 def _ready(records: Sequence[Record]) -> Sequence[Record]:
@@ -310,7 +313,7 @@ def _written(one: Record) -> Mapping[str, Any]:
     if one.kind not in SEALED or not _is_replaced(one) or not json_codec.has_rows(one.facts):
         return one.facts
     made = _Written(_both({}, one))
-    made.text = stored_json.of(made)
+    made.text = stored_json.encode_stored(made)
     return made
 
 

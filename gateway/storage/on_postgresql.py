@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 from sqlalchemy import Integer, Text, bindparam, func, select
 
-from gateway.payloads.worker_thread import aside
+from gateway.payloads.worker_thread import run_in_thread
 from gateway.storage.group_commit import Done, TransactionAborted
 from gateway.storage.statements import (
     WHOSE,
@@ -233,7 +233,7 @@ async def _played(line: _Line, works: Sequence[Transaction[Any]]) -> list[Done[A
         for one, its in rows.items():
             try:
                 if one.is_long:
-                    await aside(one.go_on, its)
+                    await run_in_thread(one.go_on, its)
                 else:
                     one.go_on(its)
             except Exception:

@@ -66,6 +66,6 @@ class PeriodicTask:
                 log.error(self._name, error=str(unavailable))
             self._is_well = False
         except Exception as error:  # noqa: BLE001 - it goes round again
-            log.error(self._name, **logs.told(error))
+            log.error(self._name, **logs.describe_exception(error))
         else:
             self._is_well = True

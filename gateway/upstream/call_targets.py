@@ -6,14 +6,14 @@ from urllib.parse import quote, urlencode
 
 from mappings.current import BALANCE, SUMMARY, Endpoint
 from mappings.grammar import Call, Vocabulary
-from mappings.spelling import of_current
+from mappings.spelling import build_current_spelling
 
 
 class Targets:
     """Paths and queries in a service's own words."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._spelling = of_current(vocabulary)
+        self._spelling = build_current_spelling(vocabulary)
         self._paths = {
             SUMMARY: vocabulary.current_summary_path,
             BALANCE: vocabulary.current_balance_path,

@@ -12,7 +12,7 @@ RELOAD_SECONDS = 1.0
 
 
 class CapabilityCache:
-    """Made by ``recall_learned``; reads never wait for the state."""
+    """Made by ``load_capabilities``; reads never wait for the state."""
 
     def __init__(self, ledger: Ledger, environments: Iterable[str] = ()) -> None:
         self._ledger = ledger
@@ -41,7 +41,7 @@ class CapabilityCache:
                 self._since[environment, name] = since
 
 
-async def recall_learned(ledger: Ledger, environments: Iterable[str]) -> CapabilityCache:
+async def load_capabilities(ledger: Ledger, environments: Iterable[str]) -> CapabilityCache:
     learned = CapabilityCache(ledger, environments)
     await learned.reload()
     return learned

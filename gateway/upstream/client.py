@@ -22,13 +22,13 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from gateway.auth.signing import Credentials, Form, in_form, shorten_key
+from gateway.auth.signing import Credentials, Form, format_signed_target, shorten_key
 from gateway.http.timeouts import Timeout
 from gateway.observability import traces
 from gateway.payloads import json_codec
 from gateway.upstream.breaker import BreakerCall, Breakers
 from gateway.upstream.clock import Clock
-from gateway.upstream.connections import session_of
+from gateway.upstream.connections import create_session
 from gateway.upstream.egress import EgressConfig
 from gateway.upstream.send_attempt import Answered, Attempt, ResponseLost, Turn, Unfit
 from gateway.upstream.signed_target import Forgetful, Learned, SignedTarget
@@ -281,7 +281,7 @@ class Upstream:
             words=self._words,
             method=call.method,
             path=origin.path + call.target,
-            signed=in_form(way.form, call.target),
+            signed=format_signed_target(way.form, call.target),
             body=call.body,
             wall=self.clock.wall,
             correction=way.correction,
@@ -341,7 +341,7 @@ def _headers(call: _Call) -> dict[str, str]:
         "Accept-Encoding": "identity",
         "User-Agent": USER_AGENT,
         "X-Request-Id": call.request_id,
-        **traces.headers(),
+        **traces.build_trace_headers(),
     }
     if call.body:
         headers |= {"Content-Type": "application/json", "Content-Length": str(len(call.body))}
@@ -358,12 +358,12 @@ async def open_upstream(
     learned: Learned | None = None,
     breakers: Breakers | None = None,
 ) -> AsyncIterator[Upstream]:
-    async with session_of(settings, "Content-Type") as session:
-        breakers = breakers or breakers_of(settings)
+    async with create_session(settings, "Content-Type") as session:
+        breakers = breakers or create_breakers(settings)
         yield Upstream(settings, session, clock or Clock(), learned or Forgetful(), breakers)
 
 
-def breakers_of(settings: Settings) -> Breakers:
+def create_breakers(settings: Settings) -> Breakers:
     upstream = settings.upstream
     environments = settings.environments.configured()
     return Breakers(environments, upstream.breaker_failures, upstream.breaker_seconds)

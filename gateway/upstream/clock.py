@@ -57,7 +57,7 @@ class SkewSample:
         return 0.0 if self.agrees_with(0.0) else self.offset
 
 
-def sighting(headers: Mapping[str, str], received: float, seconds: float) -> SkewSample | None:
+def measure_skew(headers: Mapping[str, str], received: float, seconds: float) -> SkewSample | None:
     """``received`` by the wall clock, after ``seconds``; None where no time was told."""
     if "Age" in headers:  # a cache tells when it was first answered
         return None

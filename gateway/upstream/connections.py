@@ -15,7 +15,7 @@ IDLE_SECONDS = 4
 meets the closing one is a write of unknown outcome."""
 
 
-def session_of(settings: Settings, *unset: str) -> aiohttp.ClientSession:
+def create_session(settings: Settings, *unset: str) -> aiohttp.ClientSession:
     """Connections of its own, which nobody else's slow answers take; ``unset`` are headers of
     aiohttp's that are not sent.
     """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.config.settings import Settings
-from gateway.http.tls import believing
+from gateway.http.tls import create_client_ssl_context
 
 
 class EgressConfig:
@@ -20,9 +20,9 @@ class EgressConfig:
         self._proxy = upstream.proxy
         self._credentials = upstream.proxy_credentials.get_secret_value()
         self._believed: dict[str, ssl.SSLContext] = {
-            name: believing(own, f"environments.{name}.ca_file")
+            name: create_client_ssl_context(own, f"environments.{name}.ca_file")
             if (own := environments[name].ca_file)
-            else believing(upstream.ca_file)
+            else create_client_ssl_context(upstream.ca_file)
             for name, origin in origins.items()
             if origin.startswith("https://")
         }

@@ -46,12 +46,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _OWN_PREFIXES = ("x-accel-", "x-forwarded-", "x-payout-gateway-", "cf-connecting-")
 
 
-def of_request(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+def filter_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """Every end-to-end header of a signed request but those of the gateway itself."""
     return _without(headers, OF_THE_GATEWAY)
 
 
-def of_legacy_request(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+def filter_legacy_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """The answer to a write is read here, so it is not to come in an encoding that is not known here."""
     passed = _without(headers, OF_THE_GATEWAY - {"x-api-key"})
     for name in ("Accept-Encoding", "Authorization"):
@@ -59,15 +59,15 @@ def of_legacy_request(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return passed
 
 
-def of_answer(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+def filter_response_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return _without(headers, OF_THE_HOST)
 
 
-def are_writable(headers: CIMultiDictProxy[str]) -> bool:
+def is_writable(headers: CIMultiDictProxy[str]) -> bool:
     """Whether a client can be sent what of a response is passed on: aiohttp reads what it does not write."""
     if not any(map(_CONTROL.search, headers.values())):  # as nearly always
         return True
-    return not any(map(_CONTROL.search, of_answer(headers).values()))
+    return not any(map(_CONTROL.search, filter_response_headers(headers).values()))
 
 
 def _without(headers: CIMultiDictProxy[str], unwanted: frozenset[str]) -> CIMultiDict[str]:

@@ -51,13 +51,13 @@ class Told:
         self._opened.__exit__(kind, error, trace)
 
 
-def told(environment: str, method: str, path: str) -> Told:
+def instrument_call(environment: str, method: str, path: str) -> Told:
     """A call of the service; ``path`` as the endpoint has it, empty where the document lists none."""
-    span = traces.call(method, path, environment)
-    return Told(span, partial(metrics.called, environment, method, path))
+    span = traces.start_call_span(method, path, environment)
+    return Told(span, partial(metrics.count_call, environment, method, path))
 
 
-def told_legacy(environment: str, operation: Operation) -> Told:
+def instrument_legacy_call(environment: str, operation: Operation) -> Told:
     """A request that goes to the legacy service as it came."""
-    span = traces.call(operation.method, operation.path, environment, service="legacy")
-    return Told(span, partial(metrics.called_legacy, environment, operation.name))
+    span = traces.start_call_span(operation.method, operation.path, environment, service="legacy")
+    return Told(span, partial(metrics.count_legacy_call, environment, operation.name))

@@ -16,11 +16,11 @@ from typing import Any, Literal
 import structlog
 
 from gateway.payloads import json_codec
-from gateway.payloads.worker_thread import aside_if
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.upstream.signed_target import Learned
-from mappings.current import SUMMARY, endpoint_of
+from mappings.current import SUMMARY, find_endpoint
 from mappings.grammar import JSON, Call, Failure, NoSuchOperation, Refused, Unreachable
-from mappings.payment_lists import batch_in, payments_in
+from mappings.payment_lists import extract_batch, extract_payments
 
 MISSING_SECONDS = 600
 LONGEST_MISSING_SECONDS = 86_400
@@ -152,7 +152,7 @@ def missing_until(known: Mapping[str, Any] | None) -> float:
     return float(known["at"] + known.get("seconds", MISSING_SECONDS))
 
 
-def describe(known: Mapping[str, Any]) -> str:
+def describe_endpoint(known: Mapping[str, Any]) -> str:
     """What is known of a path, for an operator: whether it is there, or when it is tried again."""
     if known["present"]:
         return "there"
@@ -174,7 +174,7 @@ def _next_seconds(known: Mapping[str, Any] | None) -> int:
 
 
 def _name(call: Call) -> str:
-    endpoint = endpoint_of(call.method, call.path)
+    endpoint = find_endpoint(call.method, call.path)
     return f"inferred {endpoint.method} {endpoint.path}"
 
 
@@ -195,9 +195,9 @@ async def _see(call: Call, refused: Refused, make: Make) -> None:
             if failure.status in (401, 403, 429):
                 raise
         raise Unreachable("it cannot be seen whether it was refused for the path's sake") from None
-    if batch and batch_in(body).get("id", batch) != batch:
+    if batch and extract_batch(body).get("id", batch) != batch:
         raise Unreachable("its batch is not in sight")
-    if payments and not await aside_if(json_codec.has_rows(body), _shows, body, payments):
+    if payments and not await run_in_thread_if(json_codec.has_rows(body), _shows, body, payments):
         raise refused
 
 
@@ -206,4 +206,4 @@ _ANY_READ = Call("GET", "/recipients", query={"page": "1", "pageSize": "1"})
 
 
 def _shows(summary: JSON, payments: Sequence[str]) -> bool:
-    return {*payments} <= {payment.get("id") for payment in payments_in(summary)}
+    return {*payments} <= {payment.get("id") for payment in extract_payments(summary)}

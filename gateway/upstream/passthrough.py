@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from gateway.http.request_paths import may_be_sent
+from gateway.http.request_paths import is_forwardable
 from gateway.upstream import header_filter
 from gateway.upstream.breaker import BreakerCall, Breakers
 from gateway.upstream.client import UNFIT
-from gateway.upstream.clock import Clock, sighting
-from gateway.upstream.connections import session_of
+from gateway.upstream.clock import Clock, measure_skew
+from gateway.upstream.connections import create_session
 from gateway.upstream.egress import EgressConfig
-from gateway.upstream.send_attempt import ResponseLost, SentOnce, Turn, Unfit, lost_by
+from gateway.upstream.send_attempt import ResponseLost, SentOnce, Turn, Unfit, build_response_lost
 from mappings.grammar import Unknown, Unreachable
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Passed:
         except TimeoutError:
             lost = ResponseLost(f"nothing more of the answer within {self._seconds:g} s")
         except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the answer is lost
-            lost = lost_by(error)
+            lost = build_response_lost(error)
         raise lost
 
 
@@ -121,7 +121,7 @@ async def _unwritable(passage: PassthroughRequest, passed: Passed) -> Unknown | 
 
 
 class PassthroughClient:
-    """Made by ``open_passing``."""
+    """Made by ``open_passthrough``."""
 
     def __init__(
         self,
@@ -153,12 +153,12 @@ class PassthroughClient:
         The answer's head must come
         within ``upstream.timeout_seconds``, and after it something in every such time.
         """
-        if not may_be_sent(passage.target):
+        if not is_forwardable(passage.target):
             raise ValueError("a target that may not be sent")
         response = await self._begun(passage, turn)
         try:
             passed = Passed(response, self._seconds)
-            if not header_filter.are_writable(passed.headers):
+            if not header_filter.is_writable(passed.headers):
                 raise await _unwritable(passage, passed)
             yield passed
         finally:
@@ -208,7 +208,7 @@ class PassthroughClient:
         if self._clock is None or passage.stamp is None or not 200 <= response.status < 300:
             return
         took, wall = time.monotonic() - crossing.sent, self._clock.wall()
-        if seen := sighting(response.headers, wall, took):
+        if seen := measure_skew(response.headers, wall, took):
             stamped = passage.stamp - (wall - took / 2)
             self._clock.accepted(passage.environment, seen, stamped)
 
@@ -246,7 +246,7 @@ def _url(origin: URL, path: str) -> URL:
 
 
 @asynccontextmanager
-async def open_passing(
+async def open_passthrough(
     settings: Settings,
     origins: Mapping[str, str],
     breakers: Breakers,
@@ -254,5 +254,5 @@ async def open_passing(
 ) -> AsyncIterator[PassthroughClient]:
     """``origins`` are the service's addresses, by environment; ``clock`` learns what time it is there."""
     unset = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-    async with session_of(settings, *unset) as session:
+    async with create_session(settings, *unset) as session:
         yield PassthroughClient(settings, session, origins, breakers, clock)

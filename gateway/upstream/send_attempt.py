@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
-from gateway.auth.signing import Credentials, signed_headers
+from gateway.auth.signing import Credentials, build_signature_headers
 from gateway.http import progress
-from gateway.http.decompression import NotInflated, TooLarge, inflated
+from gateway.http.decompression import NotInflated, TooLarge, decompress_body
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
-from gateway.upstream.clock import SkewSample, sighting
+from gateway.upstream.clock import SkewSample, measure_skew
 from mappings.unchanging import unchanging
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class SentOnce:
         try:
             return await handler(request)
         except (aiohttp.ClientError, OSError) as error:
-            lost = lost_by(error)
+            lost = build_response_lost(error)
         # In the place of aiohttp's own error: when the connection drops it would send GET, PUT
         # and DELETE a second time by itself, and the service would see a request twice.
         raise lost
@@ -129,7 +129,7 @@ class Attempt(SentOnce):
         self.sent = time.monotonic()
 
     def _headers(self) -> dict[str, str]:
-        return signed_headers(
+        return build_signature_headers(
             self.pair,
             self.words,
             stamp=int(self.wall() + self.correction),
@@ -142,7 +142,7 @@ class Attempt(SentOnce):
         self, status: int, headers: CIMultiDictProxy[str], content: StreamReader, most: int
     ) -> Answered:
         """Reads the rest of the answer, up to ``most`` bytes of body; raises Lost."""
-        seen = sighting(headers, self.wall(), time.monotonic() - self.sent)
+        seen = measure_skew(headers, self.wall(), time.monotonic() - self.sent)
         return Answered(status, headers, await _body(headers, content, most, self.came), seen)
 
 
@@ -196,7 +196,7 @@ async def _decoded(body: bytes, encoding: str, most: int) -> bytes:
     if encoding.strip().lower() not in ("gzip", "deflate"):
         raise ResponseLost("an answer in an encoding that was not asked for")
     try:
-        return await inflated(body, encoding, most)
+        return await decompress_body(body, encoding, most)
     except (NotInflated, TooLarge):
         raise ResponseLost("an answer that cannot be decoded") from None
 
@@ -220,7 +220,7 @@ def _unconnected(error: aiohttp.ClientConnectorError) -> str:
     return f"cannot connect to {where}:{error.port}: {why}"
 
 
-def lost_by(error: Exception) -> ResponseLost:
+def build_response_lost(error: Exception) -> ResponseLost:
     """The error in words without its URL, whose query may name a person."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return ResponseLost(_unconnected(error), dropped=True)

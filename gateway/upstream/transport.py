@@ -15,9 +15,9 @@ from aiohttp.http import HttpProcessingError, StreamWriter
 from yarl import URL
 
 from gateway.http import progress
-from gateway.http.heads import head
-from gateway.payloads.compressed_buffer import WINDOW, CompressedBuffer, windows_of
-from gateway.upstream.send_attempt import Answered, Attempt, Unfit, lost_by
+from gateway.http.heads import encode_header_block
+from gateway.payloads.compressed_buffer import WINDOW, CompressedBuffer, iter_windows
+from gateway.upstream.send_attempt import Answered, Attempt, Unfit, build_response_lost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -55,7 +55,7 @@ class Origin:
                 _ended(connection)
                 raise
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
-            lost = lost_by(error)
+            lost = build_response_lost(error)
         else:
             if _is_all_sent(connection):
                 connection.release()
@@ -84,7 +84,9 @@ class Origin:
         transport = protocol.transport
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("closed before anything was written")
-        began = head(f"{attempt.method} {attempt.path} HTTP/1.1", self._named, headers)
+        began = encode_header_block(
+            f"{attempt.method} {attempt.path} HTTP/1.1", self._named, headers
+        )
         if len(attempt.body) <= WINDOW:
             transport.write(began + bytes(attempt.body))
             return await _answered(protocol, attempt, most)
@@ -110,7 +112,7 @@ async def _written(
 
 async def _write(protocol: ResponseHandler, body: bytes | CompressedBuffer) -> None:
     writer, went = StreamWriter(protocol, asyncio.get_running_loop()), 0
-    for window in windows_of(body):
+    for window in iter_windows(body):
         await writer.write(window)
         went += len(window)
         progress.told("sends", went, len(body))

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from gateway.storage import Ledger, Tenant
 from gateway.storage.alias_ids import Ids
-from mappings.drafts import as_found
+from mappings.drafts import build_batch_condition
 from mappings.grammar import Conflict, Record
 
 BEGUN = "begun"
@@ -63,7 +63,7 @@ class BatchRouting:
                 return Record(BEGUN, batch, mark, find=NOWHERE)
             case "current":
                 raise DecidedOtherwise
-        untouched = Record("batch", current, {}, find=as_found(facts))
+        untouched = Record("batch", current, {}, find=build_batch_condition(facts))
         return Record(BEGUN, batch, mark, find=NOWHERE, also=(untouched,))
 
     async def nowhere(self, owner: Tenant, batches: Iterable[str]) -> Sequence[Record]:

@@ -31,15 +31,15 @@ def words(text: Text) -> tuple[int, str, dict[str, str]]:
 
 
 def told(said: LegacyResponse) -> Text:
-    return stored_json.kept(worded(said.status, said.data.decode(), said.headers))
+    return stored_json.compress_if_large(worded(said.status, said.data.decode(), said.headers))
 
 
 def untold(answer: Answer) -> Text:
-    return stored_json.of({"body": answer.body, "notices": list(answer.notices)})
+    return stored_json.encode_stored({"body": answer.body, "notices": list(answer.notices)})
 
 
 def read(text: Text) -> LegacyResponse | Answer:
-    if stored_json.begins_with(text, _UNTOLD):
+    if stored_json.is_starting_with(text, _UNTOLD):
         its: Any = stored_json.value(text)
         return Answer(its["body"], tuple(its["notices"]))
     status, body, headers = words(text)

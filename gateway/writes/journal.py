@@ -21,7 +21,7 @@ from gateway.auth.keys import ApiKey
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import Text
-from gateway.payloads.worker_thread import aside, aside_if
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import Ledger, Store, StoreUnavailable
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.storage.ledger import has_find
@@ -71,7 +71,7 @@ from mappings.grammar import (
     Unknown,
     Unreachable,
 )
-from mappings.ids import with_ids
+from mappings.ids import replace_ids
 
 START_WITHIN = 25.0
 """Seconds after its request came in which a start is sent (contract, section 7)."""
@@ -140,7 +140,7 @@ class Journal:
         unimported = fingerprint
         if names := asked.imported:
             ids = {name: names.get(id_, id_) for name, id_ in ids.items()}
-            body = with_ids(operation.takes, body, names)
+            body = replace_ids(operation.takes, body, names)
             about += [*ids.values(), *_named_in(body)]
             unimported = self._digest([operation.name, ids, body])
         return OperationRecord(
@@ -181,7 +181,7 @@ class Journal:
         taken: OperationRecord | None = None
         try:
             if asked := await self.rows.asked_of(one):
-                course.request = await aside_if(stored_json.is_long(asked), _request, asked)
+                course.request = await run_in_thread_if(stored_json.is_long(asked), _request, asked)
                 course.has_pieces = isinstance(asked, CompressedBuffer)
                 taken = await self.rows.take(one, self.instance)
             if taken is not None:
@@ -204,13 +204,13 @@ class Journal:
     async def _recall(self, course: OperationExecution, turn: int) -> None:
         """What its steps were given, and what it wrote."""
         for text in await self.rows.given(course.one):
-            course.recorded += await aside_if(stored_json.is_long(text), steps.read, text)
+            course.recorded += await run_in_thread_if(stored_json.is_long(text), steps.read, text)
             course.has_pieces = course.has_pieces or isinstance(text, CompressedBuffer)
         course.keep_recorded()
         its = (await self.rows.writes_of(course.one.id))[course.one.id]
         course.writes = {write.number: write for write in its}
         if (before := self.unsaved.pop(course.one.id, None)) and before.one.turn == turn:
-            await aside_if(before.is_long, course.go_on_from, before)
+            await run_in_thread_if(before.is_long, course.go_on_from, before)
 
     def _may_be_sending(self, undertaking: str, instance: str) -> bool:
         """Whether a write of it may be executed at this moment; of others' all that is running."""
@@ -300,7 +300,7 @@ class Journal:
         return self._digest([call.method, call.path, known_by])
 
     def _digest(self, what: JSON) -> str:
-        return self._keyed.hexdigest_of(json_codec.ordered(what))
+        return self._keyed.hexdigest_of(json_codec.iterdumps_canonical(what))
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -417,7 +417,7 @@ class OperationExecution:
     async def enter(self, call: Call, stamped: datetime | None = None) -> None:
         """Writes a call down before it leaves; a stamp of its client's may be ahead of ours."""
         journal = self.journal
-        alike = await aside_if(self.is_long or steps.is_long(call), journal.alike, call)
+        alike = await run_in_thread_if(self.is_long or steps.is_long(call), journal.alike, call)
         now = self.journal.stamp(self.one.owner.environment)
         now = max(now, stamped or now)
         write = Write(self._position, call.method, call.path, alike, now)
@@ -589,13 +589,13 @@ class OperationExecution:
         is_long = self.is_long
         kept = None
         if taken and not drops:
-            given = await aside(steps.written, taken) if is_long else steps.written(taken)
+            given = await run_in_thread(steps.written, taken) if is_long else steps.written(taken)
             kept = self._kept + len(taken) - 1, given
             self.has_pieces = self.has_pieces or isinstance(given, CompressedBuffer)
         made = [write.made for write in settled if write.made]
         one = self.one
         if begins:
-            asked = await aside(_asked, self.request) if is_long else _asked(self.request)
+            asked = await run_in_thread(_asked, self.request) if is_long else _asked(self.request)
             one = replace(one, asked=asked, deserted=self.deserted)
             self.has_pieces = self.has_pieces or isinstance(asked, CompressedBuffer)
         point = Point(
@@ -692,7 +692,7 @@ def _asked(request: Request) -> Text:
         "body": request.body,
         "manners": manners,
     }
-    return stored_json.of(told)
+    return stored_json.encode_stored(told)
 
 
 def _request(text: Text) -> Request:

@@ -26,7 +26,7 @@ import structlog
 
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import stored_json
-from gateway.payloads.worker_thread import aside, aside_if
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.undertakings import (
     ANSWERED,
@@ -211,7 +211,7 @@ class IdempotencyGuard:
                 return None
             said = await refuse(failure)
             lasts = is_named and said.status in (404, 406) and not _may_change(failure)
-            kept = await aside_if(said.is_long, endings.told, said) if lasts else None
+            kept = await run_in_thread_if(said.is_long, endings.told, said) if lasts else None
             await course.close(ANSWERED if lasts else UNDONE, kept)
             return said
         said = self._said[course] = await say(answer)
@@ -221,7 +221,7 @@ class IdempotencyGuard:
             is_read = wanted.operation.method == "GET"
             # A long one is made again of what its steps were given, unless it may be asked for later.
             is_kept = not is_read and (is_named or not said.is_long)
-            kept = await aside_if(said.is_long, endings.told, said) if is_kept else None
+            kept = await run_in_thread_if(said.is_long, endings.told, said) if is_kept else None
             await course.finish(kept, name)
         except BaseException:
             self.undelivered(course.one)
@@ -333,7 +333,7 @@ class IdempotencyGuard:
             caller.request_id,
             wanted.idempotency,
         )
-        one = await aside(undertaking) if caller.is_long else undertaking()
+        one = await run_in_thread(undertaking) if caller.is_long else undertaking()
         while True:
             rows = await self._rows(one)
             first = next((row for row in rows if self._is_same(row, one, wanted, visit)), None)
@@ -531,7 +531,7 @@ async def _kept_of(first: OperationRecord, caller: Caller, say: Say) -> LegacyRe
     """What its client is to be told, where that is kept; raises Unknown where it cannot be played here."""
     if first.answer is not None and first.state in (DONE, ANSWERED):
         is_long = stored_json.is_long(first.answer)
-        kept = await aside_if(is_long, endings.read, first.answer)
+        kept = await run_in_thread_if(is_long, endings.read, first.answer)
         if isinstance(kept, LegacyResponse):
             return kept
         caller.is_long = caller.is_long or is_long

@@ -20,10 +20,10 @@ from gateway.admission.load import Load, Overloaded
 from gateway.auth.keys import ApiKey
 from gateway.config import settings
 from gateway.http import progress
-from gateway.http.request_paths import recipient_in
+from gateway.http.request_paths import extract_recipient_id
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
-from gateway.payloads.worker_thread import aside, aside_if
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.reads.listing import Listing
 from gateway.reads.recent_reads import Kept
 from gateway.storage.ledger import Ledger
@@ -37,7 +37,7 @@ from gateway.upstream.send_attempt import Turn
 from gateway.writes.journal import OperationExecution
 from gateway.writes.settler import Settler
 from mappings import errors
-from mappings.current import Endpoint, endpoint_of
+from mappings.current import Endpoint, find_endpoint
 from mappings.grammar import (
     JSON,
     SIDE_BY_SIDE,
@@ -68,7 +68,7 @@ from mappings.grammar import (
     Vocabulary,
 )
 from mappings.readable import is_readable
-from mappings.spelling import of_current
+from mappings.spelling import build_current_spelling
 
 MOST_COST = 8 * ANSWER_BYTES
 """Bytes of ``wire.memory_cost``: an answer with a value in every ten bytes is none of the service's."""
@@ -156,7 +156,7 @@ class Player:
     ) -> None:
         self._upstream = upstream
         self._ledger = ledger
-        self._spelling = of_current(vocabulary)
+        self._spelling = build_current_spelling(vocabulary)
         self._targets = Targets(vocabulary)
         self._inferred = inferred
         self._settler = settler
@@ -183,7 +183,7 @@ class Player:
         if caller and course and course.is_long:
             caller.is_long = True
         is_long = caller is not None and caller.is_long
-        step, answer = await aside(_advance, flow) if is_long else _advance(flow)
+        step, answer = await run_in_thread(_advance, flow) if is_long else _advance(flow)
         while step is not None:
             if problems and isinstance(step, Call) and not step.reads:
                 raise Invalid(*problems)
@@ -199,11 +199,11 @@ class Player:
             except Unknown:
                 raise
             except Failure as failure:
-                step, answer = await aside_if(caller.is_long, _thrown, flow, failure)
+                step, answer = await run_in_thread_if(caller.is_long, _thrown, flow, failure)
             else:
                 is_long = caller.is_long
                 step, answer = (
-                    await aside(_advance, flow, given) if is_long else _advance(flow, given)
+                    await run_in_thread(_advance, flow, given) if is_long else _advance(flow, given)
                 )
         if answer is None or problems:
             raise Invalid(*problems)
@@ -216,7 +216,7 @@ class Player:
                 raise TypeError("a write has to be entered in the journal")
             return await self._perform(step, caller)
         if course.replays:
-            outcome = await aside_if(caller.is_long, course.replayed, step)
+            outcome = await run_in_thread_if(caller.is_long, course.replayed, step)
             if isinstance(outcome, Failure):
                 raise outcome
             return outcome
@@ -329,16 +329,18 @@ class Player:
         """What reading the service says; a service that cannot be read says nothing."""
         verdict: Verdict
         try:
-            step, verdict = await aside_if(caller.is_long, _advance, reading)
+            step, verdict = await run_in_thread_if(caller.is_long, _advance, reading)
             while step is not None:
                 if isinstance(step, Record) or (isinstance(step, Call) and not step.reads):
                     raise TypeError("to find out is to read")
                 try:
                     given = await self._perform(step, caller)
                 except Failure as failure:
-                    step, verdict = await aside_if(caller.is_long, _thrown, reading, failure)
+                    step, verdict = await run_in_thread_if(
+                        caller.is_long, _thrown, reading, failure
+                    )
                 else:
-                    step, verdict = await aside_if(caller.is_long, _advance, reading, given)
+                    step, verdict = await run_in_thread_if(caller.is_long, _advance, reading, given)
         except Failure as failure:
             why = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
             return Unreadable(f"the service could not be read ({why or type(failure).__name__})")
@@ -408,13 +410,13 @@ class Player:
 
     def _forget(self, call: Call, owner: Tenant) -> None:
         if not call.reads and call.path.startswith("/recipients"):
-            self._kept.forget(owner, recipient_in(call.path))
+            self._kept.forget(owner, extract_recipient_id(call.path))
 
     async def call(self, call: Call, caller: Caller) -> JSON:
         """The body of a 2xx answer; raises Refused, Unreachable or Unknown."""
         if caller.sends is not None and not call.reads:
             return await caller.sends(call, caller.course)
-        endpoint = endpoint_of(call.method, call.path)
+        endpoint = find_endpoint(call.method, call.path)
         reply = await self._send(call, endpoint, caller)
         is_long = len(reply.body) > json_codec.LARGE
         caller.is_long = caller.is_long or is_long
@@ -432,7 +434,9 @@ class Player:
         is_confirmed = call.witness is not None and self._inferred.confirms(reply.status)
         if not (call.reads or is_confirmed or _proves_refusal(reply.status, body)):
             raise Unknown(f"status {reply.status}")
-        raise await aside_if(caller.is_long, self._refused, call, endpoint, reply, body or {})
+        raise await run_in_thread_if(
+            caller.is_long, self._refused, call, endpoint, reply, body or {}
+        )
 
     async def _read_long(
         self, call: Call, caller: Caller, data: bytes | CompressedBuffer
@@ -441,17 +445,17 @@ class Player:
 
         What cannot be read in slices is charged to ``load.held_bytes`` while it is read.
         """
-        cost = await aside(json_codec.memory_cost, data)
+        cost = await run_in_thread(json_codec.estimate_memory_bytes, data)
         if cost > MOST_COST:
             return None
         with suppress(json_codec.Unsliced):
-            return _object(await aside(json_codec.read_in_slices, data, json_codec.LONG))
+            return _object(await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG))
         stay = self._load.stay(caller.key.who)
         try:
             if cost > stay.most_bytes:
                 return None
             stay.hold(cost)
-            return await aside(_readable, data)
+            return await run_in_thread(_readable, data)
         except Overloaded as overloaded:
             if call.reads:
                 raise
@@ -464,15 +468,17 @@ class Player:
         if call.body is not None:
             own = self._spelling.outward(endpoint.takes, call.body)
             if not caller.is_long:
-                body = json_codec.write(own)
+                body = json_codec.dumps(own)
             elif json_codec.has_rows(own):
-                body = await aside(json_codec.fold, own)
+                body = await run_in_thread(json_codec.dumps_compressed, own)
             else:
-                body = await aside(json_codec.write, own)
+                body = await run_in_thread(json_codec.dumps, own)
             _tell(caller, "sends", call, body)
         began = asyncio.get_running_loop().time()
         caller.calls += 1
-        with instrumentation.told(caller.key.environment, call.method, endpoint.path) as told:
+        with instrumentation.instrument_call(
+            caller.key.environment, call.method, endpoint.path
+        ) as told:
             try:
                 reply = await self._upstream.send(
                     caller.key.environment,
@@ -496,7 +502,7 @@ class Player:
         status = reply.status
         if status < 400:
             # A 2xx that says no is what its codes say; a 3xx is no answer of the service.
-            status = errors.status_told(problems) if status < 300 else 502
+            status = errors.derive_refusal_status(problems) if status < 300 else 502
         return Refused(
             status,
             problems,
@@ -508,7 +514,7 @@ class Player:
         self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
     ) -> dict[str, str]:
         """The names as this service spells them: refusals use its own words for fields."""
-        names = errors.mentioned(call.sent_as, problems)
+        names = errors.select_mentioned_names(call.sent_as, problems)
         return {
             self._spelling.field(endpoint.takes, name): field_ for name, field_ in names.items()
         }
@@ -519,7 +525,7 @@ def _tell(
 ) -> None:
     """Of what takes long, how far it is; the many short reads of a large request are not told."""
     if caller.is_long and (not call.reads or len(body) > json_codec.LARGE):
-        called = f"{call.method} {endpoint_of(call.method, call.path).path}"
+        called = f"{call.method} {find_endpoint(call.method, call.path).path}"
         log.info("large", request_id=caller.request_id, step=step, call=called, bytes=len(body))
         progress.told(step, len(body) if step == "answered" else 0, len(body))
 
@@ -569,7 +575,7 @@ def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     that gave up on a service which still works.
     """
     problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
-    is_refusal = status < 300 and errors.status_told(problems) < 500
+    is_refusal = status < 300 and errors.derive_refusal_status(problems) < 500
     return bool(problems) and (is_refusal or 400 <= status < 500)
 
 

@@ -18,10 +18,10 @@ from typing import Any, Self
 
 import structlog
 
-from gateway.auth.key_rows import pair_of
+from gateway.auth.key_rows import load_credentials
 from gateway.auth.keys import ApiKey
 from gateway.observability import logs
-from gateway.payloads.worker_thread import aside_if
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Ledger, Store, StoreUnavailable
 from gateway.storage.undertakings import (
     DID_NOT,
@@ -221,12 +221,12 @@ class Settling:
                 await course.close()
             else:
                 # A retry may come to another version, whose flow could not be played from here.
-                await course.finish(await aside_if(caller.is_long, endings.untold, answer))
+                await course.finish(await run_in_thread_if(caller.is_long, endings.untold, answer))
             self._tell(one, "done")
         return True
 
     async def _caller(self, one: OperationRecord, course: OperationExecution) -> Caller:
-        pair = await pair_of(self._store, one.owner)
+        pair = await load_credentials(self._store, one.owner)
         merchant, environment = one.owner
         key = ApiKey(one.key_id, one.key_name, "", merchant, environment, pair, None, ())
         return Caller(key, one.request_id, course=course)
@@ -253,7 +253,7 @@ class Settling:
             except StoreUnavailable as unavailable:
                 log.error("beat", error=str(unavailable))
             except Exception as error:  # noqa: BLE001 - without it others would take what is played here
-                log.error("beat", **logs.told(error))
+                log.error("beat", **logs.describe_exception(error))
             await self._rest(self._instances.beat_seconds / 4)
 
     async def _rest(self, seconds: float) -> None:
@@ -269,7 +269,7 @@ class Settling:
             except StoreUnavailable as unavailable:
                 log.error("sweep", error=str(unavailable))
             except Exception as error:  # noqa: BLE001 - without it nothing would be settled any more
-                log.error("sweep", **logs.told(error))
+                log.error("sweep", **logs.describe_exception(error))
             await self._rest(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
@@ -299,7 +299,7 @@ class Settling:
         except StoreUnavailable as unavailable:
             log.error("not_settled", undertaking=one.id, state=str(unavailable))
         except Exception as error:  # noqa: BLE001 - one that cannot be played must not stop the others
-            log.error("not_settled", undertaking=one.id, **logs.told(error))
+            log.error("not_settled", undertaking=one.id, **logs.describe_exception(error))
         finally:
             del self._trying[one.id]
         tries.pause = min(tries.pause * 2, LONGEST_PAUSE)
@@ -353,7 +353,7 @@ class Settling:
             except StoreUnavailable as unavailable:
                 log.error("state", error=str(unavailable))
             except Exception as error:  # noqa: BLE001 - without it the next alike would be a retry
-                log.error("state", **logs.told(error))
+                log.error("state", **logs.describe_exception(error))
             else:
                 continue
             await self._rest(SWEEP_SECONDS)

@@ -41,7 +41,7 @@ def mark(step: Step | str) -> str:
     if isinstance(step, str):
         return step
     digest = hashlib.sha256()
-    for part in json_codec.parts(_told(step)):
+    for part in json_codec.iterdumps(_told(step)):
         digest.update(part)
     return digest.hexdigest()[:16]
 
@@ -64,7 +64,7 @@ def _told(step: Step) -> JSON:
 
 def written(given: list[tuple[Step | str, Outcome]]) -> Text:
     """What some steps were given, each with its mark."""
-    return stored_json.of([[mark(step), _encoded(outcome)] for step, outcome in given])
+    return stored_json.encode_stored([[mark(step), _encoded(outcome)] for step, outcome in given])
 
 
 def marked(given: list[tuple[Step | str, Outcome]]) -> list[tuple[str, Outcome]]:

@@ -19,8 +19,8 @@ import uvloop
 from gateway.cli.serve import accepting
 from gateway.config.settings import load
 from gateway.observability import logs
-from gateway.server.app import run, told_to_end
-from gateway.server.memory_tuning import settle_heap
+from gateway.server.app import install_shutdown_event, run_gateway
+from gateway.server.memory_tuning import tune_gc
 
 TICK = 0.001
 
@@ -46,10 +46,10 @@ class Ticking:
 
 
 async def serve() -> None:
-    told, ticking, loop = told_to_end(), Ticking(), asyncio.get_running_loop()
-    logs.configure()
-    async with run(load(Path("gateway.toml"))) as running:
-        settle_heap()
+    told, ticking, loop = install_shutdown_event(), Ticking(), asyncio.get_running_loop()
+    logs.configure_logging()
+    async with run_gateway(load(Path("gateway.toml"))) as running:
+        tune_gc()
         ticks = asyncio.ensure_future(ticking.tick())
 
         def asked() -> None:

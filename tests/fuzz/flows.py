@@ -15,7 +15,7 @@ from gateway.payloads import json_codec
 from gateway.upstream.call_targets import Targets
 from gateway.upstream.client import TARGET
 from mappings import OPERATIONS, UNLISTED, errors, kinds
-from mappings.current import endpoint_of
+from mappings.current import find_endpoint
 from mappings.examples import Imagined
 from mappings.grammar import (
     Answer,
@@ -121,7 +121,7 @@ def check(data: bytes) -> None:
     except Failure as failure:
         _assert_legacy(failure)
     else:
-        json_codec.write(dict(answer.body))
+        json_codec.dumps(dict(answer.body))
 
 
 def _id(operation: Operation) -> str:
@@ -203,7 +203,7 @@ class Memory:
     def record(self, step: Record) -> None:
         for one in step.all:
             known = {**self._facts.get((one.kind, one.id), {}), **one.facts}
-            json_codec.write(known)  # what is remembered is JSON
+            json_codec.dumps(known)  # what is remembered is JSON
             self._facts[one.kind, one.id] = {
                 name: fact for name, fact in known.items() if fact is not None
             }
@@ -237,11 +237,11 @@ def _assert_may_be_made(step: Step, request: Request) -> None:
     for call in (
         step.calls if isinstance(step, Parallel) else [step] if isinstance(step, Call) else []
     ):
-        endpoint = endpoint_of(call.method, call.path)
+        endpoint = find_endpoint(call.method, call.path)
         assert TARGET.fullmatch(TARGETS.of(call, endpoint)), call.path
         assert call.reads or isinstance(step, Call), "writes are made one after the other"
         if call.body is not None:
-            assert json_codec.read(json_codec.write(call.body)) == call.body
+            assert json_codec.read(json_codec.dumps(call.body)) == call.body
             _assert_exact_and_unmasked(call, request)
 
 
@@ -267,8 +267,8 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _assert_legacy(failure: Failure) -> None:
-    told = errors.answer(failure)
+    told = errors.translate_failure(failure)
     assert told.status in {*errors.STATUS.values(), 413}
     assert told.problems
     assert all(one.code in errors.STATUS for one in told.problems)
-    json_codec.write(told.body())
+    json_codec.dumps(told.body())

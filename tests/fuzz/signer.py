@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from yarl import URL
 
-from gateway.auth.signing import Credentials, in_form, signature, signed_headers, signed_text
+from gateway.auth.signing import (
+    Credentials,
+    build_signature_headers,
+    build_string_to_sign,
+    compute_signature,
+    format_signed_target,
+)
 from gateway.config.settings import CurrentWords
 from gateway.simulator.refusals import Refusal
 from gateway.simulator.signature import caller, signed_part
@@ -36,11 +42,11 @@ def check(data: bytes) -> None:
     sent = URL(f"{ORIGIN}{target.removesuffix('?')}", encoded=True).raw_path_qs
     if sent != "/prefix" + target.removesuffix("?"):
         return  # never sent: ``Attempt.sign`` refuses what would be sent otherwise than it is signed
-    signed = in_form(form, target.removesuffix("?"))
-    headers = signed_headers(
+    signed = format_signed_target(form, target.removesuffix("?"))
+    headers = build_signature_headers(
         PAIR, CurrentWords(), stamp=STAMP, method=method, target=signed, body=body
     )
-    assert signed_text(STAMP, method, signed, body) == (
+    assert build_string_to_sign(STAMP, method, signed, body) == (
         b"%d\n%s\n%s\n%s\n" % (STAMP, method.upper().encode(), signed.encode(), body)
     )
     on_the_wire = sent.removeprefix("/prefix")
@@ -48,7 +54,7 @@ def check(data: bytes) -> None:
     changed = bytes([*body[:-1], body[-1] ^ 1]) if body else b"\0"
     assert not _accepted(headers, method, on_the_wire, changed, form)
     assert (
-        signature(KeyedHmac(b"secret-u"), STAMP, method, signed, body)
+        compute_signature(KeyedHmac(b"secret-u"), STAMP, method, signed, body)
         not in headers["Authorization"]
     )
 

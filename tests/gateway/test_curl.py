@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.docgen.curl import NoRequest, apart, read
+from gateway.docgen.curl import NoRequest, parse_curl, split_curl_options
 
 URL = "https://legacy.example/v1/recipients"
 KEY = "X-API-Key: never-shown"
@@ -45,7 +45,7 @@ contents = FILES.__getitem__
     ids=str,
 )
 def test_a_request_is_read(words: list[str], expected: tuple[str, str, bytes]) -> None:
-    assert read(words, contents) == expected
+    assert parse_curl(words, contents) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def test_a_request_is_read(words: list[str], expected: tuple[str, str, bytes]) -
 )
 def test_what_cannot_be_read_is_told_without_what_was_pasted(words: list[str], said: str) -> None:
     with pytest.raises(NoRequest, match=said) as raised:
-        read(words, contents)
+        parse_curl(words, contents)
     assert "never-shown" not in str(raised.value)
 
 
 def test_our_options_are_told_from_those_of_curl() -> None:
-    assert apart(["--json", "curl", URL], ["--config"]) == (["--json"], ["curl", URL])
-    assert apart([URL, "--json"], ["--config"]) == (["--json"], [URL])
+    assert split_curl_options(["--json", "curl", URL], ["--config"]) == (["--json"], ["curl", URL])
+    assert split_curl_options([URL, "--json"], ["--config"]) == (["--json"], [URL])
     both = ["--json", '{"a":1}', URL, "--json", "--config", "x.toml"]
     pasted = ["--json", '{"a":1}', URL]
-    assert apart(both, ["--config"]) == (["--json", "--config", "x.toml"], pasted)
-    assert apart(["--config=x.toml", "--", "--json"], ["--config"]) == (
+    assert split_curl_options(both, ["--config"]) == (["--json", "--config", "x.toml"], pasted)
+    assert split_curl_options(["--config=x.toml", "--", "--json"], ["--config"]) == (
         ["--config=x.toml"],
         ["--json"],
     )
-    assert apart(["-d", "--json", URL], ["--config"])[0] == ["--json"]
+    assert split_curl_options(["-d", "--json", URL], ["--config"])[0] == ["--json"]

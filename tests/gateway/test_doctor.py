@@ -18,7 +18,7 @@ from aiohttp import web
 
 from gateway.admission.limits.in_redis import InRedis
 from gateway.config.settings import Settings
-from gateway.operator.doctor import Finding, examine
+from gateway.operator.doctor import Finding, run_doctor
 from gateway.simulator import Fault, Key, Service, Simulator, Switches, start
 from gateway.storage import Ledger, Tenant, open_store
 from gateway.storage.keyfile import make_key_file
@@ -67,7 +67,7 @@ async def examined(
 ) -> list[Finding]:
     settings = settings_for(folder, base_url, **sections)
     await import_lines(settings, [KEY, *more])
-    return await examine(settings)
+    return await run_doctor(settings)
 
 
 def wrong(found: list[Finding]) -> Finding:
@@ -286,7 +286,7 @@ async def test_a_state_that_has_no_room(tmp_path: Path) -> None:
         settings = settings_for(tmp_path, here.url)
         await import_lines(settings, [KEY])
         async with full(tmp_path / "gateway.db"):
-            told = wrong(await examine(settings))
+            told = wrong(await run_doctor(settings))
     assert told.looked_at == "state"
     assert "room" in told.do or "owner" in told.do
 
@@ -300,7 +300,7 @@ async def test_a_state_that_nothing_was_written_in_is_not_said_to_have_been_used
 
 
 async def test_a_state_that_is_not_there(tmp_path: Path) -> None:
-    told = wrong(await examine(settings_for(tmp_path, "http://127.0.0.1:9")))
+    told = wrong(await run_doctor(settings_for(tmp_path, "http://127.0.0.1:9")))
     assert told.looked_at == "state"
     assert "--config" in told.do
 
@@ -327,7 +327,7 @@ def read_only(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 async def test_a_state_that_may_only_be_read(read_only: dict[str, str], tmp_path: Path) -> None:
-    told = wrong(await examine(settings_for(tmp_path, "http://127.0.0.1:9", state=read_only)))
+    told = wrong(await run_doctor(settings_for(tmp_path, "http://127.0.0.1:9", state=read_only)))
     assert told.looked_at == "state"
     assert "permission denied" in told.said
     assert "GRANT" in told.do
@@ -480,7 +480,7 @@ async def test_what_is_remembered_is_not_said_to_be_tried_now(tmp_path: Path) ->
             seen = {"present": True, "at": 1_790_000_000}
             await Ledger(store).learn("sandbox", "inferred GET /batches", seen)
         url = here.url
-    gone = await examine(settings_for(tmp_path, url))
+    gone = await run_doctor(settings_for(tmp_path, url))
     assert wrong(gone).looked_at == "reachable"
     form, clock, pair = (of(gone, one) for one in ("signed target", "clock", "pair"))
     assert (form.state, clock.state, pair.state) == ("unknown", "unknown", "unknown")
@@ -524,12 +524,12 @@ async def test_keys_of_an_environment_that_is_not_configured(tmp_path: Path) -> 
     async with service() as here:
         settings = settings_for(tmp_path, here.url)
         await import_lines(settings, [LIVE])
-        told = wrong(await examine(settings))
+        told = wrong(await run_doctor(settings))
         assert (told.environment, told.looked_at) == ("live", "keys")
         assert "[environments.live] is not configured" in told.said
         assert "set environments.live.base_url" in told.do
         await import_lines(settings, [KEY])
-        found = await examine(settings)
+        found = await run_doctor(settings)
     assert not [one for one in found if one.state == "wrong"]
     assert of(found, "keys").state == "unknown", "others can be used"
 
@@ -541,11 +541,11 @@ async def switched(folder: Path, base_url: str, legacy: str) -> list[Finding]:
     environments = {"sandbox": {"base_url": base_url, "legacy_base_url": legacy}}
     settings: Settings = settings_for(folder, base_url, environments=environments)
     await import_lines(settings, [KEY])
-    before = await examine(settings)
+    before = await run_doctor(settings)
     assert not [one for one in before if one.looked_at == "legacy service"], "nobody uses it"
     async with open_store(settings.state) as store:
         await set_mode(store, Tenant(KEY["merchant"], "sandbox"), "", ["balances"], "forward")
-    return await examine(settings)
+    return await run_doctor(settings)
 
 
 async def test_the_legacy_service_is_tried_where_a_key_is_switched_to_it(tmp_path: Path) -> None:

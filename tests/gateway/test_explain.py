@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.signing import Credentials, signed_headers
+from gateway.auth.signing import Credentials, build_signature_headers
 from gateway.config.settings import CurrentWords, Settings, Words
-from gateway.docgen.explain import Explained, explained
+from gateway.docgen.explain import Explained, explain_request
 from mappings.grammar import Invalid
 from tests.processes import command
 
@@ -36,7 +36,7 @@ KINGS = {
 
 def told(method: str, path: str, body: Any = None, **settings: Any) -> Explained:
     data = b"" if body is None else json.dumps(body).encode()
-    return explained(Settings(**settings), method, path, data)
+    return explain_request(Settings(**settings), method, path, data)
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -196,7 +196,7 @@ def test_the_signed_text_is_what_the_signer_signs() -> None:
     (call, *_) = told("POST", "/v1/recipients", KINGS).calls
     body = call.signed.split("\n")[3].encode()
     pair, words = Credentials("AK", "secret"), CurrentWords()
-    headers = signed_headers(
+    headers = build_signature_headers(
         pair, words, stamp=1_700_000_000, method="POST", target="/v1/recipients", body=body
     )
     openssl = subprocess.run(

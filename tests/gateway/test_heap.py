@@ -14,25 +14,25 @@ MEGABYTES = 40
 
 CROWD = f"""
 import resource
-from gateway.server.memory_tuning import give_back, settle_heap
+from gateway.server.memory_tuning import trim_malloc, tune_gc
 
 def resident():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
 
-settle_heap()
+tune_gc()
 crowd = [bytes(4000) for _ in range({MEGABYTES * 250})]
 above = bytes(4000)
 del crowd
 before = resident()
-give_back()
+trim_malloc()
 print(before - resident())
 """
 
 
 def test_what_lies_below_something_in_use_goes_back_too() -> None:
     if sys.platform != "linux":
-        return  # nothing tells it so there, and give_back does what it can
+        return  # nothing tells it so there, and trim_malloc does what it can
     done = subprocess.run(
         [sys.executable, "-c", CROWD], capture_output=True, text=True, check=True, timeout=60
     )

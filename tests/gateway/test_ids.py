@@ -80,7 +80,9 @@ async def test_what_the_very_many_ids_of_a_request_stand_for_is_not_kept_in_memo
 async def test_a_stand_in_that_stands_for_another_object_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house_ids, "stand_in", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME")
+    monkeypatch.setattr(
+        house_ids, "derive_stand_in", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
+    )
     async with open_store(state_in(tmp_path)) as store:
         known = Ids(store, "all")
         await known.legacy(OWNER, {("batch", LONG)})
@@ -93,7 +95,9 @@ async def test_a_stand_in_that_stands_for_another_object_is_not_told(
 async def test_two_of_one_answer_that_would_have_the_same_stand_in_are_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(house_ids, "stand_in", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME")
+    monkeypatch.setattr(
+        house_ids, "derive_stand_in", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
+    )
     async with open_store(state_in(tmp_path)) as store:
         with pytest.raises(Collision):
             await Ids(store, "all").legacy(OWNER, {("batch", LONG), ("batch", SECOND)})

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from gateway.config.settings import Lists, State
 from gateway.observability.metrics import REGISTRY
 from gateway.payloads import json_codec
-from gateway.reads.index import Dropping, Indexes, drop
+from gateway.reads.index import Dropping, Indexes, invalidate_indexes
 from gateway.reads.index.indexes import IDLE_SECONDS
 from gateway.reads.index.recipient_cache import OVERLAP_SECONDS
 from gateway.reads.index.rows import Entry
@@ -36,9 +36,9 @@ from gateway.storage import open_store
 from gateway.storage.audit_log import ERASED, note
 from gateway.storage.tenants import Tenant
 from mappings.grammar import Call, Find, Found, LegacyOptions, Problem, Refused, Unreachable
-from mappings.objects import recipient_answer
-from mappings.recipient_queries import find
-from mappings.recipient_rows import shown, told
+from mappings.objects import build_recipient_answer
+from mappings.recipient_queries import build_find
+from mappings.recipient_rows import select_answer_fields, select_query_fields
 
 OWNER, OTHER = Tenant("demo", "sandbox"), Tenant("other", "sandbox")
 LARGEST = 300
@@ -99,10 +99,10 @@ class Town:
             if its is None:
                 raise Refused(404, [Problem("not_found", "None.")])
             body = {"recipient": views.recipient(self.world, its)}
-        return json_codec.read(json_codec.write({"ok": True, **body}))
+        return json_codec.read(json_codec.dumps({"ok": True, **body}))
 
     def question(self, query: Mapping[str, str]) -> Find:
-        return find(query, self.remembered)
+        return build_find(query, self.remembered)
 
     async def ask(self, **query: str) -> Found:
         return await self.listing.find(self.question(query), self.make, OWNER)
@@ -126,7 +126,7 @@ class Town:
 
     def shown(self, found: Found) -> list[dict[str, Any]]:
         return [
-            recipient_answer(row, self.remembered.get(row["id"], {}), LegacyOptions())
+            build_recipient_answer(row, self.remembered.get(row["id"], {}), LegacyOptions())
             for row in found.rows
         ]
 
@@ -668,7 +668,7 @@ async def test_rows_of_another_shape_are_left_to_a_reading_for_the_question() ->
 
 async def test_a_recipient_takes_less_than_two_kilobytes() -> None:
     town = Town(400)
-    its = [json_codec.write(views.recipient(town.world, each)) for each in town.there()]
+    its = [json_codec.dumps(views.recipient(town.world, each)) for each in town.there()]
     tracemalloc.start()
     try:
         entries = [Entry(json_codec.read(text), 0.0) for text in its]
@@ -722,23 +722,23 @@ async def test_off_it_is_the_reading_that_it_was() -> None:
 async def test_nothing_is_kept_that_no_answer_shows_and_no_query_asks() -> None:
     town = Town(50)
     row = views.recipient(town.world, town.one(0)) | {"secretThing": "x"}
-    kept = {*shown(row), *told(row)}
+    kept = {*select_answer_fields(row), *select_query_fields(row)}
     assert not kept & {"secretThing", "tags", "contactEmails", "placeOfBirth", "routeType"}
 
 
 async def test_what_is_kept_of_a_row_shows_and_answers_as_the_row() -> None:
     town = Town(120)
     rows = [views.recipient(town.world, each) for each in town.world.recipients.values()]
-    rows = [json_codec.read(json_codec.write(row)) for row in rows]
+    rows = [json_codec.read(json_codec.dumps(row)) for row in rows]
     assert all(
-        recipient_answer(shown(row), {}, LegacyOptions())
-        == recipient_answer(row, {}, LegacyOptions())
+        build_recipient_answer(select_answer_fields(row), {}, LegacyOptions())
+        == build_recipient_answer(row, {}, LegacyOptions())
         for row in rows
     )
     for query in QUERIES:
-        question = find(query, {})
+        question = build_find(query, {})
         for row in rows:
-            brief = told(row)
+            brief = select_query_fields(row)
             assert question.where(brief) == question.where(row), query
             assert question.order(brief) == question.order(row), query
             assert question.hidden(brief) == question.hidden(row), query
@@ -908,11 +908,11 @@ async def test_an_operator_has_the_index_of_a_merchant_dropped(tmp_path: Path) -
     async with dropping(tmp_path, town) as (_, store):
         await town.ask(**CITY)
         await town.listing.find(town.question(CITY), town.make, OTHER)
-        await drop(store, Tenant("demo", ""))
+        await invalidate_indexes(store, Tenant("demo", ""))
         await _until(lambda: not town.indexes.has(OWNER))
         assert town.indexes.has(OTHER)
         await town.agrees(**CITY)
-        await drop(store, Tenant("", ""))
+        await invalidate_indexes(store, Tenant("", ""))
         await _until(lambda: town.indexes.recipients == 0)
 
 
@@ -928,7 +928,7 @@ async def test_erasing_a_recipient_drops_the_index_that_may_have_them(tmp_path: 
 async def test_what_was_wanted_before_a_process_began_is_no_request_to_it(tmp_path: Path) -> None:
     town = Town()
     async with dropping(tmp_path, town) as (_, store):
-        await drop(store, OWNER)
+        await invalidate_indexes(store, OWNER)
     async with dropping(tmp_path, town):
         await town.ask(**CITY)
         await asyncio.sleep(0.1)

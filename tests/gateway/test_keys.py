@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from gateway.auth.key_rows import listed_keys, replace_pair, revoke
+from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import (
     ApiKey,
     ApiKeyStore,
     Checked,
     Sight,
-    findings_of,
+    describe_credential_problems,
+    find_shared_accounts,
     look,
-    shared_accounts,
     why_not_replaced,
 )
 from gateway.auth.signing import Credentials
@@ -226,8 +226,8 @@ async def test_a_key_hashed_with_an_earlier_encryption_key_is_found(
 
 
 async def revoked(store: Store) -> None:
-    (held,) = await listed_keys(store)
-    await revoke(store, held.id)
+    (held,) = await load_listed_keys(store)
+    await revoke_key(store, held.id)
 
 
 async def test_a_key_that_another_process_revokes_is_refused_within_two_seconds(
@@ -261,7 +261,7 @@ async def test_a_pair_that_another_process_replaces_is_used_without_a_query_by_a
 
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         assert await keyring.find(API_KEY)
-        await replace_pair(elsewhere, ACME, new)
+        await replace_credentials(elsewhere, ACME, new)
         await keyring.refresh()
         async with counted(store) as asked:
             found = await keyring.find(API_KEY)
@@ -289,7 +289,7 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
     """A look-up reads a key; before it is kept, the key is revoked and a poll sees that."""
     import gateway.auth.keys
 
-    read = gateway.auth.keys.key_in_use
+    read = gateway.auth.keys.select_active_key
 
     async def read_and_dawdle(*asked: Any) -> Any:
         answer = await read(*asked)
@@ -299,7 +299,7 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
         return answer
 
     dawdled, go_on = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(gateway.auth.keys, "key_in_use", read_and_dawdle)
+    monkeypatch.setattr(gateway.auth.keys, "select_active_key", read_and_dawdle)
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         asking = asyncio.create_task(keyring.find(API_KEY))
         await dawdled.wait()
@@ -318,8 +318,8 @@ async def test_a_database_put_back_to_an_earlier_state_is_read_anew(
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         await keyring.find(API_KEY)
         keyring._count += 5
-        (held,) = await listed_keys(elsewhere)
-        await revoke(elsewhere, held.id)
+        (held,) = await load_listed_keys(elsewhere)
+        await revoke_key(elsewhere, held.id)
         await keyring.refresh()
         assert await keyring.find(API_KEY) is None
 
@@ -456,9 +456,9 @@ def test_merchants_who_see_the_same_recipient_share_an_account() -> None:
         acme_too: sees("R-2", "R-1"),
         Tenant("acme", "sandbox"): sees("R-1"),
     }
-    assert shared_accounts(seen) == [(ACME, acme_too)]
+    assert find_shared_accounts(seen) == [(ACME, acme_too)]
     checked = [Checked(owner, "", (), sight) for owner, sight in seen.items()]
-    assert findings_of(checked) == [
+    assert describe_credential_problems(checked) == [
         "same account under two merchant names: acme live and acme-too live"
     ]
 
@@ -469,7 +469,10 @@ def test_refused_and_unreachable_pairs_are_findings_and_empty_accounts_are_none(
         Checked(Tenant("bolt", "live"), "", (), Sight("unreachable", why="v")),
         Checked(Tenant("core", "live"), "", (), sees()),
     ]
-    assert findings_of(checked) == ["acme live: refused, w", "bolt live: unreachable, v"]
+    assert describe_credential_problems(checked) == [
+        "acme live: refused, w",
+        "bolt live: unreachable, v",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.http import progress
 from gateway.http.bodies import PART, Body
-from gateway.http.progress import MOST, RequestsInProgress, Seen, Whose, written
+from gateway.http.progress import MOST, RequestsInProgress, Seen, Whose, serialize_progress
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 WHOSE = Whose("create_batch", "shop", "live")
@@ -111,10 +111,10 @@ async def test_others_are_served_between_the_parts_of_an_answer_that_is_taken_at
 
 def test_what_is_written_for_others_is_read_by_them_and_nothing_else_is() -> None:
     seen = [Seen(*WHOSE, NOW, "sends", number, 100) for number in range(MOST + 5)]
-    read = Seen.read(written(seen))
+    read = Seen.read(serialize_progress(seen))
     assert [one.done for one in read] == list(range(MOST))
     assert not any(one.here for one in read)
     assert read[0].began_at == NOW
-    assert written([]) == ""
+    assert serialize_progress([]) == ""
     for odd in ("", "{}", '[{"size": 1}]', "[1]", "no", '[{"began_at": 5}]'):
         assert Seen.read(odd) == [], odd

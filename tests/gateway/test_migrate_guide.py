@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.docgen.guide.page import LANGUAGES, VECTOR, failures, markdown
+from gateway.docgen.guide.page import LANGUAGES, VECTOR, escape_markdown, list_error_codes
 from gateway.storage import open_store
 from gateway.storage.usage_rows import Count, Use, add_usage, used_since
 from mappings import OPERATIONS, UNLISTED
@@ -130,7 +130,7 @@ async def test_a_name_is_no_markup(tmp_path: Path) -> None:
     await used(tmp_path, "read_balances", name="a|b*c[x](y)")
     page = await guide(tmp_path, "a|b*c[x](y)")
     assert r"key a\|b\*c\[x\](y)," in page
-    assert markdown("<b>\n# x") == r"\<b\> \# x"
+    assert escape_markdown("<b>\n# x") == r"\<b\> \# x"
 
 
 # Signing
@@ -205,7 +205,7 @@ print(signed_headers("AK", "secret", "GET", target, b"", 1700000000)["Authorizat
 
 
 def test_the_errors_are_those_of_both_documents() -> None:
-    found = {one.code: (one.before, one.after) for one in failures()}
+    found = {one.code: (one.before, one.after) for one in list_error_codes()}
     assert found == {
         "invalid_token": (401, None),
         "invalid_api_key": (403, 401),

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import is_typeddict
 
 from gateway.cli.openapi import openapi
-from gateway.docgen.openapi import descriptions, document
+from gateway.docgen.openapi import build_openapi_document, descriptions
 from gateway.docgen.openapi.document import _Document
 from gateway.docgen.openapi.examples import BODIES, IDS
 from gateway.simulator import Service
@@ -42,7 +42,7 @@ def described() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def test_it_is_a_valid_openapi_document_in_any_words() -> None:
     validate(DESCRIBED)
-    validate(document(OWN, ("https://payouts.example.com",)))
+    validate(build_openapi_document(OWN, ("https://payouts.example.com",)))
 
 
 def test_every_operation_is_in_it_once_with_its_key() -> None:
@@ -189,7 +189,7 @@ def test_every_example_is_an_example_of_its_schema(content: dict[str, Any]) -> N
 
 
 def test_it_is_in_the_configured_words_and_no_others() -> None:
-    own = json.dumps(document(OWN, ()))
+    own = json.dumps(build_openapi_document(OWN, ()))
     for word in ("wallet", "service", "ServiceTotal", "avatarUrl"):
         assert f'"{word}"' not in own
         assert f"/balances/{word}" not in own
@@ -250,7 +250,7 @@ async def test_a_running_gateway_has_it_on_its_admin_port(tmp_path: Path) -> Non
     async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
         async with house.session.get(f"{house.running.admin_url}/openapi.json") as answer:
             told = await answer.json()
-        assert told == document(Vocabulary(), (house.running.url,))
+        assert told == build_openapi_document(Vocabulary(), (house.running.url,))
 
 
 def test_the_command_prints_it_with_the_configured_addresses(tmp_path: Path) -> None:

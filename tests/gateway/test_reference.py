@@ -11,9 +11,13 @@ import pytest
 from typing_extensions import is_typeddict
 
 from gateway.config.settings import Settings, load
-from gateway.docgen.reference import EXAMPLE, pages
-from gateway.docgen.reference.configuration import assignments, keys
-from gateway.docgen.reference.operations import example, target, title
+from gateway.docgen.reference import EXAMPLE, render_reference_pages
+from gateway.docgen.reference.configuration import iter_example_assignments, iter_setting_keys
+from gateway.docgen.reference.operations import (
+    build_example_target,
+    format_operation_title,
+    play_example,
+)
 from gateway.docgen.reference.requests import REQUESTS
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation
@@ -22,17 +26,17 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / EXAMPLE).read_text("utf-8")
 
 
-@pytest.mark.parametrize("path", pages(ROOT), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", render_reference_pages(ROOT), ids=lambda path: path.name)
 def test_a_page_is_what_the_code_says_now(path: Path) -> None:
-    assert path.read_text("utf-8") == pages(ROOT)[path], "run `make docs`"
+    assert path.read_text("utf-8") == render_reference_pages(ROOT)[path], "run `make docs`"
 
 
 def test_every_key_stands_in_the_page_with_its_meaning_and_its_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = {(one.section, one.name): one for one in keys(TEXT)}
+    found = {(one.section, one.name): one for one in iter_setting_keys(TEXT)}
     assert all(one.means for one in found.values())
-    assert {(section, name) for section, name, *_ in assignments(TEXT)} <= set(found)
+    assert {(section, name) for section, name, *_ in iter_example_assignments(TEXT)} <= set(found)
     port = found["server", "port"]
     assert (port.default, port.type) == ("8080", "whole number, 0 to 65535")
     monkeypatch.setenv(port.variable, "9000")
@@ -48,12 +52,12 @@ def test_the_example_sets_every_key_to_its_default() -> None:
 @pytest.mark.parametrize("operation", [*OPERATIONS, *UNLISTED], ids=lambda one: one.name)
 def test_every_operation_is_told_with_calls_that_its_request_makes(operation: Operation) -> None:
     text = (ROOT / "mappings" / "operations.md").read_text("utf-8")
-    _, _, told = text.partition(f"### {title(operation)}\n")
+    _, _, told = text.partition(f"### {format_operation_title(operation)}\n")
     told = told.partition("\n### ")[0]
     assert operation.because in told
     assert operation.rests_on in told
-    assert f"{operation.method} {target(operation)}" in told
-    found = example(operation)
+    assert f"{operation.method} {build_example_target(operation)}" in told
+    found = play_example(operation)
     assert found.operation is operation
     for call in found.calls:
         assert f"`{call.method} {call.target}`" in told

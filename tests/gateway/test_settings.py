@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import Misconfigured, Settings, load
-from gateway.operator.preflight import check_runnable, placeholders
+from gateway.operator.preflight import check_runnable, list_placeholder_urls
 
 BASE = "[environments.live]\nbase_url = 'https://service.example'\n"
 
@@ -589,7 +589,7 @@ def test_where_settings_are_from_is_no_part_of_them() -> None:
 def test_an_address_of_the_example_is_a_placeholder() -> None:
     addresses = "legacy_base_url = 'https://old.service.example'\n[environments.sandbox]\n"
     text = f"{BASE}{addresses}base_url = 'https://service.example.com'"
-    first, second = placeholders(load(written(text)))
+    first, second = list_placeholder_urls(load(written(text)))
     assert first.startswith("gateway.toml:2: environments.live.base_url: https://service.example ")
     assert second.startswith("gateway.toml:3: environments.live.legacy_base_url: ")
 

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.auth.signing import Credentials, in_form, signature, signed_headers, signed_text
+from gateway.auth.signing import (
+    Credentials,
+    build_signature_headers,
+    build_string_to_sign,
+    compute_signature,
+    format_signed_target,
+)
 from gateway.config.settings import CurrentWords
 from gateway.storage.keyed_hmac import KeyedHmac
 
@@ -16,7 +22,7 @@ VECTORS = sorted(SIGNATURES.glob("*.json"))
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda path: path.stem)
 def test_the_signature_is_the_one_openssl_makes(vector: Path):
     made = json.loads(vector.read_text("utf-8"))
-    assert made["signature"] == signature(
+    assert made["signature"] == compute_signature(
         KeyedHmac(made["secret_key"].encode()),
         made["timestamp"],
         made["method"],
@@ -33,24 +39,24 @@ def test_the_script_makes_the_vectors_that_are_committed(tmp_path: Path):
 
 
 def test_the_signed_text_is_four_lines_the_last_one_empty_without_a_body():
-    text = signed_text(1700000000, "post", "/v1/batches", b'{"a":1}')
+    text = build_string_to_sign(1700000000, "post", "/v1/batches", b'{"a":1}')
     assert text == b'1700000000\nPOST\n/v1/batches\n{"a":1}\n'
-    assert signed_text(1, "GET", "/v1/x", b"") == b"1\nGET\n/v1/x\n\n"
+    assert build_string_to_sign(1, "GET", "/v1/x", b"") == b"1\nGET\n/v1/x\n\n"
 
 
 def test_only_the_form_over_path_and_query_signs_the_query():
-    assert in_form("path", "/v1/x?a=1?b") == "/v1/x"
-    assert in_form("path-and-query", "/v1/x?a=1?b") == "/v1/x?a=1?b"
-    assert in_form("path", "/v1/x") == in_form("path-and-query", "/v1/x")
+    assert format_signed_target("path", "/v1/x?a=1?b") == "/v1/x"
+    assert format_signed_target("path-and-query", "/v1/x?a=1?b") == "/v1/x?a=1?b"
+    assert format_signed_target("path", "/v1/x") == format_signed_target("path-and-query", "/v1/x")
 
 
 def test_the_headers_are_in_the_services_words():
     words = CurrentWords(scheme="prsign", timestamp_header="X-PR-Timestamp")
-    headers = signed_headers(
+    headers = build_signature_headers(
         Credentials("AK", "SK"), words, stamp=7, method="GET", target="/v1/x", body=b""
     )
     assert headers == {
-        "Authorization": f"prsign AK:{signature(KeyedHmac(b'SK'), 7, 'GET', '/v1/x', b'')}",
+        "Authorization": f"prsign AK:{compute_signature(KeyedHmac(b'SK'), 7, 'GET', '/v1/x', b'')}",
         "X-PR-Timestamp": "7",
     }
 

@@ -39,7 +39,7 @@ def with_row(row: bytes, place: int = COUNT - 5) -> bytes:
 
 def outcome(read: Callable[[], Any]) -> Any:
     try:
-        return json_codec.write(read())
+        return json_codec.dumps(read())
     except Unreadable as unreadable:
         return str(unreadable)
 
@@ -65,10 +65,10 @@ def test_what_is_read_by_slices_is_written_with_the_same_bytes() -> None:
     data = json.dumps(json.loads(text_of(many())), separators=(",", ":"), ensure_ascii=False)
     read = json_codec.read(data.encode(), LONG)
     assert isinstance(read["payments"], Packed)
-    assert json_codec.write(read) == data.encode()
-    assert b"".join(json_codec.in_parts(read)) == data.encode()
-    assert bytes(json_codec.fold(read)) == data.encode()
-    assert len(json_codec.in_parts(read)) > COUNT / SLICE
+    assert json_codec.dumps(read) == data.encode()
+    assert b"".join(json_codec.dumps_chunks(read)) == data.encode()
+    assert bytes(json_codec.dumps_compressed(read)) == data.encode()
+    assert len(json_codec.dumps_chunks(read)) > COUNT / SLICE
 
 
 def test_only_long_lists_of_these_names_in_large_texts_are_packed() -> None:
@@ -133,7 +133,7 @@ def test_it_does_not_matter_where_a_window_ends(padding: int, text: str) -> None
 
 def test_what_is_no_json_is_not_written_from_rows_either() -> None:
     for odd in (1.5, {1: "a"}, b"bytes"):
-        for write in (json_codec.write, json_codec.in_parts, json_codec.fold):
+        for write in (json_codec.dumps, json_codec.dumps_chunks, json_codec.dumps_compressed):
             with pytest.raises(TypeError):
                 write({"payments": Packed([{}] * SLICE + [{"a": odd}])})
 
@@ -144,19 +144,21 @@ def test_digests_are_made_of_the_same_bytes() -> None:
         [packed, plain],
         [["POST", {"b": 1, "a": packed}], ["POST", {"b": 1, "a": plain}]],
     ):
-        ordered = [b"".join(json_codec.ordered(one)) for one in both]
-        written = [b"".join(json_codec.parts(one)) for one in both]
+        ordered = [b"".join(json_codec.iterdumps_canonical(one)) for one in both]
+        written = [b"".join(json_codec.iterdumps(one)) for one in both]
         assert ordered[0] == ordered[1]
         assert written[0] == written[1]
-    assert b"".join(json_codec.ordered({"b": 1, "a": packed["payments"]})).startswith(b'{"a":[{')
+    assert b"".join(json_codec.iterdumps_canonical({"b": 1, "a": packed["payments"]})).startswith(
+        b'{"a":[{'
+    )
 
 
 def as_it_was_packed(value: Any) -> str:
     """A long text of the version before: one value in the state."""
-    return "z" + base64.b64encode(zlib.compress(json_codec.write(value), 1)).decode()
+    return "z" + base64.b64encode(zlib.compress(json_codec.dumps(value), 1)).decode()
 
 
-@pytest.mark.parametrize("text_of", [stored_json.of, as_it_was_packed])
+@pytest.mark.parametrize("text_of", [stored_json.encode_stored, as_it_was_packed])
 def test_a_long_text_of_the_state_is_read_again(text_of: Callable[[Any], stored_json.Text]) -> None:
     text = text_of({"entries": Packed(many()), "other": [1, "é"]})
     assert stored_json.is_long(text)
@@ -166,5 +168,5 @@ def test_a_long_text_of_the_state_is_read_again(text_of: Callable[[Any], stored_
 
 
 def test_a_short_text_of_the_state_is_json_as_it_always_was() -> None:
-    assert stored_json.of({"entries": [1, "é"]}) == '{"entries":[1,"é"]}'
+    assert stored_json.encode_stored({"entries": [1, "é"]}) == '{"entries":[1,"é"]}'
     assert stored_json.value('{"entries":[1,"é"]}') == {"entries": [1, "é"]}

@@ -9,15 +9,15 @@ HUGE = "9" * 40 + ".01"
 
 def test_net_is_exact_at_any_size():
     payments = [{"sourceAmount": HUGE, "merchantFees": "0.98"}, {"sourceAmount": "0.01"}]
-    shown = summaries.figures(payments)
+    shown = summaries.compute_figures(payments)
     assert str(shown["value"]) == "9" * 40 + ".02"
     assert str(shown["net"]) == "1" + "0" * 40
 
 
 def test_needed_funds_are_exact_at_any_size():
     payments = [{"sourceAmount": HUGE, "merchantFees": "0.01"}]
-    assert str(funds.needed(payments)) == "9" * 40 + ".02"
+    assert str(funds.compute_required_funds(payments)) == "9" * 40 + ".02"
     enough = [{"amount": "9" * 40 + ".02", "currency": "USD", "type": "service"}]
     short = [{"amount": HUGE, "currency": "USD", "type": "service"}]
-    assert funds.are_enough(enough, payments, "USD")
-    assert not funds.are_enough(short, payments, "USD")
+    assert funds.has_sufficient_funds(enough, payments, "USD")
+    assert not funds.has_sufficient_funds(short, payments, "USD")

@@ -11,7 +11,7 @@ import pytest
 from mappings import generate_countries
 from mappings.errors import NOT_FOUND
 from mappings.generate_countries import COUNT, LISTED
-from mappings.geography import FILE, countries, read_country
+from mappings.geography import FILE, load_countries, read_country
 from mappings.grammar import Answer, Invalid, Request
 
 SANCTIONED = ["CD", "CU", "IR", "IQ", "CI", "KP", "LB", "LR", "LY", "MM", "SO", "SD", "SY", "VE"]
@@ -32,13 +32,13 @@ def read(code: str) -> Any:
 
 def test_the_document_lists_222_countries_and_each_is_answered() -> None:
     assert len(LISTED.split()) == len(set(LISTED.split())) == COUNT == 222
-    assert sorted(LISTED.split()) == list(countries())
+    assert sorted(LISTED.split()) == list(load_countries())
     for code in LISTED.split():
-        assert read(code) == read(code.lower()) == countries()[code], code
+        assert read(code) == read(code.lower()) == load_countries()[code], code
 
 
 def test_every_country_is_whole() -> None:
-    for code, country in countries().items():
+    for code, country in load_countries().items():
         assert list(country) == ["name", "code", "currency", "regions"], "the document's order"
         assert list(country["currency"]) == ["code", "name"]
         assert country["code"] == code
@@ -54,10 +54,10 @@ def test_every_country_is_whole() -> None:
 def test_generating_again_gives_the_same_bytes() -> None:
     kept = FILE.read_bytes()
     there = json.loads(kept)
-    made_with = {name: there[name] for name in generate_countries.sources()}
-    now = generate_countries.sources()
+    made_with = {name: there[name] for name in generate_countries.collect_source_versions()}
+    now = generate_countries.collect_source_versions()
     assert made_with == now, f"{FILE.name} was made with {made_with}, here is {now}: {AGAIN}"
-    same = generate_countries.made().encode() == kept
+    same = generate_countries.render_countries().encode() == kept
     assert same, f"{FILE.name} is not what {now} give: {AGAIN}"
 
 
@@ -67,10 +67,10 @@ def test_generating_stops_at_a_list_that_is_not_the_documents(
     for listed in (LISTED + " AX", LISTED.replace(" ZM", ""), LISTED.replace("ZM", "ZA")):
         monkeypatch.setattr(generate_countries, "LISTED", listed)
         with pytest.raises(SystemExit, match="222"):
-            generate_countries.made()
+            generate_countries.render_countries()
     monkeypatch.setattr(generate_countries, "LISTED", LISTED.replace("ZM", "AN"))
     with pytest.raises(SystemExit, match="AN"):
-        generate_countries.made()
+        generate_countries.render_countries()
 
 
 def test_a_sanctioned_country_is_not_found() -> None:

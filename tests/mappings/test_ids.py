@@ -7,7 +7,15 @@ import re
 import pytest
 
 from mappings import legacy
-from mappings.ids import LENGTH, SHAPE, made, needs_stand_in, stand_in, with_ids, with_ids_in_text
+from mappings.ids import (
+    LENGTH,
+    SHAPE,
+    derive_id,
+    derive_stand_in,
+    needs_stand_in,
+    replace_ids,
+    replace_ids_in_text,
+)
 
 KEY = b"k" * 32
 LONG = "B-912Cx2pScHNSnXXO5P4ngG"
@@ -15,21 +23,21 @@ LONG = "B-912Cx2pScHNSnXXO5P4ngG"
 
 def test_a_stand_in_is_sixteen_upper_case_characters_behind_the_same_prefix() -> None:
     for number in range(500):
-        name = stand_in(KEY, "acme", f"B-{number:022}")
+        name = derive_stand_in(KEY, "acme", f"B-{number:022}")
         assert re.fullmatch("B-[A-Z0-9]{16}", name)
-    assert stand_in(KEY, "acme", "P-" + "x" * 22).startswith("P-")
+    assert derive_stand_in(KEY, "acme", "P-" + "x" * 22).startswith("P-")
     assert LENGTH == 16
 
 
 def test_a_stand_in_follows_from_key_merchant_and_id_alone() -> None:
-    name = stand_in(KEY, "acme", LONG)
-    assert name == stand_in(KEY, "acme", LONG)
+    name = derive_stand_in(KEY, "acme", LONG)
+    assert name == derive_stand_in(KEY, "acme", LONG)
     others = [(b"l" * 32, "acme", LONG), (KEY, "bolt", LONG), (KEY, "acme", LONG[:-1] + "H")]
-    assert len({name, *(stand_in(*other) for other in others)}) == 4
+    assert len({name, *(derive_stand_in(*other) for other in others)}) == 4
 
 
 def test_stand_ins_are_all_different() -> None:
-    names = {stand_in(KEY, "acme", f"B-{number:022}") for number in range(20_000)}
+    names = {derive_stand_in(KEY, "acme", f"B-{number:022}") for number in range(20_000)}
     assert len(names) == 20_000
 
 
@@ -53,8 +61,12 @@ def test_only_an_id_that_is_too_long_needs_a_stand_in(
 
 
 def test_an_id_that_is_made_here_fits_a_legacy_client() -> None:
-    assert re.fullmatch("P-[A-Z0-9]{16}", made("P", "seed", LONG))
-    assert made("P", "seed", LONG) == made("P", "seed", LONG) != made("P", "seed", LONG, "1")
+    assert re.fullmatch("P-[A-Z0-9]{16}", derive_id("P", "seed", LONG))
+    assert (
+        derive_id("P", "seed", LONG)
+        == derive_id("P", "seed", LONG)
+        != derive_id("P", "seed", LONG, "1")
+    )
 
 
 def test_every_id_of_an_answer_is_spelled_anew_where_the_shapes_say_so_and_nowhere_else() -> None:
@@ -67,14 +79,14 @@ def test_every_id_of_an_answer_is_spelled_anew_where_the_shapes_say_so_and_nowhe
         }
     }
     names = {"P-1": "P-A", "R-1": "R-A", "B-1": "B-A"}
-    shown = with_ids(legacy.PaymentAnswer, body, names)["payment"]
+    shown = replace_ids(legacy.PaymentAnswer, body, names)["payment"]
     assert (shown["id"], shown["recipient"]["id"], shown["batch"]["id"]) == ("P-A", "R-A", "B-A")
     assert (shown["memo"], shown["recipient"]["referenceId"]) == ("P-1", "R-1")
 
 
 def test_in_text_only_known_ids_are_spelled_anew() -> None:
     text = f"Payment P-9 of {LONG} (not {LONG}x)"
-    said = with_ids_in_text(text, {LONG: "B-A"}.get)
+    said = replace_ids_in_text(text, {LONG: "B-A"}.get)
     assert said == f"Payment P-9 of B-A (not {LONG}x)"
 
 

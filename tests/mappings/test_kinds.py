@@ -269,7 +269,7 @@ def test_a_payout_s_problems_are_told_where_the_client_wrote_them() -> None:
 def test_a_place_is_spelled_as_the_document_spells_fields(
     place: tuple[str | int, ...], text: str
 ) -> None:
-    assert kinds.spelled(place) == text
+    assert kinds.format_field_path(place) == text
 
 
 # Nothing that was sent is said again
@@ -342,4 +342,4 @@ def test_a_mask_is_told_by_its_asterisk(value: Any, mask: bool) -> None:
     ],
 )
 def test_a_country_is_known_by_two_letters_or_by_three(code: str, country: str | None) -> None:
-    assert kinds.alpha_2(code) == country
+    assert kinds.to_alpha_2(code) == country

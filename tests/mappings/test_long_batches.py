@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from mappings import batch_bodies, errors, kinds, legacy, matching
-from mappings.batch_bodies import Names, names_of, sent_as, sent_in
+from mappings.batch_bodies import (
+    Names,
+    collect_sent_payments,
+    map_payment_fields,
+    map_payments_fields,
+)
 from mappings.grammar import Invalid, Problem, Refused
-from mappings.matching import matched
+from mappings.matching import match_payments
 from mappings.rows import SLICE, Each, Packed
 
 COUNT = 2 * SLICE + 30
@@ -73,25 +78,27 @@ def test_a_long_list_where_no_list_belongs_is_left_out_or_refused_like_a_short_o
 
 
 def test_the_names_of_a_long_batch_are_those_of_a_short_one() -> None:
-    payments = sent_in(bodies())
-    names = Names({"currency": "sourceCurrency"}, {"payments": payments}, names_of)
-    assert names == {"currency": "sourceCurrency", **sent_as(payments)}
+    payments = collect_sent_payments(bodies())
+    names = Names({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
+    assert names == {"currency": "sourceCurrency", **map_payments_fields(payments)}
     assert len(names) == len(dict(names))
     for odd in ("payments", "payments[x].amount", f"payments[{COUNT}].amount", "payments[0].odd"):
         assert odd not in names
 
 
 def test_a_refusal_mentions_what_it_is_about_however_long_the_batch_is() -> None:
-    payments = sent_in(Packed(bodies(1500)))
-    names = Names({"currency": "sourceCurrency"}, {"payments": payments}, names_of)
+    payments = collect_sent_payments(Packed(bodies(1500)))
+    names = Names({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
     problems = [
         Problem("invalid_field", "payments[1400].amount is odd", "payments[1400].amount"),
         Problem("invalid_field", "not like payments[1300].recipient.id", "payments[7].recipient"),
         Problem("invalid_status", "currency and amount"),
     ]
-    few = errors.mentioned(names, problems)
+    few = errors.select_mentioned_names(names, problems)
     assert len(few) < len(names) / 10
-    told = [errors.answer(Refused(400, problems, sent_as=one)) for one in (few, dict(names))]
+    told = [
+        errors.translate_failure(Refused(400, problems, sent_as=one)) for one in (few, dict(names))
+    ]
     assert told[0] == told[1]
     assert told[0].problems[0].field == "payments[1400].sourceAmount"
 
@@ -114,9 +121,9 @@ def entries(*, named: bool = False, count: int = COUNT) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_payments_in_the_order_of_their_entries_are_never_all_in_hand(named: bool) -> None:
-    pairs = matched(Packed(shown()), Packed(entries(named=named)), "USD")
+    pairs = match_payments(Packed(shown()), Packed(entries(named=named)), "USD")
     assert isinstance(pairs, Each)
-    assert pairs == matched(shown(), entries(named=named), "USD")
+    assert pairs == match_payments(shown(), entries(named=named), "USD")
 
 
 def shuffled(rows: list[Any]) -> list[Any]:
@@ -151,20 +158,22 @@ STEPS = [
 def test_payments_out_of_step_find_the_entries_that_short_lists_find(
     payments: list[Any], those: list[Any]
 ) -> None:
-    assert [*matched(Packed(payments), Packed(those), "USD")] == matched(payments, those, "USD")
+    assert [*match_payments(Packed(payments), Packed(those), "USD")] == match_payments(
+        payments, those, "USD"
+    )
 
 
 def test_the_same_twice_is_taken_in_order() -> None:
     twice = [one for one in shown() for _ in range(2)]
     asked = [{**one, "memo": place} for one in entries() for place in ("first", "second")]
-    pairs = matched(Packed(twice), Packed(asked), "USD")
+    pairs = match_payments(Packed(twice), Packed(asked), "USD")
     assert isinstance(pairs, Each)
-    assert pairs == matching.matched(twice, asked, "USD")
+    assert pairs == matching.match_payments(twice, asked, "USD")
 
 
 def test_the_ledger_is_asked_for_very_many_recipients_some_at_a_time() -> None:
     ids = [f"R-{number}" for number in range(2 * batch_bodies.TOGETHER + 1)]
-    asking = batch_bodies.facts_of_all(ids)
+    asking = batch_bodies.load_facts_of_recipients(ids)
     asked = []
     given: Any = None
     try:

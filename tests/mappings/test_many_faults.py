@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from mappings import errors, kinds, legacy
-from mappings.batch_bodies import Sent, sent_as
+from mappings.batch_bodies import Sent, map_payments_fields
 from mappings.batches import create_batch
 from mappings.grammar import Invalid, Problem, Refused, Request
 
@@ -23,7 +23,7 @@ def test_what_is_wrong_with_each_payment_of_a_body() -> None:
     flow = create_batch(Request(datetime.now(UTC), body=read, problems=problems))
     with pytest.raises(Invalid) as told:
         next(flow)
-    found = errors.answer(told.value).problems
+    found = errors.translate_failure(told.value).problems
     assert [one.field for one in found[:2]] == [
         "payments[0].recipient.id",
         "payments[1].recipient.id",
@@ -36,12 +36,14 @@ def test_what_the_service_says_of_each_payment_of_a_batch() -> None:
     source = {"recipient": {"id": "R-1"}, "sourceAmount": "1"}
     target = {"recipient": {"id": "R-1"}, "targetAmount": "1", "targetCurrency": "EUR"}
     payments = [source, target] * (MANY // 2)
-    names = sent_as([Sent(one, f"payments[{number}].") for number, one in enumerate(payments)])
+    names = map_payments_fields(
+        [Sent(one, f"payments[{number}].") for number, one in enumerate(payments)]
+    )
     problems = [
         Problem("invalid_field", "amount is too small", f"payments[{number}].amount")
         for number in range(MANY)
     ]
-    told = errors.answer(Refused(400, problems, sent_as=names)).problems
+    told = errors.translate_failure(Refused(400, problems, sent_as=names)).problems
     assert len(told) == errors.MAX_ERRORS
     assert [(one.field, one.message) for one in told[-2:]] == [
         ("payments[98].sourceAmount", "sourceAmount is too small"),
@@ -51,7 +53,7 @@ def test_what_the_service_says_of_each_payment_of_a_batch() -> None:
 
 def test_fields_are_named_whole_in_a_message_too() -> None:
     names = {"payments[0].recipient.id": "payments[0].recipient.email", "branchId": "bank.routing"}
-    told = errors.answer(
+    told = errors.translate_failure(
         Refused(
             400,
             [

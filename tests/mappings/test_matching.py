@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mappings.matching import matched
+from mappings.matching import match_payments
 from mappings.rows import Packed
 
 WHOM = {"recipient": {"id": "R-1"}}
@@ -30,7 +30,7 @@ Kind = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def memos(payments: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
-    return [entry and entry["memo"] for _, entry in matched(payments, entries, "USD")]
+    return [entry and entry["memo"] for _, entry in match_payments(payments, entries, "USD")]
 
 
 @pytest.mark.parametrize("kind", [list, Packed])

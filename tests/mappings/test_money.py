@@ -11,10 +11,10 @@ import pytest
 
 from mappings import money
 from mappings.balances import read_balances
-from mappings.batch_views import batch_answer, batch_of
-from mappings.drafts import entries_of
+from mappings.batch_views import build_batch, build_batch_answer
+from mappings.drafts import build_entries
 from mappings.grammar import JSON, Answer, Request
-from mappings.objects import payment_answer
+from mappings.objects import build_payment_answer
 
 SHOWN = [
     (12, "12.00"),
@@ -29,13 +29,13 @@ SHOWN = [
 @pytest.mark.parametrize(("number", "text"), SHOWN)
 def test_a_number_has_one_spelling_wherever_it_is_shown(number: JSON, text: str) -> None:
     payment = {"id": "P-1", "sourceAmount": number, "fees": number, "recipient": {"id": "R-1"}}
-    batch = batch_of("B-1", {}, [], {"currency": "USD", "status": "open"}, [payment])
-    bare = batch_of("B-1", {}, [], {"amount": number, "status": "open"}, None)
-    shown = payment_answer(payment, None)
+    batch = build_batch("B-1", {}, [], {"currency": "USD", "status": "open"}, [payment])
+    bare = build_batch("B-1", {}, [], {"amount": number, "status": "open"}, None)
+    shown = build_payment_answer(payment, None)
 
     assert (shown["sourceAmount"], shown["fees"]) == (text, text)
-    assert (batch_answer(batch)["amount"], batch_answer(bare)["amount"]) == (text, text)
-    assert entries_of(batch)[0]["sourceAmount"] == text
+    assert (build_batch_answer(batch)["amount"], build_batch_answer(bare)["amount"]) == (text, text)
+    assert build_entries(batch)[0]["sourceAmount"] == text
     assert _balance(number) == text
 
 
@@ -44,26 +44,32 @@ def test_an_amount_that_only_the_client_told_is_shown_as_the_service_would(
     asked: str, text: str
 ) -> None:
     entry = {"id": "P-1", "recipient": {"id": "R-1"}, "sourceAmount": asked}
-    draft = batch_of("B-1", {"phase": "draft", "currency": "USD"}, [entry], {}, None)
-    assert payment_answer(draft.payments[0], None)["sourceAmount"] == text
+    draft = build_batch("B-1", {"phase": "draft", "currency": "USD"}, [entry], {}, None)
+    assert build_payment_answer(draft.payments[0], None)["sourceAmount"] == text
     assert draft.entries[0]["sourceAmount"] == asked
 
 
 @pytest.mark.parametrize("text", ["12", "12.50", "n/a"])
 def test_text_is_passed_on_unchanged(text: str) -> None:
     """Contract, section 0: what is not translated; the current document has `12` and `12.00`."""
-    assert payment_answer({"sourceAmount": text, "fxRate": text}, None)["sourceAmount"] == text
+    assert (
+        build_payment_answer({"sourceAmount": text, "fxRate": text}, None)["sourceAmount"] == text
+    )
     assert _balance(text) == text
 
 
 def test_a_rate_keeps_the_decimals_that_the_service_gave_it() -> None:
-    shown = payment_answer({"exchangeRate": Decimal("1.5"), "fxRate": 1}, None)
+    shown = build_payment_answer({"exchangeRate": Decimal("1.5"), "fxRate": 1}, None)
     assert (shown["exchangeRate"], shown["fxRate"]) == ("1.5", "1")
 
 
 @pytest.mark.parametrize("value", [None, True, [], {}])
 def test_what_is_no_amount_stays_as_it_is(value: JSON) -> None:
-    assert (money.shown(value), money.in_text(value), money.rate(value)) == (value, value, value)
+    assert (
+        money.format_numeric_amount(value),
+        money.normalize_amount(value),
+        money.format_rate(value),
+    ) == (value, value, value)
 
 
 def _balance(amount: JSON) -> JSON:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mappings.batches import list_batches
-from mappings.cutover import batch_found
+from mappings.cutover import match_batch
 from mappings.grammar import (
     JSON,
     SIDE_BY_SIDE,
@@ -23,7 +23,7 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
-from mappings.paging import pages_to_read
+from mappings.paging import count_pages_to_read
 
 FULL = {"status": "open", "amount": "1.00", "totalPayments": 1, "currency": "USD"}
 
@@ -44,7 +44,7 @@ FULL = {"status": "open", "amount": "1.00", "totalPayments": 1, "currency": "USD
 def test_a_list_is_read_as_far_as_the_service_says_and_there_is_something_new(
     body: dict[str, JSON], is_new: bool, pages: int
 ) -> None:
-    assert pages_to_read(body, 2, is_new=is_new) == pages
+    assert count_pages_to_read(body, 2, is_new=is_new) == pages
 
 
 @pytest.mark.parametrize(("meta", "calls"), [({"pages": 1_000_000}, 1 + SIDE_BY_SIDE), ({}, 4)])
@@ -126,7 +126,7 @@ def test_payments_of_a_service_that_does_not_page_are_read_until_they_come_again
         return {"payments": [{"id": "P-1", "batch": {"id": "B-9", "createdAt": "then"}}]}
 
     shown, payments = {"id": "B-1", "createdAt": "then"}, [{"recipient": {"id": "R-1"}}]
-    _played(batch_found(shown, payments, {}, None), answered)
+    _played(match_batch(shown, payments, {}, None), answered)
     assert asked == 2
 
 

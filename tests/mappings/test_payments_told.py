@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mappings.batch_views import batch_of
-from mappings.payment_lists import payments_told
+from mappings.batch_views import build_batch
+from mappings.payment_lists import extract_payments_if_told
 
 ONE = {"id": "P-1", "sourceAmount": "5.00", "sourceCurrency": "EUR"}
 OTHER = {"id": "P-2", "sourceAmount": "6.00", "sourceCurrency": "USD"}
@@ -24,13 +24,13 @@ OTHER = {"id": "P-2", "sourceAmount": "6.00", "sourceCurrency": "USD"}
     ],
 )
 def test_payments_are_found_beside_the_batch_or_in_it_flat_or_with_their_meta(body: Any) -> None:
-    assert list(payments_told(body) or ()) == [ONE]
+    assert list(extract_payments_if_told(body) or ()) == [ONE]
 
 
 @pytest.mark.parametrize("body", [{}, {"batch": {"id": "B-1"}}, {"payments": {"meta": {}}}])
 def test_not_to_speak_of_payments_is_not_to_have_none(body: Any) -> None:
-    assert payments_told(body) is None
-    assert payments_told({"payments": []}) == []
+    assert extract_payments_if_told(body) is None
+    assert extract_payments_if_told({"payments": []}) == []
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_not_to_speak_of_payments_is_not_to_have_none(body: Any) -> None:
 def test_a_batch_of_which_nobody_tells_the_currency_has_that_of_its_payments(
     payments: list[dict[str, Any]], currency: str | None
 ) -> None:
-    assert batch_of("B-1", {}, [], {"id": "B-1"}, payments).currency == currency
-    assert batch_of("B-1", {}, [], {"id": "B-1", "currency": "CAD"}, payments).currency == "CAD"
+    assert build_batch("B-1", {}, [], {"id": "B-1"}, payments).currency == currency
+    assert build_batch("B-1", {}, [], {"id": "B-1", "currency": "CAD"}, payments).currency == "CAD"

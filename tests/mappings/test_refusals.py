@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mappings import errors
-from mappings.errors import status_told
+from mappings.errors import derive_refusal_status
 from mappings.grammar import Problem, Refused
 
 BATCH = {
@@ -18,7 +18,7 @@ SSN = {"governmentIds": "ssn", "governmentIds[0]": "ssn"}
 
 
 def _told(sent_as: dict[str, str], *problems: Problem) -> list[tuple[str | None, str]]:
-    given = errors.answer(Refused(400, list(problems), sent_as=sent_as)).problems
+    given = errors.translate_failure(Refused(400, list(problems), sent_as=sent_as)).problems
     return [(one.field, one.message) for one in given]
 
 
@@ -63,4 +63,4 @@ def test_a_part_of_what_was_sent_is_told_by_the_client_s_name_for_the_whole() ->
     ],
 )
 def test_an_answer_of_200_that_says_no_is_what_its_codes_say(codes: list[str], status: int) -> None:
-    assert status_told([Problem(code, "") for code in codes]) == status
+    assert derive_refusal_status([Problem(code, "") for code in codes]) == status

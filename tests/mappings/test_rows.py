@@ -10,7 +10,17 @@ import pytest
 
 from gateway.payloads.json_codec import Number
 from mappings.grammar import Problem
-from mappings.rows import SLICE, Each, Keyed, Packed, each, kept, keyed, packed, some_of
+from mappings.rows import (
+    SLICE,
+    Each,
+    Keyed,
+    Packed,
+    build_row_mapping,
+    filter_rows,
+    iterate_chunks,
+    map_rows,
+    packed,
+)
 
 COUNTS = [0, 1, SLICE - 1, SLICE, SLICE + 1, 2 * SLICE + 7]
 
@@ -59,8 +69,8 @@ def test_whatever_is_in_a_row_is_the_same_when_it_is_read_again() -> None:
 @pytest.mark.parametrize("count", COUNTS)
 def test_what_is_made_of_each_is_the_same_of_rows_and_of_lists(count: int) -> None:
     those, numbers = rows(count), range(count)
-    made = each(lambda number, row: (number, row["id"]), numbers, those)
-    view = each(lambda number, row: (number, row["id"]), numbers, Packed(those))
+    made = map_rows(lambda number, row: (number, row["id"]), numbers, those)
+    view = map_rows(lambda number, row: (number, row["id"]), numbers, Packed(those))
     assert isinstance(made, list)
     assert isinstance(view, Each)
     assert view == made
@@ -72,7 +82,7 @@ def test_what_is_made_of_each_is_the_same_of_rows_and_of_lists(count: int) -> No
 
 def test_no_more_than_a_slice_is_made_at_a_time() -> None:
     begun: list[int] = []
-    view = each(begun.append, Packed(range(2 * SLICE)))
+    view = map_rows(begun.append, Packed(range(2 * SLICE)))
     reading = iter(view)
     next(reading)
     assert begun == [*range(SLICE)]
@@ -80,19 +90,19 @@ def test_no_more_than_a_slice_is_made_at_a_time() -> None:
 
 def test_sources_that_are_not_equally_long_are_a_mistake() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        [*each(lambda *both: both, Packed(range(SLICE)), range(SLICE - 1))]
+        [*map_rows(lambda *both: both, Packed(range(SLICE)), range(SLICE - 1))]
 
 
 def test_those_that_are_kept_are_rows_again() -> None:
-    there = kept(Packed(range(3 * SLICE)), lambda number: number % 2 == 0)
+    there = filter_rows(Packed(range(3 * SLICE)), lambda number: number % 2 == 0)
     assert there == [*range(0, 3 * SLICE, 2)]
     assert isinstance(there, Packed)
-    assert kept([1, 2], lambda number: number > 1) == [2]
+    assert filter_rows([1, 2], lambda number: number > 1) == [2]
 
 
 def test_some_at_a_time_are_all_of_them() -> None:
-    assert [*some_of(range(5), 2)] == [[0, 1], [2, 3], [4]]
-    assert [*some_of([], 2)] == []
+    assert [*iterate_chunks(range(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert [*iterate_chunks([], 2)] == []
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -119,8 +129,8 @@ def test_of_what_is_named_twice_the_last_is_read() -> None:
 
 def test_named_values_of_rows_are_a_few_large_pieces_and_of_lists_a_dictionary() -> None:
     pairs = [(f"P-{number:022}", {"id": f"P-{number:022}"}) for number in range(50 * SLICE)]
-    assert keyed([], iter(pairs)) == dict(pairs)
-    there = keyed(Packed([]), iter(pairs))
+    assert build_row_mapping([], iter(pairs)) == dict(pairs)
+    there = build_row_mapping(Packed([]), iter(pairs))
     assert isinstance(there, Keyed)
     held = sum(map(sys.getsizeof, vars(there).values()))
     names = dict(pairs)

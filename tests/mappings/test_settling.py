@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mappings.grammar import Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Settle, Verdict
-from mappings.settling import added_payment, created_batch, edited_batch
+from mappings.settling import settle_added_payment, settle_created_batch, settle_edited_batch
 
 SENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "USD"}
 BODY = {"currency": "USD", "payments": [SENT]}
@@ -26,9 +26,9 @@ UNTOLD: dict[str, dict[str, Any]] = {
 }
 ADDED = ({"recipient": {"id": "R-1"}, "sourceAmount": "5.00"},)
 SETTLES: dict[str, Callable[[], Settle]] = {
-    "a create": lambda: created_batch(BODY),
-    "an addition": lambda: added_payment("B-9", SENT, "USD", ()),
-    "a change that adds": lambda: edited_batch("B-9", (), "USD", added=ADDED),
+    "a create": lambda: settle_created_batch(BODY),
+    "an addition": lambda: settle_added_payment("B-9", SENT, "USD", ()),
+    "a change that adds": lambda: settle_edited_batch("B-9", (), "USD", added=ADDED),
 }
 
 
@@ -69,9 +69,9 @@ def test_what_a_summary_tells_is_believed(settle: Callable[[], Settle]) -> None:
 IN_EUROS = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "EUR"}
 SENT_IN_EUROS = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "EUR"}
 IN_ANOTHER: dict[str, Callable[[], Settle]] = {
-    "a create": lambda: created_batch({"currency": "USD", "payments": [SENT_IN_EUROS]}),
-    "an addition": lambda: added_payment("B-9", SENT_IN_EUROS, "USD", ()),
-    "a change that adds": lambda: edited_batch("B-9", (), "USD", added=(IN_EUROS,)),
+    "a create": lambda: settle_created_batch({"currency": "USD", "payments": [SENT_IN_EUROS]}),
+    "an addition": lambda: settle_added_payment("B-9", SENT_IN_EUROS, "USD", ()),
+    "a change that adds": lambda: settle_edited_batch("B-9", (), "USD", added=(IN_EUROS,)),
 }
 
 
@@ -98,13 +98,13 @@ def test_a_payment_without_an_amount_may_be_the_one(settle: Callable[[], Settle]
 def test_a_target_amount_in_the_batches_own_currency_is_what_is_paid() -> None:
     asked = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "USD"}
     shown = {**SHOWN, "sourceCurrency": "USD", "targetAmount": "4.60", "targetCurrency": "EUR"}
-    settle = edited_batch("B-9", (), "USD", added=(asked,))
+    settle = settle_edited_batch("B-9", (), "USD", added=(asked,))
     assert isinstance(read(settle, {"payments": [shown]}), Confirmed)
 
 
 def test_of_a_batch_that_another_write_made_nothing_need_be_told() -> None:
     claimed = InDoubtWrite(SENDING.since, frozenset({"B-9"}), 1, None, False)
-    assert isinstance(read(created_batch(BODY), {}, claimed), Absent)
+    assert isinstance(read(settle_created_batch(BODY), {}, claimed), Absent)
 
 
 @pytest.mark.parametrize("created", [{}, {"createdAt": None}], ids=["unlisted", "empty"])
@@ -112,7 +112,7 @@ def test_a_batch_that_the_list_does_not_date_is_dated_by_its_summary(
     created: dict[str, Any],
 ) -> None:
     listed = {"id": "B-9", **created}
-    settle, paying = created_batch(BODY), {"payments": [SHOWN]}
+    settle, paying = settle_created_batch(BODY), {"payments": [SHOWN]}
     old, new = ({**paying, "createdAt": f"{day}T09:00:00Z"} for day in ("2026-02-28", "2026-03-01"))
     assert isinstance(read(settle, old, listed=listed), Absent)
     assert isinstance(read(settle, new, listed=listed), Confirmed)
@@ -122,12 +122,12 @@ def test_a_batch_that_the_list_does_not_date_is_dated_by_its_summary(
 THERE = {**SHOWN, "id": "P-1", "upstream": "P-1"}
 UNNAMED = {name: value for name, value in SHOWN.items() if name != "id"}
 CHANGES: dict[str, Callable[[], Settle]] = {
-    "an addition": lambda: added_payment("B-9", SENT, "USD", ["P-1"]),
-    "a change that adds": lambda: edited_batch("B-9", [THERE], "USD", added=ADDED),
-    "a change": lambda: edited_batch(
+    "an addition": lambda: settle_added_payment("B-9", SENT, "USD", ["P-1"]),
+    "a change that adds": lambda: settle_edited_batch("B-9", [THERE], "USD", added=ADDED),
+    "a change": lambda: settle_edited_batch(
         "B-9", [THERE], "USD", changed=lambda: {"P-1": {"sourceAmount": "6.00"}}
     ),
-    "a removal": lambda: edited_batch("B-9", [THERE], "USD", removed=lambda: ["P-1"]),
+    "a removal": lambda: settle_edited_batch("B-9", [THERE], "USD", removed=lambda: ["P-1"]),
 }
 
 

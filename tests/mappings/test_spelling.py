@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from mappings import current, legacy
 from mappings.grammar import Vocabulary
 from mappings.kinds import Key, Word
-from mappings.spelling import Spelling, of_current, of_legacy
+from mappings.spelling import Spelling, build_current_spelling, build_legacy_spelling
 
 WORDS = Vocabulary(
     legacy_wallet="paypal",
@@ -22,7 +22,11 @@ WORDS = Vocabulary(
     current_wallet="payco",
     current_avatar_url="pictureUrl",
 )
-LEGACY, CURRENT, NEUTRAL = of_legacy(WORDS), of_current(WORDS), of_legacy(Vocabulary())
+LEGACY, CURRENT, NEUTRAL = (
+    build_legacy_spelling(WORDS),
+    build_current_spelling(WORDS),
+    build_legacy_spelling(Vocabulary()),
+)
 
 
 class Inner(TypedDict, total=False):
@@ -250,7 +254,7 @@ LABELS = Vocabulary(
 
 
 def test_each_label_has_words_and_capitals_of_its_own() -> None:
-    words = of_legacy(LABELS)
+    words = build_legacy_spelling(LABELS)
     for shown, told in (
         ("Wallet", "PayPal"),
         ("Bank Transfer", "Bank transfer"),
@@ -280,8 +284,8 @@ def test_a_label_that_a_summary_gives_is_put_into_the_client_s_words() -> None:
             }
         }
     }
-    told = of_current(LABELS).inward(current.SummaryAnswer, given)["batch"]
-    assert of_legacy(LABELS).outward(legacy.Summary, told)["methods"] == {
+    told = build_current_spelling(LABELS).inward(current.SummaryAnswer, given)["batch"]
+    assert build_legacy_spelling(LABELS).outward(legacy.Summary, told)["methods"] == {
         "paypal": {"accountType": "PayPaL", "displayName": "PAYPAL"},
         "bank-transfer": {"accountType": "Rails", "displayName": "Local bank"},
     }
@@ -290,8 +294,8 @@ def test_a_label_that_a_summary_gives_is_put_into_the_client_s_words() -> None:
 def test_a_label_that_a_summary_gives_stands_if_both_sides_call_the_wallet_the_same() -> None:
     same = Vocabulary(legacy_wallet="paypal", current_wallet="paypal")
     given = {"batch": {"methods": {"paypal": {"accountType": "PayPal", "displayName": "PayPal"}}}}
-    told = of_current(same).inward(current.SummaryAnswer, given)["batch"]
-    assert of_legacy(same).outward(legacy.Summary, told) == given["batch"]
+    told = build_current_spelling(same).inward(current.SummaryAnswer, given)["batch"]
+    assert build_legacy_spelling(same).outward(legacy.Summary, told) == given["batch"]
 
 
 def test_a_default_word_that_the_client_s_service_spells_otherwise_is_no_word() -> None:
@@ -327,10 +331,10 @@ def test_with_the_documents_own_words_nothing_is_spelled_otherwise(value: Any) -
 
 def test_each_side_has_its_words_from_its_own_settings() -> None:
     only_legacy = Vocabulary(legacy_wallet="paypal")
-    assert of_current(only_legacy).outward(current.Account, {"type": "wallet"}) == {
+    assert build_current_spelling(only_legacy).outward(current.Account, {"type": "wallet"}) == {
         "type": "wallet"
     }
     only_current = Vocabulary(current_wallet="payco")
-    assert of_legacy(only_current).outward(legacy.Payout, {"method": "wallet"}) == {
+    assert build_legacy_spelling(only_current).outward(legacy.Payout, {"method": "wallet"}) == {
         "method": "wallet"
     }

@@ -34,7 +34,7 @@ WORDS = ("paging", "money", "funds", "summaries", "balances", "payment_lists")
 
 _FIELD_CALLS = {"same", "renamed", "nested", "read_only", "by_hand"}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_SAYING = {"invalid", "CannotTell", "Problem", "Unread", "TypeError", "LookupError", "wrong"}
+_SAYING = {"invalid", "Inconclusive", "Problem", "Unreadable", "TypeError", "LookupError", "wrong"}
 """Calls whose texts are messages for people."""
 
 _ROW = "__import__('mappings.fields').fields"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.compare.rules import Rules, rules_of
+from gateway.compare.rules import Rules, validate_rules
 from tests.gateway.compare.towns import report
 from tests.mutations.keeping import Kept
 from tests.mutations.mutants import Mutant, mutants
@@ -68,7 +68,7 @@ BROKEN = {
     "objects.PAYMENT: sourceAmount shown off by one": "payments[].sourceAmount",
     "batch_views.BATCH: description set apart": "batch.description",
     "errors.STATUS: 'not_found' off by one": "@status",
-    "paging.meta: 'records' misspelt": "meta.records",
+    "paging.build_meta: 'records' misspelt": "meta.records",
     "batches.list_batches: True turned round": "batches[].amount",
 }
 """A field, an amount, a status, a page and an order; and where each of them shows."""
@@ -83,7 +83,7 @@ async def compared(worlds: Worlds) -> Any:
     for service in worlds.services:
         service.keys.clear()
         service.add_key(key)
-    rules = Rules().and_then(rules_of(RULES, "rules"))
+    rules = Rules().and_then(validate_rules(RULES, "rules"))
     urls, keys = [worlds.control, worlds.candidate], (key.api_key, key.api_key)
     return await report(urls, SCENARIO, keys=keys, rules=rules, allow_writes=True)
 
@@ -148,7 +148,7 @@ def test_what_is_patched_in_is_taken_out_again() -> None:
     before = errors.STATUS
     with patched(one):
         assert errors.STATUS["not_found"] == 406
-        assert errors.of(errors.NOT_FOUND).status == 406
+        assert errors.build_legacy_error(errors.NOT_FOUND).status == 406
     assert errors.STATUS is before
     (row,) = [each for each in of("objects", "RECIPIENT") if each.what == "email not sent"]
     with patched(row):

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from gateway.compare.answer import Answer
 from gateway.compare.endpoints import NoAnswer
-from gateway.docgen.openapi import document
+from gateway.docgen.openapi import build_openapi_document
 from mappings.grammar import Vocabulary
 from tests.mutations.mutants import Mutant
 from tests.mutations.patching import patched
@@ -233,7 +233,7 @@ class Bench:
         return None
 
     def _described_otherwise(self) -> str:
-        found = differs(document(Vocabulary(), ()), self._known.shown)
+        found = differs(build_openapi_document(Vocabulary(), ()), self._known.shown)
         return found and f"described otherwise: {found}"
 
     # In one that is started with it
@@ -333,7 +333,7 @@ async def known(*, is_brief: bool) -> Known:
         for _tag, askings in coverage()
     ]
     shown = sorted(worlds.shown or ())
-    differ = differs(document(Vocabulary(), ()), shown)
+    differ = differs(build_openapi_document(Vocabulary(), ()), shown)
     assert not differ, differ
     return Known(reach, answers, shown, alike)
 

@@ -120,10 +120,10 @@ def _serve(job: Job, tell: Connection, lifeline: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
     sys.meta_path.insert(0, _Mutated(f"mappings.{job.module}", job.source))
     if not job.folder:
-        from gateway.docgen.openapi import document
+        from gateway.docgen.openapi import build_openapi_document
         from mappings.grammar import Vocabulary
 
-        tell.send((document(Vocabulary(), ()), ""))
+        tell.send((build_openapi_document(Vocabulary(), ()), ""))
     else:
         asyncio.run(_run(job, tell, lifeline))
 
@@ -134,12 +134,12 @@ async def _run(job: Job, tell: Connection, lifeline: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     from pathlib import Path
 
-    from gateway.server.app import run
+    from gateway.server.app import run_gateway
     from tests.house import settings_for
 
     asyncio.get_running_loop().add_reader(lifeline, os._exit, 0)
     settings = settings_for(Path(job.folder), job.base_url, **job.sections)
-    async with run(settings) as running:
+    async with run_gateway(settings) as running:
         tell.send((running.url, ""))
         await asyncio.Event().wait()
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gateway.compare.differences import Difference
-from gateway.compare.operations import asked
-from gateway.docgen.openapi import document
+from gateway.compare.operations import identify_operation
+from gateway.docgen.openapi import build_openapi_document
 from mappings import OPERATIONS
 from mappings.grammar import Vocabulary
 from tests.proof.coverage import EVERY_FIELD, coverage
@@ -87,11 +87,11 @@ def test_what_is_described_is_what_the_legacy_document_shows(proof: Proof) -> No
     proof.worlds.shown = set()
     found = proof.play(EVERY_FIELD)
     assert not found, told(found)
-    assert differs(document(Vocabulary(), ()), proof.worlds.shown) == ""
+    assert differs(build_openapi_document(Vocabulary(), ()), proof.worlds.shown) == ""
 
 
 def test_what_is_described_otherwise_is_told(proof: Proof) -> None:
-    shown, description = {"read_country country.code"}, document(Vocabulary(), ())
+    shown, description = {"read_country country.code"}, build_openapi_document(Vocabulary(), ())
     assert differs(description, shown).startswith("described, and not shown: ")
     assert differs({"paths": {}}, shown) == "shown, and not described: read_country country.code"
 
@@ -134,5 +134,5 @@ def test_a_difference_is_told_once_with_how_often_it_was_found() -> None:
 
 
 def test_every_operation_ends_some_of_them() -> None:
-    ends = {asked(method, f"/v1{path}").name for method, path in ENDS}
+    ends = {identify_operation(method, f"/v1{path}").name for method, path in ENDS}
     assert ends >= {one.name for one in OPERATIONS}

@@ -16,8 +16,8 @@ from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ, Difference
 from gateway.compare.endpoints import Sent, Side
 from gateway.compare.id_map import Pairing
-from gateway.compare.operations import asked
-from gateway.compare.rules import Rules, rules_of
+from gateway.compare.operations import identify_operation
+from gateway.compare.rules import Rules, validate_rules
 from gateway.simulator import (
     Fault,
     Service,
@@ -44,7 +44,7 @@ NONE = {"recipient": "R-NONE", "batch": "B-NONE", "payment": "P-NONE"}
 
 RULES = Rules()
 LONG_AGO = RULES.and_then(
-    rules_of(
+    validate_rules(
         {
             "present": [
                 {"path": "balances.*.accountNumber", "reason": "it was another merchant's"},
@@ -167,7 +167,7 @@ class _Visit:
                 body and self.pairing.translated(body, number),
             )
         )
-        operation = asked(asking.method, target).name or asking.path
+        operation = identify_operation(asking.method, target).name or asking.path
         rules = RULES if self.told is None else LONG_AGO
         differ = Differ(rules, self.pairing, operation=operation, step=number)
         found = [*differ.answers(own, other), *_too_long(other)]

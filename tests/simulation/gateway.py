@@ -48,7 +48,7 @@ OWN_KEY = ApiKey(
 )
 PATIENCE = TIMEOUT_SECONDS + 5
 ENDS_WITHIN = PATIENCE + 5
-UNWANTED = responses.refusal(errors.of(errors.INTERNAL))
+UNWANTED = responses.build_error_response(errors.build_legacy_error(errors.INTERNAL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +192,11 @@ class Gateway:
 
 
 async def _done(answer: Answer) -> LegacyResponse:
-    return responses.done(answer.body)
+    return responses.build_success_response(answer.body)
 
 
 async def _refusal(failure: Failure) -> LegacyResponse:
-    return responses.refusal(errors.answer(failure))
+    return responses.build_error_response(errors.translate_failure(failure))
 
 
 async def opened(

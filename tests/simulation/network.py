@@ -17,12 +17,12 @@ from typing import Any
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.auth.signing import Credentials, in_form, signed_headers
+from gateway.auth.signing import Credentials, build_signature_headers, format_signed_target
 from gateway.config.settings import CurrentWords
 from gateway.simulator import Service
 from gateway.simulator.face import Face
 from gateway.upstream.client import Reply
-from gateway.upstream.clock import Clock, sighting
+from gateway.upstream.clock import Clock, measure_skew
 from gateway.upstream.send_attempt import Turn
 from mappings.grammar import Unknown, Unreachable
 from tests.judge import HTML, MADE, Heard, _Asked
@@ -251,7 +251,7 @@ class Wire:
         correction, other = self.clock.offset(environment), False
         while True:
             status, body, date = await self._attempt(call, correction)
-            seen = sighting({"Date": date}, self.clock.wall(), self._network_time(call))
+            seen = measure_skew({"Date": date}, self.clock.wall(), self._network_time(call))
             if status == 401 and not other:
                 new = self.clock.after_refusal(environment, seen, correction)
                 if new is not None:
@@ -290,12 +290,12 @@ class Wire:
                 return answered
 
     def _stamped(self, call: _Sending, correction: float) -> CIMultiDict[str]:
-        signed = signed_headers(
+        signed = build_signature_headers(
             call.pair,
             WORDS,
             stamp=int(self.clock.wall() + correction),
             method=call.method,
-            target=in_form("path", call.target),
+            target=format_signed_target("path", call.target),
             body=call.body,
         )
         kind = {"Content-Type": "application/json"} if call.body else {}

@@ -25,7 +25,7 @@ from sqlalchemy.pool import StaticPool
 from sqlalchemy.util import await_only
 
 from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import read_lines
+from gateway.auth.key_lines import parse_key_lines
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage import engine as engines
 from gateway.storage.encryption import EncryptionKeys
@@ -168,7 +168,7 @@ async def _filled(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await migrate(connection, "memory")
     store = State(Process(random.Random(0)), engine, shared=False)
-    await import_keys(store, read_lines(json.dumps(KEY).encode()))
+    await import_keys(store, parse_key_lines(json.dumps(KEY).encode()))
 
 
 def is_superseded(engine: AsyncEngine, batch: str) -> bool:

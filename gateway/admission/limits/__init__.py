@@ -14,13 +14,13 @@ addresses take no more memory than ``STRANGERS`` do, and neither keys' tallies n
 """
 
 from gateway.admission.limits.in_process import STRANGERS, Admission, InProcess, Limits
-from gateway.admission.limits.opening import open_limits, problems
+from gateway.admission.limits.opening import find_limit_problems, open_limits
 
 __all__ = [
     "STRANGERS",
     "Admission",
     "InProcess",
     "Limits",
+    "find_limit_problems",
     "open_limits",
-    "problems",
 ]

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.admission.limits.redis_line import client
+from gateway.admission.limits.redis_line import create_redis_client
 
 SCRIPT = Path(__file__).with_name("counted.lua").read_text("utf-8")
 
@@ -18,9 +18,9 @@ TOGETHER = 100
 SECONDS = 3.0
 
 
-async def counted(url: str, names: Sequence[str]) -> list[int]:
+async def fetch_request_counts(url: str, names: Sequence[str]) -> list[int]:
     """How many requests of each tally count at this moment; raises one of Gone."""
-    redis = client(url)
+    redis = create_redis_client(url)
     try:
         async with asyncio.timeout(SECONDS):
             found: list[int] = []

@@ -7,7 +7,12 @@ from typing import Literal, NamedTuple
 
 from redis.exceptions import AuthenticationError, ResponseError
 
-from gateway.admission.limits.redis_line import CONNECT_SECONDS, Gone, client, kind_of
+from gateway.admission.limits.redis_line import (
+    CONNECT_SECONDS,
+    Gone,
+    create_redis_client,
+    describe_redis_error,
+)
 
 LOSSLESS = "noeviction"
 
@@ -20,10 +25,10 @@ class Eviction(NamedTuple):
     do: str = ""
 
 
-async def eviction(url: str) -> Eviction:
+async def check_eviction_policy(url: str) -> Eviction:
     """What becomes of tallies when Redis's memory is full; for `payout-gateway doctor`."""
     try:
-        async with asyncio.timeout(2 * CONNECT_SECONDS), client(url) as redis:
+        async with asyncio.timeout(2 * CONNECT_SECONDS), create_redis_client(url) as redis:
             # Not CONFIG GET, which is the same and which those who rent Redis out often forbid.
             told = await redis.info("memory")
     except AuthenticationError:
@@ -31,14 +36,16 @@ async def eviction(url: str) -> Eviction:
         return Eviction("wrong", "Redis refuses the password", do)
     except ResponseError as refused:
         do = f"see that maxmemory-policy is {LOSSLESS}: with others the limit may not hold"
-        return Eviction("unknown", f"Redis does not tell its policy ({kind_of(refused)})", do)
+        return Eviction(
+            "unknown", f"Redis does not tell its policy ({describe_redis_error(refused)})", do
+        )
     except Gone as error:
         do = "see that Redis runs and that limits.url is its address"
-        return Eviction("wrong", f"Redis does not answer ({kind_of(error)})", do)
-    return judged(told.get("maxmemory_policy"))
+        return Eviction("wrong", f"Redis does not answer ({describe_redis_error(error)})", do)
+    return assess_eviction_policy(told.get("maxmemory_policy"))
 
 
-def judged(policy: str | None) -> Eviction:
+def assess_eviction_policy(policy: str | None) -> Eviction:
     """Also volatile-… evicts tallies, and before anything else: they have an expiry."""
     if policy is None:
         return Eviction("unknown", "Redis does not tell its policy", f"{LOSSLESS} is needed")

@@ -30,9 +30,16 @@ from typing import TYPE_CHECKING, Self
 import structlog
 from redis.exceptions import AuthenticationError, ResponseError
 
-from gateway.admission.limits.counting import counted
+from gateway.admission.limits.counting import fetch_request_counts
 from gateway.admission.limits.in_process import Admission, InProcess
-from gateway.admission.limits.redis_line import Gone, Line, Question, Reply, kind_of, open_line
+from gateway.admission.limits.redis_line import (
+    Gone,
+    Line,
+    Question,
+    Reply,
+    describe_redis_error,
+    open_redis_connection,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +120,7 @@ class InRedis:
         if not keys:
             return []
         try:
-            return await counted(self._url, [self.name_of(key) for key in keys])
+            return await fetch_request_counts(self._url, [self.name_of(key) for key in keys])
         except Gone:
             return None
 
@@ -167,7 +174,7 @@ class InRedis:
 
     async def _connect(self) -> None:
         try:
-            self._line = await open_line(self._url, self._trial)
+            self._line = await open_redis_connection(self._url, self._trial)
         except Exception as error:  # noqa: BLE001 - as above; what is wrong is told, by its kind
             self._tell_gone(error)
         else:
@@ -191,7 +198,7 @@ class InRedis:
         self.times_gone += 1
         _log.error(
             "redis_gone",
-            error=kind_of(error),
+            error=describe_redis_error(error),
             means=f"each process lets 1/{self._processes} of a key's limit through by itself",
             do="see that Redis runs, that limits.url is its address, and what it says of memory",
         )

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from gateway.config.settings import Settings
 
 
-def problems(settings: Settings) -> Iterator[str]:
+def find_limit_problems(settings: Settings) -> Iterator[str]:
     """What would keep the limit from holding, in lines for the operator."""
     limits, server = settings.limits, settings.server
     if not limits.url.startswith("memory://"):
-        from gateway.admission.limits.redis_line import address_problems  # noqa: PLC0415 - see the package
+        from gateway.admission.limits.redis_line import find_redis_url_problems  # noqa: PLC0415 - see the package
 
-        yield from (f"limits.url: {problem}" for problem in address_problems(limits.url))
+        yield from (f"limits.url: {problem}" for problem in find_redis_url_problems(limits.url))
     elif server.workers > 1 or limits.hosts > 1:
         alone = "server.workers" if server.workers > 1 else "limits.hosts"
         yield (
@@ -32,7 +32,7 @@ def problems(settings: Settings) -> Iterator[str]:
 @asynccontextmanager
 async def open_limits(settings: Settings, naming_key: bytes) -> AsyncIterator[Limits]:
     """``naming_key``: what tallies' names in Redis are keyed with. Raises Misconfigured."""
-    if found := list(problems(settings)):
+    if found := list(find_limit_problems(settings)):
         raise Misconfigured(found)
     limits = settings.limits
     if limits.url.startswith("memory://"):

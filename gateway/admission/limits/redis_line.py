@@ -47,14 +47,14 @@ Reply = tuple[bool, int, int]
 
 
 class Line:
-    """Made by ``open_line``; one caller at a time."""
+    """Made by ``open_redis_connection``; one caller at a time."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def ask(self, questions: Sequence[Question]) -> list[Reply | ResponseError]:
         """An answer to each, or what Redis said instead; raises one of Gone."""
-        return await within(self._asked(questions))
+        return await await_redis_reply(self._asked(questions))
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -88,7 +88,7 @@ def _reply(said: Any) -> Reply | ResponseError:
     return bool(admitted), int(remaining), int(seconds)
 
 
-async def within(work: Coroutine[Any, Any, Made]) -> Made:
+async def await_redis_reply(work: Coroutine[Any, Any, Made]) -> Made:
     """What becomes of some work, or TimeoutError when it takes longer than ``LOOKS`` looks.
 
     Not one wait for the whole time: where this process is busy, an answer may long be there
@@ -111,14 +111,14 @@ def _seen(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-def kind_of(error: BaseException) -> str:
+def describe_redis_error(error: BaseException) -> str:
     """What an error is, without its text; of what Redis says, the word that it begins with."""
     word = str(error).partition(" ")[0]
     said = isinstance(error, ResponseError) and word.isupper() and word.isalpha()
     return f"{type(error).__name__} {word}" if said else type(error).__name__
 
 
-def client(url: str) -> Redis:
+def create_redis_client(url: str) -> Redis:
     """A client of one connection that asks once. RESP2 is what every Redis and its like speak."""
     made: Redis = Redis.from_url(
         url,
@@ -135,7 +135,7 @@ def client(url: str) -> Redis:
 PARAMETERS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"}
 
 
-def address_problems(url: str) -> Iterator[str]:
+def find_redis_url_problems(url: str) -> Iterator[str]:
     """What is wrong with a redis:// or rediss:// address; a password in it is not repeated."""
     try:
         parts = urlsplit(url)
@@ -151,9 +151,9 @@ def address_problems(url: str) -> Iterator[str]:
         yield "ssl_… parameters belong to a rediss:// address"
 
 
-async def open_line(url: str, trial: Question) -> Line:
+async def open_redis_connection(url: str, trial: Question) -> Line:
     """A connection over which a question was answered, in time; raises one of Gone."""
-    line = Line(client(url))
+    line = Line(create_redis_client(url))
     try:
         async with asyncio.timeout(2 * CONNECT_SECONDS):
             await line.learn()

@@ -5,8 +5,8 @@ examples are made up, and nothing that a client ever sent is looked at: only whi
 used, how often and when.
 """
 
-from gateway.docgen.guide.model import Gathered, Left, gathered
-from gateway.docgen.guide.page import page_of
+from gateway.docgen.guide.model import Gathered, Left, load_guide_data
+from gateway.docgen.guide.page import render_guide
 from gateway.docgen.request_examples import RequestExample
 
-__all__ = ["Gathered", "Left", "RequestExample", "gathered", "page_of"]
+__all__ = ["Gathered", "Left", "RequestExample", "load_guide_data", "render_guide"]

@@ -11,12 +11,12 @@ from datetime import date, datetime
 from gateway.auth.key_rows import ListedKey
 from gateway.auth.signing import Form
 from gateway.config.settings import Settings
-from gateway.docgen.explain import Explained, explained
-from gateway.docgen.request_examples import RequestExample, example
+from gateway.docgen.explain import Explained, explain_request
+from gateway.docgen.request_examples import RequestExample, build_request_example
 from gateway.storage import Ledger, Store
 from gateway.storage.id_rows import count_ids
 from gateway.storage.usage_rows import Used, used_since
-from gateway.upstream.capability_cache import recall_learned
+from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.signed_target import NAME
 from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation
@@ -53,7 +53,7 @@ class Gathered:
     base_url: str
 
 
-async def gathered(
+async def load_guide_data(
     settings: Settings, store: Store, key: ListedKey, since: date | None
 ) -> Gathered:
     """Raises StoreUnavailable."""
@@ -82,23 +82,25 @@ def _left(settings: Settings, used: Iterable[Used], key: str) -> Iterable[Left]:
     mine = [one for one in used if one.key == key and one.operation in known]
     for one in sorted(mine, key=lambda one: (-one.requests, one.operation)):
         operation = known[one.operation]
-        before = example(settings, operation)
+        before = build_request_example(settings, operation)
         data = b"" if before.body is None else json.dumps(before.body).encode()
-        yield Left(operation, one, before, explained(settings, before.method, before.target, data))
+        yield Left(
+            operation, one, before, explain_request(settings, before.method, before.target, data)
+        )
 
 
 async def _form(settings: Settings, store: Store, environment: str) -> Form | None:
     if settings.upstream.signed_target != "auto":
         return settings.upstream.signed_target
-    found = (await recall_learned(Ledger(store), [environment])).get(environment, NAME)
+    found = (await load_capabilities(Ledger(store), [environment])).get(environment, NAME)
     return found if found in ("path", "path-and-query") else None
 
 
-def title(operation: Operation) -> str:
+def format_guide_title(operation: Operation) -> str:
     """The path as the legacy document writes it."""
     path = re.sub("{(.*?)}", ":id", operation.path)
     return f"{operation.method} /v1{re.sub('[<>]', '', path)}"
 
 
-def moment(at: datetime) -> str:
+def format_guide_date(at: datetime) -> str:
     return f"{at:%Y-%m-%d}"

@@ -13,10 +13,10 @@ from jinja2 import Environment, StrictUndefined
 
 from gateway.config.settings import Settings
 from gateway.docgen.explain import Made
-from gateway.docgen.guide.model import Gathered, Left, moment, title
+from gateway.docgen.guide.model import Gathered, Left, format_guide_date, format_guide_title
 from gateway.signed_api import refusals
 from mappings import errors
-from mappings.provenance import replaced_by
+from mappings.provenance import list_client_calls
 
 CURRENT_STATUS = {
     **refusals.STATUS,
@@ -63,7 +63,7 @@ class Failure(NamedTuple):
     after: int | None
 
 
-def page_of(found: Gathered, settings: Settings) -> str:
+def render_guide(found: Gathered, settings: Settings) -> str:
     environment = Environment(
         autoescape=False,  # noqa: S701 - Markdown; what is not ours goes through a filter
         undefined=StrictUndefined,
@@ -72,12 +72,12 @@ def page_of(found: Gathered, settings: Settings) -> str:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "md": markdown,
-        "cell": cell,
-        "json": pretty,
-        "php": php,
-        "day": moment,
-        "title": title,
+        "md": escape_markdown,
+        "cell": format_table_cell,
+        "json": format_pretty_json,
+        "php": quote_php_string,
+        "day": format_guide_date,
+        "title": format_guide_title,
     }
     words = settings.vocabulary.current
     said = {"words": words, "vector": VECTOR, "form": found.form}
@@ -90,62 +90,62 @@ def page_of(found: Gathered, settings: Settings) -> str:
         languages=LANGUAGES,
         notes=NOTES,
         snippets=snippets,
-        failures=failures(),
-        changed=changed,
-        others=lambda left: list(others(left)),
-        answered=answered,
-        remembered=remembered,
+        failures=list_error_codes(),
+        changed=list_changed_fields,
+        others=lambda left: list(iter_other_calls(left)),
+        answered=list_changed_response_fields,
+        remembered=list_remembered_fields,
     )
 
 
-def failures() -> list[Failure]:
+def list_error_codes() -> list[Failure]:
     """Every code of either interface, those that change first."""
     codes = dict.fromkeys((*errors.STATUS, *CURRENT_STATUS))
     found = [Failure(code, errors.STATUS.get(code), CURRENT_STATUS.get(code)) for code in codes]
     return sorted(found, key=lambda one: one.before == one.after)
 
 
-def changed(call: Made) -> list[Any]:
+def list_changed_fields(call: Made) -> list[Any]:
     """The fields that are not simply sent under the same name."""
     return [one for one in call.fields if one.rule != "same"]
 
 
-def others(left: Left) -> Iterator[tuple[str, str]]:
+def iter_other_calls(left: Left) -> Iterator[tuple[str, str]]:
     """Calls that other requests of the operation need, and the example does not; and when."""
     made = [f"{call.method} {call.target.partition('?')[0]}" for call in left.after.calls]
-    for one in replaced_by(left.operation):
+    for one in list_client_calls(left.operation):
         call = one["call"]
         pattern = re.sub(r":[\w-]+", "[^/]+", call.partition("?")[0].replace(" /", " /v1/"))
         if call != "No call" and not any(re.fullmatch(pattern, its) for its in made):
             yield call, one["note"]
 
 
-def answered(left: Left) -> list[tuple[str, str, str]]:
+def list_changed_response_fields(left: Left) -> list[tuple[str, str, str]]:
     """Fields of the answer that are called otherwise, or that the service does not give."""
     return [one for one in left.after.answered if one[0].rpartition(".")[2] != one[1]]
 
 
-def remembered(left: Left) -> list[str]:
+def list_remembered_fields(left: Left) -> list[str]:
     """What a client has no place for but here; how batches are kept is the gateway's own affair."""
     return [one for one in left.after.remembered if not one.startswith("batch ")]
 
 
-def markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Text of somebody else's in a page of Markdown: none of it is markup."""
     return re.sub(r"([\\`*_{}\[\]<>#|!&~])", r"\\\1", " ".join(text.split()))
 
 
-def cell(value: Any) -> str:
+def format_table_cell(value: Any) -> str:
     """A value in a table's cell, as code."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return f"`{text}`".replace("|", "\\|")
 
 
-def pretty(value: Any) -> str:
+def format_pretty_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-def php(text: str) -> str:
+def quote_php_string(text: str) -> str:
     """A string as PHP writes it."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

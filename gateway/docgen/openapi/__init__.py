@@ -1,5 +1,5 @@
 """A description of the legacy interface, for clients' authors and their tools."""
 
-from gateway.docgen.openapi.document import addresses, document
+from gateway.docgen.openapi.document import build_openapi_document, list_public_urls
 
-__all__ = ["addresses", "document"]
+__all__ = ["build_openapi_document", "list_public_urls"]

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, get_type_hints
 
-from gateway.config.settings import Server, url_of
+from gateway.config.settings import Server, build_url
 from gateway.docgen.openapi.descriptions import ALSO, NEEDS, PARAMETERS, SEARCHED
-from gateway.docgen.openapi.examples import BODIES, IDS, example_of
+from gateway.docgen.openapi.examples import BODIES, IDS, build_schema_example
 from gateway.docgen.openapi.schemas import Schema, Schemas
 from gateway.legacy_api.routes import KINDS
 from mappings import OPERATIONS, UNLISTED, errors
 from mappings.grammar import Operation, Vocabulary
-from mappings.spelling import Spelling, legacy_words, of_legacy
+from mappings.spelling import Spelling, build_legacy_spelling, map_legacy_words
 
 VERSION = "3.1.0"
 
@@ -51,21 +51,21 @@ _LIMIT_HEADERS = {
 }
 
 
-def document(vocabulary: Vocabulary, urls: tuple[str, ...]) -> dict[str, Any]:
+def build_openapi_document(vocabulary: Vocabulary, urls: tuple[str, ...]) -> dict[str, Any]:
     """The document; ``urls`` are the addresses that clients use, without ``/v1``."""
     return _Document(vocabulary).whole(urls)
 
 
-def addresses(server: Server, port: int) -> tuple[str, ...]:
+def list_public_urls(server: Server, port: int) -> tuple[str, ...]:
     """Where clients reach a gateway that listens on this port: as configured, else right there."""
     host = "localhost" if server.host in ("0.0.0.0", "::", "") else server.host  # noqa: S104
-    return server.public_urls or (url_of(host, port, server.scheme),)
+    return server.public_urls or (build_url(host, port, server.scheme),)
 
 
 class _Document:
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._words = legacy_words(vocabulary)
-        self._spelling: Spelling = of_legacy(vocabulary)
+        self._words = map_legacy_words(vocabulary)
+        self._spelling: Spelling = build_legacy_spelling(vocabulary)
         self._schemas = Schemas(self._words)
         self._components = self._schemas.components
 
@@ -133,10 +133,10 @@ class _Document:
                 "headers": {
                     name: {"$ref": f"#/components/headers/{name}"} for name in _LIMIT_HEADERS
                 },
-                "content": _content(schema, example_of(schema, self._components)),
+                "content": _content(schema, build_schema_example(schema, self._components)),
             }
         }
-        for status in statuses(operation):
+        for status in list_error_statuses(operation):
             told[str(status)] = {"$ref": f"#/components/responses/Failure{status}"}
         return told
 
@@ -152,7 +152,7 @@ class _Document:
         return {"$ref": f"#/components/schemas/{name}"}
 
 
-def statuses(operation: Operation) -> list[int]:
+def list_error_statuses(operation: Operation) -> list[int]:
     """The statuses of an operation's failures (legacy interface, sections 4 and 7)."""
     named = [404] if "{" in operation.path else []
     sent = [406, 413] if operation.takes is not None else []

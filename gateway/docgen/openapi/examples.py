@@ -66,30 +66,31 @@ _PLAIN: Mapping[str, Any] = {
 }
 
 
-def example_of(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Any:
+def build_schema_example(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Any:
     """A value that a schema describes, of its own examples where it has some."""
     if "$ref" in schema:
-        return example_of(components[schema["$ref"].rpartition("/")[2]], components)
+        return build_schema_example(components[schema["$ref"].rpartition("/")[2]], components)
     if "const" in schema:
         return schema["const"]
     for given in ("examples", "enum"):
         if schema.get(given):
             return schema[given][0]
     if "anyOf" in schema:
-        return example_of(schema["anyOf"][0], components)
+        return build_schema_example(schema["anyOf"][0], components)
     types = schema.get("type", "null")
     type_ = types if isinstance(types, str) else types[0]
     if type_ == "object":
         return _object(schema, components)
     if type_ == "array":
-        return [example_of(schema["items"], components)] if schema.get("items") else []
+        return [build_schema_example(schema["items"], components)] if schema.get("items") else []
     return _PLAIN[type_]
 
 
 def _object(schema: Mapping[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
     named = {
-        name: example_of(one, components) for name, one in schema.get("properties", {}).items()
+        name: build_schema_example(one, components)
+        for name, one in schema.get("properties", {}).items()
     }
     if isinstance(others := schema.get("additionalProperties"), dict):
-        named["USD"] = example_of(others, components)
+        named["USD"] = build_schema_example(others, components)
     return named

@@ -10,10 +10,10 @@ EXAMPLE = Path("deploy/gateway.example.toml")
 """Where the meaning of each key is written, once: operators copy that file."""
 
 
-def pages(root: Path) -> dict[Path, str]:
+def render_reference_pages(root: Path) -> dict[Path, str]:
     """Both pages, by where they stand in a checkout."""
     example = (root / EXAMPLE).read_text("utf-8")
     return {
-        root / "deploy" / "configuration.md": configuration.page(example),
-        root / "mappings" / "operations.md": operations.page(),
+        root / "deploy" / "configuration.md": configuration.render_configuration_page(example),
+        root / "mappings" / "operations.md": operations.render_operations_page(),
     }

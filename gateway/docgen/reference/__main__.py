@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.docgen.reference import pages
+from gateway.docgen.reference import render_reference_pages
 
-for path, text in pages(Path(__file__).parents[2]).items():
+for path, text in render_reference_pages(Path(__file__).parents[2]).items():
     path.write_text(text, "utf-8")

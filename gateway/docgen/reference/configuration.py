@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from gateway.config.settings import ENVIRONMENT_PREFIX, SECRETS, Settings
-from gateway.docgen.reference.markdown import code, table
+from gateway.docgen.reference.markdown import format_inline_code, format_markdown_table
 
 ABOUT = """# Configuration
 
@@ -44,28 +44,37 @@ class Key:
         return f"{ENVIRONMENT_PREFIX}{self.section}.{self.name}".replace(".", "__").upper()
 
 
-def page(example: str) -> str:
-    found, sections = list(keys(example)), dict.fromkeys(one.section for one in keys(example))
+def render_configuration_page(example: str) -> str:
+    found, sections = (
+        list(iter_setting_keys(example)),
+        dict.fromkeys(one.section for one in iter_setting_keys(example)),
+    )
     return "\n".join([ABOUT, *(line for name in sections for line in _section(name, found))])
 
 
 def _section(name: str, found: list[Key]) -> Iterator[str]:
     yield f"## [{name}]\n"
     rows = [
-        [code(one.name), one.type, _default(one), one.means, code(one.variable)]
+        [
+            format_inline_code(one.name),
+            one.type,
+            _default(one),
+            one.means,
+            format_inline_code(one.variable),
+        ]
         for one in found
         if one.section == name
     ]
-    yield from table(["key", "type", "default", "means", "variable"], rows)
+    yield from format_markdown_table(["key", "type", "default", "means", "variable"], rows)
 
 
 def _default(key: Key) -> str:
-    return "has to be given" if key.default is None else code(key.default)
+    return "has to be given" if key.default is None else format_inline_code(key.default)
 
 
-def keys(example: str) -> Iterator[Key]:
+def iter_setting_keys(example: str) -> Iterator[Key]:
     """Every key there is, in the order of the settings."""
-    means = meanings(example)
+    means = parse_setting_meanings(example)
     for section, model in _sections(Settings, ""):
         properties = model.model_json_schema()["properties"]
         for name in model.model_fields:
@@ -102,14 +111,14 @@ def _default_of(model: type[BaseModel], name: str) -> str | None:
         return None
     if field.default is None:
         return '""' if _is_day(model, name) else ""
-    return written(field.default)
+    return format_toml_value(field.default)
 
 
 def _is_day(model: type[BaseModel], name: str) -> bool:
     return "date" in str(model.model_json_schema()["properties"][name])
 
 
-def written(value: Any) -> str:
+def format_toml_value(value: Any) -> str:
     """A value as TOML has it."""
     if hasattr(value, "get_secret_value"):
         return '""'
@@ -118,7 +127,7 @@ def written(value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(format_toml_value, value))}]"
     return json.dumps(str(value))
 
 
@@ -131,9 +140,9 @@ def _type(told: Mapping[str, Any]) -> str:
     if "anyOf" in told:
         return " or ".join(dict.fromkeys(filter(None, map(_type, told["anyOf"]))))
     if "const" in told:
-        return "" if told["const"] == "" else code(json.dumps(told["const"]))
+        return "" if told["const"] == "" else format_inline_code(json.dumps(told["const"]))
     if "enum" in told:
-        return ", ".join(code(json.dumps(word)) for word in told["enum"])
+        return ", ".join(format_inline_code(json.dumps(word)) for word in told["enum"])
     if told["type"] == "array":
         return "list"
     if told["type"] in ("integer", "number"):
@@ -152,11 +161,11 @@ def _bounds(told: Mapping[str, Any]) -> str:
     return f", {low} or more" if low is not None else ""
 
 
-def meanings(example: str) -> dict[tuple[str, str], str]:
+def parse_setting_meanings(example: str) -> dict[tuple[str, str], str]:
     """By section and key, what the example says behind it; `live` speaks for both environments."""
     return {
         (section, name): means
-        for section, name, _value, means in assignments(example)
+        for section, name, _value, means in iter_example_assignments(example)
         for section in _alike(section)
         if means
     }
@@ -166,7 +175,7 @@ def _alike(section: str) -> tuple[str, ...]:
     return (section, "environments.sandbox") if section == "environments.live" else (section,)
 
 
-def assignments(example: str) -> Iterator[tuple[str, str, str, str]]:
+def iter_example_assignments(example: str) -> Iterator[tuple[str, str, str, str]]:
     """Section, key, value and meaning of each line that sets something, also where commented out."""
     section = ""
     for line in example.splitlines():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def format_markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield _line(heads)
     yield _line(["---"] * len(heads))
     yield from (_line(row) for row in rows)
@@ -16,5 +16,5 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
 
-def code(text: str | None) -> str:
+def format_inline_code(text: str | None) -> str:
     return f"`{text}`" if text else "-"

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from gateway.config.settings import Settings
-from gateway.docgen.explain import Explained, Made, explained
+from gateway.docgen.explain import Explained, Made, explain_request
 from gateway.docgen.openapi.examples import IDS
-from gateway.docgen.reference.markdown import code, table
+from gateway.docgen.reference.markdown import format_inline_code, format_markdown_table
 from gateway.docgen.reference.requests import QUERIES, REQUESTS
 from mappings import OPERATIONS, UNLISTED
 from mappings.batch_views import BATCH
@@ -24,7 +24,7 @@ from mappings.objects import (
     RECIPIENT,
     WALLET,
 )
-from mappings.provenance import TABLES_OF, becomes
+from mappings.provenance import TABLES_OF, list_current_calls
 
 ABOUT = """# Operations
 
@@ -54,7 +54,7 @@ OBJECTS: dict[str, Fields] = {
 }
 
 
-def page() -> str:
+def render_operations_page() -> str:
     lines = [ABOUT, *_overview()]
     for heading, those in (
         ("The legacy interface", OPERATIONS),
@@ -67,13 +67,18 @@ def page() -> str:
 
 def _overview() -> Iterator[str]:
     rows = [
-        [f"[{code(title(one))}](#{_anchor(title(one))})", one.section, one.exactness, _calls(one)]
+        [
+            f"[{format_inline_code(format_operation_title(one))}](#{_anchor(format_operation_title(one))})",
+            one.section,
+            one.exactness,
+            _calls(one),
+        ]
         for one in (*OPERATIONS, *UNLISTED)
     ]
-    yield from table(["operation", "section", "exactness", "becomes"], rows)
+    yield from format_markdown_table(["operation", "section", "exactness", "becomes"], rows)
 
 
-def title(operation: Operation) -> str:
+def format_operation_title(operation: Operation) -> str:
     return f"{operation.method} /v1{re.sub('[<>]', '', operation.path)}"
 
 
@@ -83,33 +88,33 @@ def _anchor(text: str) -> str:
 
 
 def _calls(operation: Operation) -> str:
-    return "<br>".join(code(one["call"]) for one in becomes(operation))
+    return "<br>".join(format_inline_code(one["call"]) for one in list_current_calls(operation))
 
 
 def _operation(operation: Operation) -> Iterator[str]:
-    yield f"### {title(operation)}\n"
+    yield f"### {format_operation_title(operation)}\n"
     yield f"`{operation.name}`, section {operation.section}. *{operation.exactness}*: {operation.because}."
     if operation.rests_on:
         yield f"Rests on: {operation.rests_on}."
     yield ""
-    yield from table(
+    yield from format_markdown_table(
         ["call", "when, or for what"],
-        [[code(one["call"]), one["note"]] for one in becomes(operation)],
+        [[format_inline_code(one["call"]), one["note"]] for one in list_current_calls(operation)],
     )
     yield from _played(operation)
     yield from _answered(operation)
 
 
 def _played(operation: Operation) -> Iterator[str]:
-    told = example(operation)
+    told = play_example(operation)
     body = REQUESTS.get(operation.name)
     sent = f"\n{json.dumps(body, indent=1)}" if body else ""
-    yield f"```\n{operation.method} {target(operation)}{sent}\n```\n"
+    yield f"```\n{operation.method} {build_example_target(operation)}{sent}\n```\n"
     for number, call in enumerate(told.calls, 1):
         yield from _made(number, call)
     if told.kept:
         yield "Not sent:\n"
-        yield from (f"- {code(name)}: {why}" for name, why in told.kept)
+        yield from (f"- {format_inline_code(name)}: {why}" for name, why in told.kept)
         yield ""
     if told.remembered:
         yield f"Remembered here: {'; '.join(told.remembered)}.\n"
@@ -117,14 +122,14 @@ def _played(operation: Operation) -> Iterator[str]:
         raise ValueError(f"the example of {operation.name} is refused: {told.refusal.body()}")
 
 
-def example(operation: Operation) -> Explained:
+def play_example(operation: Operation) -> Explained:
     """The operation's own request, played."""
     body = REQUESTS.get(operation.name)
     data = b"" if body is None else json.dumps(body).encode()
-    return explained(Settings(), operation.method, target(operation), data)
+    return explain_request(Settings(), operation.method, build_example_target(operation), data)
 
 
-def target(operation: Operation) -> str:
+def build_example_target(operation: Operation) -> str:
     path = re.sub("<(.*?)>", r"\1", operation.path)
     for room, id_ in IDS.items():
         path = re.sub(rf"(/{room})/\{{\w+\}}", rf"\1/{id_}", path)
@@ -137,10 +142,15 @@ def _made(number: int, call: Made) -> Iterator[str]:
     yield f"{number}. `{call.method} {call.target}` (current section {call.section}{inferred})\n"
     if call.fields:
         rows = [
-            [code(one.field), code(json.dumps(one.value, default=str)), code(one.sent_in), one.rule]
+            [
+                format_inline_code(one.field),
+                format_inline_code(json.dumps(one.value, default=str)),
+                format_inline_code(one.sent_in),
+                one.rule,
+            ]
             for one in call.fields
         ]
-        yield from table(["field", "value", "sent in", "rule"], rows)
+        yield from format_markdown_table(["field", "value", "sent in", "rule"], rows)
 
 
 def _answered(operation: Operation) -> Iterator[str]:
@@ -163,10 +173,12 @@ def _objects() -> Iterator[str]:
     for name, fields in OBJECTS.items():
         yield f"### {name}\n"
         rows = [
-            [code(row.legacy), code(row.current), code(row.shown), row.why or _rule(row.legacy, row.current)]
+            [format_inline_code(row.legacy), format_inline_code(row.current), format_inline_code(row.shown), row.why or _rule(row.legacy, row.current)]
             for row in fields.rows
         ]  # fmt: skip
-        yield from table(["legacy field", "current field", "shown from", "rule"], rows)
+        yield from format_markdown_table(
+            ["legacy field", "current field", "shown from", "rule"], rows
+        )
 
 
 def _rule(legacy: str, current: str | None) -> str:

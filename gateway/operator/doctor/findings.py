@@ -51,7 +51,7 @@ _HINTS = (
 )
 
 
-def unreached(why: str, url: str) -> str:
+def advise_unreachable(why: str, url: str) -> str:
     """What to do where an address gave no answer, by the words of the failure."""
     if is_placeholder(url):
         return f"{url} is a placeholder: put your service's address in its place"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from multidict import CIMultiDict
 
 from gateway.config.settings import Settings
-from gateway.operator.doctor.findings import Finding, unreached
+from gateway.operator.doctor.findings import Finding, advise_unreachable
 from gateway.payloads import json_codec
 from gateway.storage import Store
 from gateway.storage.mode_rows import TRANSLATE, all_switches
-from gateway.upstream.client import USER_AGENT, breakers_of
-from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, open_passing
+from gateway.upstream.client import USER_AGENT, create_breakers
+from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, open_passthrough
 from gateway.upstream.send_attempt import ResponseLost
 from mappings.grammar import Unreachable
 
@@ -19,7 +19,7 @@ TARGET = "/v1/geography/countries/CA"
 MOST = 1 << 20
 
 
-async def examine(settings: Settings, store: Store) -> list[Finding]:
+async def check_legacy_services(settings: Settings, store: Store) -> list[Finding]:
     """Of each environment of which a key is switched away from `translate`."""
     switched = {one.owner.environment for one in await all_switches(store) if one.mode != TRANSLATE}
     configured = settings.environments.configured()
@@ -29,7 +29,7 @@ async def examine(settings: Settings, store: Store) -> list[Finding]:
         if name in switched and one.legacy_base_url
     }
     found = [_homeless(name) for name in sorted(switched - origins.keys())]
-    async with open_passing(settings, origins, breakers_of(settings)) as passing:
+    async with open_passthrough(settings, origins, create_breakers(settings)) as passing:
         return found + [await _asked(passing, name, url) for name, url in origins.items()]
 
 
@@ -49,7 +49,7 @@ async def _asked(passing: PassthroughClient, name: str, url: str) -> Finding:
                 body = (body + part)[:MOST]
             status = passed.status
     except (Unreachable, ResponseLost) as failure:
-        do = unreached(str(failure), url).replace("base_url", "legacy_base_url")
+        do = advise_unreachable(str(failure), url).replace("base_url", "legacy_base_url")
         return Finding(name, LOOKED_AT, "wrong", str(failure), do)
     if _is_legacy(status, body):
         return Finding(name, LOOKED_AT, "well", "answers as the legacy interface does")

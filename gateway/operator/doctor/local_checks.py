@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from gateway.admission.limits.eviction import eviction
+from gateway.admission.limits.eviction import check_eviction_policy
 from gateway.config.extensions import check_extensions
 from gateway.config.settings import Misconfigured, Server, Settings
-from gateway.operator.cutover_windows import about
+from gateway.operator.cutover_windows import describe_window_scope
 from gateway.operator.doctor.findings import ALL, Finding
 from gateway.operator.preflight import check_runnable
 from gateway.operator.restore_check import DO, HAPPENED, is_older
@@ -24,11 +24,11 @@ from gateway.storage.write_probe import refuse_read_only
 SOON = timedelta(days=14)
 
 
-def program() -> Iterator[Finding]:
+def check_program() -> Iterator[Finding]:
     yield from _told("program", check_extensions)
 
 
-def configuration(settings: Settings) -> Iterator[Finding]:
+def check_configuration(settings: Settings) -> Iterator[Finding]:
     yield from _told("configuration", lambda: check_runnable(settings))
 
 
@@ -43,7 +43,7 @@ def _told(looked_at: str, check: Callable[[], None]) -> Iterator[Finding]:
         yield Finding(ALL, looked_at, "well", "can be run")
 
 
-def certificate(server: Server) -> Iterator[Finding]:
+def check_certificate(server: Server) -> Iterator[Finding]:
     """The one that clients see; whether it can be used at all is the configuration's."""
     if (file := server.tls_certificate_file) is None:
         return
@@ -63,14 +63,14 @@ def certificate(server: Server) -> Iterator[Finding]:
         yield Finding(ALL, looked_at, "well", told)
 
 
-async def limits(settings: Settings) -> list[Finding]:
+async def check_limits(settings: Settings) -> list[Finding]:
     if settings.limits.url.startswith("memory://"):
         return []
-    told = await eviction(settings.limits.url)
+    told = await check_eviction_policy(settings.limits.url)
     return [Finding(ALL, "limits in Redis", told.state, told.said, told.do)]
 
 
-async def state(settings: Settings, store: Store) -> list[Finding]:
+async def check_state(settings: Settings, store: Store) -> list[Finding]:
     """Raises StoreUnavailable where it cannot be used."""
     await refuse_read_only(store)
     if await is_older(store, settings.state.mark):
@@ -81,7 +81,7 @@ async def state(settings: Settings, store: Store) -> list[Finding]:
     return [Finding(ALL, "state", "well", f"can be written; it {what}")]
 
 
-async def in_force(store: Store) -> list[Finding]:
+async def check_operator_switches(store: Store) -> list[Finding]:
     """What operators switched on and may have forgotten; StoreUnavailable."""
     now = store.clock()
     under_way = [one for one in await open_brownouts(store, now) if one.begins_at <= now]
@@ -98,11 +98,13 @@ def _freeze(one: Freeze) -> Finding:
 
 def _brownout(one: Brownout) -> Finding:
     does = "refused" if one.refuses else "counted, and not refused,"
-    said = f"requests are {does} until {one.ends_at:%Y-%m-%d %H:%M} UTC: {about(one)}"
+    said = (
+        f"requests are {does} until {one.ends_at:%Y-%m-%d %H:%M} UTC: {describe_window_scope(one)}"
+    )
     do = f"nothing, if that is meant; `payout-gateway brownout off {one.id}` ends it"
     return Finding(ALL, "brownout", "look", said, do)
 
 
-def no_state(unavailable: StoreUnavailable) -> Finding:
+def report_unavailable_state(unavailable: StoreUnavailable) -> Finding:
     said = f"{unavailable.happened}: {unavailable.means}; the services were not tried"
     return Finding(ALL, "state", "wrong", said, unavailable.do)

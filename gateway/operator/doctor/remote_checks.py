@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.auth.signing import Credentials, shorten_key
 from gateway.config.settings import Settings
-from gateway.operator.doctor.findings import Finding, State, unreached
+from gateway.operator.doctor.findings import Finding, State, advise_unreachable
 from gateway.upstream.client import Reply, Upstream
 from mappings.grammar import Unknown, Unreachable
 
@@ -67,7 +67,7 @@ class Asking:
         except (Unreachable, Unknown) as failure:
             why, self.why_not = str(failure), UNREACHED
             return [
-                self._found("reachable", "wrong", why, unreached(why, self._url)),
+                self._found("reachable", "wrong", why, advise_unreachable(why, self._url)),
                 self._untried("pair"),
             ]
         reachable = self._found("reachable", "well", f"answers in {reply.seconds * 1000:.0f} ms")

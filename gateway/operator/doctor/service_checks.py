@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from gateway.auth.key_rows import ListedKey, listed_keys, pair_of
+from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding
 from gateway.operator.doctor.remote_checks import Asking, is_service
@@ -15,7 +15,7 @@ from gateway.storage import Store
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import Upstream
 from gateway.upstream.clock import NOTEWORTHY
-from gateway.upstream.optional_endpoints import LACKING, InferredOperations, describe
+from gateway.upstream.optional_endpoints import LACKING, InferredOperations, describe_endpoint
 from gateway.upstream.signed_target import NAME
 from mappings.current import ENDPOINTS
 from mappings.grammar import JSON, Call, Failure, Refused, Unreachable
@@ -26,15 +26,15 @@ A_LIST = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, witness=(
 """The one inferred operation that is a read, and of no batch: it can be tried."""
 
 
-async def examine(
+async def check_service(
     settings: Settings, store: Store, upstream: Upstream, learned: CapabilityCache
 ) -> list[Finding]:
-    keys = [key for key in await listed_keys(store) if key.revoked_at is None]
+    keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
     configured = settings.environments.configured()
     found = list(_homeless(keys, configured))
     for name in configured:
         key = next((key for key in keys if key.environment == name), None)
-        pair = await pair_of(store, key.owner) if key else None
+        pair = await load_credentials(store, key.owner) if key else None
         asking = Asking(settings, upstream, name, pair, key.name if key else "")
         found += await asking.called()
         found += _signature(asking, settings, learned)
@@ -69,7 +69,7 @@ def _signature(asking: Asking, settings: Settings, learned: CapabilityCache) -> 
             said = f"{form} as it is set; {_untried(asking)}"
             yield Finding(name, SIGNED, "unknown", said, asking.first)
     elif form:
-        since = moment(learned.since(name, NAME))
+        since = format_check_time(learned.since(name, NAME))
         said = f"{form}, remembered{since}; {_untried(asking)}"
         yield Finding(name, SIGNED, "unknown", said, asking.first)
     else:
@@ -81,7 +81,7 @@ def _untried(asking: Asking) -> str:
     return f"not tried: {asking.why_not}"
 
 
-def moment(when: datetime | None) -> str:
+def format_check_time(when: datetime | None) -> str:
     return f" since {when:%Y-%m-%d %H:%M} UTC" if when else ""
 
 
@@ -176,7 +176,9 @@ async def _used(asking: Asking) -> Finding:
 
 def _of_endpoint(name: str, endpoint: str, known: Mapping[str, Any] | None) -> Finding:
     if known is not None:
-        at = moment(datetime.fromtimestamp(known["at"], UTC))
-        return Finding(name, endpoint, "well", f"{describe(known)}, remembered{at}; not tried now")
+        at = format_check_time(datetime.fromtimestamp(known["at"], UTC))
+        return Finding(
+            name, endpoint, "well", f"{describe_endpoint(known)}, remembered{at}; not tried now"
+        )
     do = "nothing: it is found out when first needed"
     return Finding(name, endpoint, "unknown", "not needed yet", do)

@@ -23,9 +23,17 @@ an index, and after that age it is tried again.
 """
 
 from gateway.reads.index.indexes import Figures, Indexes
-from gateway.reads.index.invalidation import Dropping, drop
-from gateway.reads.index.recipient_cache import nobody
+from gateway.reads.index.invalidation import Dropping, invalidate_indexes
+from gateway.reads.index.recipient_cache import list_no_processes
 from gateway.reads.index.remote_changes import Elsewhere
 from gateway.reads.index.synchronization import NoIndex
 
-__all__ = ["Dropping", "Elsewhere", "Figures", "Indexes", "NoIndex", "drop", "nobody"]
+__all__ = [
+    "Dropping",
+    "Elsewhere",
+    "Figures",
+    "Indexes",
+    "NoIndex",
+    "invalidate_indexes",
+    "list_no_processes",
+]

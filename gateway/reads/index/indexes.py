@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from gateway.observability import metrics
-from gateway.payloads.worker_thread import aside
-from gateway.reads.index.recipient_cache import Dropped, Elsewhere, RecipientCache, nobody
+from gateway.payloads.worker_thread import run_in_thread
+from gateway.reads.index.recipient_cache import (
+    Dropped,
+    Elsewhere,
+    RecipientCache,
+    list_no_processes,
+)
 from gateway.reads.index.rows import Entry
-from gateway.reads.index.scan import Make, page_of_rows
+from gateway.reads.index.scan import Make, select_page
 from gateway.reads.index.synchronization import NoIndex, Reading
 from gateway.storage.audit_log import covers
 from gateway.storage.ttl_cache import TtlCache
@@ -58,7 +63,7 @@ class Indexes:
     def __init__(
         self,
         settings: Lists,
-        elsewhere: Callable[[Tenant], Elsewhere] = lambda _owner: nobody,
+        elsewhere: Callable[[Tenant], Elsewhere] = lambda _owner: list_no_processes,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -116,12 +121,12 @@ class Indexes:
             # Beside the queries, so that none of them has to wait for it.
             held.begin(Reading(question, make, self._monotonic, held.page_size), question.gone)
         rows = [*held.rows.values()]
-        return await aside(_page, await ordered(question, rows), rows)
+        return await run_in_thread(_page, await ordered(question, rows), rows)
 
     async def lists_hidden(self, question: Find, owner: Tenant) -> bool:
         """Whether the service lists what clients must not see, as far as is known."""
         held = self._held.get(owner)
-        return held is None or await aside(_any_hidden, question, [*held.rows.values()])
+        return held is None or await run_in_thread(_any_hidden, question, [*held.rows.values()])
 
     async def close(self) -> None:
         """Ends what is read beside queries."""
@@ -171,5 +176,5 @@ def _any_hidden(question: Find, kept: Sequence[Entry]) -> bool:
 
 
 def _page(question: Find, kept: Sequence[Entry]) -> Found:
-    found = page_of_rows(question, kept)
+    found = select_page(question, kept)
     return Found([row.whole() for row in found.rows], found.pages, found.records)

@@ -43,7 +43,7 @@ class Dropping(PeriodicTask):
             self._indexes.drop(acts[id_])
 
 
-async def drop(store: Store, scope: Tenant) -> None:
+async def invalidate_indexes(store: Store, scope: Tenant) -> None:
     """Has every running gateway drop the indexes of a scope; it is noted who wanted that."""
     async with store.write() as connection:
         await note(store, connection, DROPPED, scope)

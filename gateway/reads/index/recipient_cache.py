@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.observability import metrics
-from gateway.payloads.worker_thread import aside
+from gateway.payloads.worker_thread import run_in_thread
 from gateway.reads.index.rows import Entry
 from gateway.reads.index.scan import PAGE_SIZE
 from gateway.reads.index.synchronization import NoIndex, Reading
@@ -54,7 +54,7 @@ class Dropped(Exception):
     """While its list was read."""
 
 
-async def nobody() -> Collection[str]:
+async def list_no_processes() -> Collection[str]:
     """Where there are no other processes."""
     return ()
 
@@ -69,7 +69,7 @@ class RecipientCache:
         owner: Tenant,
         seconds: float,
         fits: Callable[[RecipientCache, int], bool],
-        elsewhere: Elsewhere = nobody,
+        elsewhere: Elsewhere = list_no_processes,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -303,7 +303,7 @@ class RecipientCache:
 
     async def _mend(self, reading: Reading, records: int) -> None:
         """Finds out in which spans of update dates it is not as the service has it."""
-        dated = await aside(_by_date, [*self.rows.values()])
+        dated = await run_in_thread(_by_date, [*self.rows.values()])
         stamps = [one.stamp for one in dated]
         spans = [(0, len(stamps), len(stamps) - records)] if stamps else []
         most = reading.calls + max(len(stamps) // PAGE_SIZE, 12)

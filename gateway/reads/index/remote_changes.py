@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
-from gateway.http.request_paths import recipient_in
+from gateway.http.request_paths import extract_recipient_id
 from gateway.storage.store import Store
 from gateway.storage.tables import writes
 from gateway.storage.tenants import Tenant
@@ -48,4 +48,4 @@ class Elsewhere:
         # What is not answered yet may be executed at any moment: it is told again.
         self._told = {(row.undertaking, row.number) for row in rows if row.state != SENT}
         new = (row.path for row in rows if (row.undertaking, row.number) not in known)
-        return {id_ for path in new if (id_ := recipient_in(path))}
+        return {id_ for path in new if (id_ := extract_recipient_id(path))}

@@ -64,14 +64,14 @@ class Entry:
     packed: bytes
 
     def __init__(self, row: Row, asked_at: float) -> None:
-        told = recipient_rows.told(row)
+        told = recipient_rows.select_query_fields(row)
         self._put(told, _SHARED, _OWN_WORDS)
         self._put(told["address"], _SHARED_OF_ADDRESS, ("postalCode",))
         its = told["accounts"]
         self.accounts = _accounts(its[0]["type"], its[0]["currency"]) if its else its
-        self.stamp = stamp_of(row)
+        self.stamp = parse_row_stamp(row)
         self.asked_at = asked_at
-        self.packed = _packed(json_codec.again(recipient_rows.shown(row)))
+        self.packed = _packed(json_codec.dumps_trusted(recipient_rows.select_answer_fields(row)))
 
     def _put(self, told: Row, shared: Iterable[str], own: Iterable[str]) -> None:
         for name in shared:
@@ -101,12 +101,12 @@ class Entry:
         return (self.stamp, self.asked_at) < (other.stamp, other.asked_at)
 
 
-def stamp_of(row: Row) -> int:
+def parse_row_stamp(row: Row) -> int:
     """A row's update date; the beginning of time where it has none."""
-    return (dates.instant(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
+    return (dates.parse_instant(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
 
 
-def text_of(stamp: int) -> str:
+def format_stamp(stamp: int) -> str:
     """A stamp as the service takes dates."""
     moment = _EPOCH + stamp * _MILLISECOND
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from mappings.grammar import JSON, Call, Find, Found, Refused, Unreachable
-from mappings.paging import FIRST, Page, whole
+from mappings.paging import FIRST, Page, parse_count
 
 PAGE_SIZE = 250
 """Rows asked for at a time; the document shows no maximum, the service's ``meta`` tells."""
@@ -40,7 +40,7 @@ class Part:
     records: int | None
 
 
-def page_of_rows(question: Find, rows: Iterable[Any]) -> Found:
+def select_page(question: Find, rows: Iterable[Any]) -> Found:
     """The page that is asked for, of all rows."""
     kept = [row for row in rows if not question.hidden(row) and question.where(row)]
     if question.order is not None:
@@ -50,19 +50,21 @@ def page_of_rows(question: Find, rows: Iterable[Any]) -> Found:
     return Found(rows, counts["pages"], counts["records"])
 
 
-async def on_one_page(question: Find, make: Make) -> list[Row] | None:
+async def load_single_page(question: Find, make: Make) -> list[Row] | None:
     """Every row, where a single page has them all; None where it does not, or it cannot be told."""
     try:
         part = await _read(question, FIRST, PAGE_SIZE, make)
     except Refused as refused:
         if refused.status not in (400, 406):
             raise
-        return await on_one_page(replace(question, narrow={}), make) if question.narrow else None
+        return (
+            await load_single_page(replace(question, narrow={}), make) if question.narrow else None
+        )
     is_all = part.pages is not None and part.pages <= FIRST
     return part.rows if is_all and part.records in (None, len(part.rows)) else None
 
 
-async def scan(question: Find, make: Make) -> list[Row]:
+async def load_all_rows(question: Find, make: Make) -> list[Row]:
     """Every row, narrowed where the service takes that."""
     try:
         return await _settled(question, make)
@@ -126,11 +128,11 @@ async def _side_by_side(question: Find, most: int, size: int | None, make: Make)
             seen.update(_ids([part]))
             parts[number] = part
 
-    await together([read() for _ in range(min(SIDE_BY_SIDE, most))])
+    await gather_all([read() for _ in range(min(SIDE_BY_SIDE, most))])
     return [parts[number] for number in sorted(parts)]
 
 
-async def together(those: Sequence[Coroutine[Any, Any, Its]]) -> list[Its]:
+async def gather_all(those: Sequence[Coroutine[Any, Any, Its]]) -> list[Its]:
     """What each gave; where one failed the others are waited for, and its failure is raised."""
     outcomes = await asyncio.gather(*those, return_exceptions=True)
     for outcome in outcomes:
@@ -170,20 +172,20 @@ async def _until_empty(question: Find, first: Part, size: int | None, make: Make
 async def _read(question: Find, number: int, size: int | None, make: Make) -> Part:
     paging = {"page": str(number)} | ({"pageSize": str(size)} if size else {})
     query = {**paging, **question.narrow, **question.sorting}
-    return part_of(await make(Call("GET", question.path, query=query)), question, number)
+    return parse_page(await make(Call("GET", question.path, query=query)), question, number)
 
 
-def part_of(body: JSON, question: Find, number: int) -> Part:
+def parse_page(body: JSON, question: Find, number: int) -> Part:
     given: Any = body.get("meta")
     meta = given if isinstance(given, dict) else {}
     return Part(
         body.get(question.rows) or [],
-        whole(meta.get("page"), number),
+        parse_count(meta.get("page"), number),
         _count(meta.get("pages")),
         _count(meta.get("records")),
     )
 
 
 def _count(value: JSON) -> int | None:
-    count = whole(value, -1)
+    count = parse_count(value, -1)
     return None if count < 0 else count

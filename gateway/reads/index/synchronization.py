@@ -11,9 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.payloads.worker_thread import aside
-from gateway.reads.index.rows import Entry, stamp_of, text_of
-from gateway.reads.index.scan import PAGE_SIZE, SIDE_BY_SIDE, Make, Part, Row, part_of, together
+from gateway.payloads.worker_thread import run_in_thread
+from gateway.reads.index.rows import Entry, format_stamp, parse_row_stamp
+from gateway.reads.index.scan import (
+    PAGE_SIZE,
+    SIDE_BY_SIDE,
+    Make,
+    Part,
+    Row,
+    gather_all,
+    parse_page,
+)
 from mappings.grammar import Call, Find, Refused
 from mappings.objects import ARCHIVED, is_gone
 from mappings.paging import FIRST
@@ -48,22 +56,22 @@ class Reading:
     async def ends(self) -> tuple[int, int | None]:
         """How many rows there are, and when one was changed last; None where there are none."""
         part = await self._asked(None, None, size=1, direction="desc")
-        return _records(part), stamp_of(part.rows[0]) if part.rows else None
+        return _records(part), parse_row_stamp(part.rows[0]) if part.rows else None
 
     async def whole(self, records: int, keep: Keep) -> None:
         """Walks along all of it, side by side where that is worth it."""
         apart = min(SIDE_BY_SIDE, records // (PAGE_SIZE * LEAST_APART) or 1)
         places = [records * number // apart for number in range(1, apart)]
-        marks = sorted(set(await together([self._stamp_at(place) for place in places])))
+        marks = sorted(set(await gather_all([self._stamp_at(place) for place in places])))
         # What is within a millisecond of a mark is met by both of its neighbours.
         spans = zip([None, *marks], [*(mark + 1 for mark in marks), None], strict=True)
-        await together([self.walk(keep, *span) for span in spans])
+        await gather_all([self.walk(keep, *span) for span in spans])
 
     async def _stamp_at(self, place: int) -> int:
         part = await self._asked(None, None, size=1, number=place)
         if len(part.rows) != 1:
             raise NoIndex("it gives no page of one row")
-        return stamp_of(part.rows[0])
+        return parse_row_stamp(part.rows[0])
 
     async def walk(self, keep: Keep, since: int | None, until: int | None = None) -> list[Entry]:
         """Every row that was last changed in a span, some of them more than once."""
@@ -72,7 +80,7 @@ class Reading:
         while True:
             asked_at = self.monotonic()
             part = await self._asked(since, until, number=number)
-            read = await aside(_entries, part.rows, asked_at) if part.rows else []
+            read = await run_in_thread(_entries, part.rows, asked_at) if part.rows else []
             _check_dates(read, since, until)
             keep(read)
             walked += read
@@ -93,7 +101,7 @@ class Reading:
         asked_at = self.monotonic()
         try:
             part = await self._asked(None, None, number=number, direction="desc", status=ARCHIVED)
-            read = await aside(_entries, part.rows, asked_at) if part.rows else []
+            read = await run_in_thread(_entries, part.rows, asked_at) if part.rows else []
         except NoIndex:
             return [], True
         stamps = [one.stamp for one in read]
@@ -113,7 +121,7 @@ class Reading:
         async def read() -> None:
             gone.extend([id_ for id_ in those if not await self._alone(id_, keep)])
 
-        await together([read() for _ in range(SIDE_BY_SIDE)])
+        await gather_all([read() for _ in range(SIDE_BY_SIDE)])
         return gone
 
     async def _alone(self, id_: str, keep: Keep) -> bool:
@@ -147,8 +155,8 @@ class Reading:
         self.calls += 1
         asked_for = self.page_size if size is None else size
         query = {"page": str(number)} | ({"pageSize": str(asked_for)} if asked_for else {})
-        query |= {"startDate": text_of(since)} if since is not None else {}
-        query |= {"endDate": text_of(until)} if until is not None else {}
+        query |= {"startDate": format_stamp(since)} if since is not None else {}
+        query |= {"endDate": format_stamp(until)} if until is not None else {}
         query |= {"status": status} if status else {}
         query |= {"orderBy": "updatedAt", "sortBy": direction}
         try:
@@ -160,7 +168,7 @@ class Reading:
                 raise NoIndex("it does not list by update date") from None
             self.page_size = None  # more than this service gives
         else:
-            return part_of(body, self.question, number)
+            return parse_page(body, self.question, number)
         return await self._asked(since, until, number=number, direction=direction, status=status)
 
 

@@ -15,11 +15,11 @@ import uvloop
 
 from gateway.config.settings import Misconfigured, load
 from gateway.observability import logs
-from gateway.server.app import Inherited, Running, run, told_to_end
+from gateway.server.app import Inherited, Running, install_shutdown_event, run_gateway
 from gateway.server.connection import END_SECONDS
-from gateway.server.memory_tuning import settle_heap
+from gateway.server.memory_tuning import tune_gc
 from gateway.server.shutdown import Lifetime
-from gateway.server.workers.worker_config import Orders, line
+from gateway.server.workers.worker_config import Orders, encode_message
 from gateway.storage import StoreUnavailable
 
 log = structlog.get_logger()
@@ -27,20 +27,22 @@ log = structlog.get_logger()
 FAILED = 2
 
 
-async def work(orders: Orders) -> int:
+async def run_worker(orders: Orders) -> int:
     """Serves until it is told to end; the exit code."""
-    told, life = told_to_end(), Lifetime()
+    told, life = install_shutdown_event(), Lifetime()
     parent = socket.socket(fileno=orders.parent)
     hears, says = await asyncio.open_connection(sock=parent)
     door = [[socket.socket(fileno=one) for one in queue] for queue in orders.door]
     try:
         settings = load(orders.config_path)
-        async with run(settings, Inherited(door, orders.queues, Path(orders.admin))) as running:
-            settle_heap()
-            says.write(line(accepts=True))
+        async with run_gateway(
+            settings, Inherited(door, orders.queues, Path(orders.admin))
+        ) as running:
+            tune_gc()
+            says.write(encode_message(accepts=True))
             await _until_told(told, hears, running, life)
     except (Misconfigured, StoreUnavailable) as error:
-        says.write(line(failed=str(error)))
+        says.write(encode_message(failed=str(error)))
         return FAILED
     finally:
         says.close()
@@ -75,8 +77,8 @@ async def _hear(hears: asyncio.StreamReader, running: Running) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's to hear
-    logs.configure(pid=os.getpid())
-    sys.exit(uvloop.run(work(Orders.read(sys.argv[1]))))
+    logs.configure_logging(pid=os.getpid())
+    sys.exit(uvloop.run(run_worker(Orders.read(sys.argv[1]))))
 
 
 if __name__ == "__main__":

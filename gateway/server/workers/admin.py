@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from gateway.admin.authentication import ASKED_FROM
-from gateway.admin.port import CHECK_SECONDS, metrics_page, unversioned
+from gateway.admin.port import CHECK_SECONDS, create_metrics_handler, hide_server_version
 from gateway.server.workers.metrics import OPEN_METRICS, Added
 
 ANSWER_SECONDS = 60
@@ -47,22 +47,24 @@ METRICS_SECONDS = 8
 """Less than the ten after which Prometheus gives up."""
 
 
-def figures(workers: Workers) -> Added:
+def create_worker_metrics(workers: Workers) -> Added:
     async def ask(those: Sequence[Path]) -> list[str | None]:
-        found = await of_each(those, "/metrics", METRICS_SECONDS, {"Accept": OPEN_METRICS})
+        found = await fetch_from_each_worker(
+            those, "/metrics", METRICS_SECONDS, {"Accept": OPEN_METRICS}
+        )
         return [one.body.decode() if one and one.status == 200 else None for one in found]
 
     return Added(workers, ask)
 
 
-def admin_application(
+def create_workers_admin_application(
     workers: Workers, metrics: Added, doors: Sequence[Middleware] = ()
 ) -> web.Application:
     async def up(_request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
 
     async def ready(_request: web.Request) -> web.Response:
-        told = _ready(await of_each(workers(), "/readyz", CHECK_SECONDS + 1))
+        told = _ready(await fetch_from_each_worker(workers(), "/readyz", CHECK_SECONDS + 1))
         return web.json_response(told, status=200 if told["ok"] else 503)
 
     async def page(request: web.Request) -> web.Response:
@@ -80,15 +82,15 @@ def admin_application(
         return web.json_response(_ready([None]), status=503)
 
     application = web.Application(middlewares=doors)
-    application.on_response_prepare.append(unversioned)
+    application.on_response_prepare.append(hide_server_version)
     application.router.add_get("/healthz", up)
     application.router.add_get("/readyz", ready)
-    application.router.add_get("/metrics", metrics_page(metrics.page))
+    application.router.add_get("/metrics", create_metrics_handler(metrics.page))
     application.router.add_route("*", "/{path:.*}", page)
     return application
 
 
-async def of_each(
+async def fetch_from_each_worker(
     workers: Sequence[Path],
     path: str,
     seconds: float,

@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from gateway.observability.metrics import page
+from gateway.observability.metrics import render_metrics
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 """What workers are asked for: it is the form that has exemplars."""
@@ -59,7 +59,7 @@ class Figures(Collector):
 
 
 class Added:
-    """Made once; ``page`` is asked for by scrapers."""
+    """Made once; ``render_metrics`` is asked for by scrapers."""
 
     def __init__(self, workers: Callable[[], Sequence[Path]], ask: Ask) -> None:
         self._workers = workers
@@ -84,13 +84,15 @@ class Added:
         workers = set(self._workers())
         for worker in self._last.keys() - workers:
             left = [one for one in self._last.pop(worker) if one.type in COUNTED]
-            self._gone = added([self._gone, left])
+            self._gone = sum_metrics([self._gone, left])
         running = Metric("payout_gateway_workers", "Workers that accept connections.", "gauge")
         running.add_sample(running.name, {}, len(workers))
-        return page(accepted, Figures([*added([self._gone, *self._last.values()]), running]))
+        return render_metrics(
+            accepted, Figures([*sum_metrics([self._gone, *self._last.values()]), running])
+        )
 
 
-def added(pages: Iterable[Iterable[Metric]]) -> list[Metric]:
+def sum_metrics(pages: Iterable[Iterable[Metric]]) -> list[Metric]:
     found: dict[str, Metric] = {}
     samples: dict[str, dict[tuple[str, ...], Sample]] = {}
     for metric in (metric for one in pages for metric in one):

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import structlog
 
-from gateway.server.workers.worker import Child, NotStarted, exit_of
+from gateway.server.workers.worker import Child, NotStarted, describe_exit_code
 
 STABLE_SECONDS = 10
 """A worker that lived as long is replaced at once; after one that did not there is a pause."""
@@ -67,7 +67,7 @@ class Post:
         log.error(
             "worker_died",
             worker=self.child and self.child.pid,
-            how=exit_of(code),
+            how=describe_exit_code(code),
             means="what it had in flight was lost" if code else "it finished what it had in flight",
             another_starts_in=self._pause,
         )
@@ -98,7 +98,7 @@ class Crew:
     """As many posts as there are to be workers, of one configuration, and ``queues`` for them."""
 
     def __init__(self, count: int, queues: int, start: Start) -> None:
-        self._posts = [Post(start, one, self._spread) for one in shares(count, queues)]
+        self._posts = [Post(start, one, self._spread) for one in assign_queues(count, queues)]
         self._keeping: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -153,7 +153,7 @@ class Crew:
                 yield child
 
 
-def shares(count: int, queues: int) -> list[list[int]]:
+def assign_queues(count: int, queues: int) -> list[list[int]]:
     """For each of so many workers, the numbers of its queues: all are taken care of, evenly."""
     if count > queues:
         return [[number % queues] for number in range(count)]

@@ -14,14 +14,14 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from gateway.admin.authentication import door as door_of_admin
-from gateway.config.settings import Misconfigured, Settings, url_of
+from gateway.admin.authentication import create_auth_middleware as door_of_admin
+from gateway.config.settings import Misconfigured, Settings, build_url
 from gateway.operator.preflight import check_runnable
-from gateway.server.app import shutdown_seconds, told_to_end
+from gateway.server.app import install_shutdown_event, shutdown_seconds
 from gateway.server.connection import AdminRunner
-from gateway.server.listening import Listening, Queue, bound, port_of
+from gateway.server.listening import Listening, Queue, bind_sockets, find_bound_port
 from gateway.server.shutdown import Lifetime
-from gateway.server.workers.admin import admin_application, figures
+from gateway.server.workers.admin import create_worker_metrics, create_workers_admin_application
 from gateway.server.workers.pool import Crew
 from gateway.server.workers.worker import Child, NotStarted
 
@@ -53,7 +53,7 @@ class Parent:
         self._numbers = count(1)
         self._crew: Crew | None = None
         self._leaving: dict[Crew, asyncio.Task[None]] = {}
-        self.metrics = figures(self.workers)
+        self.metrics = create_worker_metrics(self.workers)
 
     def workers(self) -> list[Path]:
         """The admin sockets of the workers that accept connections."""
@@ -119,7 +119,7 @@ def _ports(settings: Settings) -> tuple[str, int, str, int]:
     return server.host, server.port, server.admin_host, server.admin_port
 
 
-async def keep_workers(
+async def supervise_workers(
     settings: Settings,
     config: Path | None,
     load: Callable[[], Settings],
@@ -130,18 +130,18 @@ async def keep_workers(
     ``say`` is called with the addresses for clients and for operators when all accept connections.
     Raises Misconfigured, and NotStarted.
     """
-    told, again, life = told_to_end(), _told_to_restart(), Lifetime()
+    told, again, life = install_shutdown_event(), _told_to_restart(), Lifetime()
     check_runnable(settings)
     server = settings.server
-    door = bound(server.host, server.port, "SERVER__PORT", queues=server.workers)
-    admin = bound(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+    door = bind_sockets(server.host, server.port, "SERVER__PORT", queues=server.workers)
+    admin = bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
     urls = (
-        url_of(server.host, port_of(door), server.scheme),
-        url_of(server.admin_host, port_of(admin)),
+        build_url(server.host, find_bound_port(door), server.scheme),
+        build_url(server.admin_host, find_bound_port(admin)),
     )
     with _folder() as folder:
         parent = Parent(settings, config, load, door, folder)
-        application = admin_application(
+        application = create_workers_admin_application(
             parent.workers, parent.metrics, [door_of_admin(settings.server)]
         )
         async with _serving(AdminRunner(application, access_log=None), admin):

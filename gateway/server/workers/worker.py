@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from gateway.server.listening import Queue
-from gateway.server.workers.worker_config import Orders, line
+from gateway.server.workers.worker_config import Orders, encode_message
 
 
 class NotStarted(Exception):
@@ -70,17 +70,17 @@ class Child:
             if why := told.get("failed"):
                 raise NotStarted(why)
         if not self.accepts:
-            how = exit_of(await self.process.wait())
+            how = describe_exit_code(await self.process.wait())
             raise NotStarted(f"a worker ended before it accepted connections ({how}); see the log")
 
     def take_from(self, queues: Iterable[int]) -> None:
         """From here on it takes connections from these queues."""
-        self.says.write(line(queues=sorted(queues)))
+        self.says.write(encode_message(queues=sorted(queues)))
 
     def retire(self) -> None:
         """Takes no new connections, and ends when its clients have their answers."""
         self.accepts = False
-        self.says.write(line(retire=True))
+        self.says.write(encode_message(retire=True))
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.accepts = False
@@ -102,7 +102,7 @@ def _command() -> list[str]:
     return [sys.executable, *safely, "-m", "gateway.server.workers"]
 
 
-def exit_of(code: int) -> str:
+def describe_exit_code(code: int) -> str:
     """How a process ended, in words."""
     if code >= 0:
         return f"exit code {code}"

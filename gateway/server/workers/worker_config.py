@@ -40,5 +40,5 @@ class Orders:
         return Path(self.config) if self.config else None
 
 
-def line(**told: Any) -> bytes:
+def encode_message(**told: Any) -> bytes:
     return json.dumps(told).encode() + b"\n"

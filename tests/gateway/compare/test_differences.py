@@ -19,14 +19,14 @@ from gateway.compare.examples import Viewer
 from gateway.compare.id_map import Pairing
 from gateway.compare.mask import Redactor
 from gateway.compare.operations import ID, IN_TEXT
-from gateway.compare.rules import Rules, rules_of
+from gateway.compare.rules import Rules, validate_rules
 from gateway.compare.steps import Step, Template
 
 PAIRS = tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(encoding="utf-8"))["pair"]
 
 
 def found(control: str, candidate: str, **pair: Any) -> list[Difference]:
-    rules = Rules().for_reads.and_then(rules_of(pair.get("rules", {}), "table"))
+    rules = Rules().for_reads.and_then(validate_rules(pair.get("rules", {}), "table"))
     differ = Differ(
         rules,
         Pairing(apart=pair.get("ids", "paired") == "paired"),

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gateway.compare.errors import Unusable
-from gateway.compare.inputs import input_of, read_input
-from gateway.compare.rules import Rules, rules_file
+from gateway.compare.inputs import load_input, parse_input
+from gateway.compare.rules import Rules, parse_rules
 from gateway.compare.steps import Input, waits_for
 from tests.gateway.compare.towns import EXAMPLES, har
 
 
 def given(text: str) -> Input:
-    return input_of(text, "input", Rules())
+    return parse_input(text, "input", Rules())
 
 
 def refused(text: str) -> str:
@@ -103,10 +103,10 @@ def test_what_cannot_be_used_is_refused_with_its_place_and_reason(text: str, say
 
 def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="No such file"):
-        read_input(tmp_path / "nowhere", Rules())
+        load_input(tmp_path / "nowhere", Rules())
     (tmp_path / "latin").write_bytes(b"\xe9")
     with pytest.raises(Unusable, match="not UTF-8"):
-        read_input(tmp_path / "latin", Rules())
+        load_input(tmp_path / "latin", Rules())
 
 
 # Recorded traffic
@@ -252,13 +252,13 @@ def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
 )
 def test_a_rule_that_is_not_whole_is_refused(text: str, says: str) -> None:
     with pytest.raises(Unusable) as caught:
-        rules_file(text, "rules")
+        parse_rules(text, "rules")
     assert str(caught.value).startswith(says)
 
 
 def test_a_refused_rule_is_told_without_what_it_says() -> None:
     with pytest.raises(Unusable) as caught:
-        rules_file("[[ignore]]\npath = 5\nreason = 'ada@example.com'", "rules")
+        parse_rules("[[ignore]]\npath = 5\nreason = 'ada@example.com'", "rules")
     assert "ada" not in str(caught.value)
 
 
@@ -267,7 +267,7 @@ def test_every_built_in_rule_has_a_reason() -> None:
 
 
 def test_headers_in_a_file_take_the_place_of_the_list() -> None:
-    rules = Rules().and_then(rules_file('headers = ["X-Request-*"]', "rules"))
+    rules = Rules().and_then(parse_rules('headers = ["X-Request-*"]', "rules"))
     assert rules.matters("x-request-id")
     assert not rules.matters("content-type")
 
@@ -275,8 +275,8 @@ def test_headers_in_a_file_take_the_place_of_the_list() -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.t*")), ids=lambda path: path.name)
 def test_the_examples_that_are_shipped_can_be_read(path: Path) -> None:
     if path.name == "rules.toml":
-        assert rules_file(path.read_text(), path.name).rules
+        assert parse_rules(path.read_text(), path.name).rules
     else:
-        read: Any = read_input(path, Rules())
+        read: Any = load_input(path, Rules())
         assert read.steps
         assert all(step.asked.name for step in read.steps)

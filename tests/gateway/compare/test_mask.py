@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.compare.mask import Redactor
-from gateway.compare.paths import header, parsed
+from gateway.compare.paths import header_path, parse_scenario_path
 from gateway.compare.strict_json import Number
 from tests.gateway.compare.towns import CANDIDATE_KEY, CONTROL_KEY, Heard, Said, compared
 
@@ -65,7 +65,7 @@ EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
     ],
 )
 def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, shown: str) -> None:
-    assert EYE.value(parsed(path), value).text == shown
+    assert EYE.value(parse_scenario_path(path), value).text == shown
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_a_key_of_a_field_is_shown_unless_it_is_somebodys() -> None:
     assert EYE.place(("balances", "USD")) == "balances.USD"
     assert EYE.place(("by", "ada@example.com")) == 'by["a***@e***"]'
     assert EYE.place(("by", "DE89370400440532013000")) == 'by["DE******************00"]'
-    assert EYE.place(header("retry-after")) == "@header.retry-after"
+    assert EYE.place(header_path("retry-after")) == "@header.retry-after"
 
 
 def test_what_differs_is_marked_in_what_is_shown() -> None:
     def marks(path: str, one: Any, other: Any) -> list[list[tuple[str, bool]]]:
         return [
             [(piece.text, piece.differs) for piece in shown.pieces]
-            for shown in EYE.both(parsed(path), one, other)
+            for shown in EYE.both(parse_scenario_path(path), one, other)
         ]
 
     assert marks("amount", "1250.00", "1205.00") == [
@@ -160,13 +160,13 @@ async def test_no_canary_is_in_a_report_wherever_a_side_puts_it(canary: str) -> 
             body["number"] = int(canary) + mine
         return Said(body, headers={"Content-Type": canary if mine else "text/x"})
 
-    from gateway.compare.page import page_of
+    from gateway.compare.page import render_report_page
 
     recorded = f"GET /v1/recipients?search={canary.replace(' ', '+')}\nGET /v1/batches"
     done = await compared(says, says, recorded)
     assert done.report["exit_code"] == 1
     assert len(done.report["differences"]) > 20
-    for written in (json.dumps(done.report, ensure_ascii=False), page_of(done.report)):
+    for written in (json.dumps(done.report, ensure_ascii=False), render_report_page(done.report)):
         assert canary not in written
         assert canary.replace(" ", "%20") not in written
         for part in canary.split():

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from gateway.compare.page import page_of
-from gateway.compare.rules import Rules, rules_of
+from gateway.compare.page import render_report_page
+from gateway.compare.rules import Rules, validate_rules
 from tests.browser import open_browser
 from tests.gateway.compare.towns import Heard, Said, compared
 
@@ -77,7 +77,9 @@ body = {{ a = 1 }}
 
 async def written(*, show_values: bool) -> str:
     rules = Rules().and_then(
-        rules_of({"ignore": [{"path": "nowhere", "reason": f"because {HOSTILE}"}]}, "rules.toml")
+        validate_rules(
+            {"ignore": [{"path": "nowhere", "reason": f"because {HOSTILE}"}]}, "rules.toml"
+        )
     )
     done = await compared(
         control, candidate, READS, WRITE, rules=rules, show_values=show_values, measure_noise=True
@@ -85,12 +87,12 @@ async def written(*, show_values: bool) -> str:
     assert {one["kind"] for one in done.report["differences"]} == {
         *("status", "header", "missing", "extra", "type", "value", "order")
     }
-    return page_of(done.report)
+    return render_report_page(done.report)
 
 
 async def written_of_equals() -> str:
     same = await compared(lambda _: {"ok": True}, lambda _: {"ok": True}, "GET /v1/recipients")
-    return page_of(same.report)
+    return render_report_page(same.report)
 
 
 @pytest.fixture(scope="module")

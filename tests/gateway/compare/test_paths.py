@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.compare import paths
-from gateway.compare.operations import asked
+from gateway.compare.operations import identify_operation
 
 
 @pytest.mark.parametrize(
@@ -23,13 +23,13 @@ from gateway.compare.operations import asked
         (("a b", "c"), '["a b"].c', '["a b"].c'),
         (("@status",), '["@status"]', '["@status"]'),
         (paths.STATUS, "@status", "@status"),
-        (paths.header("retry-after"), "@header.retry-after", "@header.retry-after"),
+        (paths.header_path("retry-after"), "@header.retry-after", "@header.retry-after"),
     ],
 )
 def test_a_path_is_written_out_and_in_normal_form(
     path: paths.Path, written: str, normal: str
 ) -> None:
-    assert (paths.written(path), paths.normal(path)) == (written, normal)
+    assert (paths.format_path(path), paths.normalize_path(path)) == (written, normal)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_path_is_written_out_and_in_normal_form(
     ],
 )
 def test_what_a_place_stands_in(place: str, above: list[str]) -> None:
-    assert [*paths.above(place)] == above
+    assert [*paths.iter_parent_paths(place)] == above
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_what_a_place_stands_in(place: str, above: list[str]) -> None:
     [("recipient.id", ("recipient", "id")), ("a[0][1].b", ("a", 0, 1, "b")), ("[2].x", (2, "x"))],
 )
 def test_a_path_of_a_scenario_is_read(text: str, path: paths.Path) -> None:
-    assert paths.parsed(text) == path
+    assert paths.parse_scenario_path(text) == path
 
 
 @pytest.mark.parametrize("text", ["", ".a", "a.", "a..b", "a[x]", "a[0]b", "a[0"])
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^" + __import__("re").escape(text)):
-        paths.parsed(text)
+        paths.parse_scenario_path(text)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,9 @@ def test_what_is_no_path_is_refused(text: str) -> None:
 def test_a_rule_matches_the_places_that_it_names(
     pattern: str, matches: list[str], not_these: list[str]
 ) -> None:
-    found = [one for one in [*matches, *not_these] if paths.pattern(pattern).fullmatch(one)]
+    found = [
+        one for one in [*matches, *not_these] if paths.compile_path_pattern(pattern).fullmatch(one)
+    ]
     assert found == matches
 
 
@@ -99,7 +101,7 @@ def test_a_rule_matches_the_places_that_it_names(
 def test_a_request_is_known_by_its_operation_and_never_by_whom_it_names(
     method: str, target: str, name: str, path: str
 ) -> None:
-    one = asked(method, target)
+    one = identify_operation(method, target)
     assert (one.name, one.path) == (name, path)
 
 

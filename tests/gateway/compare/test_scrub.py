@@ -12,10 +12,10 @@ import schwifty
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.compare.inputs import input_of
+from gateway.compare.inputs import parse_input
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import LEFT_OUT, Scrubber
-from gateway.compare.strict_json import read, write
+from gateway.compare.strict_json import dumps_strict, loads_strict
 from tests.gateway.compare.towns import har
 
 KEY = "a-key-of-the-recorded"
@@ -147,7 +147,7 @@ def test_the_same_person_is_the_same_throughout_a_recording_and_nobody_in_anothe
 
 def test_a_scrubbed_recording_can_be_compared_with() -> None:
     text = json.dumps(SCRUBBER.har(recorded()))
-    read_ = input_of(text, "scrubbed", Rules())
+    read_ = parse_input(text, "scrubbed", Rules())
     assert [(step.method, step.asked.path) for step in read_.steps] == [
         ("POST", "/v1/recipients"),
         ("GET", "/v1/recipients"),
@@ -185,7 +185,7 @@ def test_a_body_that_was_recorded_in_base64_is_scrubbed_too() -> None:
 
 def test_numbers_keep_their_text_and_doubled_keys_stay_doubled() -> None:
     text = '{"amount":10.50,"value":1E2,"count":12,"a":{"b":1,"b":2}}'
-    assert write(read(text.encode())) == text
+    assert dumps_strict(loads_strict(text.encode())) == text
     assert SCRUBBER.body('{"amount":10.50,"value":1.20}') == '{"amount":10.50,"value":1.20}'
 
 

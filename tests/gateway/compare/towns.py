@@ -16,9 +16,9 @@ from gateway.compare.endpoints import Side
 from gateway.compare.examples import Viewer
 from gateway.compare.findings import Findings
 from gateway.compare.id_map import Pairing
-from gateway.compare.inputs import input_of
+from gateway.compare.inputs import parse_input
 from gateway.compare.mask import Redactor
-from gateway.compare.report import report_of, without_keys
+from gateway.compare.report import build_report, redact_api_keys
 from gateway.compare.report_schema import Report
 from gateway.compare.rules import Rules
 from gateway.compare.run import Options, Run
@@ -155,7 +155,7 @@ async def report(
     eye = Redactor(keys, show_values)
     run = Run(
         [
-            input_of(text, f"input {number}", rules or Rules())
+            parse_input(text, f"input {number}", rules or Rules())
             for number, text in enumerate(inputs, start=1)
         ],
         Side("control", urls[0], keys[0], seconds=seconds, at_once=given.side_by_side),
@@ -167,7 +167,7 @@ async def report(
         own=("0123456789ab", "ba9876543210"),
     )
     await run.play()
-    return without_keys(report_of(run), eye)
+    return redact_api_keys(build_report(run), eye)
 
 
 def har(*entries: tuple[Any, ...]) -> str:

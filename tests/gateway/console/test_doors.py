@@ -17,11 +17,11 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from gateway.admin.authentication import ASKED_FROM
-from gateway.admin.authentication import door as admin_door
+from gateway.admin.authentication import create_auth_middleware as admin_door
 from gateway.admin.session import COOKIE, SECONDS, Sessions
-from gateway.server.app import Inherited, run
-from gateway.server.listening import bound
-from gateway.server.workers.admin import admin_application, figures
+from gateway.server.app import Inherited, run_gateway
+from gateway.server.listening import bind_sockets
+from gateway.server.workers.admin import create_worker_metrics, create_workers_admin_application
 from gateway.simulator import Key, Service, start
 from gateway.storage import open_store
 from gateway.storage.audit_log import acts_of
@@ -278,12 +278,12 @@ async def test_a_worker_behind_its_parent_logs_in_and_hears_who_asks(tmp_path: P
         tmp_path, "http://127.0.0.1:9", server={"port": 0, "admin_port": 0, "admin_token": TOKEN}
     )
     await import_lines(settings, [KEY])
-    door = bound("127.0.0.1", 0, "SERVER__PORT")
+    door = bind_sockets("127.0.0.1", 0, "SERVER__PORT")
     inherited = Inherited(door, [0], tmp_path / "admin")
-    async with run(settings, inherited):
+    async with run_gateway(settings, inherited):
         workers = [tmp_path / "admin"]
-        parent = admin_application(
-            lambda: workers, figures(lambda: workers), [admin_door(settings.server)]
+        parent = create_workers_admin_application(
+            lambda: workers, create_worker_metrics(lambda: workers), [admin_door(settings.server)]
         )
         async with TestServer(parent) as server, visiting(f"http://127.0.0.1:{server.port}") as one:
             assert (await one.get("/")).headers["Location"] == "/login"

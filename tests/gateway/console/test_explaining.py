@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.console.explaining import curl_of, parsed
+from gateway.console.explaining import format_curl_command, parse_request_text
 from gateway.docgen.curl import NoRequest
 from tests.console import Seen, Visitor
 
@@ -120,11 +120,13 @@ async def test_a_file_is_never_read(tmp_path: Path) -> None:
     (tmp_path / "body").write_text("{}")
     for option in ("-d", "--data", "--data-binary"):
         with pytest.raises(NoRequest):
-            parsed(f"curl /v1/recipients {option} @{tmp_path}/body")
-    assert parsed("curl /v1/recipients --data-raw @x").body == b"@x"
+            parse_request_text(f"curl /v1/recipients {option} @{tmp_path}/body")
+    assert parse_request_text("curl /v1/recipients --data-raw @x").body == b"@x"
 
 
 async def test_what_is_written_as_curl_is_read_back() -> None:
-    told = parsed(curl_of("PATCH", "/v1/recipients/R-1?a=b&c=d", {"name": "it's"}))
+    told = parse_request_text(
+        format_curl_command("PATCH", "/v1/recipients/R-1?a=b&c=d", {"name": "it's"})
+    )
     assert (told.method, told.target) == ("PATCH", "/v1/recipients/R-1?a=b&c=d")
     assert b"it's" in told.body

@@ -7,7 +7,14 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.console.charts import HEIGHT, WIDTH, evenly, plot, rounded_up, spans
+from gateway.console.charts import (
+    HEIGHT,
+    WIDTH,
+    build_plot,
+    list_span_starts,
+    round_up_axis,
+    select_axis_labels,
+)
 
 amounts = st.one_of(st.just(0.0), st.floats(1e-3, 1e9))
 """Counts, and milliseconds in the mean."""
@@ -17,7 +24,7 @@ rows = st.lists(st.fixed_dictionaries({"a": amounts, "b": amounts}), min_size=1,
 
 @given(amounts)
 def test_the_upper_edge_is_a_short_number_and_not_far_above(value: float) -> None:
-    top = rounded_up(value)
+    top = round_up_axis(value)
     assert top >= value * (1 - 1e-6)
     assert top <= max(value * 2.01, 1)
     assert len(f"{top:.2e}".partition("e")[0].rstrip("0").rstrip(".")) <= 3
@@ -25,7 +32,7 @@ def test_the_upper_edge_is_a_short_number_and_not_far_above(value: float) -> Non
 
 @given(rows)
 def test_bars_stand_on_each_other_inside_the_drawing(given: list[dict[str, float]]) -> None:
-    drawn = plot([(str(at), one) for at, one in enumerate(given)], [])
+    drawn = build_plot([(str(at), one) for at, one in enumerate(given)], [])
     assert len(drawn.bars) == len(given)
     for bar, values in zip(drawn.bars, given, strict=True):
         assert bar.total == sum(values.values())
@@ -41,12 +48,12 @@ def test_bars_stand_on_each_other_inside_the_drawing(given: list[dict[str, float
 
 
 def test_nothing_is_an_empty_plot() -> None:
-    assert plot([("0", {"a": 0})], []).is_empty
-    assert plot([], []).is_empty
+    assert build_plot([("0", {"a": 0})], []).is_empty
+    assert build_plot([], []).is_empty
 
 
 def test_spans_and_labels_are_evenly_apart() -> None:
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    found = spans(begin, begin + timedelta(hours=24), timedelta(minutes=15))
+    found = list_span_starts(begin, begin + timedelta(hours=24), timedelta(minutes=15))
     assert len(found) == 96
-    assert evenly(found) == ["00:00", "04:00", "08:00", "12:00", "16:00", "20:00"]
+    assert select_axis_labels(found) == ["00:00", "04:00", "08:00", "12:00", "16:00", "20:00"]

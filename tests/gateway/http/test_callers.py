@@ -6,14 +6,14 @@ from ipaddress import ip_address
 
 import pytest
 
-from gateway.http.client_address import address_of, networks
+from gateway.http.client_address import parse_networks, resolve_client_address
 
-TRUSTED = networks(["10.0.0.0/8", "127.0.0.1", "2001:db8:ffff::/48"])
+TRUSTED = parse_networks(["10.0.0.0/8", "127.0.0.1", "2001:db8:ffff::/48"])
 PROXY = "10.0.0.1"
 
 
 def told(remote: str | None, *forwarded: str) -> str | None:
-    address = address_of(remote, forwarded, TRUSTED)
+    address = resolve_client_address(remote, forwarded, TRUSTED)
     return None if address is None else str(address)
 
 
@@ -99,16 +99,16 @@ def test_no_ipv6_address_is_within_an_ipv4_network() -> None:
 
 
 def test_addresses_are_values_of_their_kind() -> None:
-    assert address_of("192.0.2.1", (), ()) == ip_address("192.0.2.1")
+    assert resolve_client_address("192.0.2.1", (), ()) == ip_address("192.0.2.1")
 
 
 def test_an_address_with_host_bits_is_the_network_around_it() -> None:
-    assert [str(network) for network in networks(["10.1.2.3/8", "2001:db8::7/32"])] == [
+    assert [str(network) for network in parse_networks(["10.1.2.3/8", "2001:db8::7/32"])] == [
         "10.0.0.0/8",
         "2001:db8::/32",
     ]
     with pytest.raises(ValueError, match="nonsense"):
-        networks(["nonsense"])
+        parse_networks(["nonsense"])
 
 
 def test_a_long_list_of_hops_is_read_from_its_end() -> None:

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from gateway.http.decompression import NotInflated, TooLarge, inflated
+from gateway.http.decompression import NotInflated, TooLarge, decompress_body
 
 TEXT = b'{"name":"Ada"}' * 1000
 
@@ -29,31 +29,31 @@ COMPRESSED = {
 
 @pytest.mark.parametrize(("encoding", "body"), COMPRESSED.values(), ids=COMPRESSED)
 async def test_a_compressed_body_is_inflated(encoding: str, body: bytes) -> None:
-    assert await inflated(body, encoding, len(TEXT)) == TEXT
+    assert await decompress_body(body, encoding, len(TEXT)) == TEXT
 
 
 @pytest.mark.parametrize(("encoding", "body"), COMPRESSED.values(), ids=COMPRESSED)
 async def test_what_grows_over_the_limit_is_too_large(encoding: str, body: bytes) -> None:
     with pytest.raises(TooLarge):
-        await inflated(body, encoding, len(TEXT) - 1)
+        await decompress_body(body, encoding, len(TEXT) - 1)
 
 
 @pytest.mark.parametrize(("encoding", "body"), COMPRESSED.values(), ids=COMPRESSED)
 async def test_what_is_cut_off_is_not_inflated(encoding: str, body: bytes) -> None:
     with pytest.raises(NotInflated):
-        await inflated(body[:-5], encoding, len(TEXT))
+        await decompress_body(body[:-5], encoding, len(TEXT))
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_what_is_something_else_is_not_inflated(encoding: str) -> None:
     with pytest.raises(NotInflated):
-        await inflated(b'{"a":1}', encoding, 100)
+        await decompress_body(b'{"a":1}', encoding, 100)
 
 
 @pytest.mark.parametrize("encoding", ["", "identity", "br", "x"])
 async def test_in_any_other_encoding_it_stays_as_it_is(encoding: str) -> None:
-    assert await inflated(b"hello", encoding, 100) == b"hello"
+    assert await decompress_body(b"hello", encoding, 100) == b"hello"
 
 
 async def test_no_body_is_none_in_any_encoding() -> None:
-    assert await inflated(b"", "gzip", 100) == b""
+    assert await decompress_body(b"", "gzip", 100) == b""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.admission.limits import InProcess, open_limits
-from gateway.admission.limits.eviction import eviction, judged
+from gateway.admission.limits.eviction import assess_eviction_policy, check_eviction_policy
 from gateway.admission.limits.in_redis import InRedis
 from gateway.config.settings import Misconfigured, Settings
 from gateway.operator.preflight import check_runnable
@@ -75,24 +75,24 @@ async def test_the_share_is_of_all_workers_on_all_hosts(redis: Any) -> None:
 
 
 async def test_the_doctor_is_told_what_redis_does_when_its_memory_is_full(redis: Any) -> None:
-    found = await eviction(REDIS)
-    assert found == judged(redis.info("memory")["maxmemory_policy"])
+    found = await check_eviction_policy(REDIS)
+    assert found == assess_eviction_policy(redis.info("memory")["maxmemory_policy"])
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "volatile-lru", "volatile-ttl"])
 def test_every_policy_that_can_forget_a_tally_is_told(policy: str) -> None:
-    found = judged(policy)
+    found = assess_eviction_policy(policy)
     assert found.state == "wrong"
     assert policy in found.said
     assert "noeviction" in found.do
 
 
 def test_a_policy_that_forgets_nothing_is_well() -> None:
-    assert judged("noeviction").state == "well"
+    assert assess_eviction_policy("noeviction").state == "well"
 
 
 def test_a_policy_that_is_not_told_is_unknown() -> None:
-    assert judged(None).state == "unknown"
+    assert assess_eviction_policy(None).state == "unknown"
 
 
 async def test_a_user_who_may_not_ask_for_the_policy_is_told_that_it_is_unknown(
@@ -102,7 +102,7 @@ async def test_a_user_who_may_not_ask_for_the_policy_is_told_that_it_is_unknown(
     redis.acl_setuser(user, enabled=True, passwords=["+made-up"], commands=["+ping"])
     try:
         host = REDIS.partition("://")[2].rpartition("@")[2]
-        found = await eviction(f"redis://{user}:made-up@{host}")
+        found = await check_eviction_policy(f"redis://{user}:made-up@{host}")
     finally:
         redis.acl_deluser(user)
     assert found.state == "unknown"
@@ -113,6 +113,6 @@ async def test_a_user_who_may_not_ask_for_the_policy_is_told_that_it_is_unknown(
 async def test_a_redis_that_does_not_answer_is_wrong() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    found = await eviction(f"redis://:made-up@127.0.0.1:{port}")
+    found = await check_eviction_policy(f"redis://:made-up@127.0.0.1:{port}")
     assert found.state == "wrong"
     assert "made-up" not in str(found)

@@ -15,7 +15,7 @@ import aiohttp
 from sqlalchemy import delete, select
 
 from gateway.config.settings import Settings
-from gateway.server.app import run
+from gateway.server.app import run_gateway
 from gateway.simulator import Fault, Service, Simulator, Switches, start
 from gateway.storage import open_store
 from gateway.storage.restore_marks import Mark, read_mark, standing
@@ -43,7 +43,7 @@ class Town:
     @asynccontextmanager
     async def gateway(self, settings: Settings | None = None) -> AsyncIterator[House]:
         settings = settings or self.settings
-        async with run(settings) as running, aiohttp.ClientSession() as session:
+        async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
             yield House(running, settings, session)
 
     def save(self) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.operator.in_doubt_writes import unsettled_writes
-from gateway.operator.metrics_page import figures
+from gateway.operator.in_doubt_writes import load_in_doubt_writes
+from gateway.operator.metrics_page import load_gauges
 from gateway.storage import Store, open_store
 from gateway.storage.tables import journal, writes
 from gateway.storage.undertakings import DONE, RUNNING, SENT, UNSETTLED
@@ -70,7 +70,7 @@ async def test_what_is_looked_at_again_is_still_unsettled(
 ) -> None:
     async with open_store(settings_for(tmp_path, "http://127.0.0.1:9").state) as store:
         await begun(store, state, why, its)
-        found = await figures(store)
-        listed = await unsettled_writes(store, watched=0)
+        found = await load_gauges(store)
+        listed = await load_in_doubt_writes(store, watched=0)
     assert found.unsettled == len(listed) == number
     assert (found.unsettled_seconds >= LONG_AGO.total_seconds()) == bool(number)

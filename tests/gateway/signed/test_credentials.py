@@ -15,8 +15,8 @@ from gateway.signed_api.credentials import (
     Malformed,
     Proof,
     SignatureHeader,
-    credentials_of,
     has_scheme,
+    parse_signature_header,
 )
 
 SIGNATURES = Path(__file__).parents[2] / "signatures"
@@ -35,7 +35,7 @@ def signed(stamp: object = 1, made: str = MADE) -> SignatureHeader:
 
 def test_headers_of_the_document_are_read() -> None:
     given = headers(("authorization", f"svcsign AK:{MADE}"), ("x-svc-timestamp", "017"))
-    assert credentials_of(given, WORDS) == SignatureHeader("AK", MADE, "017")
+    assert parse_signature_header(given, WORDS) == SignatureHeader("AK", MADE, "017")
 
 
 def test_neither_key_nor_signature_is_shown() -> None:
@@ -46,7 +46,7 @@ def test_neither_key_nor_signature_is_shown() -> None:
 def test_what_is_wrong_is_told_without_quoting_it() -> None:
     given = headers(("Authorization", "svcsign canary:canary"), ("X-SVC-Timestamp", "canary"))
     with pytest.raises(Malformed) as malformed:
-        credentials_of(given, WORDS)
+        parse_signature_header(given, WORDS)
     assert "canary" not in str(malformed.value)
 
 

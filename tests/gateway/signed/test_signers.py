@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from gateway.auth.key_rows import listed_keys, replace_pair, revoke
+from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
@@ -29,7 +29,9 @@ def line(api_key: str = "one", merchant: str = "acme", **more: Any) -> dict[str,
 
 
 async def end(store: Store, name: str) -> None:
-    await revoke(store, next(one.id for one in await listed_keys(store) if one.name == name))
+    await revoke_key(
+        store, next(one.id for one in await load_listed_keys(store) if one.name == name)
+    )
 
 
 @pytest.fixture
@@ -186,7 +188,7 @@ async def test_a_rotated_pair_is_found_by_its_new_access_key_alone(
 ) -> None:
     assert await signers.find("access-acme")
     assert await signers.find("new") == ()
-    await replace_pair(store, ACME, Credentials("new", "newer"))
+    await replace_credentials(store, ACME, Credentials("new", "newer"))
     await keyring.refresh()
     assert await signers.find("access-acme") == ()
     (one,) = await signers.find("new")
@@ -197,7 +199,7 @@ async def test_a_new_secret_under_the_same_access_key_is_seen(
     store: Store, signers: Signers, keyring: ApiKeyStore
 ) -> None:
     await signers.find("access-acme")
-    await replace_pair(store, ACME, Credentials("access-acme", "newer"))
+    await replace_credentials(store, ACME, Credentials("access-acme", "newer"))
     await keyring.refresh()
     (one,) = await signers.find("access-acme")
     assert one.pair.secret_key == "newer"

@@ -227,7 +227,9 @@ async def test_any_other_write_takes_nothing(gate: Gate, ledger: Ledger, target:
 async def changes(gate: Gate) -> tuple[int, bool]:
     """How many are under way, and whether one is lost."""
     signed, now = await gate.ledger.recall(ACME, drafts.SIGNED, "B-1"), NOW + gate.ahead
-    return len(drafts.signed_now(signed, now)), not drafts.none_is_lost(now, signed)
+    return len(
+        drafts.list_active_signed_changes(signed, now)
+    ), not drafts.has_no_lost_signed_change(now, signed)
 
 
 async def test_a_change_that_is_lost_is_over_in_its_time_though_others_come_after_it(

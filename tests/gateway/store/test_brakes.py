@@ -15,8 +15,8 @@ from sqlalchemy import Table, event, func, select, text, update
 
 import gateway
 from gateway.config.settings import Retention, State
-from gateway.operator.closing import close
-from gateway.operator.retention import sweep
+from gateway.operator.closing import close_in_doubt_operation
+from gateway.operator.retention import delete_expired
 from gateway.storage import Ledger, Store, Tenant, journal_asks, open_store
 from gateway.storage.audit_log import acts_of
 from gateway.storage.engine import sqlite_connection
@@ -91,7 +91,7 @@ async def test_what_is_just_looked_at_is_given_up_right_after_it(state: State) -
 
         await change(writes, told=DID_NOT)
         await change(journal, state=RUNNING, why="it was not answered")
-        closing = asyncio.create_task(close(store, f"{id_}.0"))
+        closing = asyncio.create_task(close_in_doubt_operation(store, f"{id_}.0"))
         await asyncio.sleep(0.5)
         await change(journal, state=UNSETTLED)
         await closing
@@ -306,7 +306,7 @@ async def test_of_what_is_over_no_more_is_read_than_is_asked_for(sqlite: State) 
         assert len(await rows.rivals(begun("a"), sent())) == 1
         await rows.read("b")
         await rows.expire(NOW, NOW)
-        await sweep(store, Retention(texts_days=0, usage_days=0, audit_days=0))
+        await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
         asked = [one for one in asked if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
         assert len(asked) > 10
         async with store.read() as connection:

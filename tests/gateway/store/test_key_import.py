@@ -10,9 +10,16 @@ import pytest
 from sqlalchemy import text
 
 from gateway.auth.key_import import Imported, import_keys
-from gateway.auth.key_lines import ImportRefused, read_lines
-from gateway.auth.key_rows import AccessKeyTaken, chosen, listed_keys, pair_of, replace_pair, revoke
-from gateway.auth.signing import Credentials, prefix_of
+from gateway.auth.key_lines import ImportRefused, parse_key_lines
+from gateway.auth.key_rows import (
+    AccessKeyTaken,
+    find_matching_keys,
+    load_credentials,
+    load_listed_keys,
+    replace_credentials,
+    revoke_key,
+)
+from gateway.auth.signing import Credentials, extract_key_prefix
 from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import acts_of
@@ -40,7 +47,7 @@ def lines(*keys: dict[str, Any]) -> bytes:
 
 
 async def imported(store: Store, *keys: dict[str, Any], reactivate: bool = False) -> Imported:
-    return await import_keys(store, read_lines(lines(*keys)), reactivate=reactivate)
+    return await import_keys(store, parse_key_lines(lines(*keys)), reactivate=reactivate)
 
 
 @pytest.fixture
@@ -81,7 +88,7 @@ def test_what_is_wrong_is_told_by_line_and_field_and_never_by_value(
     change: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ImportRefused) as refused:
-        read_lines(lines(ACME, {**BOLT, **change}))
+        parse_key_lines(lines(ACME, {**BOLT, **change}))
     assert str(refused.value).startswith(says.replace("\\\\", "\\"))
     assert "hunter2" not in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -89,7 +96,7 @@ def test_what_is_wrong_is_told_by_line_and_field_and_never_by_value(
 
 def test_a_missing_field_is_named_and_others_counted() -> None:
     with pytest.raises(ImportRefused, match=r"line 1: access_key: missing \(and 4 more\)"):
-        read_lines(b"{}")
+        parse_key_lines(b"{}")
 
 
 @pytest.mark.parametrize(
@@ -106,18 +113,18 @@ def test_a_missing_field_is_named_and_others_counted() -> None:
 )
 def test_a_line_that_is_no_object_is_told_by_its_number(line: bytes, says: str) -> None:
     with pytest.raises(ImportRefused) as refused:
-        read_lines(lines(ACME) + b"\n\n" + line)
+        parse_key_lines(lines(ACME) + b"\n\n" + line)
     assert str(refused.value) == f"line 3: {says}"
 
 
 def test_an_empty_file_is_a_mistake() -> None:
     with pytest.raises(ImportRefused, match="no key"):
-        read_lines(b"\n  \n")
+        parse_key_lines(b"\n  \n")
 
 
 def test_blank_lines_windows_line_ends_and_a_byte_order_mark_are_nothing() -> None:
     data = b"\xef\xbb\xbf\r\n" + lines(ACME) + b"\r\n\r\n" + lines(BOLT) + b"\r\n"
-    assert [line.number for line in read_lines(data)] == [2, 4]
+    assert [line.number for line in parse_key_lines(data)] == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -133,16 +140,18 @@ def test_blank_lines_windows_line_ends_and_a_byte_order_mark_are_nothing() -> No
 )
 def test_lines_that_contradict_each_other_are_refused(second: dict[str, Any], says: str) -> None:
     with pytest.raises(ImportRefused, match=says):
-        read_lines(lines({**ACME, "name": "main"}, second))
+        parse_key_lines(lines({**ACME, "name": "main"}, second))
 
 
 def test_networks_are_kept_in_their_own_spelling() -> None:
-    (line,) = read_lines(lines({**ACME, "allowed_ips": ["10.1.2.3/8", "192.0.2.7", "2001:DB8::1"]}))
+    (line,) = parse_key_lines(
+        lines({**ACME, "allowed_ips": ["10.1.2.3/8", "192.0.2.7", "2001:DB8::1"]})
+    )
     assert line.key.allowed_ips == ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::1/128"]
 
 
 def test_no_repr_of_a_line_shows_key_or_secret() -> None:
-    (line,) = read_lines(lines(ACME))
+    (line,) = parse_key_lines(lines(ACME))
     assert ACME["api_key"] not in repr(line)
     assert ACME["secret_key"] not in repr(line)
 
@@ -154,7 +163,7 @@ def test_no_repr_of_a_line_shows_key_or_secret() -> None:
 def test_a_prefix_is_at_most_eight_characters_and_a_quarter_of_the_key(
     api_key: str, prefix: str
 ) -> None:
-    assert prefix_of(api_key) == prefix
+    assert extract_key_prefix(api_key) == prefix
 
 
 # What becomes of it.
@@ -164,9 +173,9 @@ async def test_keys_are_imported_and_named_after_their_owner(store: Store) -> No
     done = await imported(store, ACME, SECOND, {**BOLT, "name": "acme-live-2"})
     assert (done.new, done.changed, done.unchanged) == (3, 0, 0)
     assert done.owners == {Tenant("acme", "live"): 2, Tenant("bolt", "live"): 1}
-    names = [key.name for key in await listed_keys(store)]
+    names = [key.name for key in await load_listed_keys(store)]
     assert names == ["acme-live", "acme-live-3", "acme-live-2"]
-    assert await pair_of(store, Tenant("acme", "live")) == Credentials(
+    assert await load_credentials(store, Tenant("acme", "live")) == Credentials(
         "access-acme", "secret-of-acme"
     )
 
@@ -185,21 +194,21 @@ def test_neither_key_nor_secret_is_in_the_database_file(sqlite: State) -> None:
 
 async def test_importing_the_same_file_again_changes_nothing(store: Store) -> None:
     await imported(store, ACME, BOLT)
-    before = await listed_keys(store)
+    before = await load_listed_keys(store)
     done = await imported(store, ACME, BOLT)
     assert (done.new, done.changed, done.unchanged) == (0, 0, 2)
-    assert await listed_keys(store) == before
+    assert await load_listed_keys(store) == before
 
 
 async def test_a_key_is_updated_by_what_its_line_says_and_null_sets_back(store: Store) -> None:
     await imported(store, {**ACME, "requests_per_hour": 5, "allowed_ips": ["10.0.0.1"]})
     await imported(store, {**ACME, "name": "renamed"})
-    (key,) = await listed_keys(store)
+    (key,) = await load_listed_keys(store)
     # An allow-list must not be lost by leaving it out.
     assert (key.name, key.requests_per_hour) == ("renamed", 5)
     assert key.allowed_ips == ("10.0.0.1/32",)
     await imported(store, {**ACME, "requests_per_hour": None, "allowed_ips": []})
-    (key,) = await listed_keys(store)
+    (key,) = await load_listed_keys(store)
     assert (key.requests_per_hour, key.allowed_ips) == (None, ())
 
 
@@ -218,28 +227,28 @@ async def test_what_contradicts_the_store_is_refused_with_its_line_and_nothing_i
     store: Store, second: dict[str, Any], says: str
 ) -> None:
     await imported(store, {**ACME, "name": "main"})
-    before = await listed_keys(store)
+    before = await load_listed_keys(store)
     fine = {**BOLT, "merchant": "fine", "access_key": "fine", "api_key": "fine-fine-fine"}
     with pytest.raises(ImportRefused, match=f"line 2: {says}") as refused:
         await imported(store, fine, second)
     assert "typo" not in str(refused.value)
-    assert await listed_keys(store) == before
+    assert await load_listed_keys(store) == before
 
 
 async def test_one_access_key_may_stand_in_both_environments(store: Store) -> None:
     await imported(store, ACME, {**SECOND, "environment": "sandbox"})
-    assert len(await listed_keys(store)) == 2
+    assert len(await load_listed_keys(store)) == 2
 
 
 async def test_a_revoked_key_comes_back_only_when_that_is_asked_for(store: Store) -> None:
     await imported(store, ACME)
-    (key,) = await listed_keys(store)
-    await revoke(store, key.id)
+    (key,) = await load_listed_keys(store)
+    await revoke_key(store, key.id)
     with pytest.raises(ImportRefused, match=r"line 1: api_key: the key was revoked .*--rea"):
         await imported(store, ACME)
     done = await imported(store, ACME, reactivate=True)
     assert done.changed == 1
-    assert await listed_keys(store) == [key]
+    assert await load_listed_keys(store) == [key]
 
 
 async def test_a_key_hashed_with_an_earlier_encryption_key_is_known_again(state: State) -> None:
@@ -249,7 +258,7 @@ async def test_a_key_hashed_with_an_earlier_encryption_key_is_known_again(state:
     async with open_store(state) as store:
         done = await imported(store, ACME, BOLT)
         assert (done.new, done.unchanged) == (1, 1)
-        assert await pair_of(store, Tenant("acme", "live")) == Credentials(
+        assert await load_credentials(store, Tenant("acme", "live")) == Credentials(
             "access-acme", "secret-of-acme"
         )
 
@@ -260,7 +269,7 @@ async def test_imports_at_the_same_time_are_one_after_the_other(state: State) ->
         await asyncio.gather(
             *(imported((store, second)[number % 2], key) for number, key in enumerate(many))
         )
-        names = {key.name for key in await listed_keys(store)}
+        names = {key.name for key in await load_listed_keys(store)}
     assert names == {"acme-live", *(f"acme-live-{number}" for number in range(2, 9))}
 
 
@@ -269,20 +278,24 @@ async def test_imports_at_the_same_time_are_one_after_the_other(state: State) ->
 
 async def test_a_replaced_pair_is_everyones_of_its_owner(store: Store) -> None:
     await imported(store, ACME, SECOND, BOLT)
-    await replace_pair(store, Tenant("acme", "live"), Credentials("new-access", "new-secret"))
-    assert [key.access_key for key in await listed_keys(store)] == [
+    await replace_credentials(
+        store, Tenant("acme", "live"), Credentials("new-access", "new-secret")
+    )
+    assert [key.access_key for key in await load_listed_keys(store)] == [
         "new-access",
         "new-access",
         "access-bolt",
     ]
-    assert await pair_of(store, Tenant("acme", "live")) == Credentials("new-access", "new-secret")
+    assert await load_credentials(store, Tenant("acme", "live")) == Credentials(
+        "new-access", "new-secret"
+    )
 
 
 async def test_a_pair_of_another_merchants_access_key_is_refused(store: Store) -> None:
     await imported(store, ACME, BOLT)
     with pytest.raises(AccessKeyTaken):
-        await replace_pair(store, Tenant("acme", "live"), Credentials("access-bolt", "x"))
-    assert await pair_of(store, Tenant("acme", "live")) == Credentials(
+        await replace_credentials(store, Tenant("acme", "live"), Credentials("access-bolt", "x"))
+    assert await load_credentials(store, Tenant("acme", "live")) == Credentials(
         "access-acme", "secret-of-acme"
     )
 
@@ -293,25 +306,25 @@ async def test_a_secret_put_into_another_merchants_row_does_not_open(store: Stor
     async with store.write() as connection:
         await connection.execute(text(theft))
     with pytest.raises(StoreUnavailable, match="secret of bolt live"):
-        await pair_of(store, Tenant("bolt", "live"))
+        await load_credentials(store, Tenant("bolt", "live"))
 
 
 async def test_a_name_goes_before_a_beginning_and_keys_in_use_before_revoked_ones(
     store: Store,
 ) -> None:
     await imported(store, {**ACME, "name": "key-of-b"}, SECOND, BOLT)
-    listed = await listed_keys(store)
+    listed = await load_listed_keys(store)
 
     def meant(word: str) -> list[str]:
-        return [key.name for key in chosen(listed, word)]
+        return [key.name for key in find_matching_keys(listed, word)]
 
     assert meant("key-of-b") == ["key-of-b"]
     assert meant("key-of") == ["key-of-b", "bolt-live"]
     assert meant("another") == ["acme-live"]
     assert meant("") == []
     assert meant("key") == [], "too little to say which"
-    await revoke(store, chosen(listed, "bolt-live")[0].id)
-    listed = await listed_keys(store)
+    await revoke_key(store, find_matching_keys(listed, "bolt-live")[0].id)
+    listed = await load_listed_keys(store)
     assert meant("key-of") == ["key-of-b"]
     assert meant("bolt-live") == ["bolt-live"]
 
@@ -320,10 +333,10 @@ async def test_what_is_done_to_keys_is_noted_once_without_any_of_them(store: Sto
     await imported(store, {**ACME, "name": "first"}, SECOND, BOLT)
     await imported(store, {**ACME, "name": "first"}, SECOND, BOLT)
     acme, bolt = Tenant("acme", "live"), Tenant("bolt", "live")
-    await replace_pair(store, bolt, Credentials("new-access", "new-secret"))
-    first = chosen(await listed_keys(store), "first")[0].id
+    await replace_credentials(store, bolt, Credentials("new-access", "new-secret"))
+    first = find_matching_keys(await load_listed_keys(store), "first")[0].id
     for _ in range(2):
-        await revoke(store, first)
+        await revoke_key(store, first)
     found = [(one.scope, one.what) for one in await acts_of(store)]
     assert sorted(found[:2]) == [(acme, "imported 2 keys"), (bolt, "imported 1 key")]
     assert found[2:] == [(bolt, "replaced the credentials"), (acme, "revoked the key first")]

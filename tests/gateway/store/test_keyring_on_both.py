@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import read_lines
-from gateway.auth.key_rows import listed_keys, replace_pair, revoke
+from gateway.auth.key_lines import parse_key_lines
+from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
@@ -33,20 +33,20 @@ async def test_a_keyring_follows_import_rotation_and_revocation_by_another_insta
     ):
         assert await keyring.find(API_KEY) is None
 
-        await import_keys(there, read_lines(json.dumps(LINE).encode()))
+        await import_keys(there, parse_key_lines(json.dumps(LINE).encode()))
         await keyring.refresh()
         found = await keyring.find(API_KEY)
         assert found
         assert found.pair == Credentials("access-acme", "secret-of-acme")
 
-        await replace_pair(there, Tenant("acme", "live"), Credentials("new", "newer"))
+        await replace_credentials(there, Tenant("acme", "live"), Credentials("new", "newer"))
         await keyring.refresh()
         found = await keyring.find(API_KEY)
         assert found
         assert found.pair == Credentials("new", "newer")
 
-        (listed,) = await listed_keys(there)
-        await revoke(there, listed.id)
+        (listed,) = await load_listed_keys(there)
+        await revoke_key(there, listed.id)
         await keyring.refresh()
         assert await keyring.find(API_KEY) is None
 
@@ -62,19 +62,19 @@ async def test_signers_follow_import_rotation_and_revocation_by_another_instance
     ):
         assert await signers.find("access-acme") == ()
 
-        await import_keys(there, read_lines(json.dumps(LINE).encode()))
+        await import_keys(there, parse_key_lines(json.dumps(LINE).encode()))
         await keyring.refresh()
         (one,) = await signers.find("access-acme")
         assert one.pair == Credentials("access-acme", "secret-of-acme")
 
-        await replace_pair(there, Tenant("acme", "live"), Credentials("new", "newer"))
+        await replace_credentials(there, Tenant("acme", "live"), Credentials("new", "newer"))
         await keyring.refresh()
         assert await signers.find("access-acme") == ()
         (one,) = await signers.find("new")
         assert one.pair == Credentials("new", "newer")
 
-        (listed,) = await listed_keys(there)
-        await revoke(there, listed.id)
+        (listed,) = await load_listed_keys(there)
+        await revoke_key(there, listed.id)
         await keyring.refresh()
         (one,) = await signers.find("new")
         assert one.is_revoked

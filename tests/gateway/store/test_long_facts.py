@@ -16,7 +16,7 @@ from gateway.storage import Ledger, Place, Store, StoreUnavailable, open_store
 from gateway.storage.tables import pieces, remembered
 from gateway.storage.tenants import Tenant
 from mappings.grammar import Conflict
-from mappings.rows import Packed, each
+from mappings.rows import Packed, map_rows
 
 OWNER = Tenant("demo", "sandbox")
 ENTRIES = [
@@ -26,7 +26,7 @@ ENTRIES = [
 
 
 async def test_very_many_entries_are_recalled_as_they_were_recorded(state: State) -> None:
-    assert len(json_codec.write(ENTRIES)) > json_codec.LARGE
+    assert len(json_codec.dumps(ENTRIES)) > json_codec.LARGE
     async with open_store(state) as store:
         ledger = Ledger(store)
         await ledger.record(OWNER, "payments", "B-1", {"entries": Packed(ENTRIES)})
@@ -36,7 +36,7 @@ async def test_very_many_entries_are_recalled_as_they_were_recorded(state: State
         async with store.read() as connection:
             kept = str(await connection.scalar(select(remembered.c.facts)))
         assert "für Ada" not in kept
-        assert len(kept) < len(json_codec.write(ENTRIES)) / 2
+        assert len(kept) < len(json_codec.dumps(ENTRIES)) / 2
 
 
 async def test_very_many_entries_are_changed_by_whoever_found_them_as_they_are(
@@ -46,7 +46,7 @@ async def test_very_many_entries_are_changed_by_whoever_found_them_as_they_are(
         ledger = Ledger(store)
         await ledger.record(OWNER, "payments", "B-1", {"entries": Packed(ENTRIES)})
         there = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
-        bare = each(lambda one: {"recipient": one["recipient"]}, there)
+        bare = map_rows(lambda one: {"recipient": one["recipient"]}, there)
         await ledger.record(OWNER, "payments", "B-1", {"entries": bare}, {"entries": there})
         now = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
         assert [*now] == [{"recipient": one["recipient"]} for one in ENTRIES]
@@ -126,7 +126,7 @@ async def test_pieces_that_are_not_as_they_were_put_are_never_read(state: State,
 async def test_very_many_entries_that_were_kept_in_one_value_are_recalled_and_replaced(
     state: State,
 ) -> None:
-    text = "z" + base64.b64encode(zlib.compress(json_codec.write({"entries": ENTRIES}), 1)).decode()
+    text = "z" + base64.b64encode(zlib.compress(json_codec.dumps({"entries": ENTRIES}), 1)).decode()
     async with open_store(state) as store:
         place = Place("remembered", *OWNER, "facts of a payments")
         row = {**OWNER._asdict(), "kind": "payments", "id": "B-1", "updated_at": store.clock()}
@@ -136,7 +136,7 @@ async def test_very_many_entries_that_were_kept_in_one_value_are_recalled_and_re
         ledger = Ledger(store)
         there = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
         assert there == ENTRIES
-        bare = each(lambda one: {"recipient": one["recipient"]}, there)
+        bare = map_rows(lambda one: {"recipient": one["recipient"]}, there)
         await ledger.record(OWNER, "payments", "B-1", {"entries": bare}, {"entries": there})
         now = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
         assert now == [{"recipient": one["recipient"]} for one in ENTRIES]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.config.settings import State
-from gateway.migration.modes import Modes, group_of
+from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage import Ledger, Tenant, open_store
 from gateway.storage.alias_ids import Ids
 from gateway.storage.audit_log import acts_of
@@ -55,7 +55,7 @@ async def test_a_gateway_hears_of_what_another_process_switches(state: State) ->
 
 
 def test_every_operation_is_in_a_group() -> None:
-    groups = {one.name: group_of(one) for one in (*OPERATIONS, *UNLISTED)}
+    groups = {one.name: find_mode_group(one) for one in (*OPERATIONS, *UNLISTED)}
     assert set(groups.values()) == set(GROUPS)
     of_a_batch = {one.name for one in OPERATIONS if one.path.startswith("/batches")}
     assert {groups[name] for name in of_a_batch} == {"batches"}

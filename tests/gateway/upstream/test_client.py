@@ -15,13 +15,13 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.auth.signing import Credentials, signature
+from gateway.auth.signing import Credentials, compute_signature
 from gateway.config.settings import CurrentWords, Settings
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec import LARGE
 from gateway.upstream.client import Deadline, Upstream, open_upstream
 from gateway.upstream.clock import Clock
-from gateway.upstream.send_attempt import Attempt, lost_by
+from gateway.upstream.send_attempt import Attempt, build_response_lost
 from mappings.grammar import Unknown, Unreachable
 
 PAIR = Credentials("AK", "SK")
@@ -48,7 +48,7 @@ class Seen:
 
     def signed_over(self, target: str) -> bool:
         method = self.line.split(" ")[0]
-        made = signature(PAIR.keyed, self.stamp, method, target, self.body)
+        made = compute_signature(PAIR.keyed, self.stamp, method, target, self.body)
         return self.headers["authorization"] == f"svcsign AK:{made}"
 
 
@@ -378,7 +378,9 @@ async def test_a_read_is_sent_once_more_when_its_connection_is_dropped():
 
 
 def test_a_connection_that_was_reset_is_told_in_words_and_not_as_the_name_of_an_error():
-    lost = lost_by(aiohttp.ClientOSError(errno.ECONNRESET, "Cannot write to ada@example.org"))
+    lost = build_response_lost(
+        aiohttp.ClientOSError(errno.ECONNRESET, "Cannot write to ada@example.org")
+    )
     assert str(lost) == "the connection failed: connection reset by peer"
     assert lost.dropped
 

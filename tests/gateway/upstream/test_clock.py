@@ -1,7 +1,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.upstream.clock import Clock, SkewSample, sighting
+from gateway.upstream.clock import Clock, SkewSample, measure_skew
 
 DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
 STAMP = 1_700_000_000.0
@@ -12,8 +12,8 @@ def seen(offset: float, uncertainty: float = 0.6) -> SkewSample:
 
 
 def test_an_answer_tells_the_time_to_half_the_round_trip_and_half_a_second():
-    assert sighting({"Date": DATE}, STAMP - 300.0, 4.0) == SkewSample(302.5, 2.5)
-    assert sighting({"Date": DATE}, STAMP + 0.5, 0.0) == SkewSample(0.0, 0.5)
+    assert measure_skew({"Date": DATE}, STAMP - 300.0, 4.0) == SkewSample(302.5, 2.5)
+    assert measure_skew({"Date": DATE}, STAMP + 0.5, 0.0) == SkewSample(0.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ def test_an_answer_tells_the_time_to_half_the_round_trip_and_half_a_second():
     [{}, {"Date": ""}, {"Date": "now"}, {"Date": "0"}, {"Date": DATE, "Age": "7"}],
 )
 def test_no_time_is_told_by_a_cache_or_by_what_is_not_a_date(headers: dict[str, str]):
-    assert sighting(headers, STAMP, 0.1) is None
+    assert measure_skew(headers, STAMP, 0.1) is None
 
 
 @pytest.mark.parametrize("date", ["Tue, 14 Nov 2023 22:13:20 -0000", "Tue Nov 14 22:13:20 2023"])
 def test_other_spellings_of_a_date_are_universal_time_too(date: str):
-    assert sighting({"Date": date}, STAMP, 0.0) == SkewSample(0.5, 0.5)
+    assert measure_skew({"Date": date}, STAMP, 0.0) == SkewSample(0.5, 0.5)
 
 
 @pytest.mark.parametrize("small", [seen(1.9), seen(-2.0), seen(9.0, 9.5)])

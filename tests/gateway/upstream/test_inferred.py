@@ -18,7 +18,7 @@ from gateway.upstream.optional_endpoints import (
 )
 from mappings.errors import NOT_FOUND
 from mappings.grammar import Call, NoSuchOperation, Refused, Unknown, Unreachable
-from mappings.settling import edited_batch
+from mappings.settling import settle_edited_batch
 from tests.operating import post
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
@@ -28,7 +28,7 @@ EDIT = Call(
     f"/batches/{BATCH}/payments/{PAYMENT}",
     {},
     witness=(BATCH, PAYMENT),
-    settle=edited_batch(BATCH, (), "USD"),
+    settle=settle_edited_batch(BATCH, (), "USD"),
 )
 NAME = "inferred PATCH /batches/{id}/payments/{payment}"
 THERE = {"batchSummary": {"id": BATCH, "payments": [{"id": PAYMENT}]}}
