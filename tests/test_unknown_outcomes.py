@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import select
 import socket
@@ -128,6 +129,26 @@ async def test_identical_requests_are_two_if_the_first_was_delivered(tmp_path: P
         assert [one.status for one in both] == [200, 200]
         assert sorted("Idempotent-Replayed" in one.headers for one in both) == [False, True]
         assert here.service.created["recipient"] == 3
+
+
+async def test_delayed_acknowledgement_makes_no_retry(tmp_path: Path) -> None:
+    """Linux acknowledges the third response on a connection up to 40 ms later than it is read."""
+    async with town(tmp_path) as here:
+
+        def send(*, times: int) -> http.client.HTTPConnection:
+            connection = http.client.HTTPConnection("127.0.0.1", here.house.running.port)
+            for _ in range(times):
+                headers = {"X-API-Key": here.house.api_key, "Content-Type": "application/json"}
+                connection.request("POST", "/v1/recipients", json.dumps(ADA), headers)
+                response = connection.getresponse()
+                assert response.read()
+                assert (response.status, response.getheader("Idempotent-Replayed")) == (200, None)
+            return connection
+
+        first = await asyncio.to_thread(send, times=3)
+        (await asyncio.to_thread(send, times=1)).close()
+        first.close()
+        assert here.service.created["recipient"] == 4
 
 
 async def test_identical_requests_in_flight_are_two_if_the_setting_says_so(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ that point without asking or sending anything twice.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -77,6 +78,10 @@ START_WITHIN = 25.0
 """Seconds after its request came in which a start is sent (contract, section 7)."""
 
 
+ACKNOWLEDGED_WITHIN = 0.25
+"""Seconds: Linux delays an acknowledgement by 40 to 200 ms."""
+
+
 def _new_id() -> str:
     return os.urandom(16).hex()
 
@@ -113,8 +118,8 @@ class Journal:
         self.clock = store.clock
         self._stamps = clock
         self.monotonic = clock.monotonic
-        self.looks: dict[str, Callable[[], bool]] = {}
-        """By undertaking, whether its response that is on its way was acknowledged by now."""
+        self.looks: dict[str, tuple[Callable[[], bool], float]] = {}
+        """By undertaking, whether its response was acknowledged by now, and when it was written."""
         self.delivered: dict[str, None] = {}
         """Whose clients have the answer, until the journal says so too."""
         self.deserted: dict[str, None] = {}
@@ -263,8 +268,13 @@ class Journal:
         """Whether its client has the response, also if whoever waits for that has not looked yet."""
         if one.id in self.delivered:
             return True
-        look = self.looks.get(one.id)
+        look, _ = self.looks.get(one.id, (None, 0.0))
         return look is not None and look()
+
+    def is_being_acknowledged(self, one: OperationRecord) -> bool:
+        """Whether its response was written so recently that a client's machine may yet acknowledge it."""
+        _, written_at = self.looks.get(one.id, (None, -math.inf))
+        return self.monotonic() - written_at < ACKNOWLEDGED_WITHIN
 
     def deliver(self, one: OperationRecord) -> None:
         """Its client has the answer."""

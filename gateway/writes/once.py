@@ -61,6 +61,8 @@ from mappings.unchanging import unchanging
 A_DAY = timedelta(hours=24)
 LOOKS_AGAIN = 0.2
 """Seconds after which a request looks again at what it waits for."""
+DELIVERY_NOTED_WITHIN = 1.0
+"""Seconds in which the process that has a response on its way says so to others, if it was delivered."""
 _ASKS_AGAIN = 2
 _LONGEST_KEY = 255
 
@@ -238,7 +240,7 @@ class IdempotencyGuard:
     def delivers(self, one: OperationRecord, look: Callable[[], bool]) -> None:
         """Its response is on the way; ``look`` says whether the client's machine has acknowledged it."""
         if not self._replay_seconds:
-            self._journal.looks[one.id] = look
+            self._journal.looks[one.id] = look, self._journal.monotonic()
 
     def delivered(self, one: OperationRecord) -> None:
         """The client has the answer: the same request again is another one, ``replay_seconds`` later."""
@@ -486,7 +488,11 @@ class IdempotencyGuard:
         """Whether another process is about to say if its client has the response or has gone."""
         if self._replay_seconds:
             return False  # it says so much later, and until then the request is a retry
+        if self._journal.monotonic() - visit.came_at[0] > DELIVERY_NOTED_WITHIN:
+            return False  # its client does not read it, and this one waits for it
         is_joined = self._is_named(row, one) or (visit.first and visit.first.id == row.id)
+        if not is_joined and self._journal.is_being_acknowledged(row):
+            return True
         is_told = row.deserted or not self._settling.is_others(row)
         return row.state == DONE and not is_joined and not is_told
 
