@@ -1,18 +1,20 @@
-# make run    sets up and runs the gateway on its embedded default: a demo against the simulator
-# make install  sets up: the command is .venv/bin/payout-gateway
-# make test   sets up and runs the tests
-# make check  sets up and runs the linters and the type checker
-# make docs   writes deploy/configuration.md and mappings/operations.md anew, of the code
-# make proof  asks two worlds the same random things for an hour, PROOF=60 for a minute, and compares
-# make mutants  breaks every row of every table of mappings/ in turn, and has the proof find it; what was
-#             tried is kept in .mutants until a source changes, so that a run that was stopped goes on
-# make fuzz   sets up and runs the fuzzers, SECONDS=60 each, and asks all operations EXAMPLES=60 odd things
-# make soak   a load and fault run on loopback that takes about SECONDS=60 (900 for a long one), and prints
-#             times, with memory over time at half of what it can do; then SEEDS=2000 of the simulation, and 600 gateways that are killed
-# make bench  measures the gateway side by side with others, ROUNDS=3 of BENCH_SECONDS=1 each, what a live
-#             comparison adds to an answer, and one batch of PAYMENTS=100000; see "Speed" in README.md
+# make run      installs everything and runs the gateway against the built-in simulator
+# make install  installs everything; the command is .venv/bin/payout-gateway
+# make test     runs all tests
+# make quick    runs the unit tests and the transcripts without sockets, in less than half a minute
+# make check    runs linters, formatter, type checker and import rules
+# make docs     regenerates deploy/configuration.md and mappings/operations.md
+# make proof    compares the gateway with the simulator's legacy interface, PROOF=3600 seconds long
+# make mutants  breaks every row of every table of mappings/ and checks that the proof finds it; continues after an
+#               interruption until a source changes (.mutants)
+# make fuzz     runs the fuzzers for SECONDS=60 each, and EXAMPLES=60 generated requests per operation
+# make soak     loads a gateway on loopback for about SECONDS=60 (900 for a long run) and prints latencies and memory;
+#               then SEEDS=2000 of the simulation and 600 killed gateways
+# make bench    measures the gateway beside others, ROUNDS=3 of BENCH_SECONDS=1, shadow traffic, and a batch of PAYMENTS=100000
 
-PYTHON ?= python3.11
+# The first of these that is Python 3.11 or later; PYTHON=… names another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 SECONDS ?= 60
 PROOF ?= 3600
 SEEDS ?= 2000
@@ -23,10 +25,10 @@ PAYMENTS ?= 100000
 POSTGRES ?=
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests wait more than they work.
+# Twice the number of cores, because tests mostly wait.
 PROCESSES ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 
-.PHONY: run install test check format docs fuzz proof mutants soak bench lock clean
+.PHONY: run install test quick check format docs fuzz proof mutants soak bench lock clean
 
 run: $(VENV)/ready
 	$(BIN)/payout-gateway serve --demo
@@ -34,12 +36,12 @@ run: $(VENV)/ready
 install: $(VENV)/ready
 	@echo 'Ready: export PATH="$(CURDIR)/$(BIN):$$PATH"'
 
-# Compiled beforehand: hundreds of processes are started, also where Python may not write bytecode.
+# Compiles first: the tests start hundreds of processes, some of which may not write bytecode.
 test: $(VENV)/ready-dev
 	@tests/browser.sh $(BIN)/playwright
 	@$(BIN)/python -m compileall -q gateway mappings tests
 	$(BIN)/python -m pytest -n $(PROCESSES) $(TESTS) || { test $$? -eq 1 || exit 1; \
-	  echo '== What failed, once more and by itself; what passes now depends on the machine: look into it =='; \
+	  echo '== Repeating the failed tests alone; a test that passes now is flaky: find out why =='; \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS); }
 
 check: $(VENV)/ready-dev
@@ -72,14 +74,15 @@ soak: $(VENV)/ready-dev
 	$(BIN)/python -m tests.simulation --seeds 0:$(SEEDS)
 	KILLS=600 $(BIN)/python -m pytest -n 2 tests/test_kills.py
 
-# What it is measured against is installed into .bench alone. Without npm Node is left out, and it says so.
+# The contestants are installed into .bench only. Without npm, Node is left out with a message.
 bench: $(VENV)/ready-dev .bench/ready
 	$(BIN)/python -m tests.bench --rounds $(ROUNDS) --seconds $(BENCH_SECONDS) $(if $(POSTGRES),--postgres $(POSTGRES))
 	$(BIN)/python -m tests.bench --comparing --rounds $(ROUNDS) --seconds 10
 	$(BIN)/python -m tests.bench --big --payments $(PAYMENTS)
 
-# Everything is pinned with hashes; the project itself is installed on top, without looking further.
+# Dependencies are pinned with hashes; the project itself is installed without resolving any.
 $(VENV)/ready: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo 'Python 3.11 or later is needed and was not found; name one: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
@@ -89,7 +92,7 @@ $(VENV)/ready-dev: requirements-dev.lock $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
-# Not in the lock: there are wheels for few Pythons and platforms, and only `make fuzz` wants it.
+# Not in the lock file: wheels exist for few Pythons and platforms, and only `make fuzz` needs it.
 $(VENV)/ready-fuzz: $(VENV)/ready-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "atheris>=3"
 	@touch $@
@@ -101,7 +104,7 @@ $(VENV)/ready-fuzz: $(VENV)/ready-dev
 	-command -v npm >/dev/null && npm install --prefix .bench --no-audit --no-fund --silent
 	@touch $@
 
-# Needs uv. Takes the newest versions that pyproject.toml allows.
+# Needs uv. Upgrades to the newest versions that pyproject.toml allows.
 lock:
 	uv pip compile pyproject.toml --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group build --output-file requirements.lock
 	uv pip compile pyproject.toml --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group build --group dev --output-file requirements-dev.lock
