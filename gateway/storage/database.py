@@ -1,0 +1,397 @@
+"""Transactions on SQLite or PostgreSQL.
+
+A transaction is a coroutine function that is given a ``Transaction``, awaits nothing else, and changes
+nothing but the database: it may run again after a deadlock, and on SQLite it runs in the thread that
+owns the connection, where nothing else can be awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import asyncpg
+
+from gateway.storage.errors import StoreUnavailable, telling, unwritable
+from gateway.storage.sql import Compiled, DialectName, Parameters, Statement, compile_statement
+
+Result = TypeVar("Result")
+Body = Callable[["Transaction"], Coroutine[Any, Any, Result]]
+
+ADVISORY_LOCKS = 0x7061796F
+"""The gateway's class of PostgreSQL's advisory locks: "payo"."""
+
+POOL_SIZE = 10
+ACQUIRE_SECONDS = 30
+ATTEMPTS = 3
+"""How often a transaction is run that a deadlock or a migration has aborted."""
+
+MAX_GROUP = 64
+"""Transactions in one commit on SQLite: none of them is acknowledged before its end."""
+
+_ABORTED = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+)
+_DISCONNECTED = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+)
+
+
+class UniqueViolation(Exception):
+    """A row with this key exists; the transaction was rolled back."""
+
+
+class Transaction(ABC):
+    """What the body of a transaction may await."""
+
+    dialect: DialectName
+
+    async def fetch(self, statement: Any, *parameters: Parameters) -> list[Any]:
+        """Named tuples of the rows that a SELECT or a RETURNING clause gives.
+
+        ``statement`` is a ``Statement`` or any SQLAlchemy Core statement; with several parameter
+        sets it runs once for each, and the rows come in that order.
+        """
+        compiled = self._compile(statement)
+        return [compiled.row(raw) for raw in await self._fetch(compiled, parameters or ({},))]
+
+    async def fetch_value(self, statement: Any, *parameters: Parameters) -> Any:
+        """The first column of the first row, or None."""
+        rows = await self.fetch(statement, *parameters)
+        return rows[0][0] if rows else None
+
+    async def execute(self, statement: Any, *parameters: Parameters) -> int:
+        """The number of rows that were changed; with several parameter sets it is not known (-1)."""
+        return await self._execute(self._compile(statement), parameters or ({},))
+
+    @abstractmethod
+    async def lock(self, *names: str) -> None:
+        """Holds locks until the transaction ends; they are taken in one order everywhere."""
+
+    def _compile(self, statement: Any) -> Compiled:
+        if isinstance(statement, Statement):
+            return statement.compiled(self.dialect)
+        return compile_statement(statement, self.dialect)
+
+    @abstractmethod
+    async def _fetch(self, compiled: Compiled, those: Sequence[Parameters]) -> Sequence[Any]: ...
+
+    @abstractmethod
+    async def _execute(self, compiled: Compiled, those: Sequence[Parameters]) -> int: ...
+
+
+class Database(ABC):
+    """A pool of connections, or SQLite's thread. ``where`` is the address without secrets."""
+
+    dialect: DialectName
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.unwritten: StoreUnavailable | None = None
+        """Why the last change could not be written; None again after one was."""
+
+    @abstractmethod
+    async def read(self, body: Body[Result]) -> Result:
+        """Runs a body that changes nothing; raises StoreUnavailable.
+
+        On PostgreSQL each of its statements sees what was committed when it began.
+        """
+
+    @abstractmethod
+    async def write(self, body: Body[Result]) -> Result:
+        """Runs a body and commits; raises StoreUnavailable, UniqueViolation, and what it raises.
+
+        It runs to its end also if the caller is cancelled.
+        """
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    def _note_unwritten(self, why: str) -> None:
+        self.unwritten = unwritable(self.where, why)
+
+
+# SQLite
+
+
+class SqliteTransaction(Transaction):
+    dialect = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def lock(self, *names: str) -> None:
+        """Nothing: SQLite has one writer."""
+
+    async def _fetch(self, compiled: Compiled, those: Sequence[Parameters]) -> Sequence[Any]:
+        rows: list[Any] = []
+        for parameters in those:
+            cursor = self._connection.execute(compiled.text, compiled.arguments(parameters))
+            rows += cursor.fetchall()
+        return rows
+
+    async def _execute(self, compiled: Compiled, those: Sequence[Parameters]) -> int:
+        if len(those) == 1:
+            return self._connection.execute(compiled.text, compiled.arguments(those[0])).rowcount
+        self._connection.executemany(compiled.text, map(compiled.arguments, those))
+        return -1
+
+
+class _Job:
+    """A body on its way through the thread."""
+
+    def __init__(self, body: Body[Any], *, writes: bool) -> None:
+        self.body = body
+        self.writes = writes
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def resolve(self) -> None:
+        if self.future.done():  # the caller was cancelled
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class SqliteDatabase(Database):
+    """One connection in one thread; changes that wait together share a commit."""
+
+    dialect = "sqlite"
+
+    def __init__(self, where: str, connect: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__(where)
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def read(self, body: Body[Result]) -> Result:
+        with telling(self.where):
+            return await self._run(body, writes=False)
+
+    async def write(self, body: Body[Result]) -> Result:
+        with telling(self.where, self._note_unwritten):
+            result = await self._run(body, writes=True)
+        self.unwritten = None
+        return result
+
+    async def _run(self, body: Body[Result], *, writes: bool) -> Result:
+        if self._thread is None:
+            arguments = (asyncio.get_running_loop(),)
+            self._thread = threading.Thread(
+                target=self._work, args=arguments, name="database", daemon=True
+            )
+            self._thread.start()
+        job = _Job(body, writes=writes)
+        self._jobs.put(job)
+        result: Result = await job.future
+        return result
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (first := self._jobs.get()) is not None:
+            jobs, is_last = [first], False
+            with suppress(queue.Empty):
+                while len(jobs) < MAX_GROUP and not is_last:
+                    job = self._jobs.get_nowait()
+                    is_last = job is None
+                    jobs += [job] if job else []
+            self._run_jobs(jobs)
+            with suppress(RuntimeError):  # the loop was closed without waiting
+                loop.call_soon_threadsafe(_resolve, jobs)
+            if is_last:
+                break
+        if self._connection is not None:
+            self._connection.close()
+
+    def _run_jobs(self, jobs: Sequence[_Job]) -> None:
+        for job in jobs:
+            if not job.writes:
+                self._run_group([job], "BEGIN")
+        if group := [job for job in jobs if job.writes]:
+            self._run_group(group, "BEGIN IMMEDIATE")
+
+    def _run_group(self, jobs: Sequence[_Job], begin: str) -> None:
+        """One transaction; a job that fails is rolled back alone."""
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            connection = self._connection
+            connection.execute(begin)
+            for job in jobs:
+                self._run_job(connection, job, is_alone=len(jobs) == 1)
+            connection.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
+        except BaseException as error:  # noqa: BLE001 - each caller gets it
+            for job in jobs:
+                job.error = job.error or error
+            if self._connection is not None:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+
+    def _run_job(self, connection: sqlite3.Connection, job: _Job, *, is_alone: bool) -> None:
+        if not is_alone:
+            connection.execute("SAVEPOINT job")
+        try:
+            job.result = run_without_waiting(job.body(SqliteTransaction(connection)))
+        except _OWN_ERRORS as error:
+            is_unique = getattr(error, "sqlite_errorcode", None) in _UNIQUE
+            job.error = UniqueViolation() if is_unique else error
+        except sqlite3.Error:
+            raise  # the file's fault: nobody in the group is committed
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            job.error = error
+        if not is_alone:
+            if job.error is not None:
+                connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+
+    async def close(self) -> None:
+        if self._thread is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+
+_OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
+_UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
+def _resolve(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        job.resolve()
+
+
+def run_without_waiting(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Runs a coroutine that awaits nothing that has to wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    coroutine.close()
+    raise TypeError("a transaction awaited something other than the database")
+
+
+# PostgreSQL
+
+
+class PostgresqlTransaction(Transaction):
+    dialect = "postgresql"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def lock(self, *names: str) -> None:
+        for name in sorted(set(names)):
+            await self._connection.execute(
+                "SELECT pg_advisory_xact_lock($1, hashtext($2))", ADVISORY_LOCKS, name
+            )
+
+    async def _fetch(self, compiled: Compiled, those: Sequence[Parameters]) -> Sequence[Any]:
+        rows: list[Any] = []
+        for parameters in those:
+            rows += await self._connection.fetch(compiled.text, *compiled.arguments(parameters))
+        return rows
+
+    async def _execute(self, compiled: Compiled, those: Sequence[Parameters]) -> int:
+        if len(those) == 1:
+            status = await self._connection.execute(compiled.text, *compiled.arguments(those[0]))
+            return int(status.rpartition(" ")[2])
+        await self._connection.executemany(compiled.text, map(compiled.arguments, those))
+        return -1
+
+
+class PostgresqlDatabase(Database):
+    """A pool of asyncpg's connections, which are opened when they are needed."""
+
+    dialect = "postgresql"
+
+    def __init__(self, where: str, dsn: str, **options: Any) -> None:
+        super().__init__(where)
+        self._dsn = dsn
+        self._options = options
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        self._writing: set[asyncio.Task[Any]] = set()
+
+    async def read(self, body: Body[Result]) -> Result:
+        with telling(self.where):
+            return await self._run(lambda connection: body(PostgresqlTransaction(connection)))
+
+    async def write(self, body: Body[Result]) -> Result:
+        task = asyncio.ensure_future(self._write(body))
+        self._writing.add(task)
+        task.add_done_callback(self._end)
+        return await asyncio.shield(task)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, also if the caller was cancelled
+
+    async def _write(self, body: Body[Result]) -> Result:
+        async def run(connection: Any) -> Result:
+            try:
+                async with connection.transaction():
+                    return await body(PostgresqlTransaction(connection))
+            except asyncpg.UniqueViolationError:
+                raise UniqueViolation from None
+
+        with telling(self.where, self._note_unwritten):
+            result = await self._run(run)
+        self.unwritten = None
+        return result
+
+    async def _run(self, run: Callable[[Any], Awaitable[Result]]) -> Result:
+        pool = await self._open()
+        for attempt in range(1, ATTEMPTS + 1):
+            connection = await self._acquire(pool)
+            try:
+                return await run(connection)
+            except _ABORTED:
+                if attempt == ATTEMPTS:
+                    raise
+                with suppress(*_DISCONNECTED):
+                    await connection.reload_schema_state()
+            finally:
+                await pool.release(connection, timeout=ACQUIRE_SECONDS)
+        raise AssertionError
+
+    async def _open(self) -> Any:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    self._dsn, min_size=0, max_size=POOL_SIZE, **self._options
+                )
+        return self._pool
+
+    async def _acquire(self, pool: Any) -> Any:
+        """A connection that answers: a restart of the database must not cost a request."""
+        for _ in range(POOL_SIZE + 1):
+            connection = await pool.acquire(timeout=ACQUIRE_SECONDS)
+            if not connection.is_closed():
+                return connection
+            connection.terminate()
+            await pool.release(connection)
+        raise asyncpg.InterfaceError("no usable connection")
+
+    async def close(self) -> None:
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=ACQUIRE_SECONDS)
+        if self._pool is not None:
+            self._pool.terminate() if self._writing else await self._pool.close()
+            self._pool = None
