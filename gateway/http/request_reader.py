@@ -37,6 +37,9 @@ IS_LAST: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last", None)
 CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None)
 """The connection that a request came on."""
 
+ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
+"""When the request came, by the loop's clock; earlier than it was read if the process was stopped."""
+
 RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("reset", None)
 """What of a request is to be called if its connection is reset after its response was acknowledged."""
 

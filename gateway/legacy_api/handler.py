@@ -118,9 +118,8 @@ class Handler:
         self._trusted = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        visit = RequestContext(
-            request_reader.resolve_request_id(request), asyncio.get_running_loop().time()
-        )
+        arrived_at = request.get(request_reader.ARRIVED_AT) or asyncio.get_running_loop().time()
+        visit = RequestContext(request_reader.resolve_request_id(request), arrived_at)
         deserted: Callable[[bool], None] = partial(self._deserted, visit)
         request[request_reader.DESERTED] = deserted
         self._under_way.watch(partial(_whose, ref(visit)), visit.began)

@@ -25,6 +25,7 @@ from gateway.http import responses
 from gateway.http.delivery import is_acknowledged
 from gateway.http.request_ids import token
 from gateway.http.request_reader import (
+    ARRIVED_AT,
     BENEATH,
     CONNECTION,
     DESERTED,
@@ -357,6 +358,7 @@ class Server(web.Server):
             request[IS_LAST] = is_last
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
+            request[ARRIVED_AT] = self.tracker.estimate_arrival()
             if beneath := connection.beneath:
                 request[BENEATH] = beneath
             response = await handler(request)

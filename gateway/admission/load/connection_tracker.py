@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -13,6 +14,9 @@ from gateway.admission.load.connections import Bounds, Connections
 
 LONGEST_SWEEP = 1.0
 """Seconds between two looks for connections that take too long."""
+
+PAUSE = 3.0
+"""Seconds without such a look after which the process was stopped, or kept from running."""
 
 log = structlog.get_logger()
 
@@ -39,6 +43,8 @@ class ConnectionTracker(Generic[One]):
         self.shed: Counter[str] = Counter()
         """How many connections were closed, by reason."""
         self._now = clock
+        self._ticks: tuple[float, ...] = ()
+        """When the last two sweeps began."""
         self._told = 0
         self._every = min(LONGEST_SWEEP, min(bounds.head_seconds, bounds.pressed_seconds) / 4)
 
@@ -72,11 +78,23 @@ class ConnectionTracker(Generic[One]):
     def close(self, one: One) -> None:
         self.connections.close(one)
 
+    def estimate_arrival(self) -> float:
+        """When a request that is read now may have come: before a pause of the process, if there was one.
+
+        The system takes bytes while a process is stopped. What comes in the second after a pause cannot be
+        told apart from that.
+        """
+        now = self._now()
+        times = (*self._ticks, now)
+        paused = (before for before, after in pairwise(times) if after - before > PAUSE)
+        return next(paused, now)
+
     async def sweep(self) -> None:
         """For ever."""
         while True:
             await asyncio.sleep(self._every)
             now = self._now()
+            self._ticks = (*self._ticks[-1:], now)
             for one in self.connections.pop_overdue(now):
                 self.shed["overdue"] += 1
                 one.end()
