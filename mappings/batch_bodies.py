@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 from mappings import money, paging
 from mappings.banking import empty, invalid
 from mappings.batch_views import Batch, drop_nulls
-from mappings.grammar import JSON, Call, Invalid, Parallel, Problem, Recall, Unreachable
+from mappings.grammar import (
+    JSON,
+    Call,
+    Invalid,
+    Parallel,
+    Problem,
+    ProblemList,
+    Recall,
+    Unreachable,
+)
 from mappings.ids import SHAPE
 from mappings.kinds import check_amount
 from mappings.matching import Entry, Payment, recipient_id
@@ -192,17 +201,16 @@ def resolve_recipients(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
     named = (id_ for one in recipients if (id_ := one.get("id")))
     looked_up = (row["id"] for those in rows.values() for row in those)
     remembered = yield from load_facts_of_recipients(chain(named, looked_up))
-    problems: list[Problem] = []
+    # What is wrong with a value is told before what is in the wrong state.
+    values, states = ProblemList(), ProblemList()
     # Of somebody who is named by the id, and of whom nothing is remembered, no more is known.
     for sent in payments if rows or remembered else ():
         recipient, fault = _recipient(sent, rows)
         facts = remembered.get(recipient.get("id", ""), {})
-        fault = fault or _not_payable(sent, recipient, facts, batch_currency)
-        problems += [fault] if fault else []
-    if problems:
-        # What is wrong with a value is told before what is in the wrong state.
-        values = [one for one in problems if one.code != "invalid_status"]
-        raise Invalid(*(values or problems))
+        if fault := fault or _not_payable(sent, recipient, facts, batch_currency):
+            (states if fault.code == "invalid_status" else values).add(fault)
+    if problems := values or states:
+        raise Invalid(*problems, more=problems.more)
     return map_rows(lambda sent: _recipient(sent, rows)[0], payments)
 
 

@@ -24,7 +24,7 @@ def edit_batch_payments(batch: Batch, request: Request) -> Sub:
     asked = _Changes.of(request, batch)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    request.refuse(*_change_problems(batch, asked))
+    request.refuse(_change_problems(batch, asked))
     if not asked:
         yield from leave_unchanged(batch)
         return

@@ -83,9 +83,11 @@ def create_batch(request: Request) -> Flow:
     body = request.body
     payments = collect_sent_payments(body.get("payments"), problems=request.problems)
     request.refuse(
-        *batch_bodies.validate_currency(body, request.problems),
-        *chain.from_iterable(map(batch_bodies.validate_payment, payments)),
-        *batch_bodies.validate_addresses(payments),
+        chain(
+            batch_bodies.validate_currency(body, request.problems),
+            chain.from_iterable(map(batch_bodies.validate_payment, payments)),
+            batch_bodies.validate_addresses(payments),
+        )
     )
     currency = str(batch_bodies.batch_currency(body))
     recipients = yield from batch_bodies.resolve_recipients(payments, currency)
@@ -214,7 +216,7 @@ def update_batch(request: Request) -> Flow:
     """
     sent = collect_sent_payments(request.body.get("payments"), problems=request.problems)
     if found := batch_bodies.validate_addresses(one for one in sent if not one.body.get("id")):
-        request.refuse(*found)
+        request.refuse(found)
     yield from changed(request, lambda batch: edit_batch_payments(batch, request))
     return Answer({"object": "updated"})
 
@@ -346,7 +348,7 @@ def delete_batches(request: Request) -> Flow:
     When one is refused, those before it stay deleted; the same request again deletes the rest.
     """
     ids = list(dict.fromkeys(request.body["ids"]))
-    request.refuse(*([] if ids else [empty("ids")]))
+    request.refuse([] if ids else [empty("ids")])
     if not all(_BATCH_ID.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
     together = derive_id("D", *sorted(ids))

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from mappings.grammar import Failure, Halted, Invalid, Problem, Refused, Unknown, Unreachable
+from mappings.grammar import (
+    MAX_ERRORS,
+    Failure,
+    Halted,
+    Invalid,
+    Problem,
+    Refused,
+    Unknown,
+    Unreachable,
+)
 
 STATUS = {
     "invalid_token": 401,
@@ -89,10 +98,6 @@ def translate_failure(failure: Failure) -> ErrorAnswer:
     problem = failure.problem if isinstance(failure, Halted) else UNREACHED
     wait = failure.retry_after if isinstance(failure, Unreachable) else None
     return ErrorAnswer(STATUS[problem.code], (problem,), _wait(wait))
-
-
-MAX_ERRORS = 100
-"""How many errors are reported for one body; see the contract of the translation, section 2."""
 
 
 def truncate_problems(problems: Sequence[Problem], more: int = 0) -> tuple[Problem, ...]:

@@ -12,7 +12,7 @@ about it catches it; one that cannot need not mention it. Undo runs after ``Refu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,18 +88,18 @@ class Request:
     keys: tuple[str, ...] = field(default=(), repr=False)
     imported: Mapping[str, str] = field(default_factory=dict)
 
-    def refuse(self, *found: Problem) -> None:
+    def refuse(self, found: Iterable[Problem]) -> None:
         """Raises Invalid with all that is wrong, of the shape and of what a flow found.
 
         What is wrong with a field in more than one way is told once, by the first.
         """
         told = {problem.field for problem in self.problems if problem.field}
-        others: dict[tuple[str, str], Problem] = {}
+        others = ProblemList()
         for one in found:
             if not (told and told.intersection(_places(one.field))):
-                others.setdefault((one.code, one.field or one.message), one)
+                others.add(one)
         if self.problems or others:
-            raise Invalid(*self.problems, *others.values())
+            raise Invalid(*self.problems, *others, more=others.more)
 
 
 def _places(field: str | None) -> list[str]:
@@ -337,6 +337,36 @@ class Problem:
     code: str
     message: str
     field: str | None = None
+
+
+MAX_ERRORS = 100
+"""How many errors are reported for one body; see the contract of the translation, section 2."""
+
+
+class ProblemList:
+    """The first ``MAX_ERRORS`` problems, each once; the rest is counted and not kept.
+
+    A short body can have a million: kept, they take a hundred times its size.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], Problem] = {}
+        self.more = 0
+
+    def add(self, problem: Problem) -> None:
+        key = problem.code, problem.field or problem.message
+        if key in self._first:
+            return
+        if len(self._first) < MAX_ERRORS:
+            self._first[key] = problem
+        else:
+            self.more += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self._first.values())
 
 
 class Failure(Exception):

@@ -20,7 +20,7 @@ import pycountry
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from mappings.grammar import Invalid, Problem
+from mappings.grammar import MAX_ERRORS, Invalid, Problem
 from mappings.rows import SLICE, Packed, Rows
 
 WordName = Literal[
@@ -344,10 +344,6 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     return value, problems
 
 
-MAX_PROBLEMS = 100
-"""After so many the rest of a body is not looked into: at most as many are reported."""
-
-
 def _is_long(value: Any) -> bool:
     return isinstance(value, Rows) or (isinstance(value, list) and len(value) > SLICE)
 
@@ -375,7 +371,7 @@ class _Found:
 
     @property
     def is_full(self) -> bool:
-        return sum(map(len, self.rounds)) + len(self.missing) > MAX_PROBLEMS
+        return sum(map(len, self.rounds)) + len(self.missing) > MAX_ERRORS
 
     def read(self, body: dict[str, Any]) -> Any:
         """What is left; long lists are read a slice at a time, as if they were read at once."""

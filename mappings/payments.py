@@ -78,7 +78,7 @@ def _with_one_more(batch: Batch, request: Request) -> Sub:
         raise Invalid(WRONG_STATUS)
     told = frozenset(problem.field for problem in request.problems)
     sent = Sent(request.body, "", told)
-    request.refuse(*batch_bodies.validate_added_payment(sent, batch.currency))
+    request.refuse(batch_bodies.validate_added_payment(sent, batch.currency))
     (recipient,) = yield from batch_bodies.resolve_recipients([sent], batch.currency)
     entry = batch_bodies.build_entry(sent, recipient)
     if not batch.is_draft:
@@ -287,7 +287,7 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
     sent, faults = batch_bodies.drop_malformed_amounts(
         batch_bodies.drop_unchanged_fields(Sent(request.body, ""), payment)
     )
-    request.refuse(*faults, *batch_bodies.validate_amounts(sent))
+    request.refuse([*faults, *batch_bodies.validate_amounts(sent)])
     changes = batch_bodies.extract_changes(sent.body)
     sent_on = batch_bodies.extract_changes(sent.body, memo=request.manners.send_memo)
     if not changes:

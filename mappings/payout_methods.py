@@ -33,9 +33,11 @@ def create_payout_method(request: Request) -> Flow:
     changes = payout_changes.detect_payout_changes(payout, recipient, replaces=True)
     ids = changes.government_ids
     request.refuse(
-        *changes.problems(),
-        *payouts.validate_holds(payout, facts, request.manners),
-        *government_ids.validate_government_ids(ids, recipient, request.manners),
+        [
+            *changes.problems(),
+            *payouts.validate_holds(payout, facts, request.manners),
+            *government_ids.validate_government_ids(ids, recipient, request.manners),
+        ]
     )
     holds = payouts.collect_new_holds(payout, facts)
     if ids:
@@ -76,9 +78,11 @@ def update_payout_method(request: Request) -> Flow:
     changes = payout_changes.detect_payout_changes(payout, recipient)
     ids = changes.government_ids
     request.refuse(
-        *changes.problems(),
-        *payouts.validate_holds(payout, facts, request.manners),
-        *government_ids.validate_government_ids(ids, recipient, request.manners),
+        [
+            *changes.problems(),
+            *payouts.validate_holds(payout, facts, request.manners),
+            *government_ids.validate_government_ids(ids, recipient, request.manners),
+        ]
     )
     holds = payouts.collect_new_holds(payout, facts)
     if ids:

@@ -74,10 +74,12 @@ def create_recipient(request: Request) -> Flow:
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
     ids = [*recipient_bodies.extract_ssn(body), *payouts.extract_government_ids(payout)]
     request.refuse(
-        *recipient_bodies.validate_create(body),
-        *_payout_problems(payout, body),
-        *payouts.validate_holds(payout, {}, request.manners),
-        *government_ids.validate_government_ids(ids, {}, request.manners),
+        [
+            *recipient_bodies.validate_create(body),
+            *_payout_problems(payout, body),
+            *payouts.validate_holds(payout, {}, request.manners),
+            *government_ids.validate_government_ids(ids, {}, request.manners),
+        ]
     )
     holds = payouts.collect_new_holds(payout, {})
     sent = recipient_bodies.build_create_body(body, ids)
@@ -388,10 +390,12 @@ def update_recipient(request: Request) -> Flow:
     )
     ids = [*recipient_bodies.extract_ssn(body), *changes.government_ids]
     request.refuse(
-        *recipient_bodies.validate_update(body, recipient, facts),
-        *changes.problems(),
-        *payouts.validate_holds(payout, facts, manners),
-        *government_ids.validate_government_ids(ids, recipient, manners),
+        [
+            *recipient_bodies.validate_update(body, recipient, facts),
+            *changes.problems(),
+            *payouts.validate_holds(payout, facts, manners),
+            *government_ids.validate_government_ids(ids, recipient, manners),
+        ]
     )
     holds = payouts.collect_new_holds(payout, facts)
     fields = recipient_bodies.build_update_fields(body, recipient, facts, ids)
@@ -438,7 +442,7 @@ def delete_recipients(request: Request) -> Flow:
     """
     ids = list(dict.fromkeys(request.body["ids"]))
     if not ids:
-        request.refuse(empty("ids"))
+        request.refuse([empty("ids")])
     yield from _all_found(ids)
     settle = settling.settle_deleted_recipients(*ids)
     yield Call("DELETE", "/recipients", {"ids": ids}, sent_as={"ids": "ids"}, settle=settle)

@@ -320,14 +320,14 @@ async def test_idle_and_slow_connections_make_place_for_those_that_ask(tmp_path:
     load = {"connections": 16}
     async with recording(says(NOTHING_HELD)) as recorder, AsyncExitStack() as stack:
         house = await stack.enter_async_context(open_signed(tmp_path, recorder.url, load=load))
-        guests = house.running.server.guests
+        tracker = house.running.server.tracker
         for number in range(60):
             connection = await stack.enter_async_context(await wire(house.running.port))
             await connection.say(b"GET /v1/slo" if number % 2 else b"")
         (asked,) = await Crowd(house, stack).ask(legacy())
         assert (await answer(asked)).status == 200
-        await until(lambda: guests.shed["for_others"] == 61 - 16)
-        assert len(guests.connections) == 16
+        await until(lambda: tracker.shed["for_others"] == 61 - 16)
+        assert len(tracker.connections) == 16
         assert len(recorder.requests) == 1
 
 
@@ -349,9 +349,9 @@ async def test_under_pressure_silent_and_slow_connections_are_ended_though_nobod
     load = {"connections": 16, "pressed_seconds": 0.2}
     async with recording() as recorder, AsyncExitStack() as stack:
         house = await stack.enter_async_context(open_signed(tmp_path, recorder.url, load=load))
-        guests = house.running.server.guests
+        tracker = house.running.server.tracker
         for number in range(12):
             connection = await stack.enter_async_context(await wire(house.running.port))
             await connection.say(b"POST /v1/slo" if number % 2 else b"")
-        await until(lambda: guests.shed["overdue"] == 12)
-        assert len(guests.connections) == 0
+        await until(lambda: tracker.shed["overdue"] == 12)
+        assert len(tracker.connections) == 0

@@ -119,7 +119,7 @@ async def test_connections_that_never_end_their_handshake_make_place(
         house = await stack.enter_async_context(
             open_signed(tmp_path, recorder.url, server=server, load=load)
         )
-        guests = house.running.server.guests
+        tracker = house.running.server.tracker
         for number in range(40):
             connection = await stack.enter_async_context(await wire(house.running.port))
             await connection.say(b"\x16\x03\x01" if number % 2 else b"")
@@ -128,10 +128,10 @@ async def test_connections_that_never_end_their_handshake_make_place(
             answer = await connection.answer()
             assert answer is not None
             assert answer.status == 200
-            assert guests.shed["for_others"] >= 40 - 16
-        await until(lambda: guests.shed.total() >= 40)
+            assert tracker.shed["for_others"] >= 40 - 16
+        await until(lambda: tracker.shed.total() >= 40)
         await until(lambda: not house.running.server.handshakes)
-        assert len(guests.connections) <= 1
+        assert len(tracker.connections) <= 1
 
 
 async def test_a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on(

@@ -6,14 +6,15 @@ import asyncio
 import codecs
 import io
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from gateway.admission.load import AdmissionSlot
+from gateway.admission.load import AdmissionSlot, RequestConnection
 from gateway.http import progress
 from gateway.http.decompression import NotInflated, TooLarge, decompress_body
 from gateway.http.request_ids import token
@@ -33,10 +34,11 @@ client has acknowledged all that was sent to it."""
 IS_LAST: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last", None)
 """Whether an answer that is sent now is its connection's last, and has to say so."""
 
-AUTHENTICATED: web.RequestKey[Callable[[], None]] = web.RequestKey("authenticated", None)
-"""To be called once the client has proven who it is: until then its connection may be closed to make
-place for others.
-"""
+CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None)
+"""The connection that a request came on."""
+
+ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
+"""When the request came, by the loop's clock; earlier than it was read if the process was stopped."""
 
 RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("reset", None)
 """What of a request is to be called if its connection is reset after its response was acknowledged."""
@@ -45,6 +47,11 @@ BENEATH: web.RequestKey[asyncio.Transport] = web.RequestKey("beneath", asyncio.T
 """The plain connection under one that speaks TLS."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class ClientConnection(RequestConnection, Protocol):
+    def authenticate(self, tenant: Hashable) -> None:
+        """The client has proven whose request it is: until then it is one of its address."""
 
 
 class Overlong(Exception):
@@ -71,9 +78,9 @@ def ends_connection(request: web.BaseRequest) -> bool:
     return "Transfer-Encoding" in request.headers or is_read_with_body(request)
 
 
-def mark_authenticated(request: web.BaseRequest) -> None:
-    if mark := request.get(AUTHENTICATED):
-        mark()
+def mark_authenticated(request: web.BaseRequest, tenant: Hashable) -> None:
+    if connection := request.get(CONNECTION):
+        connection.authenticate(tenant)
 
 
 def split_request_target(request: web.BaseRequest) -> tuple[str, str]:
@@ -231,5 +238,6 @@ async def _part(request: web.BaseRequest, seconds: float) -> bytes:
     except TimeoutError:
         request[TOO_SLOW] = True
         raise Invalid(NOT_IN_TIME) from None
-    except (web.RequestPayloadError, ConnectionError):
+    except (web.RequestPayloadError, ConnectionError, RuntimeError):
+        # A RuntimeError is aiohttp's if the connection was closed before.
         raise Invalid(NOT_WHOLE) from None

@@ -118,9 +118,8 @@ class Handler:
         self._trusted = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        visit = RequestContext(
-            request_reader.resolve_request_id(request), asyncio.get_running_loop().time()
-        )
+        arrived_at = request.get(request_reader.ARRIVED_AT) or asyncio.get_running_loop().time()
+        visit = RequestContext(request_reader.resolve_request_id(request), arrived_at)
         deserted: Callable[[bool], None] = partial(self._deserted, visit)
         request[request_reader.DESERTED] = deserted
         self._under_way.watch(partial(_whose, ref(visit)), visit.began)
@@ -293,7 +292,7 @@ class Handler:
                 ErrorAnswer(403, (met.problem,), str(met.seconds))
             )
         request_reader.check_content_length(request, self._most)
-        stay = self._stays(visit)
+        stay = self._stays(request, visit)
         if visit.caller and self._forwarding.concerns(visit.caller):
             return await self._on_either_side(request, visit, matched.ids, stay)
         takes = operation.takes is not None
@@ -418,13 +417,13 @@ class Handler:
             batches=batches,
         )
 
-    def _stays(self, visit: RequestContext) -> AdmissionSlot:
+    def _stays(self, request: web.BaseRequest, visit: RequestContext) -> AdmissionSlot:
         """Raises Overloaded where there is no use in reading the body."""
         if visit.caller is None:
             visit.stay = self._load.stay("without a key")
         else:
             merchant = visit.caller.key.who
-            visit.stay = self._load.stay(merchant)
+            visit.stay = self._load.stay(merchant, request.get(request_reader.CONNECTION))
             visit.stay.check(merchant)
         return visit.stay
 
@@ -476,7 +475,7 @@ class Handler:
         if len(given) == 1:
             key = await self._keyring.find(given[0].strip())
             if key and key.environment in self._environments:
-                request_reader.mark_authenticated(request)
+                request_reader.mark_authenticated(request, key.owner)
                 return key
             what = "of an environment that is not configured" if key else "unknown or revoked"
             visit.told["why"] = f"the API key is {what}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self, cast
@@ -25,8 +25,9 @@ from gateway.http import responses
 from gateway.http.delivery import is_acknowledged
 from gateway.http.request_ids import token
 from gateway.http.request_reader import (
-    AUTHENTICATED,
+    ARRIVED_AT,
     BENEATH,
+    CONNECTION,
     DESERTED,
     IS_LAST,
     RESET,
@@ -86,6 +87,11 @@ def _passes_over(data: bytes, message: RawRequestMessage) -> bool:
     return len(rest) > int(message.headers.get("Content-Length", 0))
 
 
+def _address(transport: asyncio.BaseTransport) -> str | None:
+    peer = transport.get_extra_info("peername")
+    return peer[0] if isinstance(peer, tuple) else None
+
+
 class Connection(RequestHandler):
     """One client connection."""
 
@@ -94,17 +100,17 @@ class Connection(RequestHandler):
         "_answered_at",
         "_closed",
         "_ended",
-        "_guests",
         "_latest",
         "_plain",
         "_reset",
+        "_tracker",
         "_unread",
         "_unread_since",
     )
 
-    def __init__(self, guests: ConnectionTracker[Connection], *args: Any, **named: Any) -> None:
+    def __init__(self, tracker: ConnectionTracker[Connection], *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._guests = guests
+        self._tracker = tracker
         self._plain: Any = None
         self._answered = 0
         self._answered_at = 0.0
@@ -119,15 +125,15 @@ class Connection(RequestHandler):
     def arrives(self, plain: asyncio.Transport) -> None:
         """It is there, and TLS is to be spoken on it first."""
         self._plain = plain
-        self._guests.opened(self, shakes_hands=True)
+        self._tracker.open(self, _address(plain), shakes_hands=True)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._plain is None:
             self._plain = transport
-            self._guests.opened(self)
+            self._tracker.open(self, _address(transport))
         else:
-            self._guests.shook_hands(self)
+            self._tracker.end_handshake(self)
 
     @property
     def beneath(self) -> asyncio.Transport | None:
@@ -137,6 +143,24 @@ class Connection(RequestHandler):
         """At once: nobody waits for an answer on it."""
         if self._plain is not None:
             self._plain.abort()
+
+    def authenticate(self, tenant: Hashable) -> None:
+        self._tracker.authenticate(self, tenant)
+
+    def start_work(self) -> None:
+        self._tracker.start_work(self)
+
+    def end_work(self) -> None:
+        self._tracker.end_work(self)
+
+    def pause_writing(self) -> None:
+        """A response is sent, so its request is not carried out any more."""
+        super().pause_writing()
+        self._tracker.end_work(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._tracker.end_work(self)
 
     def is_stalled(self, now: float) -> bool:
         """Whether its client has not read anything of an answer for ``WRITE_STALL_SECONDS``."""
@@ -151,9 +175,9 @@ class Connection(RequestHandler):
             return
         super().data_received(data)
         if self._request_count > self._answered:
-            self._guests.busy(self)
+            self._tracker.start_request(self)
         else:
-            self._guests.begins(self)
+            self._tracker.start_head(self)
         self._refuse_versions()
         if not self._messages:
             return
@@ -189,7 +213,7 @@ class Connection(RequestHandler):
         self._reset = request.get(RESET)
         self._answered += 1
         if self._request_count == self._answered:
-            self._guests.waits(self)
+            self._tracker.become_idle(self)
         if request.get(TOO_SLOW):
             self._lingering_time = 0
         if self._ended and self._answered == self._request_count:
@@ -222,7 +246,7 @@ class Connection(RequestHandler):
         request = self._current_request
         beneath = request.get(BENEATH) if request is not None else None
         has_all = is_acknowledged(self.transport, beneath)
-        self._guests.closed(self)
+        self._tracker.close(self)
         super().connection_lost(exc)
         if request is not None and (deserted := request.get(DESERTED)):
             deserted(has_all)
@@ -297,7 +321,7 @@ class Handshake(asyncio.Protocol):
         finally:
             if secure is None:
                 plain.abort()
-                self._server.guests.closed(self._connection)
+                self._server.tracker.close(self._connection)
         if secure is not None:
             secure.set_protocol(self._connection)
             self._connection.connection_made(secure)
@@ -333,8 +357,8 @@ class Server(web.Server):
             is_last: Callable[[], bool] = partial(self._is_last, request)
             request[IS_LAST] = is_last
             connection = cast("Connection", request.protocol)
-            authenticated: Callable[[], None] = partial(self.guests.authenticated, connection)
-            request[AUTHENTICATED] = authenticated
+            request[CONNECTION] = connection
+            request[ARRIVED_AT] = self.tracker.estimate_arrival()
             if beneath := connection.beneath:
                 request[BENEATH] = beneath
             response = await handler(request)
@@ -350,14 +374,14 @@ class Server(web.Server):
         self.handshake_seconds = bounds.head_seconds
         self.certificate = certificate
         self.handshakes: set[asyncio.Task[None]] = set()
-        self.guests: ConnectionTracker[Connection] = ConnectionTracker(bounds, self._loop.time)
+        self.tracker: ConnectionTracker[Connection] = ConnectionTracker(bounds, self._loop.time)
         self._looking: list[asyncio.Task[None]] = []
 
     def _is_last(self, request: web.BaseRequest) -> bool:
         return self._retiring or ends_connection(request)
 
     async def __aenter__(self) -> Self:
-        self._looking.append(asyncio.ensure_future(self.guests.sweep()))
+        self._looking.append(asyncio.ensure_future(self.tracker.sweep()))
         if self.certificate:
             self._looking.append(asyncio.ensure_future(self.certificate.watch()))
         return self
@@ -388,7 +412,7 @@ class Server(web.Server):
 
     def _connection(self) -> Connection:
         return Connection(
-            self.guests,
+            self.tracker,
             self,
             loop=self._loop,
             access_log=NO_ACCESS_LOG,
@@ -404,7 +428,7 @@ class _AdminServer(web.Server):
     def __init__(self, made: web.Server) -> None:
         super().__init__(self._handle, request_factory=made.request_factory)
         self._handler = made.request_handler
-        self.guests: ConnectionTracker[Connection] = ConnectionTracker(
+        self.tracker: ConnectionTracker[Connection] = ConnectionTracker(
             ADMIN_BOUNDS, self._loop.time
         )
 
@@ -417,7 +441,7 @@ class _AdminServer(web.Server):
     def __call__(self) -> RequestHandler:
         idle = ADMIN_BOUNDS.idle_seconds
         return Connection(
-            self.guests, self, loop=self._loop, access_log=NO_ACCESS_LOG, keepalive_timeout=idle
+            self.tracker, self, loop=self._loop, access_log=NO_ACCESS_LOG, keepalive_timeout=idle
         )
 
 
@@ -428,7 +452,7 @@ class AdminRunner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         server = _AdminServer(await super()._make_server())
-        self._sweeping = asyncio.ensure_future(server.guests.sweep())
+        self._sweeping = asyncio.ensure_future(server.tracker.sweep())
         return server
 
     async def cleanup(self) -> None:

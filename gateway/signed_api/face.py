@@ -169,11 +169,11 @@ class SignedFace:
         request_reader.check_content_length(request, self._most)
         secrets = [one.pair.secret_key for one in signers]
         proof = Proof(secrets, credentials, request.method, request.raw_path)
-        stay = self._stays(visit, signers, address)
+        stay = self._stays(request, visit, signers, address)
         async with self._spooled(request, proof, stay) as body:
             sender = self._senders.proven(signers, proof.found())
-            request_reader.mark_authenticated(request)
             visit.owner = sender.owner
+            request_reader.mark_authenticated(request, sender.owner or NOBODY_KNOWN)
             await self._admit(sender, credentials, address, visit)
             await stay.begin(str(sender.owner or NOBODY_KNOWN))
             stamp = int(credentials.stamp)
@@ -194,11 +194,16 @@ class SignedFace:
         return resolve_client_address(request.remote, forwarded, self._trusted)
 
     def _stays(
-        self, visit: Visit, signers: Sequence[Signer], address: Address | None
+        self,
+        request: web.BaseRequest,
+        visit: Visit,
+        signers: Sequence[Signer],
+        address: Address | None,
     ) -> AdmissionSlot:
         """Nothing is proven yet: the body is held in the name of the client's address."""
         owner = str(signers[0].owner if signers else NOBODY_KNOWN)
-        visit.stay = self._load.stay(f"unproven {counted_as(address)}")
+        connection = request.get(request_reader.CONNECTION)
+        visit.stay = self._load.stay(f"unproven {counted_as(address)}", connection)
         visit.stay.check(owner)
         return visit.stay
 

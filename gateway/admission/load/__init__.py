@@ -2,12 +2,19 @@
 
 Three things are bounded, each in all and each so that one merchant cannot take it from another:
 the requests that are carried out (``shares``), the memory that bodies take (``holding``) and the
-connections (``connections``, which know no merchants: who waits longest goes first). These are pure;
-``stay`` puts requests to them, and ``guests`` connections.
+connections (``connections``). These are pure; ``slot`` puts requests to them, and ``connection_tracker``
+connections.
 """
 
 from gateway.admission.load.connection_tracker import ConnectionTracker
 from gateway.admission.load.connections import Bounds
-from gateway.admission.load.slot import AdmissionSlot, Load, Overloaded
+from gateway.admission.load.slot import AdmissionSlot, Load, Overloaded, RequestConnection
 
-__all__ = ["AdmissionSlot", "Bounds", "ConnectionTracker", "Load", "Overloaded"]
+__all__ = [
+    "AdmissionSlot",
+    "Bounds",
+    "ConnectionTracker",
+    "Load",
+    "Overloaded",
+    "RequestConnection",
+]

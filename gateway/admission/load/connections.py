@@ -1,17 +1,18 @@
-"""Which connections are kept, and which are ended to make place or because they take too long.
+"""Which connections are kept, and which are closed to make room or because they take too long.
 
-A connection with a request under way whose client has proven who it is gives no place to others. Of
-the others those go first that have proven nothing (still in their TLS handshake, silent, in the middle of
-a header, or with a request that is not authenticated), and then those that wait for their next one; in
-each case whoever has waited longest. Under pressure, when more than half of the connections are taken,
-none of them may take its time. A client that does not read its answer is ended by ``Guests``.
+At the limit a new connection replaces another one. A request that is carried out is never cut off. Of the
+rest, clients that have not authenticated are one side and tenants the other: the side with more connections
+gives up one, of the address or tenant that has most of them the one with the longest time without progress.
+So neither side can take what the other needs, however often closed connections are opened again. Under
+pressure, when more than half of the connections are taken, silent and idle ones have less time. Clients that
+do not read their responses are closed by ``ConnectionTracker``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from itertools import takewhile
+from enum import Enum
 from typing import Generic, TypeVar
 
 PRESSED_FOR = 30
@@ -30,104 +31,157 @@ class Bounds:
     pressed_seconds: float
 
 
+class Phase(Enum):
+    HANDSHAKE = "TLS handshake"
+    SILENT = "no request yet"
+    HEAD = "the head of a request is incomplete"
+    REQUEST = "a request is received, waits for admission, or its response is sent"
+    WORK = "a request is carried out"
+    IDLE = "between requests"
+
+
+@dataclass(slots=True)
+class _State:
+    """``since`` is when the phase began; ``tenant`` is whose request it is, once that is proven."""
+
+    address: Hashable
+    phase: Phase
+    since: float
+    tenant: Hashable = None
+
+
 class Connections(Generic[One]):
     """``now`` is any clock's, in seconds; it never goes back."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._pressed_until = float("-inf")
-        # Each in the order of since when: the first has been there the longest.
-        self._shaking: dict[One, float] = {}
-        self._silent: dict[One, float] = {}
-        self._heads: dict[One, float] = {}
-        self._idle: dict[One, float] = {}
-        self._unproven: dict[One, float] = {}
-        """With a request under way whose client has not proven who it is."""
-        self._busy: dict[One, float] = {}
-        self._where: dict[One, dict[One, float]] = {}
-        """In which of them each one is."""
+        self._states: dict[One, _State] = {}
+        # Those that may be closed, by address or tenant: the first has been without progress the longest.
+        self._strangers: dict[Hashable, dict[One, float]] = {}
+        self._tenants: dict[Hashable, dict[One, float]] = {}
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self._states)
 
-    def opened(self, one: One, now: float, *, shakes_hands: bool = False) -> One | None:
-        """A new connection; the one that is to be ended for it, which may be itself."""
-        ended = self._longest_waiting() if len(self) >= self._bounds.most else None
-        if len(self) >= self._bounds.most and ended is None:
-            return one
-        if ended is not None:
-            self.closed(ended)
-        self._puts(one, self._shaking if shakes_hands else self._silent, now)
-        self._feel(now)
-        return ended
+    def open(
+        self, one: One, now: float, address: Hashable = None, *, shakes_hands: bool = False
+    ) -> One | None:
+        """Adds a connection; returns the one to close for it, which may be itself."""
+        replaced = None
+        if len(self) >= self._bounds.most:
+            replaced = self._choose_replaceable()
+            if replaced is None:
+                return one
+            self.close(replaced)
+        phase = Phase.HANDSHAKE if shakes_hands else Phase.SILENT
+        state = self._states[one] = _State(address, phase, now)
+        self._join_group(one, state, now)
+        self._update_pressure(now)
+        return replaced
 
-    def shook_hands(self, one: One, now: float) -> None:
-        self._moves(one, self._silent, now)
+    def end_handshake(self, one: One, now: float) -> None:
+        self._move(one, Phase.SILENT, now)
 
-    def begins_a_head(self, one: One, now: float) -> None:
+    def start_head(self, one: One, now: float) -> None:
         """Some of a request came; that more of it comes gives it no more time."""
-        if one not in self._heads:
-            self._moves(one, self._heads, now)
+        if self._phase(one) is not Phase.HEAD:
+            self._move(one, Phase.HEAD, now, is_other_request=True)
 
-    def has_a_request(self, one: One, now: float) -> None:
-        """More of its body, or another request behind it, changes nothing."""
-        if one not in self._busy and one not in self._unproven:
-            self._moves(one, self._unproven, now)
+    def start_request(self, one: One, now: float) -> None:
+        """A whole head came, or more of the body, which is progress."""
+        phase = self._phase(one)
+        if phase is not Phase.WORK:
+            self._move(one, Phase.REQUEST, now, is_other_request=phase is not Phase.REQUEST)
 
-    def is_authenticated(self, one: One, now: float) -> None:
-        if one in self._unproven:
-            self._moves(one, self._busy, now)
+    def authenticate(self, one: One, tenant: Hashable, now: float) -> None:
+        state = self._states.get(one)
+        if state is not None and state.phase is Phase.REQUEST:
+            self._leave_group(one, state)
+            state.tenant = tenant
+            self._join_group(one, state, now)
 
-    def with_a_request(self) -> list[One]:
-        return [*self._unproven, *self._busy]
+    def start_work(self, one: One, now: float) -> None:
+        self._move(one, Phase.WORK, now)
 
-    def waits_for_the_next(self, one: One, now: float) -> None:
-        self._moves(one, self._idle, now)
+    def end_work(self, one: One, now: float) -> None:
+        """The response is sent from here on, and its client reads some of it."""
+        if self._phase(one) in (Phase.WORK, Phase.REQUEST):
+            self._move(one, Phase.REQUEST, now)
 
-    def closed(self, one: One) -> None:
-        if (kind := self._where.pop(one, None)) is not None:
-            del kind[one]
+    def become_idle(self, one: One, now: float) -> None:
+        self._move(one, Phase.IDLE, now)
 
-    def overdue(self, now: float) -> list[One]:
-        """Those that took too long; they are not among the connections any more."""
-        self._feel(now)
-        found = list(self._overdue(now))
+    def close(self, one: One) -> None:
+        if state := self._states.pop(one, None):
+            self._leave_group(one, state)
+
+    def list_with_request(self) -> list[One]:
+        phases = (Phase.REQUEST, Phase.WORK)
+        return [one for one, state in self._states.items() if state.phase in phases]
+
+    def pop_overdue(self, now: float) -> list[One]:
+        """Removes those that took too long."""
+        self._update_pressure(now)
+        most = self._bounds.pressed_seconds if self.is_pressed(now) else float("inf")
+        head, idle = min(most, self._bounds.head_seconds), min(most, self._bounds.idle_seconds)
+        seconds = {
+            Phase.HANDSHAKE: head,
+            Phase.HEAD: head,
+            Phase.SILENT: idle,
+            Phase.IDLE: idle,
+        }
+        found = [
+            one
+            for one, state in self._states.items()
+            if now - state.since >= seconds.get(state.phase, float("inf"))
+        ]
         for one in found:
-            self.closed(one)
+            self.close(one)
         return found
 
     def is_pressed(self, now: float) -> bool:
         return now < self._pressed_until
 
-    def _feel(self, now: float) -> None:
+    def _update_pressure(self, now: float) -> None:
         if len(self) * 2 > self._bounds.most:
             self._pressed_until = now + PRESSED_FOR
 
-    def _overdue(self, now: float) -> Iterator[One]:
-        bounds = self._bounds
-        most = bounds.pressed_seconds if self.is_pressed(now) else float("inf")
-        head, idle = min(most, bounds.head_seconds), min(most, bounds.idle_seconds)
-        for kind, seconds in (
-            (self._shaking, head),
-            (self._heads, head),
-            (self._silent, idle),
-            (self._idle, idle),
-        ):
-            yield from takewhile(lambda one: now - kind[one] >= seconds, kind)  # noqa: B023 - used at once
+    def _choose_replaceable(self) -> One | None:
+        strangers, tenants = self._strangers.values(), self._tenants.values()
+        groups = strangers if sum(map(len, strangers)) >= sum(map(len, tenants)) else tenants
+        if not groups:
+            return None
+        largest = max(groups, key=lambda group: (len(group), -next(iter(group.values()))))
+        return next(iter(largest))
 
-    def _longest_waiting(self) -> One | None:
-        kinds = (self._shaking, self._silent, self._heads, self._unproven)
-        strangers = [kind for kind in kinds if kind]
-        firsts = [next(iter(kind.items())) for kind in strangers]
-        if firsts:
-            return min(firsts, key=lambda one: one[1])[0]
-        return next(iter(self._idle), None)
+    def _phase(self, one: One) -> Phase | None:
+        state = self._states.get(one)
+        return None if state is None else state.phase
 
-    def _moves(self, one: One, kind: dict[One, float], now: float) -> None:
-        if (before := self._where.get(one)) is not None:  # and not one that was ended meanwhile
-            del before[one]
-            self._puts(one, kind, now)
+    def _move(self, one: One, phase: Phase, now: float, *, is_other_request: bool = False) -> None:
+        state = self._states.get(one)
+        if state is None:  # it was closed meanwhile
+            return
+        self._leave_group(one, state)
+        state.phase, state.since = phase, now
+        if is_other_request:
+            state.tenant = None  # proxies send requests of several clients on one connection
+        self._join_group(one, state, now)
 
-    def _puts(self, one: One, kind: dict[One, float], now: float) -> None:
-        kind[one] = now
-        self._where[one] = kind
+    def _join_group(self, one: One, state: _State, now: float) -> None:
+        if state.phase is not Phase.WORK:
+            groups, holder = self._find_groups(state)
+            groups.setdefault(holder, {})[one] = now
+
+    def _leave_group(self, one: One, state: _State) -> None:
+        groups, holder = self._find_groups(state)
+        group = groups.get(holder, {})
+        group.pop(one, None)
+        if not group:
+            groups.pop(holder, None)
+
+    def _find_groups(self, state: _State) -> tuple[dict[Hashable, dict[One, float]], Hashable]:
+        if state.tenant is None:
+            return self._strangers, state.address
+        return self._tenants, state.tenant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.admission.load.fair_limiter import FairLimiter, LimiterCapacity, Waiter, WaiterState
 from gateway.admission.load.memory_budget import MemoryBudget
@@ -26,6 +26,13 @@ class Overloaded(Halted):
         self.why = why
 
 
+class RequestConnection(Protocol):
+    """The connection of a request. While that is carried out it is not closed to make room."""
+
+    def start_work(self) -> None: ...
+    def end_work(self) -> None: ...
+
+
 class Load:
     """What one process has to do at once."""
 
@@ -44,9 +51,9 @@ class Load:
         """How many requests were sent away, by why."""
         self._turns: dict[Waiter, asyncio.Future[str]] = {}
 
-    def stay(self, holder: str) -> AdmissionSlot:
+    def stay(self, holder: str, connection: RequestConnection | None = None) -> AdmissionSlot:
         """A request's, for whom its body is held; to be ended, whatever becomes of it."""
-        return AdmissionSlot(self, holder)
+        return AdmissionSlot(self, holder, connection)
 
     def overloaded(self, why: str) -> Overloaded:
         self.shed[why] += 1
@@ -86,9 +93,10 @@ class Load:
 class AdmissionSlot:
     """Made by ``Load.stay``."""
 
-    def __init__(self, load: Load, holder: str) -> None:
+    def __init__(self, load: Load, holder: str, connection: RequestConnection | None) -> None:
         self._load = load
         self._holder = holder
+        self._connection = connection
         self._bytes = 0
         self._ticket: Waiter | None = None
 
@@ -115,6 +123,8 @@ class AdmissionSlot:
             raise self._load.overloaded(TOO_MANY)
         if ticket.standing is WaiterState.WAITS:
             await self._load.turn(ticket)
+        if self._connection:
+            self._connection.start_work()
 
     def forsake(self) -> None:
         """Its client does not wait any more: it gives up its turn, but not what is under way."""
@@ -128,3 +138,5 @@ class AdmissionSlot:
         if self._ticket is not None:
             self._load.leave(self._ticket)
             self._ticket = None
+            if self._connection:
+                self._connection.end_work()

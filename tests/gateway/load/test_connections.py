@@ -1,4 +1,4 @@
-"""Which connections are ended: those that keep others waiting, and those that take too long."""
+"""Which connections are closed: those that others need the room of, and those that take too long."""
 
 from __future__ import annotations
 
@@ -10,95 +10,142 @@ BOUNDS = Bounds(most=4, head_seconds=10, idle_seconds=75, pressed_seconds=5)
 ROOMY = Bounds(most=1000, head_seconds=10, idle_seconds=75, pressed_seconds=5)
 
 
-def full(*kinds: str) -> Connections[str]:
-    """As many connections as there may be, opened one second after the other."""
+def fill(*names: str) -> Connections[str]:
+    """As many connections as there may be, opened one second after the other.
+
+    The first word of a name is its phase, the second its tenant, or its address if it has not authenticated.
+    """
     connections: Connections[str] = Connections(BOUNDS)
-    for now, name in enumerate(kinds):
-        connections.opened(name, now, shakes_hands=name.startswith("shaking"))
-        if name.startswith("head"):
-            connections.begins_a_head(name, now)
-        elif name.startswith(("busy", "idle")):
-            connections.has_a_request(name, now)
-            connections.is_authenticated(name, now)
-        if name.startswith("unproven"):
-            connections.has_a_request(name, now)
-        if name.startswith("idle"):
-            connections.waits_for_the_next(name, now)
+    for now, name in enumerate(names):
+        phase, holder = name.split()[:2]
+        connections.open(name, now, holder, shakes_hands=phase == "handshake")
+        if phase == "head":
+            connections.start_head(name, now)
+        if phase in ("stranger", "body", "work", "response", "idle"):
+            connections.start_request(name, now)
+        if phase in ("body", "work", "response", "idle"):
+            connections.authenticate(name, holder, now)
+        if phase in ("work", "response"):
+            connections.start_work(name, now)
+        if phase == "response":
+            connections.end_work(name, now)
+        if phase == "idle":
+            connections.become_idle(name, now)
     return connections
 
 
 @pytest.mark.parametrize(
-    ("there", "goes"),
+    ("names", "replaced"),
     [
-        (("idle 1", "head", "busy", "idle 2"), "head"),
-        (("idle 1", "shaking", "head", "silent"), "shaking"),
-        (("idle 1", "silent", "busy", "shaking"), "silent"),
-        (("idle 1", "idle 2", "busy 1", "busy 2"), "idle 1"),
-        (("busy 1", "busy 2", "busy 3", "idle"), "idle"),
-        (("busy 1", "busy 2", "busy 3", "busy 4"), "new"),
-        (("busy 1", "idle", "unproven 1", "unproven 2"), "unproven 1"),
+        (("idle acme", "head x", "work acme", "stranger x"), "head x"),
+        (("handshake x", "silent x", "head x", "stranger x"), "handshake x"),
+        (("idle acme", "silent x", "work acme", "handshake y"), "silent x"),
+        (("work acme 1", "idle acme 1", "idle acme 2", "work acme 2"), "idle acme 1"),
+        (("work acme", "work bolt", "work acme 2", "idle acme"), "idle acme"),
+        (("work acme", "work bolt", "work acme 2", "work bolt 2"), "new"),
+        (("idle bolt", "body acme 1", "body acme 2", "silent x"), "body acme 1"),
+        (("idle bolt", "response acme 1", "response acme 2", "silent x"), "response acme 1"),
+        (("body acme", "idle bolt", "response acme", "body bolt"), "body acme"),
+        (("idle bolt", "silent y", "silent x 1", "stranger x 2"), "silent x 1"),
+        (("silent x", "idle acme 1", "idle acme 2", "idle acme 3"), "idle acme 1"),
     ],
 )
-def test_for_a_new_one_goes_who_waits_longest_and_never_one_with_a_request(
-    there: tuple[str, ...], goes: str
+def test_the_holder_of_most_gives_up_the_one_with_the_longest_time_without_progress(
+    names: tuple[str, ...], replaced: str
 ) -> None:
-    connections = full(*there)
-    assert connections.opened("new", 10) == goes
+    connections = fill(*names)
+    assert connections.open("new", 10, "z") == replaced
     assert len(connections) == BOUNDS.most
 
 
-def test_while_there_is_room_nobody_goes() -> None:
+def test_more_of_a_body_is_progress_and_more_of_a_head_is_not() -> None:
+    connections = fill("body acme 1", "body acme 2", "body acme 3", "body acme 4")
+    connections.start_request("body acme 1", 5)
+    assert connections.open("new", 10, "x") == "body acme 2"
+    connections = fill("head x 1", "head x 2", "head x 3", "head x 4")
+    connections.start_head("head x 1", 5)
+    assert connections.open("new", 10, "x") == "head x 1"
+
+
+def test_a_connection_is_of_the_tenant_of_its_latest_request() -> None:
+    connections = fill("idle acme 1", "idle acme 2", "body bolt 1", "body bolt 2")
+    connections.start_request("body bolt 1", 5)  # more of the body
+    connections.start_request("idle acme 1", 5)
+    connections.authenticate("idle acme 1", "bolt", 5)
+    assert connections.open("new", 10, "x") == "body bolt 2"
+
+
+def test_clients_that_open_connections_again_displace_only_their_own() -> None:
+    bounds = Bounds(most=10, head_seconds=10, idle_seconds=75, pressed_seconds=5)
+    connections: Connections[str] = Connections(bounds)
+    for number in range(10):
+        connections.open(f"acme {number}", number, "x")
+        connections.start_request(f"acme {number}", number)
+        connections.authenticate(f"acme {number}", "acme", number)
+    connections.open("bolt", 10, "y")
+    for number in range(10, 14):  # before their keys are looked up, and that of "bolt"
+        assert connections.open(f"acme {number}", number, "x") == f"acme {number - 9}"
+
+
+def test_while_there_is_room_nothing_is_closed() -> None:
     connections: Connections[int] = Connections(BOUNDS)
-    assert [connections.opened(number, 0) for number in range(5)] == [None] * 4 + [0]
+    assert [connections.open(number, 0) for number in range(5)] == [None] * 4 + [0]
 
 
 def test_a_header_has_its_seconds_from_its_first_byte_however_it_drips() -> None:
     connections: Connections[str] = Connections(ROOMY)
-    connections.opened("slow", 0)
+    connections.open("slow", 0)
     for now in range(5, 15):
-        connections.begins_a_head("slow", now)
-    assert connections.overdue(14.9) == []
-    assert connections.overdue(15) == ["slow"]
+        connections.start_head("slow", now)
+    assert connections.pop_overdue(14.9) == []
+    assert connections.pop_overdue(15) == ["slow"]
     assert len(connections) == 0
 
 
 def test_a_handshake_has_no_more_time_than_a_header() -> None:
     connections: Connections[str] = Connections(ROOMY)
-    connections.opened("shakes", 0, shakes_hands=True)
-    connections.opened("shook", 0, shakes_hands=True)
-    connections.shook_hands("shook", 9)
-    assert connections.overdue(10) == ["shakes"]
-    assert connections.overdue(9 + 75) == ["shook"]
+    connections.open("shakes", 0, shakes_hands=True)
+    connections.open("shook", 0, shakes_hands=True)
+    connections.end_handshake("shook", 9)
+    assert connections.pop_overdue(10) == ["shakes"]
+    assert connections.pop_overdue(9 + 75) == ["shook"]
 
 
 def test_silence_between_requests_is_patiently_borne_and_work_is_not_counted() -> None:
     connections: Connections[str] = Connections(ROOMY)
-    connections.opened("one", 0)
-    connections.has_a_request("one", 1)
-    assert connections.overdue(1000) == []
-    connections.waits_for_the_next("one", 1000)
-    assert connections.overdue(1074) == []
-    assert connections.overdue(1075) == ["one"]
+    connections.open("one", 0)
+    connections.start_request("one", 1)
+    connections.start_work("one", 1)
+    assert connections.pop_overdue(1000) == []
+    connections.end_work("one", 1000)
+    assert connections.pop_overdue(2000) == []
+    connections.become_idle("one", 2000)
+    assert connections.pop_overdue(2074) == []
+    assert connections.pop_overdue(2075) == ["one"]
 
 
 def test_under_pressure_nobody_takes_its_time() -> None:
-    connections = full("idle", "silent", "busy")
-    assert connections.overdue(5) == ["idle"]
-    assert connections.overdue(6) == ["silent"]
-    assert connections.overdue(60) == []
+    connections = fill("idle acme", "silent x", "work acme")
+    assert connections.pop_overdue(5) == ["idle acme"]
+    assert connections.pop_overdue(6) == ["silent x"]
+    assert connections.pop_overdue(60) == []
 
 
 def test_pressure_lasts_until_those_that_made_it_are_gone() -> None:
-    connections = full("idle", "silent", "head")
-    connections.closed("head")
-    connections.closed("silent")
+    connections = fill("idle acme", "silent x", "head x")
+    connections.close("head x")
+    connections.close("silent x")
     assert connections.is_pressed(2 + PRESSED_FOR - 1)
     assert not connections.is_pressed(2 + PRESSED_FOR)
-    assert connections.overdue(5) == ["idle"]
+    assert connections.pop_overdue(5) == ["idle acme"]
 
 
-def test_one_that_was_ended_does_not_come_back() -> None:
-    connections = full("head", "busy 1", "busy 2", "busy 3")
-    assert connections.opened("new", 5) == "head"
-    connections.has_a_request("head", 6)
+def test_a_closed_one_does_not_come_back() -> None:
+    connections = fill("head x", "work acme 1", "work acme 2", "work acme 3")
+    assert connections.open("new", 5) == "head x"
+    connections.start_request("head x", 6)
+    connections.authenticate("head x", "acme", 6)
+    connections.start_work("head x", 6)
+    connections.become_idle("head x", 6)
     assert len(connections) == BOUNDS.most
+    assert connections.list_with_request() == ["work acme 1", "work acme 2", "work acme 3"]

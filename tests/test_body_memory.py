@@ -1,0 +1,91 @@
+"""Bodies with very many tiny entries take no more memory than a small multiple of what they are charged."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from gateway.payloads import json_codec
+from gateway.simulator import start
+from tests.house import KEY, import_lines, settings_for
+from tests.processes import Process, configuration, serving
+
+MEGABYTE = 1 << 20
+CHARGED = 24 * MEGABYTE
+"""What each body is charged, about."""
+
+PAYMENTS = ("{}", '{"id":"P-1"}', '{"recipient":{"id":"x"}}', "[]")
+LISTS = {
+    ("POST", "/batches", "payments"): PAYMENTS,
+    ("PATCH", "/batches/{batch}", "payments"): PAYMENTS,
+    ("PATCH", "/batches/{batch}", "update_payments"): ("{}", '{"id":"P-1"}', '{"targetAmount":1}'),
+    ("PATCH", "/batches/{batch}", "remove_payments"): ("{}", '{"id":"P-1"}', "1"),
+    ("DELETE", "/batches", "ids"): ("{}", "1"),
+    ("DELETE", "/recipients", "ids"): ('""', '"R-#"'),
+}
+"""``#`` makes each entry another one."""
+
+
+def body_of(name: str, entry: str) -> bytes:
+    """A list of so many entries as are charged ``CHARGED``."""
+    count = CHARGED // json_codec.estimate_memory_bytes(f"{entry},".encode())
+    entries = (entry.replace("#", str(number)) for number in range(count))
+    return f'{{"{name}":[{",".join(entries)}]}}'.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    gateway: Process
+    session: aiohttp.ClientSession
+
+    def _read_bytes(self, name: str) -> int:
+        status = Path(f"/proc/{self.gateway.running.pid}/status").read_text("ascii")
+        (line,) = [one for one in status.splitlines() if one.startswith(f"{name}:")]
+        return int(line.split()[1]) * 1024
+
+    async def ask(self, method: str, path: str, data: bytes) -> tuple[int, bytes]:
+        headers = {"X-API-Key": KEY["api_key"], "Content-Type": "application/json"}
+        url = f"{self.gateway.url}/v1{path}"
+        async with self.session.request(
+            method, url, data=io.BytesIO(data), headers=headers
+        ) as response:
+            return response.status, await response.read()
+
+    async def measure(self, method: str, path: str, data: bytes) -> tuple[int, int]:
+        """The status of a request, and the bytes of memory that it took at most."""
+        Path(f"/proc/{self.gateway.running.pid}/clear_refs").write_text("5")  # forgets the peak
+        before = self._read_bytes("VmRSS")
+        status, _ = await self.ask(method, path, data)
+        return status, self._read_bytes("VmHWM") - before
+
+
+@asynccontextmanager
+async def measured(folder: Path) -> AsyncIterator[Measured]:
+    service = await start()
+    try:
+        (folder / "gateway.toml").write_text(configuration(service.url))
+        await import_lines(settings_for(folder, service.url), [KEY])
+        async with serving(folder) as gateway, aiohttp.ClientSession() as session:
+            yield Measured(gateway, session)
+    finally:
+        await service.stop()
+
+
+async def test_memory_of_many_tiny_entries_is_a_small_multiple_of_their_charge(
+    tmp_path: Path,
+) -> None:
+    async with measured(tmp_path) as here:
+        _, made = await here.ask("POST", "/batches", b'{"sourceCurrency":"USD"}')
+        batch = json.loads(made)["batch"]["id"]
+        for (method, path, name), kinds in LISTS.items():
+            for entry in kinds:
+                data = body_of(name, entry)
+                status, taken = await here.measure(method, path.format(batch=batch), data)
+                assert status in (404, 406), (name, entry)
+                assert taken < 3.5 * CHARGED, (method, name, entry, taken)
