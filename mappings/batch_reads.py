@@ -25,8 +25,7 @@ from mappings.grammar import (
 from mappings.matching import Entry, Payment, match_payments, recipient_id
 from mappings.payment_lists import extract_batch, extract_payments_if_told
 from mappings.payouts import Sub
-from mappings.rows import filter_rows as kept
-from mappings.rows import iterate_chunks, map_rows, packed
+from mappings.rows import filter_rows, iterate_chunks, map_rows, packed
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
 
@@ -163,7 +162,7 @@ def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
 def _found_again(known: Known, payments: Sequence[Payment]) -> Sequence[Entry]:
     """The entries of a draft with the ids that their payments have now; matched by what they pay."""
     pairs = match_payments(payments, map_rows(_bare, known.entries), known.facts.get("currency"))
-    found = kept(pairs, lambda pair: pair[1] is not None)
+    found = filter_rows(pairs, lambda pair: pair[1] is not None)
     return packed(map_rows(lambda pair: _with_ids(*pair), found))
 
 

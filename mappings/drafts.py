@@ -38,7 +38,7 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
-from mappings.ids import derive_id as made
+from mappings.ids import derive_id
 from mappings.matching import Entry, Payment
 from mappings.payment_lists import extract_batch
 from mappings.payouts import Sub
@@ -457,7 +457,7 @@ def _named_entries_of(batch: Batch, request: Request) -> Sequence[Entry]:
             entry = {**entry, "told": told}
         return {
             **entry,
-            "id": entry.get("id") or made("P", request.seed, batch.id, f"kept {place}"),
+            "id": entry.get("id") or derive_id("P", request.seed, batch.id, f"kept {place}"),
         }
 
     entries = build_entries(batch)

@@ -16,7 +16,7 @@ from mappings.batch_views import extract_country
 from mappings.dates import BEGINNING, parse_instant, parse_span
 from mappings.errors import is_transient
 from mappings.grammar import JSON, Call, Failure, Parallel
-from mappings.ids import recall_legacy_ids as known_as
+from mappings.ids import recall_legacy_ids
 from mappings.kinds import to_alpha_2
 from mappings.matching import Payment
 from mappings.objects import derive_legacy_payment_status
@@ -167,7 +167,7 @@ def _payee_id(payment: Payment) -> JSON:
 
 
 def search_payments(search: str, payments: Sequence[Payment]) -> Sub:
-    wanted, names = search.casefold(), (yield known_as(payments))
+    wanted, names = search.casefold(), (yield recall_legacy_ids(payments))
     return [one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))]
 
 
