@@ -50,6 +50,7 @@ def _balances() -> Sub:
         currency = entry.get("currency")
         name = current.WALLET if is_wallet else str(currency)
         shown[name] = {
+            # If the service marks no account as primary, the first one is.
             "primary": bool(entry.get("primary", not shown)),
             "amount": money.format_numeric_amount(entry.get("amount")),
             "currency": currency,

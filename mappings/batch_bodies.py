@@ -137,6 +137,7 @@ def validate_addresses(payments: Iterable[Sent]) -> list[Problem]:
         if sent.recipient.get("id") or not (address := sent.recipient.get("email")):
             continue
         addresses.add(address)
+        # Stop here: a body may have a hundred thousand payments.
         if len(addresses) > MOST_ADDRESSES:
             what = f"is one address more than the {MOST_ADDRESSES:,} that a request may name"
             return [invalid(f"{sent.place}recipient.email", f"{what}; give ids of recipients")]
@@ -244,6 +245,7 @@ def _looked_up(addresses: list[str]) -> Sub:
         for page in range(2, paging.parse_count((answer.get("meta") or {}).get("pages"), 1) + 1):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
+            # A service that ignores the filter would otherwise be read to the end for each address.
             if (further := further + 1) > MOST_ADDRESSES:
                 raise Unreachable("too many pages of recipients for an address")
             answer = yield _by_address(address, page)  # noqa: PLW2901
@@ -295,6 +297,7 @@ def _not_payable(
     side = sent.amount_side
     currency = sent.body.get("targetCurrency") if side == "target" else batch_currency
     amount = money.parse_amount(sent.body.get(f"{side}Amount"))
+    # An amount in another currency cannot be compared without a rate: the service decides.
     if amount is None or currency != recipient.get("primaryCurrency"):
         return None
     if amount < least:
@@ -304,6 +307,7 @@ def _not_payable(
 
 def is_as_asked(batch: Batch) -> bool:
     """Whether the service's batch makes the requested payments: recipient, amount and currency."""
+    # Counted, because a client may request equal payments, and the service may reorder them.
     asked = Counter(_asked(entry, batch.facts.get("currency")) for entry in batch.entries)
     paid: Counter[tuple[JSON, ...]] = Counter()
     for payment in batch.payments:
@@ -453,6 +457,7 @@ class Names(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         if name in self._own:
             return self._own[name]
+        # The name comes from the service. ``int`` raises for a number of thousands of digits.
         found = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\](?:\.|$)", name)
         those = self._lists.get(found[1], ()) if found else ()
         if found is None or int(found[2]) >= len(those):

@@ -128,6 +128,7 @@ def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
     # No document shows how the service would convert existing payments.
     if "currency" in asked.facts and (len(batch.filling) or not batch.tells_payments):
         yield invalid("sourceCurrency", "can be changed only while the batch has no payments")
+    # One byte for each payment: a set of very many ids would be far larger.
     seen = bytearray(len(batch.payments))
     for one in chain(asked.changed, asked.removed):
         if not one.body.get("id"):

@@ -69,10 +69,12 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
             for given in body.get("batches") or []:
                 seen.add(given["id"])
                 id_ = ours.get(given["id"], given["id"])
+                # A superseded batch is listed as the draft, or the batch, that replaced it.
                 if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
                     told = restore_original_fields(known.get(id_, {}), given)
                     listed = drop_nulls(told)
                     rows[id_] = {**rows.get(id_, {}), **listed, "id": id_, "listed": listed}
+            # A service that ignores paging would return the same rows for ever.
             pages = count_pages_to_read(body, number, is_new=len(seen) > before)
             number += 1
     return (yield from _without_gone(rows))
@@ -123,6 +125,7 @@ def filter_batch_rows(rows: Sequence[Row], known: Mapping[str, Row], filters: Fi
     told = {row["id"]: _allows(filters, row, complete) for row in rows}
     passing = {row["id"]: row for row in rows if told[row["id"]] is not False}
     unread = [id_ for id_ in passing if told[id_] is None]
+    # Empty until fetched; a list, because None says that the service refuses its balance.
     balances: list[Sequence[Row] | None] = []
     for some in iterate_chunks(unread, SLICE):
         completed: list[Record] = []
@@ -142,7 +145,7 @@ def filter_batch_rows(rows: Sequence[Row], known: Mapping[str, Row], filters: Fi
             if not is_one:
                 del passing[id_]
             completed += record_completion(batch) if id_ not in complete else ()
-        if completed:
+        if completed:  # one commit for the chunk
             yield replace(completed[0], also=tuple(completed[1:]))
     return list(passing.values())
 

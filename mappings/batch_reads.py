@@ -82,6 +82,7 @@ def _slice(names: Sequence[str]) -> Sub:
             known.append((yield from _known(named)))
         except Invalid as gone:
             known.append(gone)
+    # One parallel step for the whole chunk. Drafts need no call.
     calls = [one.call for one in known if isinstance(one, Known) and not is_draft(one.facts)]
     answers = iter((yield Parallel(calls)) if calls else [])
     found: list[Batch | Exception] = []
@@ -115,6 +116,7 @@ def reject_abandoned_batch(named: str) -> Sub:
 def _known(named: str) -> Sub:
     batch_id, facts = named, (yield Recall("batch", named))
     if not facts:
+        # A batch submitted from a draft has another id at the service, which redirects here.
         alias = yield Recall("alias", named)
         if alias.get("abandoned"):
             raise Invalid(NOT_FOUND)
@@ -133,6 +135,7 @@ def _draft(known: Known) -> Sub:
 
 def _as_told(known: Known, body: JSON) -> Sub:
     payments, entries = extract_payments_if_told(body), known.entries
+    # Only if every payment has an id: the ids are stored once, so they have to be complete.
     if (
         known.facts.get("is_new")
         and payments is not None

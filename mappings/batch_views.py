@@ -245,6 +245,7 @@ def build_batch(
     """
     given = restore_original_fields(facts, given)
     bare = Batch(batch_id, facts, entries, given, _EMPTY)
+    # Some services give the currency only in the payments.
     if payments and bare.currency is None and (paid_from := _paid_from(payments)):
         given = {**given, "currency": paid_from}
         bare = replace(bare, given=given)
@@ -267,6 +268,7 @@ def _moment(text: JSON) -> datetime | None:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
         return None
+    # A time without an offset is taken as UTC, so that any two can be compared.
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -332,6 +334,7 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
         _fill_same_currency(filled)
     told, shown = payment.get("batch"), batch.shown
     filled["batch"] = {**shown, **drop_nulls(told), "id": shown["id"]} if told else shown
+    # The service's dates of a batch that was submitted again are those of the last submission.
     if batch.is_made_anew:
         filled["createdAt"] = asked.get("createdAt") or filled["createdAt"]
         filled["batch"] = {**filled["batch"], "createdAt": shown["createdAt"]}
@@ -364,6 +367,7 @@ def _fill_side(filled: Payment, asked: Entry, batch: _OfBatch) -> None:
     if amount is None:
         return
     is_target = of not in (None, batch.currency or of)
+    # Without a currency, an amount equal to the requested target amount is taken for that.
     if of is None and asked.get("targetAmount"):
         is_target = money.parse_amount(amount) == money.parse_amount(asked["targetAmount"])
     side = "target" if is_target else "source"
@@ -401,6 +405,7 @@ def build_batch_record(
 def build_batch_answer(batch: Batch) -> dict[str, JSON]:
     """Build a ``Batch`` (legacy interface, section 2)."""
     shown = BATCH.to_legacy({**batch.facts, **drop_nulls(batch.given), "id": batch.id})
+    # The sum agrees with the payments that the client sees; the service's total may not.
     sum_ = batch.filling.amount
     given = money.normalize_amount(batch.given.get("amount"))
     shown["status"] = batch.status

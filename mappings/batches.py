@@ -173,10 +173,12 @@ def list_batches(request: Request) -> Flow:
     rows = yield from batch_lists.listed(known)
     filters = Filters.of(request.query)
     if wanted := filters.search:
+        # Clients search for the ids they know, which may not be the service's.
         names = yield recall_legacy_ids(rows)
         rows = [row for row in rows if wanted in names.get(row["id"], row["id"]).casefold()]
     if replace(filters, search=""):
         rows = yield from batch_lists.filter_batch_rows(rows, known, filters)
+    # Newest first, ties by id: the second sort is stable.
     rows.sort(key=lambda row: str(row["id"]))
     rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
     those, counts = parse_page_params(request.query).of(rows)
@@ -237,6 +239,7 @@ def generate_quote(request: Request) -> Flow:
         # A batch that has left open and pending is sent on as well: the refusal is the service's.
         quoted = extract_batch((yield call))
     batch = yield from load_batch(batch.id)
+    # The summary is newer than the response to the quote, so its fields take precedence.
     batch = replace(batch, given={**drop_nulls(quoted), **drop_nulls(batch.given)})
     batch = yield from resolve_status(batch)
     words = yield from batch_bodies.load_facts_of_recipients(iterate_payee_ids(batch.payments))
@@ -274,6 +277,7 @@ def start_batch(request: Request) -> Flow:
     POST /batches/:id/start-processing once
     GET  /batch/:id/summary            if the response is incomplete or shows another amount
     """
+    # Checked first, because loading a superseded batch says that it is not found.
     yield from reject_abandoned_batch(request.ids["id"])
     check = partial(_checked_for_start, request)
     batch, notices = yield from _locked(request, "starting", check)
@@ -281,12 +285,15 @@ def start_batch(request: Request) -> Flow:
         f"/batches/{batch.upstream}/start-processing",
         settling.settle_start(batch.upstream),
     )
+    # A client that has disconnected may start the batch in another way. So the start is sent only
+    # while the client waits, and never by recovery.
     call = Call("POST", path, settle=settle, prompt=True)
     answered = yield from call_under_lock(batch, call)
     facts = {**build_unlocked_facts(batch, "sent"), "started": format_timestamp(request.now)}
     yield Record("batch", batch.id, facts)
     given = restore_original_fields(batch.facts, drop_nulls(extract_batch(answered)))
     batch = replace(batch, facts={**batch.facts, **facts})
+    # The status loaded before the start is out of date.
     started = replace(batch, given={**batch.given, "status": None, **given})
     tells_all = given.get("status") and given.get("sentAt")
     if not tells_all or _is_another(given.get("amount"), batch):
@@ -357,6 +364,7 @@ def delete_batches(request: Request) -> Flow:
     request.refuse(*([] if ids else [empty("ids")]))
     if not all(_BATCH_ID.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
+    # The same ids make the same request, in any order: a repeated one skips what it has deleted.
     together = derive_id("D", *sorted(ids))
     batches = yield from load_batches((yield from _left(ids, together)) or ids)
     for batch in batches:
@@ -389,6 +397,7 @@ def _deleted(batch: Batch, request: Request, together: str | None = None) -> Sub
         try:
             yield from call_under_lock(batch, call)
         except NoSuchOperation:
+            # The service keeps the batch. The gateway never starts a superseded one.
             abandoned.append(batch.upstream)
     left = tuple(Record("alias", upstream, {"abandoned": True}) for upstream in abandoned)
     facts = {"phase": "deleted", "since": None, "abandoned": abandoned, "together": together}

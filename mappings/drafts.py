@@ -71,6 +71,7 @@ def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
     signed = yield Recall(SIGNED, id_)
     batch: Batch = yield from load_batch(id_)
     now = request.now
+    # State is stored under the first id: signed changes of another id are not those of the batch.
     if (
         batch.id == id_
         and has_no_active_signed_change(now, signed)
@@ -98,6 +99,7 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
     since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(TURNS):
         try:
+            # A lost signed change may still add a payment, which the summary does not show yet.
             yield Await(SIGNED, batch_id, until=partial(has_no_lost_signed_change, request.now))
             facts = yield Await("batch", batch_id, until=is_unlocked)
         except Conflict:
@@ -122,6 +124,7 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
         except Conflict:
             yield Record("batch", batch_id, before)
             break
+        # One of them was lost meanwhile: unlock, and wait until it can no longer be executed.
         if not has_no_lost_signed_change(request.now, signed):
             yield Record("batch", batch_id, before)
             continue
@@ -373,6 +376,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
         yield from release_batch_lock(batch)
         raise Invalid(CURRENCY_UNKNOWN)
     there = _named_entries_of(batch, request)
+    # A draft is submitted as new payments, each of which needs the id of its recipient.
     if not all(one["recipient"].get("id") for one in there):
         yield from release_batch_lock(batch)
         raise Invalid(PAYEE_UNKNOWN)
@@ -443,6 +447,7 @@ def _drafted(
         "updatedAt": format_timestamp(request.now),
         **facts,
     }
+    # By these records any later write to a superseded batch is refused, above all its start.
     left = [Record("alias", upstream, {"abandoned": True}) for upstream in abandoned]
     whole = build_batch_record(batch.id, facts, entries, aliases)
     yield replace(whole, also=(*whole.also, *left))
@@ -523,6 +528,7 @@ def release_stale_lock(
         also = (_renamed(batch_id, facts, made),)
         if superseded := facts.get("upstream"):
             abandoned = [*facts.get("abandoned", []), superseded]
+            # The new batch at the service has its own currency and description.
             left |= {"abandoned": abandoned, "currency": None, "description": None}
             also = (*also, Record("alias", superseded, {"abandoned": True}))
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
@@ -556,7 +562,7 @@ def submit_draft(batch: Batch, request: Request) -> Sub:
             return batch
         try:
             yield from taken(batch, "making", request.now)
-        except Conflict:
+        except Conflict:  # another request edits or submits the draft
             batch = yield from reload_batch(batch.id)
         else:
             return (yield from _made(batch, request))

@@ -41,6 +41,7 @@ def _are_in_step(payments: Sequence[Payment], entries: Sequence[Entry], currency
     if len(payments) != len(entries) or not entries:
         return False
     both = zip(payments, entries, strict=True)
+    # Entries with and without ids are matched individually.
     are_named = bool(_ids_of(entries[0]))
     return all(
         str(payment.get("id")) in _ids_of(entry)

@@ -46,6 +46,7 @@ def newest(
         if facts.get("phase") != "deleted"
     }
     complete = [] if wanted else [id_ for id_ in made if id_ in counted]
+    # Complete batches are read last and only as needed; the others may have new payments.
     complete.sort(key=lambda id_: str(counted[id_]["newest"]), reverse=True)
     older = {id_ for id_ in made if wanted and _is_older(counted.get(id_), since)}
     left_to_read = made.keys() - complete - older
@@ -100,6 +101,7 @@ class _Found:
                 if isinstance(batch, Batch):
                     yield from self._add(batch)
                     complete += record_completion(batch) if batch.id not in self.counted else ()
+                # A deleted batch has no payments. Any other failure would leave a gap in the list.
                 elif not is_missing(batch):
                     raise batch
             if complete:

@@ -110,6 +110,7 @@ def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
     )
     answered = yield from call_under_lock(batch, call, convert_not_found)
     given = extract_payment(answered)
+    # Some services give no id in the response. The next load of the batch finds the payment.
     id_ = given.get("id")
     new = {**entry, **({"id": id_, "upstream": id_} if id_ else {})}
     yield build_batch_record(
@@ -265,6 +266,7 @@ def list_payments(request: Request) -> Flow:
     """
     page, filters = parse_page_params(request.query), Filters.of(request.query)
     wanted = partial(filter_payments, filters) if filters else None
+    # All payments up to the end of the page: which are on it is known only once they are sorted.
     found = yield from newest(page.number * page.size, wanted, filters.since)
     return Answer((yield from _page(request, found.payments, found.records)))
 
@@ -299,6 +301,7 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
         "PATCH",
         f"/batches/{batch.upstream}/payments/{payment['upstream'] or payment['id']}",
         sent_on,
+        # The service's refusal may name the legacy fields sent, or those of the current document.
         sent_as={name: name for name in changes} | batch_bodies.map_payments_fields([sent], ""),
         witness=(batch.upstream, str(payment["upstream"])),
         settle=settling.settle_edited_batch(

@@ -116,7 +116,7 @@ def settle_deleted_recipients(*ids: str) -> Settle:
     def reading(_sending: InDoubtWrite) -> Reading:
         answers = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in ids])
         gone = [_is_gone(answer) for answer in answers]
-        if None in gone:
+        if None in gone:  # one of the reads failed
             return Inconclusive("the service could not be read")
         if all(gone):
             return Confirmed()
@@ -148,6 +148,7 @@ def settle_added_account(recipient_id: str, account: Given, before: Iterable[str
             return _as_told(sending.told, "account", found if is_it else None)
         like = [one for one in there if _is_like(account, one)]
         new = [one for one in like if one.get("recipientAccountId") not in known]
+        # Accounts have no date: a new one is one that was not there before.
         new_one = _new(new, sending, key=_ACCOUNT, dated=False)
         if isinstance(new_one, dict):
             return Confirmed({"account": new_one}, made=new_one[_ACCOUNT])
@@ -168,6 +169,7 @@ def settle_changed_account(recipient_id: str, held: Given, fields: Given) -> Set
         for one in there:
             if one.get("recipientAccountId") == account_id:
                 return Confirmed({"account": one}) if _is_like(fields, one) else Absent()
+        # The account has another id after the change, so it is found by its fields.
         whole = {"type": held.get("type"), **fields}
         like = [one for one in there if _is_like(whole, one)]
         if len(like) == 1:
@@ -241,6 +243,7 @@ def _paying_the_same(
     same: list[dict[str, JSON]] = []
     exact: set[JSON] = set()
     for row in rows:
+        # A batch that another write created cannot be this one's.
         summary = None if row["id"] in sending.claimed else (yield from _summary(row["id"]))
         if summary is None or not _is_new(extract_batch(summary), sending):
             continue
@@ -315,7 +318,7 @@ def _pays_the_same(body: Given, summary: JSON, is_it: Test) -> bool:
         match = next(those, None)
         if match is None:
             return False
-        del its[match]
+        del its[match]  # each shown payment counts once: a batch may have equal ones
     return len(there) == len(body["payments"])
 
 
@@ -393,6 +396,7 @@ def settle_added_payment(
         new_one = _new(like, sending, dated=False, whole=lambda one: _has_memo_of(body, one))
         if isinstance(new_one, dict):
             return Confirmed({"payment": new_one}, made=new_one.get("id"))
+        # A new payment to the recipient in another currency may be this one, so nothing is proved.
         others = (one for one in new if one.get("id") not in sending.claimed)
         if isinstance(new_one, Absent) and any(_may_pay(body, one, currency) for one in others):
             return Inconclusive(OTHER_CURRENCY)
@@ -427,6 +431,7 @@ def settle_edited_batch(
         were = {str(one["upstream"]): one for one in before if one.get("upstream")}
         there = {str(one.get("id")): one for one in extract_payments(summary)}
         signs = [id_ not in there for id_ in removed()]
+        # A payment that had the new amount before the edit proves nothing.
         signs += [
             id_ in there and _pays_as(body, there[id_], currency)
             for id_, body in changed().items()
@@ -509,6 +514,7 @@ def _pages(
     for number in range(1, MOST_PAGES + 1):
         asked = {**query, "page": str(number), "pageSize": "100"}
         body = yield Call("GET", path, query=asked, witness=witness)
+        # Without the list nothing is known to be absent.
         if rows not in body:
             raise Unreachable(f"its answer has no {rows}")
         given = [row for row in body[rows] or [] if isinstance(row, dict)]
