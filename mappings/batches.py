@@ -285,8 +285,7 @@ def start_batch(request: Request) -> Flow:
         f"/batches/{batch.upstream}/start-processing",
         settling.settle_start(batch.upstream),
     )
-    # A client that has disconnected may start the batch in another way. So the start is sent only
-    # while the client waits, and never by recovery.
+    # Sent only while the client waits: one that has gone may start the batch in another way.
     call = Call("POST", path, settle=settle, prompt=True)
     answered = yield from call_under_lock(batch, call)
     facts = {**build_unlocked_facts(batch, "sent"), "started": format_timestamp(request.now)}
@@ -322,10 +321,7 @@ def _is_another(amount: JSON, batch: Batch) -> bool:
 
 
 def _verified(batch: Batch, request: Request) -> tuple[str, ...]:
-    """Compare the payments the service is about to make with those requested through the gateway.
-
-    ``[legacy] verify_before_start`` decides whether a difference is ignored, logged or refused.
-    """
+    """Compare the payments about to be made with those requested (``verify_before_start``)."""
     # The gateway does not know what was requested of a batch that was created elsewhere.
     made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if request.manners.verify_before_start == "off" or not made_here:
