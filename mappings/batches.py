@@ -167,7 +167,7 @@ def list_batches(request: Request) -> Flow:
     GET /balance            if the service gives no status, as for drafts
     GET /recipients/:id     with ``country``, for each recipient whose country no summary shows
 
-    A missing ``completedAt`` alone causes no read of the summary, so a listed batch may lack it.
+    A missing ``completedAt`` alone causes no read, so a listed batch may lack it.
     """
     known = yield Recall("batch")
     rows = yield from batch_lists.listed(known)
@@ -247,10 +247,9 @@ def generate_quote(request: Request) -> Flow:
 
 
 def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> Sub:
-    """Submit the batch if it is a draft, acquire its lock, and return both it and ``check(batch)``.
+    """Submit the batch if it is a draft, lock it, and return it with ``check`` of this version.
 
-    ``check`` runs before the lock is acquired, on the same version of the batch. A batch that is no
-    longer editable is returned without a lock, because nothing can supersede it.
+    A batch that is no longer editable is not locked, because nothing can supersede it.
     """
     batch = yield from load_batch(request.ids["id"])
     for _ in range(ROUNDS):
@@ -393,7 +392,7 @@ def _deleted(batch: Batch, request: Request, together: str | None = None) -> Sub
         try:
             yield from call_under_lock(batch, call)
         except NoSuchOperation:
-            # The service keeps the batch. The gateway never starts a superseded one.
+            # The service keeps the batch, but a superseded one is never started.
             abandoned.append(batch.upstream)
     left = tuple(Record("alias", upstream, {"abandoned": True}) for upstream in abandoned)
     facts = {"phase": "deleted", "since": None, "abandoned": abandoned, "together": together}
