@@ -1,4 +1,4 @@
-"""Balances (legacy interface, section 4.5): three operations, one call."""
+"""The three balance operations (legacy interface, section 4.5), each one call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_service_balances(_request: Request) -> Flow:
 def read_wallet_balance(_request: Request) -> Flow:
     """GET /profile/balances/wallet
 
-    GET /balance  without a wallet account it is not found
+    GET /balance  not found if the merchant has no wallet account
     """
     held = yield from _balances()
     of_wallet = {name: one for name, one in held.items() if one["type"] == current.WALLET}
@@ -43,13 +43,14 @@ def read_wallet_balance(_request: Request) -> Flow:
 
 
 def _balances() -> Sub:
-    """By currency code for service accounts, by ``wallet`` for the wallet account."""
+    """GET /balance; service accounts by currency code, the wallet account under ``wallet``."""
     shown: dict[str, dict[str, JSON]] = {}
     for entry in parse_balances((yield Call("GET", BALANCE))):
         is_wallet = entry.get("type") == current.WALLET
         currency = entry.get("currency")
         name = current.WALLET if is_wallet else str(currency)
         shown[name] = {
+            # If the service marks no account as primary, the first one is.
             "primary": bool(entry.get("primary", not shown)),
             "amount": money.format_numeric_amount(entry.get("amount")),
             "currency": currency,
@@ -60,7 +61,7 @@ def _balances() -> Sub:
 
 
 _PATH = "/profile/balances"
-_WHY = "one call; its payload is not shown, an object or a list of entries is read"
+_WHY = "one call; the document shows no payload, so an object and a list of entries are accepted"
 
 OPERATIONS = (
     Operation("GET", _PATH, read_balances, "4.5", "emulated", _WHY, gives=legacy.BalancesAnswer),

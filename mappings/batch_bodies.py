@@ -1,4 +1,4 @@
-"""Payments as clients send them: what is wrong with them, whom they pay, and what is sent on."""
+"""Payments in request bodies: validation, lookup of recipients, and the bodies sent upstream."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ from mappings.payouts import Sub
 from mappings.rows import iterate_chunks, map_rows
 
 MOST_ADDRESSES = 1000
-"""Distinct addresses that the payments of one request may name: each is a call of the service."""
+"""How many distinct email addresses the payments of one request may name: each costs one call."""
 
 CACHE_SECONDS = 60
-"""How old the answer to a look-up by address may be."""
+"""How long the response to a recipient lookup may be served from the cache."""
 
 
 class Sent(NamedTuple):
-    """A payment of a body, and the place that its fields stand below.
+    """A payment in a request body, and its location there.
 
-    That is ``holder``, or of a list of that name the item of this ``number``.
+    ``container`` is the list that holds it and ``position`` its index; without a position,
+    ``container`` is the prefix of its fields.
     """
 
     body: Mapping[str, JSON]
     holder: str
     told: frozenset[str | None] = frozenset()
-    """The fields that were refused for what stood in them, and taken out."""
+    """Full names of the fields that failed validation and were removed from ``body``."""
     number: int = -1
 
     @property
@@ -71,17 +72,17 @@ def collect_sent_payments(
     return map_rows(lambda body, place: Sent(body, list_name, told, place), those, places)
 
 
-# What is wrong
+# Validation
 
 
 def validate_payment(sent: Sent) -> Sequence[Problem]:
-    """Of a payment to add."""
+    """Validate a payment to add, apart from what depends on its batch."""
     body, told = sent.body, sent.told
     recipient = body.get("recipient") or {}
     id_ = recipient.get("id")
     found: list[Problem] = []
     if told and f"{sent.place}recipient.email" in told:
-        pass
+        pass  # reported already: the client did name a recipient
     elif id_:
         if not (id_.startswith("R-") and SHAPE.fullmatch(id_)):
             found.append(invalid(f"{sent.place}recipient.id", "is not the id of a recipient"))
@@ -97,9 +98,13 @@ def validate_payment(sent: Sent) -> Sequence[Problem]:
 
 
 def drop_unchanged_fields(sent: Sent, shown: Payment | None) -> Sent:
-    """A change of a payment without what is sent back as it was ``shown``."""
+    """Remove from a change the values that the payment has already.
+
+    Clients read a payment, change one field and send the whole object back.
+    """
     if shown is None:
         return sent
+    # The client may send back amounts that it read before the batch became a draft.
     shown = {**(shown.get("told") or {}), **drop_nulls(shown)}
     body, arrives_as = dict(sent.body), shown.get("targetCurrency")
     if _is_same(body.get("sourceAmount"), shown.get("sourceAmount")):
@@ -120,7 +125,7 @@ def _is_same(amount: JSON, shown: JSON) -> bool:
 
 
 def drop_malformed_amounts(sent: Sent) -> tuple[Sent, list[Problem]]:
-    """A payment without the amounts that are none, and what is wrong with them."""
+    """Return a payment without its malformed amounts, and a problem for each of them."""
     faults = {
         name: fault
         for name in ("sourceAmount", "targetAmount")
@@ -135,12 +140,13 @@ def drop_malformed_amounts(sent: Sent) -> tuple[Sent, list[Problem]]:
 
 
 def validate_addresses(payments: Iterable[Sent]) -> list[Problem]:
-    """Of payments to add that name more recipients by address than are looked up for one request."""
+    """Return a problem if the payments name more addresses than one request may look up."""
     addresses: set[str] = set()
     for sent in payments:
         if sent.recipient.get("id") or not (address := sent.recipient.get("email")):
             continue
         addresses.add(address)
+        # Stop here: a body may have a hundred thousand payments.
         if len(addresses) > MOST_ADDRESSES:
             what = f"is one address more than the {MOST_ADDRESSES:,} that a request may name"
             return [invalid(f"{sent.place}recipient.email", f"{what}; give ids of recipients")]
@@ -155,7 +161,7 @@ def validate_amounts(sent: Sent) -> Iterator[Problem]:
 
 
 def batch_currency(body: Mapping[str, JSON]) -> str | None:
-    """``sourceCurrency``, or the payments' own where they agree; None where there is none."""
+    """Return ``sourceCurrency``, or that of the payments if they agree on one; otherwise None."""
     if body.get("sourceCurrency"):
         return str(body["sourceCurrency"])
     named = {payment.get("sourceCurrency") for payment in body.get("payments") or []} - {None}
@@ -166,7 +172,7 @@ def validate_currency(
     body: Mapping[str, JSON], problems: Sequence[Problem] = ()
 ) -> Iterator[Problem]:
     if any(problem.field == "sourceCurrency" for problem in problems):
-        return  # with one that is none, nothing agrees or differs
+        return  # an invalid currency is reported already; comparing with it would add noise
     first = body.get("sourceCurrency")
     for number, payment in enumerate(body.get("payments") or []):
         if own := payment.get("sourceCurrency"):
@@ -178,11 +184,11 @@ def validate_currency(
         yield empty("sourceCurrency")
 
 
-# Whom they pay
+# Recipients
 
 
 def validate_added_payment(sent: Sent, currency: JSON) -> Iterator[Problem]:
-    """Of a payment to add to a batch that there is: it takes the batch's currency."""
+    """Validate a payment to add to an existing batch, whose currency it must have."""
     yield from validate_payment(sent)
     own = sent.body.get("sourceCurrency")
     if own and currency and own != currency:
@@ -190,10 +196,10 @@ def validate_added_payment(sent: Sent, currency: JSON) -> Iterator[Problem]:
 
 
 def resolve_recipients(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
-    """GET /recipients?email=, once for each distinct address, side by side.
+    """GET /recipients?email=, once for each distinct address, in parallel.
 
-    Returns for each payment its recipient, as much as is known of it: at least the id. Raises
-    Invalid for addresses that nobody or several have, and for recipients who cannot be paid.
+    Returns the recipient of each payment, with at least its id. Raises Invalid for an address of no
+    recipient or of several, and for a recipient who cannot be paid.
     """
     recipients = map_rows(lambda sent: sent.recipient, payments)
     addresses = dict.fromkeys(one["email"] for one in recipients if not one.get("id"))
@@ -201,9 +207,9 @@ def resolve_recipients(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
     named = (id_ for one in recipients if (id_ := one.get("id")))
     looked_up = (row["id"] for those in rows.values() for row in those)
     remembered = yield from load_facts_of_recipients(chain(named, looked_up))
-    # What is wrong with a value is told before what is in the wrong state.
+    # Malformed values hide state problems: they have to be corrected in any case.
     values, states = ProblemList(), ProblemList()
-    # Of somebody who is named by the id, and of whom nothing is remembered, no more is known.
+    # Without looked-up rows or stored facts there is nothing to check a recipient against.
     for sent in payments if rows or remembered else ():
         recipient, fault = _recipient(sent, rows)
         facts = remembered.get(recipient.get("id", ""), {})
@@ -215,11 +221,11 @@ def resolve_recipients(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
 
 
 TOGETHER = 5000
-"""How many recipients the ledger is asked for at a time."""
+"""How many recipients' facts one query loads."""
 
 
 def load_facts_of_recipients(recipients: Iterable[str]) -> Sub:
-    """What is remembered of recipients, however many they are."""
+    """Load the stored facts of any number of recipients, by id."""
     found: dict[str, Facts] = {}
     for some in iterate_chunks(recipients, TOGETHER):
         found |= yield recall_recipient_facts(some)
@@ -227,12 +233,15 @@ def load_facts_of_recipients(recipients: Iterable[str]) -> Sub:
 
 
 def recall_recipient_facts(recipients: Iterable[str]) -> Recall:
-    """What is remembered of some recipients."""
+    """Build the step that loads the stored facts of recipients, by id."""
     return Recall("recipient", ids=tuple(dict.fromkeys(recipients)))
 
 
 def _looked_up(addresses: list[str]) -> Sub:
-    """By address, the recipients who have it, but for those that are archived or deleted."""
+    """Return the recipients with each address, without archived and deleted ones.
+
+    Reading stops at the second match, which makes an address ambiguous.
+    """
     calls = [_by_address(address) for address in addresses]
     answers = (yield Parallel(calls)) if calls else []
     found: dict[str, list[dict[str, JSON]]] = {}
@@ -244,6 +253,7 @@ def _looked_up(addresses: list[str]) -> Sub:
         for page in range(2, paging.parse_count((answer.get("meta") or {}).get("pages"), 1) + 1):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
+            # A service that ignores the filter would otherwise be read to the end for each address.
             if (further := further + 1) > MOST_ADDRESSES:
                 raise Unreachable("too many pages of recipients for an address")
             answer = yield _by_address(address, page)  # noqa: PLW2901
@@ -258,7 +268,9 @@ def _by_address(address: str, page: int = 1) -> Call:
 
 
 def _with_address(answer: JSON, address: str) -> Sub:
-    """The document calls the filter exact; case aside, it is checked here all the same."""
+    """Keep the rows that have exactly this address, ignoring case, and are not deleted."""
+    # The document calls the service's filter exact. If a service ignores it all the same, the
+    # wrong recipient must not be paid.
     given = answer.get("recipients") or []
     rows = [row for row in given if str(row.get("email")).casefold() == address.casefold()]
     remembered = (yield recall_recipient_facts(row["id"] for row in rows)) if rows else {}
@@ -280,7 +292,7 @@ def _recipient(
 def _not_payable(
     sent: Sent, recipient: Mapping[str, JSON], facts: Facts, batch_currency: JSON
 ) -> Problem | None:
-    """What is known here already; no call is made to find out more."""
+    """Return a problem if the recipient cannot be paid, judged by what is known without a call."""
     field = "id" if sent.recipient.get("id") else "email"
     status = (
         derive_legacy_status(recipient, facts) if recipient.get("status") else facts.get("status")
@@ -293,6 +305,7 @@ def _not_payable(
     side = sent.amount_side
     currency = sent.body.get("targetCurrency") if side == "target" else batch_currency
     amount = money.parse_amount(sent.body.get(f"{side}Amount"))
+    # An amount in another currency cannot be compared without a rate: the service decides.
     if amount is None or currency != recipient.get("primaryCurrency"):
         return None
     if amount < least:
@@ -301,7 +314,8 @@ def _not_payable(
 
 
 def is_as_asked(batch: Batch) -> bool:
-    """Whether the service's batch pays what the ledger says: to whom, how much, in what currency."""
+    """Whether the service's batch makes the requested payments: recipient, amount and currency."""
+    # Counted, because a client may request equal payments, and the service may reorder them.
     asked = Counter(_asked(entry, batch.facts.get("currency")) for entry in batch.entries)
     paid: Counter[tuple[JSON, ...]] = Counter()
     for payment in batch.payments:
@@ -323,16 +337,17 @@ KEPT_OF_A_RECIPIENT = ("id", "referenceId", "email", "name", "status", "country"
 
 
 def build_entry(sent: Sent, recipient: Mapping[str, JSON], *, id_: str | None = None) -> Entry:
-    """What the ledger keeps of a payment to add."""
+    """Build the stored form of a payment to add."""
     entry: Entry = {} if id_ is None else {"id": id_}
     entry["recipient"] = extract_listed_recipient(recipient)
     return _with_those(entry, (*AMOUNTS, "memo"), sent.body)
 
 
 def extract_listed_recipient(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
-    """What listings show of a recipient."""
+    """Return the fields of a recipient that batch listings show."""
+    # Most payments name their recipient by id alone. There may be a hundred thousand of them.
     if len(recipient) == 1 and (id_ := recipient.get("id")) is not None:
-        return {"id": id_}  # of one who is named by it, no more is known
+        return {"id": id_}
     kept = _with_those({}, KEPT_OF_A_RECIPIENT, recipient)
     if not kept.get("country") and (country := (recipient.get("address") or {}).get("country")):
         kept["country"] = country
@@ -342,7 +357,7 @@ def extract_listed_recipient(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
 def _with_those(
     kept: dict[str, JSON], names: Iterable[str], given: Mapping[str, JSON]
 ) -> dict[str, JSON]:
-    """With the fields of these names, as far as they are given."""
+    """Add the named fields of ``source`` that are not null to ``target``, and return it."""
     for name in names:
         if (value := given.get(name)) is not None:
             kept[name] = value
@@ -357,13 +372,13 @@ def extract_amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def extract_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
-    """What a body changes; a memo of None is cleared."""
+    """Return the fields that a body changes; a memo of None clears it."""
     named = {"memo": body["memo"]} if memo and "memo" in body else {}
     return {**extract_amounts(body), **named}
 
 
 def apply_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
-    """An entry with what a client changes; a new amount displaces the other side's."""
+    """Return an entry with a client's changes; a new amount replaces that of the other side too."""
     changed = extract_changes(body)
     kept = dict(entry)
     if changed.keys() & {"sourceAmount", "targetAmount"}:
@@ -372,13 +387,13 @@ def apply_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     return {name: value for name, value in {**kept, **changed}.items() if value is not None}
 
 
-# What is sent on
+# Upstream bodies
 
 
 def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
-    """A payment of POST ``/batches`` (current interface, section 4.3).
+    """Build a payment of POST ``/batches`` (current interface, section 4.3).
 
-    Without ``currency`` where the batch has one and nobody told it: it takes the batch's.
+    If the batch's currency is not known, ``currency`` is omitted, and the service uses the batch's.
     """
     if entry.get("sourceAmount"):
         amount, of = entry["sourceAmount"], currency
@@ -395,14 +410,14 @@ def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str,
 def build_batch_body(
     currency: str, description: JSON, entries: Sequence[Entry], *, memo: bool
 ) -> dict[str, JSON]:
-    """The body of POST ``/batches`` (current interface, section 4.3)."""
+    """Build the body of POST ``/batches`` (current interface, section 4.3)."""
     described = {} if description is None else {"description": description}
     payments = map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
     return {"currency": currency, **described, "payments": payments}
 
 
 def map_payments_fields(payments: Sequence[Sent], prefix: str = "payments[{}].") -> dict[str, str]:
-    """The names of errors on the payments of a call."""
+    """Map the field names of a call's payments to those in the client's request."""
     names: dict[str, str] = {}
     for number, sent in enumerate(payments):
         names |= map_payment_fields(sent, prefix.format(number))
@@ -410,13 +425,13 @@ def map_payments_fields(payments: Sequence[Sent], prefix: str = "payments[{}].")
 
 
 def map_change_fields(sent: Sent, ours: str) -> dict[str, str]:
-    """The same of a payment to add, change or remove, which is sent on as the legacy document has it."""
+    """Like ``map_payment_fields``, for a call whose payments have the legacy document's fields."""
     own = {f"{ours}{name}": f"{sent.place}{name}" for name in ("id", "sourceCurrency", *AMOUNTS)}
     return own | map_payment_fields(sent, ours)
 
 
 def map_payment_fields(sent: Sent, ours: str) -> dict[str, str]:
-    """The names of errors on a payment of a call."""
+    """Map the field names of one payment of a call to those in the client's request."""
     side = sent.amount_side
     field = "id" if sent.recipient.get("id") else "email"
     whole = {ours.removesuffix("."): sent.place.removesuffix(".")} if ours else {}
@@ -430,10 +445,11 @@ def map_payment_fields(sent: Sent, ours: str) -> dict[str, str]:
 
 
 class Names(Mapping[str, str]):
-    """The names of errors on a batch and its payments, each made when it is asked for.
+    """Maps the field names of a batch and its payments to the client's, computed on demand.
 
-    Of a hundred thousand payments they would take more room than the payments. ``lists`` are those of
-    the call's body, by their names in it; ``named`` gives the names of one payment.
+    Stored for a hundred thousand payments, the names would take more memory than the payments.
+    ``payment_lists`` are the lists of the call's body by name; ``map_fields`` maps the fields of
+    one payment.
     """
 
     def __init__(
@@ -449,6 +465,7 @@ class Names(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         if name in self._own:
             return self._own[name]
+        # The name comes from the service. ``int`` raises for a number of thousands of digits.
         found = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\](?:\.|$)", name)
         those = self._lists.get(found[1], ()) if found else ()
         if found is None or int(found[2]) >= len(those):

@@ -1,4 +1,4 @@
-"""PATCH of a batch: payments added, changed and removed by one request, all of them or none."""
+"""PATCH of a batch: one request adds, changes and removes payments, all of them or none."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def edit_batch_payments(batch: Batch, request: Request) -> Sub:
 
 
 class _Changes(NamedTuple):
-    """What is to become of a batch's payments. ``called`` are those that are named.
+    """The changes that one request makes to a batch and its payments.
 
-    ``facts`` are the batch's own ``description`` and ``currency`` where they change.
+    ``payment_refs`` are the existing payments that the request names, by the id used there.
+    ``facts`` are the batch's new ``description`` and ``currency``, if they change.
     """
 
     added: Sequence[Sent]
@@ -58,6 +59,7 @@ class _Changes(NamedTuple):
         removed = collect_sent_payments(body.get("remove_payments"), "remove_payments")
         added = filter_rows(sent, _is_new)
         called: Mapping[str, Called] = {}
+        # So many payments are named that indexing all of the batch takes less memory.
         if isinstance(named, Rows) or isinstance(removed, Rows):
             called = batch.called(None)
         elif names := frozenset(str(one.body.get("id")) for one in chain(named, removed)):
@@ -70,12 +72,12 @@ class _Changes(NamedTuple):
         return cls(added, packed(map_rows(left_out, named)), removed, called, _facts(body, batch))
 
     def __bool__(self) -> bool:
-        """Whether anything is."""
+        """Whether anything changes."""
         return bool(self.added or self.removed or self.facts) or any(map(_changes, self.changed))
 
     @property
     def sent_on(self) -> Sequence[Sent]:
-        """The payments of which something changes."""
+        """The changed payments, without those sent back as they are."""
         return filter_rows(self.changed, _changes)
 
     @property
@@ -87,7 +89,7 @@ class _Changes(NamedTuple):
 
 
 def _facts(body: Mapping[str, JSON], batch: Batch) -> dict[str, JSON]:
-    """What changes of the batch itself; a description of None is cleared."""
+    """Return the changed fields of the batch itself; a description of None clears it."""
     facts: dict[str, JSON] = {}
     if "description" in body and (body["description"] or "") != (batch.description or ""):
         facts["description"] = body["description"]
@@ -117,13 +119,16 @@ def _is_new(sent: Sent) -> bool:
 def _entry(
     request: Request, batch: Batch, sent: Sent, recipient: Mapping[str, JSON], number: int
 ) -> Entry:
+    # Derived, so that a resumed flow gives the payment the same id again.
     id_ = derive_id("P", request.seed, batch.id, str(number))
     return batch_bodies.build_entry(sent, recipient, id_=id_)
 
 
 def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
+    # No document shows how the service would convert existing payments.
     if "currency" in asked.facts and (len(batch.filling) or not batch.tells_payments):
         yield invalid("sourceCurrency", "can be changed only while the batch has no payments")
+    # One byte for each payment: a set of very many ids would be far larger.
     seen = bytearray(len(batch.payments))
     for one in chain(asked.changed, asked.removed):
         if not one.body.get("id"):
@@ -189,7 +194,7 @@ def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Ent
 
 
 def _as_legacy(entry: Entry, *, memo: bool) -> dict[str, JSON]:
-    """A payment to add, as the legacy document shows it: the payload that is presumed."""
+    """Build a payment to add in the legacy shape, which the inferred PATCH is assumed to take."""
     return {
         "recipient": {"id": entry["recipient"]["id"]},
         **batch_bodies.extract_changes(entry, memo=memo),

@@ -1,4 +1,4 @@
-"""The list of batches: the service's where it has one, filled in by the ledger, or else the ledger's."""
+"""The list of batches: the service's list completed with the stored batches, or these alone."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ Row = Mapping[str, JSON]
 
 
 def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
-    """Every batch that there is, by the id that clients know, with what is known of it.
+    """Return a row for every batch, with its stored facts and the service's fields.
 
-    ``listed`` is what the service's list told of it.
+    ``id`` is the client's id. The row's ``listed`` are the fields from the service's list.
     """
     rows = {
         id_: {**facts, "id": id_} for id_, facts in known.items() if facts.get("phase") != "deleted"
@@ -59,7 +59,9 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
         try:
             bodies = yield from _read(range(number, min(pages, number + SIDE_BY_SIDE - 1) + 1))
         except NoSuchOperation:
-            if number > 1:  # found out elsewhere meanwhile: a part of a list is no list
+            # Another request found meanwhile that the service has no such path. The pages that
+            # were read must not pass for the whole list.
+            if number > 1:
                 raise Unreachable("the service ended its list of batches half-way") from None
             return list(rows.values())
         for body in bodies:
@@ -67,26 +69,28 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
             for given in body.get("batches") or []:
                 seen.add(given["id"])
                 id_ = ours.get(given["id"], given["id"])
+                # A superseded batch is listed as the draft, or the batch, that replaced it.
                 if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
                     told = restore_original_fields(known.get(id_, {}), given)
                     listed = drop_nulls(told)
                     rows[id_] = {**rows.get(id_, {}), **listed, "id": id_, "listed": listed}
+            # A service that ignores paging would return the same rows for ever.
             pages = count_pages_to_read(body, number, is_new=len(seen) > before)
             number += 1
     return (yield from _without_gone(rows))
 
 
 def _without_gone(rows: dict[str, dict[str, JSON]]) -> Sub:
-    """Without batches that were deleted at the service, which its list then does not have.
+    """Drop stored batches that were deleted at the service.
 
-    GET /batch/:id/summary  of each that it has by the ledger and not by its list
+    GET /batch/:id/summary  for each batch the service should have and does not list
     """
     unlisted = [
         id_ for id_, row in rows.items() if row.get("phase") == "sent" and "listed" not in row
     ]
     for some in iterate_chunks(unlisted, SLICE):
         for id_, read in zip(some, (yield from load_batches(some)), strict=True):
-            # Not for a page of something in front of the service, which has no problems to tell.
+            # A 404 without problems comes from a proxy in front of the service, not from it.
             if isinstance(read, Invalid) or (
                 isinstance(read, Refused) and is_missing(read) and read.problems
             ):
@@ -95,7 +99,7 @@ def _without_gone(rows: dict[str, dict[str, JSON]]) -> Sub:
 
 
 def _read(numbers: Sequence[int]) -> Sub:
-    """Pages, side by side once it is known that there are so many."""
+    """Fetch pages in parallel. The first page is fetched alone, since it gives their number."""
     queries = [{"page": str(number), "pageSize": "100"} for number in numbers]
     first, *others = (Call("GET", "/batches", query=query, witness=()) for query in queries)
     if not others:
@@ -108,19 +112,20 @@ def _read(numbers: Sequence[int]) -> Sub:
 
 
 def filter_batch_rows(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) -> Sub:
-    """The rows that pass; a batch of which the list does not tell what is asked for is read.
+    """Return the rows that pass the filters, reading batches whose row does not decide it.
 
     GET /batch/:id/summary  at most once for each batch
-    GET /balance            once, where nothing else tells a batch's status
-    GET /recipients/:id     with ``country``, of each recipient whose country no summary tells
+    GET /balance            once, if a batch's status is missing
+    GET /recipients/:id     with ``country``, for each recipient whose country no summary shows
 
-    Raises what a read raises, unless the batch is gone: a list without those that cannot be read would
-    be a part of it.
+    Raises the failure of a read, unless the batch is deleted: an incomplete list would look
+    complete.
     """
     complete = (yield Recall("complete")) if filters.status else {}
     told = {row["id"]: _allows(filters, row, complete) for row in rows}
     passing = {row["id"]: row for row in rows if told[row["id"]] is not False}
     unread = [id_ for id_ in passing if told[id_] is None]
+    # Empty until fetched; a list, because None says that the service refuses its balance.
     balances: list[Sequence[Row] | None] = []
     for some in iterate_chunks(unread, SLICE):
         completed: list[Record] = []
@@ -132,7 +137,7 @@ def filter_batch_rows(rows: Sequence[Row], known: Mapping[str, Row], filters: Fi
                 balances = balances or [(yield from load_balances_for_status())]
                 batch = set_status_by_balance(batch, balances[0])
             row = passing[id_] = {**passing[id_], **drop_nulls(build_batch_list_item(batch))}
-            # Nothing tells more: what is not told now is nothing.
+            # There is no further source: what is still unknown counts as empty.
             its = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
             is_one = filters.allow_batch(*its)
             if is_one is None:
@@ -140,27 +145,27 @@ def filter_batch_rows(rows: Sequence[Row], known: Mapping[str, Row], filters: Fi
             if not is_one:
                 del passing[id_]
             completed += record_completion(batch) if id_ not in complete else ()
-        if completed:
+        if completed:  # one commit for the chunk
             yield replace(completed[0], also=tuple(completed[1:]))
     return list(passing.values())
 
 
 def _allows(filters: Filters, row: Row, complete: Mapping[str, Row]) -> bool | None:
-    """As ``Filters.allow_batch``; what the service may tell otherwise by now is not told."""
+    """Call ``Filters.allow_batch``, passing stored fields only if they cannot be out of date."""
     listed = row.get("listed", {})
-    # The ledger knows that a batch was started, and not whether it is complete meanwhile.
+    # The stored state knows of a start, but not whether the batch is complete by now.
     status = derive_batch_status(row if _tells_all(row) else listed)
     if row["id"] in complete:
         status = "complete"
     created = row.get("createdAt")
     if filters.are_dated and not listed.get("createdAt") and filters.is_close(created):
-        created = None  # it may be this gateway's: the summary tells the service's
+        created = None  # perhaps by the gateway's clock: the summary has the service's time
     currency = row.get("currency") or row.get("sourceCurrency")
     return filters.allow_batch(status, created, currency)
 
 
 def load_batch_page(rows: Sequence[Row], known: Mapping[str, Row]) -> Sub:
-    """The batches of a page; those that the list does not tell all of are read, side by side."""
+    """Load the batches of a page, reading in parallel those that the list shows incompletely."""
     unread = [
         row["id"] for row in rows if not _tells_all(row) or is_draft(known.get(row["id"], {}))
     ]
@@ -173,7 +178,7 @@ def load_batch_page(rows: Sequence[Row], known: Mapping[str, Row]) -> Sub:
 
 
 def _batch_of_row(row: Row, facts: Row, read: Batch | Exception | None) -> Sub:
-    """A batch of the list as it was ``read``, or as the row and the ledger tell it."""
+    """Build a listed batch from the result of its read, or else from its row and stored state."""
     if isinstance(read, Batch):
         batch = read
     else:

@@ -1,4 +1,4 @@
-"""Batches as they are read: the service's summary, or for a draft the ledger, and their status."""
+"""Loading batches: the stored state, the service's summary unless it is a draft, and the status."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ from mappings.grammar import (
 from mappings.matching import Entry, Payment, match_payments, recipient_id
 from mappings.payment_lists import extract_batch, extract_payments_if_told
 from mappings.payouts import Sub
-from mappings.rows import filter_rows as kept
-from mappings.rows import iterate_chunks, map_rows, packed
+from mappings.rows import filter_rows, iterate_chunks, map_rows, packed
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
 
 TOGETHER = 200
-"""How many recipients are read side by side, before the next are asked for."""
+"""How many reads of recipients are one parallel step."""
 
 SLICE = 40
-"""How many summaries are in hand at a time; each may hold very many payments."""
+"""How many summaries are in memory at a time; each may hold a hundred thousand payments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the ledger has of a batch, by the id that it had first; no facts of one made elsewhere."""
+    """The stored state of a batch, by its first id; a batch created elsewhere has no facts."""
 
     id: str
     facts: Facts
@@ -51,10 +50,10 @@ class Known:
 
 
 def load_batch(named: str) -> Sub:
-    """GET /batch/:id/summary, unless it is a draft; a batch that was deleted here is not found.
+    """GET /batch/:id/summary, unless the batch is a draft.
 
-    By the id that it had first, or any that it was given when a draft was made real. Its status
-    may be one that only the balance tells: see ``resolve_status``.
+    ``batch_id`` is its first id, or any that it has had at the service. Raises Invalid for a batch
+    deleted through the gateway. The status may be missing: see ``add_missing_status``.
     """
     known = yield from _known(named)
     if is_draft(known.facts):
@@ -63,13 +62,13 @@ def load_batch(named: str) -> Sub:
 
 
 def load_batch_with_facts(batch: Batch, facts: Facts) -> Sub:
-    """GET /batch/:id/summary of the batch that these facts name, whatever the ledger says by now."""
+    """GET /batch/:id/summary of the batch that ``facts`` name, ignoring later stored state."""
     known = Known(batch.id, {**batch.facts, **facts}, batch.entries)
     return (yield from _as_told(known, (yield known.call)))
 
 
 def load_batches(names: Sequence[str]) -> Sub:
-    """Several batches, their summaries read side by side; what failed stands in its place."""
+    """Load several batches, their summaries in parallel; a failure takes the place of its batch."""
     found: list[Batch | Exception] = []
     for start in range(0, len(names), SLICE):
         found += yield from _slice(names[start : start + SLICE])
@@ -83,6 +82,7 @@ def _slice(names: Sequence[str]) -> Sub:
             known.append((yield from _known(named)))
         except Invalid as gone:
             known.append(gone)
+    # One parallel step for the whole chunk. Drafts need no call.
     calls = [one.call for one in known if isinstance(one, Known) and not is_draft(one.facts)]
     answers = iter((yield Parallel(calls)) if calls else [])
     found: list[Batch | Exception] = []
@@ -99,14 +99,14 @@ def _slice(names: Sequence[str]) -> Sub:
 
 
 def is_missing(failure: Exception) -> bool:
-    """Whether a batch was deleted: meanwhile, through the gateway, or elsewhere."""
+    """Whether a failure says that the batch is deleted, through the gateway or elsewhere."""
     return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
 
 
 def reject_abandoned_batch(named: str) -> Sub:
-    """Raises Invalid for a batch that is only the service's, and is never to be started.
+    """Raise Invalid (``invalid_status``) for a superseded batch, which must never be started.
 
-    For a start alone: to any other operation such a batch is not there at all.
+    Starts alone need this: for any other operation such a batch is not found.
     """
     alias = yield Recall("alias", named)
     if alias.get("abandoned") and not (yield Recall("batch", named)):
@@ -116,6 +116,7 @@ def reject_abandoned_batch(named: str) -> Sub:
 def _known(named: str) -> Sub:
     batch_id, facts = named, (yield Recall("batch", named))
     if not facts:
+        # A batch submitted from a draft has another id at the service, which redirects here.
         alias = yield Recall("alias", named)
         if alias.get("abandoned"):
             raise Invalid(NOT_FOUND)
@@ -134,6 +135,7 @@ def _draft(known: Known) -> Sub:
 
 def _as_told(known: Known, body: JSON) -> Sub:
     payments, entries = extract_payments_if_told(body), known.entries
+    # Only if every payment has an id: the ids are stored once, so they have to be complete.
     if (
         known.facts.get("is_new")
         and payments is not None
@@ -144,7 +146,7 @@ def _as_told(known: Known, body: JSON) -> Sub:
 
 
 def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
-    """Keeps which payment of a batch just made real is which of the draft."""
+    """Store which payment of a batch just submitted is which payment of the draft."""
     found = _found_again(known, payments)
 
     def alias(entry: Entry) -> Record:
@@ -155,19 +157,21 @@ def _named_anew(known: Known, payments: Sequence[Payment]) -> Sub:
     as_read = {name: known.facts.get(name) for name in ("is_new", "version", "upstream")}
     try:
         yield Record("batch", known.id, {"is_new": None}, find=as_read, also=(entries,))
-    except Conflict:  # kept already, and perhaps edited since: what is there now stands
+    except Conflict:
+        # Another request has stored the ids, and the batch may have been edited since.
         return found
     return found
 
 
 def _found_again(known: Known, payments: Sequence[Payment]) -> Sequence[Entry]:
-    """The entries of a draft with the ids that their payments have now; matched by what they pay."""
+    """Return a draft's entries with their ids at the service, matched by recipient and amount."""
     pairs = match_payments(payments, map_rows(_bare, known.entries), known.facts.get("currency"))
-    found = kept(pairs, lambda pair: pair[1] is not None)
+    found = filter_rows(pairs, lambda pair: pair[1] is not None)
     return packed(map_rows(lambda pair: _with_ids(*pair), found))
 
 
 def _bare(entry: Entry) -> Entry:
+    # An entry that has ids would be matched by them, and these are not yet the service's.
     return {**entry, "id": None, "upstream": None, "ours": entry["id"]}
 
 
@@ -177,7 +181,7 @@ def _with_ids(payment: Payment, entry: Entry) -> Entry:
 
 
 def _with_recipients(entries: Sequence[Entry]) -> Sub:
-    """GET /recipients/:id for each recipient of whom no more than the id is known."""
+    """GET /recipients/:id for each recipient of whom only the id is known."""
     unknown = [recipient_id(one) for one in entries if "name" not in one["recipient"]]
     ids = list(dict.fromkeys(filter(None, unknown)))
     if not ids:
@@ -196,28 +200,31 @@ def _with_recipients(entries: Sequence[Entry]) -> Sub:
     return packed(map_rows(known, entries))
 
 
-# The status, where nothing but the balance tells it
+# Status by balance
 
 
 def resolve_status(batch: Batch) -> Sub:
-    """GET /balance, only where neither the service nor the ledger tells the status."""
+    """GET /balance, only if neither the service nor the stored state gives the status."""
     (told,) = yield from resolve_statuses([batch])
     return told
 
 
 def resolve_statuses(batches: Sequence[Batch]) -> Sub:
-    """Several: one call for all of them."""
+    """Like ``add_missing_status``, with one call for all batches."""
     if all(batch.status for batch in batches):
         return batches
     try:
         balances = funds.parse_balances((yield Call("GET", BALANCE)))
     except Failure:
-        balances = None
+        balances = None  # a batch is shown as open rather than not at all
     return [set_status_by_balance(batch, balances) for batch in batches]
 
 
 def load_balances_for_status() -> Sub:
-    """GET /balance for statuses that decide what a list has; None if the service refuses to tell it."""
+    """GET /balance, for a filter by status; None if the service refuses it.
+
+    Raises a transient failure: without the balance the list would lack batches.
+    """
     try:
         return funds.parse_balances((yield Call("GET", BALANCE)))
     except Failure as failure:
@@ -227,7 +234,7 @@ def load_balances_for_status() -> Sub:
 
 
 def set_status_by_balance(batch: Batch, balances: Sequence[Mapping[str, JSON]] | None) -> Batch:
-    """As the service would say: open, or pending while the balance does not cover it, where it is told."""
+    """Set a missing status: pending if the known balances do not cover the batch, else open."""
     if batch.status:
         return batch
     is_enough = balances is None or funds.has_sufficient_funds(

@@ -1,13 +1,15 @@
-"""Batches as they are known here: what the service says, filled in from what was asked.
+"""Batches and payments as answers show them: the service's data, completed with the client's.
 
-The ledger keeps of a batch its *facts* (kind ``batch``) and its *entries* (kind ``payments``): each
-payment as the client asked for it. The id of a batch or payment is the one it had first; ``upstream``
-is the one that it has at the service now.
+The gateway stores for each batch its *facts* (kind ``batch``) and its *entries* (kind
+``payments``), which are the payments as the client requested them. ``id`` is the id that a batch or
+payment had first, and clients keep using it; ``upstream`` is its present id at the service, which
+changes when an edited batch is submitted again. The fact ``phase`` is the batch's state:
 
-    phase     sent: the service has it
-              draft: edited here; the service has none, or none that counts
-              editing, quoting, starting, making, deleting: a change is under way
-              deleted
+    sent      the service has the batch
+    draft     the batch is edited in the gateway; the service has none, or a superseded one
+    deleted
+    editing, quoting, starting, making, deleting
+              a request has locked the batch for this change
 """
 
 from __future__ import annotations
@@ -34,39 +36,40 @@ EDITABLE = frozenset({"open", "pending"})
 BATCH = Fields(
     (legacy.Batch,),
     (current.BatchFields,),
-    read_only("id", why="the service's own"),
-    read_only("description", why="remembered here too where the service has no path to change it"),
+    read_only("id", why="set by the service"),
+    read_only("description", why="stored here too if the service has no path to change it"),
     read_only(
         "completedAt",
-        why="the service's own; of a complete batch without one, the latest `processedAt` of its payments "
-        "where these are read, which a list does not",
+        why="set by the service; if a complete batch has none, the latest `processedAt` of its "
+        "payments if these are read, which a list does not do",
     ),
-    read_only("createdAt", "updatedAt", why="the service's own"),
-    by_hand("status", why="words that the legacy document lacks"),
-    by_hand("sentAt", why="a start made here tells it where the service does not"),
+    read_only("createdAt", "updatedAt", why="set by the service"),
+    by_hand("status", why="statuses that the legacy document lacks are translated"),
+    by_hand("sentAt", why="if the service gives none, the time of the start through the gateway"),
     by_hand("amount", why="the sum of the source amounts"),
-    by_hand("totalPayments", why="counted"),
+    by_hand("totalPayments", why="the number of payments"),
     by_hand("currency", why="the source currency"),
 )
 
 
 class Called(NamedTuple):
-    """A payment's id as clients know it, and the service's."""
+    """The ids of a payment, for clients and at the service, and its position in the batch."""
 
     id: JSON
     upstream: JSON
     place: int
-    """Among the payments of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch: ``given`` is what the service says of it, empty for a draft.
+    """A batch: its stored state, the service's data and its payments.
 
-    ``computed`` is its status by the balance, set before it is shown where nothing else tells.
-    ``tells_payments`` is whether its payments are known, as those of one that was made elsewhere
-    need not be. ``is_held`` is whether an edit took it before it was read, ``signed`` what was known
-    before that of changes that clients have signed.
+    ``service_fields`` is the service's batch object, empty for a draft. ``computed_status`` is the
+    status by the merchant's balance, set if neither service nor gateway knows one.
+    ``has_known_payments`` is False for a batch created elsewhere whose payments the service does
+    not show. ``has_lock`` says that this request acquired the batch's lock before it loaded the
+    batch; ``signed_changes`` are the changes with a client's own signature as loaded before the
+    batch.
     """
 
     id: str
@@ -85,7 +88,8 @@ class Batch:
 
     @property
     def upstream(self) -> str:
-        """The service's batch; empty for a draft, whose own id may name one that is superseded."""
+        """The batch's id at the service; empty for a draft."""
+        # Not the draft's own id: at the service that may name a superseded batch.
         return "" if self.is_draft else str(self.facts.get("upstream") or self.id)
 
     @property
@@ -94,7 +98,7 @@ class Batch:
 
     @property
     def currency(self) -> JSON:
-        """None where nothing tells it: of a batch made elsewhere, in front of a bare service."""
+        """The source currency; None if a batch was created elsewhere and the service omits it."""
         given = self.given.get("currency") or self.given.get("sourceCurrency")
         return given or self.facts.get("currency")
 
@@ -108,35 +112,36 @@ class Batch:
 
     @property
     def is_editable(self) -> bool:
-        """Whether it is open or pending: which of the two needs no balance to be known here."""
+        """Whether the batch is open or pending."""
+        # Only the balance can tell open from pending, and here it does not matter which.
         return self.status is None or self.status in EDITABLE
 
     @property
     def sent_at(self) -> JSON:
-        """When processing began: the service's time, else that of the start made here."""
+        """When processing began, by the service, or else by the start through the gateway."""
         return self.given.get("sentAt") or (None if self.is_editable else self.facts.get("started"))
 
     @property
     def upstream_ids(self) -> Iterator[str]:
-        """The service's ids of its payments."""
+        """The payments' ids at the service."""
         return (str(one["upstream"]) for one in self.payments if one.get("upstream"))
 
     def called(self, names: Container[str] | None) -> Mapping[str, Called]:
-        """Its payments of these names, which are ids that clients know, or else the service's.
+        """Index the payments with these ids by id, be it the client's or the service's.
 
-        Or all of them: to remember very many names takes more room than to keep all.
+        None indexes all payments, which takes less memory than a very large set of ids.
         """
         found = (
             (name, Called(one["id"], one.get("upstream"), place))
             for place, one in enumerate(self.payments)
-            # Mostly they are one and the same.
+            # The two ids are mostly the same.
             for name in dict.fromkeys(str(id_) for id_ in (one.get("upstream"), one["id"]) if id_)
             if names is None or name in names
         )
         return build_row_mapping(self.payments, found)
 
     def payment(self, payment_id: str) -> Payment | None:
-        """By the id that clients know, or the service's."""
+        """Find a payment by the client's id or the service's."""
         for payment in self.payments:
             if payment_id in (payment["id"], payment.get("upstream")):
                 return payment
@@ -144,19 +149,21 @@ class Batch:
 
 
 def is_draft(facts: Facts) -> bool:
-    """Whether a batch is the ledger's alone: known here, and the service has none that counts."""
+    """Whether the batch exists in the gateway only; a superseded upstream batch does not count."""
     return bool(facts) and facts.get("upstream") is None
 
 
 def derive_batch_status(known: Mapping[str, JSON]) -> str | None:
-    """A batch's status in the legacy document's words: the service's, or what its times tell.
+    """Derive a batch's legacy status from the service's status, or else from its times.
 
-    None where only the balance can tell whether it is open or pending.
+    None means open or pending, which only the merchant's balance can tell apart.
     """
     status = known.get("status")
     if status in STATUSES:
         return str(status)
     if status:
+        # A status unknown to this program is taken for a stage of processing, so that the batch is
+        # neither edited nor started.
         return "complete" if status in ENDED else "processing"
     if known.get("completedAt"):
         return "complete"
@@ -164,7 +171,7 @@ def derive_batch_status(known: Mapping[str, JSON]) -> str | None:
 
 
 class _OfBatch(NamedTuple):
-    """What each of a batch's payments has of it: found out once, however many there are."""
+    """The fields that a batch's payments take from it, computed once for all of them."""
 
     currency: JSON
     shown: Mapping[str, JSON]
@@ -179,7 +186,7 @@ class _OfBatch(NamedTuple):
 
 
 class Filling:
-    """A batch's payments: as they were told, and filled in once more of them is asked for."""
+    """A batch's payments: the service's payments merged with the stored entries, on first use."""
 
     __slots__ = ("_batch", "_entries", "_filled", "_told")
 
@@ -200,7 +207,7 @@ class Filling:
     def payments(self) -> Sequence[Payment]:
         if self._filled is None:
             self._filled = packed(self._filling())
-            self._told, self._entries = None, ()
+            self._told, self._entries = None, ()  # frees the memory of both sources
         return self._filled
 
     def _filling(self) -> Sequence[Payment]:
@@ -212,7 +219,8 @@ class Filling:
 
     @property
     def amount(self) -> Decimal | None:
-        """The sum of the source amounts; None where one is not known."""
+        """The sum of the source amounts; None if one of them is not known."""
+        # Merging all payments is expensive, so the service's own amounts are tried first.
         told = None if self._told is None else _sum_of(self._told)
         return _sum_of(self.payments) if told is None else told
 
@@ -231,12 +239,13 @@ def build_batch(
     given: Mapping[str, JSON],
     payments: Sequence[Payment] | None,
 ) -> Batch:
-    """A batch with its payments filled in.
+    """Build a batch from its stored state, the service's batch object and the service's payments.
 
-    ``payments`` is None where the service does not tell them: they are those that were asked for.
+    If the service does not show its payments (``payments`` is None), they are the requested ones.
     """
     given = restore_original_fields(facts, given)
     bare = Batch(batch_id, facts, entries, given, _EMPTY)
+    # Some services give the currency only in the payments.
     if payments and bare.currency is None and (paid_from := _paid_from(payments)):
         given = {**given, "currency": paid_from}
         bare = replace(bare, given=given)
@@ -248,7 +257,7 @@ def build_batch(
 
 
 def _last_processed(payments: Sequence[Payment]) -> JSON:
-    """The latest ``processedAt`` of payments, as the service wrote it; None where none tells one."""
+    """Return the latest ``processedAt`` of the payments, as the service wrote it, or None."""
     told = ((_moment(one.get("processedAt")), one.get("processedAt")) for one in payments)
     known = ((moment, text) for moment, text in told if moment is not None)
     return max(known, key=lambda one: one[0], default=(None, None))[1]
@@ -259,13 +268,15 @@ def _moment(text: JSON) -> datetime | None:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
         return None
+    # A time without an offset is taken as UTC, so that any two can be compared.
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def restore_original_fields(facts: Facts, given: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """What the service says of a batch; one that was edited, and so made anew, keeps its date.
+    """Return the service's batch fields with the original ``createdAt`` and a stored description.
 
-    A description that was changed here stands as long as the service shows the one that was then.
+    A batch that was edited as a draft and submitted again has a new date at the service. A
+    description changed only in the gateway counts as long as the service shows the one it replaced.
     """
     was, told = facts.get("description_was"), given.get("description")
     if was is not None and was == (told or ""):
@@ -281,18 +292,18 @@ def _is_made_anew(facts: Facts) -> bool:
 
 
 def _paid_from(payments: Sequence[Payment]) -> JSON:
-    """The source currency of a batch's payments, where they tell one and agree."""
+    """Return the source currency of the payments if they agree on one, else None."""
     told = {one["sourceCurrency"] for one in payments if one.get("sourceCurrency")}
     return told.pop() if len(told) == 1 else None
 
 
 def build_requested_payment(batch: Batch, given: Payment, entry: Entry) -> Payment:
-    """A payment as the client asked for it, where its summary cannot be read."""
+    """Build a payment from the client's request, for use if the summary cannot be read."""
     return _filled(given, entry, _OfBatch.of(batch))
 
 
 def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
-    """A payment with what the service leaves out: as asked, or computed where it can be."""
+    """Complete the service's payment with requested values, and with computed ones if possible."""
     asked = _as_paid(entry or {}, payment, batch)
     filled = {**payment}
     filled["id"] = asked.get("id") or payment.get("id")
@@ -302,7 +313,8 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
         filled["told"] = told
     filled["recipient"] = {**(asked.get("recipient") or {}), **(payment.get("recipient") or {})}
     _fill_side(filled, asked, batch)
-    if asked.get("memo") and not filled.get("memo"):  # not sent, or not kept: a service has no memo
+    # The memo was not sent (``send_memo``), or the service does not store memos.
+    if asked.get("memo") and not filled.get("memo"):
         filled["memo"] = asked["memo"]
     for name in (
         "memo",
@@ -322,6 +334,7 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
         _fill_same_currency(filled)
     told, shown = payment.get("batch"), batch.shown
     filled["batch"] = {**shown, **drop_nulls(told), "id": shown["id"]} if told else shown
+    # The service's dates of a batch that was submitted again are those of the last submission.
     if batch.is_made_anew:
         filled["createdAt"] = asked.get("createdAt") or filled["createdAt"]
         filled["batch"] = {**filled["batch"], "createdAt": shown["createdAt"]}
@@ -329,9 +342,10 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
 
 
 def _as_paid(asked: Entry, payment: Payment, batch: _OfBatch) -> Entry:
-    """A target amount in the batch's own currency is what is paid, and may arrive in another.
+    """Turn a target amount in the batch's own currency into a source amount.
 
-    Then the target amount that the service shows is its reckoning, and not what the client fixed.
+    Such an amount is paid as it is, but may be received in another currency. Then the target amount
+    that the service shows is computed from it, and is not the one that the client requested.
     """
     of, arrives_as = asked.get("targetCurrency"), payment.get("targetCurrency")
     if not asked.get("targetAmount") or of != batch.currency or arrives_as in (None, of):
@@ -341,18 +355,19 @@ def _as_paid(asked: Entry, payment: Payment, batch: _OfBatch) -> Entry:
 
 
 def _asked_side(asked: Entry) -> str | None:
-    """Which amount of a payment the client fixed; None where it is not known here."""
+    """Return the side whose amount the client fixed, ``source`` or ``target``; None if unknown."""
     if asked.get("sourceAmount"):
         return "source"
     return "target" if asked.get("targetAmount") else None
 
 
 def _fill_side(filled: Payment, asked: Entry, batch: _OfBatch) -> None:
-    """``amount`` and ``currency``, as a create names them, on the side that they are of."""
+    """Assign ``amount`` and ``currency`` (current interface, section 4.3) to source or target."""
     amount, of = filled.get("amount"), filled.get("currency")
     if amount is None:
         return
     is_target = of not in (None, batch.currency or of)
+    # Without a currency, an amount equal to the requested target amount is taken for that.
     if of is None and asked.get("targetAmount"):
         is_target = money.parse_amount(amount) == money.parse_amount(asked["targetAmount"])
     side = "target" if is_target else "source"
@@ -362,7 +377,8 @@ def _fill_side(filled: Payment, asked: Entry, batch: _OfBatch) -> None:
 
 
 def _fill_same_currency(filled: Payment) -> None:
-    """Without another currency, both sides are the same amount."""
+    """Copy an amount to the other side if both have the same currency."""
+    # Without a target currency the amount that arrives is not known.
     if filled.get("targetCurrency") is None:
         return
     for side, other in (("sourceAmount", "targetAmount"), ("targetAmount", "sourceAmount")):
@@ -370,27 +386,26 @@ def _fill_same_currency(filled: Payment) -> None:
             filled[side] = filled.get(other)
 
 
-# As the ledger keeps them
+# Stored form
 
 
 def build_batch_record(
     batch_id: str, facts: Facts, entries: Sequence[Entry], aliases: Sequence[Record] = ()
 ) -> Record:
-    """A batch's facts, its entries and the aliases of these, remembered together.
-
-    ``has_memos`` spares whoever looks for memos the entries of batches that have none.
-    """
+    """Build the record that stores a batch's facts, entries and payment redirects atomically."""
+    # A search for memos skips the entries of batches without any.
     has_memos = any(one.get("memo") for one in entries)
     kept = Record("payments", batch_id, {"entries": entries}, also=aliases)
     return Record("batch", batch_id, {**facts, "has_memos": has_memos}, also=(kept,))
 
 
-# As answers show them
+# Answers
 
 
 def build_batch_answer(batch: Batch) -> dict[str, JSON]:
-    """``Batch`` of the legacy interface, section 2."""
+    """Build a ``Batch`` (legacy interface, section 2)."""
     shown = BATCH.to_legacy({**batch.facts, **drop_nulls(batch.given), "id": batch.id})
+    # The sum agrees with the payments that the client sees; the service's total may not.
     sum_ = batch.filling.amount
     given = money.normalize_amount(batch.given.get("amount"))
     shown["status"] = batch.status
@@ -405,7 +420,7 @@ def build_batch_answer(batch: Batch) -> dict[str, JSON]:
 
 
 def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
-    """A batch of the list, which may be known without its payments."""
+    """Build a listed ``Batch``, whose payments may not have been read."""
     shown = build_batch_answer(batch)
     if batch.filling or batch.given.get("totalPayments") is None:
         return shown
@@ -416,12 +431,12 @@ def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
 
 
 def drop_nulls(given: Mapping[str, JSON]) -> dict[str, JSON]:
-    """What a service tells; a field that it gives as null it does not tell."""
+    """Return the fields that are not null: a null from the service means that it gives no value."""
     return {name: value for name, value in given.items() if value is not None}
 
 
 def build_full_batch_answer(batch: Batch, words: Mapping[str, JSON]) -> dict[str, JSON]:
-    """A batch retrieved by id: all of its payments on one page."""
+    """Build the answer to a batch read by id, with all of its payments on one page."""
     listed = packed(
         map_rows(lambda payment: build_payment_list_item(payment, words), batch.payments)
     )
@@ -430,11 +445,11 @@ def build_full_batch_answer(batch: Batch, words: Mapping[str, JSON]) -> dict[str
 
 
 def build_payment_list_item(payment: Payment, words: Mapping[str, JSON]) -> dict[str, JSON]:
-    """A payment in a batch listing, with its reduced recipient.
+    """Build a payment of a batch listing, with its reduced recipient.
 
-    ``words`` are the remembered facts of recipients, by id: their status may have a word here.
+    ``recipient_facts`` are the stored facts of recipients, by id: their status derives from them.
     """
-    # The service's own word first: what is remembered of the recipient is from when it was entered.
+    # The stored recipient is as it was when the payment was requested, so it comes second.
     method = payment.get("method") or (payment.get("recipient") or {}).get("payoutMethod")
     return {
         **build_payment_answer(
@@ -447,7 +462,7 @@ def build_payment_list_item(payment: Payment, words: Mapping[str, JSON]) -> dict
 
 
 def iterate_payee_ids(payments: Sequence[Payment]) -> Iterator[str]:
-    """The ids of those who are paid, where they are told."""
+    """Iterate over the recipient ids of the payments that show one."""
     recipients = (payment.get("recipient") or {} for payment in payments)
     return (str(one["id"]) for one in recipients if one.get("id"))
 
@@ -455,7 +470,7 @@ def iterate_payee_ids(payments: Sequence[Payment]) -> Iterator[str]:
 def build_reduced_recipient(
     recipient: Mapping[str, JSON], words: Mapping[str, JSON]
 ) -> dict[str, JSON]:
-    """The reduced recipient of batch listings."""
+    """Build the reduced recipient of batch listings."""
     country = extract_country(recipient)
     return {
         "id": recipient.get("id"),
@@ -469,6 +484,6 @@ def build_reduced_recipient(
 
 
 def extract_country(recipient: Mapping[str, JSON]) -> JSON:
-    """The country of a recipient, reduced or in full; None if it does not tell one."""
+    """Return the country of a recipient, reduced or in full; None if it has none."""
     country = recipient.get("country") or recipient.get("countryCode")
     return country or (recipient.get("address") or {}).get("country")

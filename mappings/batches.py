@@ -1,4 +1,4 @@
-"""Batches (legacy interface, section 4.3): nine operations."""
+"""The nine batch operations (legacy interface, section 4.3)."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ from mappings.rows import map_rows
 def create_batch(request: Request) -> Flow:
     """POST /batches
 
-    GET  /recipients?email=  once for each distinct address, side by side; at most 1,000
+    GET  /recipients?email=  once for each distinct address, in parallel; at most 1,000
     POST /batches
-    GET  /batch/:id/summary  where the answer to the create does not tell all
+    GET  /batch/:id/summary  if the response to the create is incomplete
     """
     body = request.body
     payments = collect_sent_payments(body.get("payments"), problems=request.problems)
@@ -126,9 +126,9 @@ def create_batch(request: Request) -> Flow:
         try:
             read = yield Call("GET", SUMMARY.format(id=id_))
         except Failure as failure:
-            # It is made: a client told otherwise would make it again.
+            # The batch exists: after an error here the client would create, and pay, another.
             batch = replace(build_batch(id_, facts, entries, {}, None), given=given)
-            if isinstance(failure, Unreachable):  # nor is it kept waiting for one more read
+            if isinstance(failure, Unreachable):  # a read of the balance would time out as well
                 batch = replace(batch, computed="open")
         else:
             told = {**given, **drop_nulls(extract_batch(read))}
@@ -151,7 +151,7 @@ def read_batch(request: Request) -> Flow:
     """GET /batches/:id
 
     GET /batch/:id/summary
-    GET /balance            where no status is told, as for a draft
+    GET /balance            if the service gives no status, as for a draft
     """
     batch = yield from resolve_status((yield from load_batch(request.ids["id"])))
     words = yield from batch_bodies.load_facts_of_recipients(iterate_payee_ids(batch.payments))
@@ -161,24 +161,26 @@ def read_batch(request: Request) -> Flow:
 def list_batches(request: Request) -> Flow:
     """GET /batches
 
-    GET /batches            where the service has it, all of it, several pages at a time; what the ledger
-                            knows fills in, or is the list
-    GET /batch/:id/summary  of the page's batches, those of which the list does not tell all; of any batch of
-                            which it does not tell what a filter asks for: ``recipient``, ``country`` and
-                            ``targetCurrency`` are those of its payments
-    GET /balance            where no status is told, as for drafts
-    GET /recipients/:id     with ``country``, of each recipient whose country no summary tells
+    GET /batches            all pages, several in parallel, if the service has this path; the stored
+                            batches complete the list, or replace it
+    GET /batch/:id/summary  for batches of the page that the list shows incompletely, and for those
+                            that a filter needs it for: ``recipient``, ``country`` and
+                            ``targetCurrency`` are properties of payments
+    GET /balance            if the service gives no status, as for drafts
+    GET /recipients/:id     with ``country``, for each recipient whose country no summary shows
 
-    No summary is read for ``completedAt`` alone: a batch that the list tells all else of may lack it.
+    A missing ``completedAt`` alone causes no read, so a listed batch may lack it.
     """
     known = yield Recall("batch")
     rows = yield from batch_lists.listed(known)
     filters = Filters.of(request.query)
     if wanted := filters.search:
+        # Clients search for the ids they know, which may not be the service's.
         names = yield recall_legacy_ids(rows)
         rows = [row for row in rows if wanted in names.get(row["id"], row["id"]).casefold()]
     if replace(filters, search=""):
         rows = yield from batch_lists.filter_batch_rows(rows, known, filters)
+    # Newest first, ties by id: the second sort is stable.
     rows.sort(key=lambda row: str(row["id"]))
     rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
     those, counts = parse_page_params(request.query).of(rows)
@@ -189,7 +191,7 @@ def list_batches(request: Request) -> Flow:
 def read_batch_summary(request: Request) -> Flow:
     """GET /batches/:id/summary
 
-    POST /batches           for a draft: a summary is of a batch that the service has
+    POST /batches           for a draft, because the service can only summarize a batch it has
     GET  /batch/:id/summary
     GET  /balance
     """
@@ -207,12 +209,12 @@ def read_batch_summary(request: Request) -> Flow:
 def update_batch(request: Request) -> Flow:
     """PATCH /batches/:id
 
-    GET   /batch/:id/summary  the payments that there are
+    GET   /batch/:id/summary  the existing payments
     GET   /recipients?email=  for payments to add, once for each distinct address; at most 1,000
-    PATCH /batches/:id        where the service has it, else the batch becomes a draft; a description alone
-                              is then remembered here
-    POST  /batches            for another currency, while there are no payments: the service's batch is
-                              superseded
+    PATCH /batches/:id        if the service has this path; otherwise the batch becomes a draft, or,
+                              if only the description changes, the gateway stores that
+    POST  /batches            for another currency, allowed while the batch has no payments: the new
+                              batch supersedes the service's
     """
     sent = collect_sent_payments(request.body.get("payments"), problems=request.problems)
     if found := batch_bodies.validate_addresses(one for one in sent if not one.body.get("id")):
@@ -226,8 +228,8 @@ def generate_quote(request: Request) -> Flow:
 
     POST /batches                     for a draft
     POST /batches/:id/generate-quote
-    GET  /batch/:id/summary           rates and amounts as they are now
-    GET  /balance                     where no status is told
+    GET  /batch/:id/summary           for the current rates and amounts
+    GET  /balance                     if the service gives no status
     """
     batch, is_taken = yield from _locked(request, "quoting", lambda one: one.is_editable)
     settle = settling.settle_quote(batch.upstream, batch.given.get("quoteExpiredAt"))
@@ -235,9 +237,11 @@ def generate_quote(request: Request) -> Flow:
     if is_taken:
         quoted = extract_batch((yield from call_under_lock(batch, call)))
         yield from release_batch_lock(batch)
-    else:  # the service says why not
+    else:
+        # A batch that has left open and pending is sent on as well: the refusal is the service's.
         quoted = extract_batch((yield call))
     batch = yield from load_batch(batch.id)
+    # The summary is newer than the response to the quote, so its fields take precedence.
     batch = replace(batch, given={**drop_nulls(quoted), **drop_nulls(batch.given)})
     batch = yield from resolve_status(batch)
     words = yield from batch_bodies.load_facts_of_recipients(iterate_payee_ids(batch.payments))
@@ -245,10 +249,9 @@ def generate_quote(request: Request) -> Flow:
 
 
 def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> Sub:
-    """Takes a batch that the service has, made real if need be, so that no edit comes in between.
+    """Submit the batch if it is a draft, lock it, and return it with ``check`` of this version.
 
-    Returns it, and what ``check`` said of it before. One that cannot be edited any more is returned as it
-    is: nothing supersedes it.
+    A batch that is no longer editable is not locked, because nothing can supersede it.
     """
     batch = yield from load_batch(request.ids["id"])
     for _ in range(ROUNDS):
@@ -270,11 +273,12 @@ def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> S
 def start_batch(request: Request) -> Flow:
     """POST /batches/:id/start-processing
 
-    GET  /batch/:id/summary            the status, and what is compared with the ledger
+    GET  /batch/:id/summary            for the status, and to verify the payments
     POST /batches                      for a draft
     POST /batches/:id/start-processing once
-    GET  /batch/:id/summary            where the answer does not tell all, or another amount
+    GET  /batch/:id/summary            if the response is incomplete or shows another amount
     """
+    # Checked first, because loading a superseded batch says that it is not found.
     yield from reject_abandoned_batch(request.ids["id"])
     check = partial(_checked_for_start, request)
     batch, notices = yield from _locked(request, "starting", check)
@@ -282,39 +286,44 @@ def start_batch(request: Request) -> Flow:
         f"/batches/{batch.upstream}/start-processing",
         settling.settle_start(batch.upstream),
     )
+    # Sent only while the client waits: one that has gone may start the batch in another way.
     call = Call("POST", path, settle=settle, prompt=True)
     answered = yield from call_under_lock(batch, call)
     facts = {**build_unlocked_facts(batch, "sent"), "started": format_timestamp(request.now)}
     yield Record("batch", batch.id, facts)
     given = restore_original_fields(batch.facts, drop_nulls(extract_batch(answered)))
     batch = replace(batch, facts={**batch.facts, **facts})
+    # The status loaded before the start is out of date.
     started = replace(batch, given={**batch.given, "status": None, **given})
     tells_all = given.get("status") and given.get("sentAt")
     if not tells_all or _is_another(given.get("amount"), batch):
         try:
             batch = yield from load_batch(batch.id)
         except Failure:
-            pass  # It is started: a client told otherwise would start it again.
+            # The batch is started. After an error here the client would start it again.
+            pass
         else:
             started = replace(batch, given={**given, **drop_nulls(batch.given)})
     return Answer({"batch": build_batch_answer(started)}, notices)
 
 
 def _checked_for_start(request: Request, batch: Batch) -> tuple[str, ...]:
-    """What to tell of a batch that is about to be started; raises Invalid if it cannot be."""
+    """Return notices for the operator's log. Raises Invalid if the batch cannot be started."""
+    # A batch whose payments are known to be none has nothing to pay.
     if not batch.is_editable or (batch.tells_payments and not batch.filling):
         raise Invalid(WRONG_STATUS)
     return _verified(batch, request)
 
 
 def _is_another(amount: JSON, batch: Batch) -> bool:
-    """Whether a start has changed what the service told before: it may rate payments anew."""
+    """Whether the start changed the batch's amount: the service may apply new exchange rates."""
     told, before = money.parse_amount(amount), money.parse_amount(batch.given.get("amount"))
     return None not in (told, before) and told != before
 
 
 def _verified(batch: Batch, request: Request) -> tuple[str, ...]:
-    """What the service is about to pay, against what was asked for through the gateway."""
+    """Compare the payments about to be made with those requested (``verify_before_start``)."""
+    # The gateway does not know what was requested of a batch that was created elsewhere.
     made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if request.manners.verify_before_start == "off" or not made_here:
         return ()
@@ -322,7 +331,7 @@ def _verified(batch: Batch, request: Request) -> tuple[str, ...]:
         return ()
     if request.manners.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)
-    return ("a batch was started whose payments are not those asked for through the gateway",)
+    return ("started a batch whose payments differ from those requested through the gateway",)
 
 
 # Delete
@@ -332,7 +341,7 @@ def delete_batch(request: Request) -> Flow:
     """DELETE /batches/:id
 
     GET    /batch/:id/summary
-    DELETE /batches/:id        where the service has it, else its batch is abandoned
+    DELETE /batches/:id        if the service has this path; otherwise its batch is superseded
     """
     batch = yield from load_batch(request.ids["id"])
     yield from _deleted(batch, request)
@@ -342,15 +351,17 @@ def delete_batch(request: Request) -> Flow:
 def delete_batches(request: Request) -> Flow:
     """DELETE /batches
 
-    GET    /batch/:id/summary  each, side by side: all are checked before the first is deleted
-    DELETE /batches/:id        each
+    GET    /batch/:id/summary  for each, in parallel: all are checked before the first is deleted
+    DELETE /batches/:id        for each
 
-    When one is refused, those before it stay deleted; the same request again deletes the rest.
+    If one deletion is refused, the batches before it stay deleted, and the same request sent again
+    deletes the rest.
     """
     ids = list(dict.fromkeys(request.body["ids"]))
     request.refuse([] if ids else [empty("ids")])
     if not all(_BATCH_ID.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
+    # The same ids make the same request, in any order: a repeated one skips what it has deleted.
     together = derive_id("D", *sorted(ids))
     batches = yield from load_batches((yield from _left(ids, together)) or ids)
     for batch in batches:
@@ -364,7 +375,7 @@ def delete_batches(request: Request) -> Flow:
 
 
 def _left(ids: Sequence[str], together: str) -> Sub:
-    """Those that a request to delete the same batches has not deleted before."""
+    """Return the ids that no earlier request for the same set of batches has deleted."""
     left = []
     for id_ in ids:
         facts = yield Recall("batch", id_)
@@ -383,6 +394,7 @@ def _deleted(batch: Batch, request: Request, together: str | None = None) -> Sub
         try:
             yield from call_under_lock(batch, call)
         except NoSuchOperation:
+            # The service keeps the batch, but a superseded one is never started.
             abandoned.append(batch.upstream)
     left = tuple(Record("alias", upstream, {"abandoned": True}) for upstream in abandoned)
     facts = {"phase": "deleted", "since": None, "abandoned": abandoned, "together": together}
@@ -391,7 +403,7 @@ def _deleted(batch: Batch, request: Request, together: str | None = None) -> Sub
 
 _BATCH_ID = re.compile("B-[A-Za-z0-9]+")
 _ALL, _ONE = "/batches", "/batches/{id}"
-_INFERRED = "the path is presumed to be the legacy one; without it the batch becomes a draft here"
+_INFERRED = "assumes the legacy path; without it the batch becomes a draft of the gateway"
 _EDITABLE = "an open batch can be edited and deleted (current interface, section 1.8)"
 
 OPERATIONS = (
@@ -401,10 +413,10 @@ OPERATIONS = (
         create_batch,
         "4.3",
         "emulated",
-        "what the answer leaves out is read from the summary",
+        "fields that the response omits are read from the summary",
         takes=legacy.BatchBody,
         gives=legacy.BatchAnswer,
-        rests_on="a payment's memo is taken; an answer's payload is not shown",
+        rests_on="the service accepts a payment's memo; the document shows no response payload",
     ),
     Operation(
         "GET",
@@ -412,7 +424,7 @@ OPERATIONS = (
         list_batches,
         "4.3",
         "inferred",
-        "the ledger is the list where the service has none; filters are decided here",
+        "without the path, the stored batches are the list; the gateway applies the filters",
         gives=legacy.BatchesAnswer,
         query=legacy.FilteredQuery,
         rests_on="GET /batches, which the document does not list",
@@ -423,7 +435,7 @@ OPERATIONS = (
         delete_batches,
         "4.3",
         "inferred",
-        "each is deleted, once all were checked",
+        "checks all batches, then deletes one after another",
         takes=legacy.BatchIdsBody,
         gives=legacy.DoneAnswer,
         rests_on=_EDITABLE,
@@ -434,7 +446,7 @@ OPERATIONS = (
         read_batch,
         "4.3",
         "emulated",
-        "the summary, and what was asked for",
+        "the summary, completed with the requested payments",
         gives=legacy.WholeBatchAnswer,
         rests_on="a summary has all payment details (section 4.3)",
     ),
@@ -455,7 +467,7 @@ OPERATIONS = (
         delete_batch,
         "4.3",
         "inferred",
-        "without the path the service's batch is abandoned and never started",
+        "without the path the service's batch is superseded and never started",
         gives=legacy.DoneAnswer,
         rests_on=_EDITABLE,
     ),
@@ -474,7 +486,7 @@ OPERATIONS = (
         read_batch_summary,
         "4.3",
         "emulated",
-        "computed from payments and balance where the service does not give it",
+        "fields that the service omits are computed from payments and balance",
         gives=legacy.SummaryAnswer,
         may_write=True,
     ),
@@ -484,7 +496,7 @@ OPERATIONS = (
         start_batch,
         "4.3",
         "emulated",
-        "compared with what was asked for, then started once",
+        "compares the payments with those requested, then starts the batch once",
         gives=legacy.BatchAnswer,
     ),
 )

@@ -1,11 +1,12 @@
-"""Batches between the ledger and the service: edited, and made real.
+"""Batch locks, and drafts: batches that are edited in the gateway and submitted to the service.
 
-Editing and starting a batch at the same time must not both win: each first moves the batch's phase
-in the ledger from where it was found, and the one that finds it moved waits, and reads the batch again:
-what only the gateway caused is never a definite refusal. Besides, no write names a service's batch that is
-superseded: that is checked in the transaction that records the write (``journal.Course.enter``). So does
-an edit that finds a change under way which its client has signed: what that adds may not be
-there yet when the batch is read, and a draft would be made without it.
+Of an edit and a start of one batch at the same time only one may win, or a client pays what it has
+just removed. Each acquires the batch's lock: it sets the fact ``phase`` on condition that the facts
+are as it loaded them. A request that finds the lock taken waits and loads the batch again; it is
+never refused for good because of another request. An edit also waits for changes that clients have
+sent with their own signature, because a payment that such a change adds may be missing from the
+summary, and a draft made from that would lose it. In addition, the transaction that records an
+upstream write rejects one that names a superseded batch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from mappings.grammar import (
     Request,
     Unreachable,
 )
-from mappings.ids import derive_id as made
+from mappings.ids import derive_id
 from mappings.matching import Entry, Payment
 from mappings.payment_lists import extract_batch
 from mappings.payouts import Sub
@@ -56,19 +57,21 @@ BEING_CHANGED = Problem(
     "Another change of this batch is under way; nothing was done. Try again later.",
 )
 
-# Changing
+# Edits, one at a time
 
 
 def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
-    """What ``change`` makes of the batch, an edit that takes it by ``taken``.
+    """Run ``change``, an edit that acquires the lock, on the batch, and return its result.
 
-    Where another edit is under way, or has been made since it was read, it is made once more of
-    what that left: clients add payments to one batch by several requests at a time.
+    The first attempt loads the batch without a lock, which is enough if no other edit is under way.
+    If it conflicts, the second attempt acquires the lock first: clients add payments to one batch
+    by many requests at a time, and each must load the batch only once.
     """
     id_ = request.ids["id"]
     signed = yield Recall(SIGNED, id_)
     batch: Batch = yield from load_batch(id_)
     now = request.now
+    # State is stored under the first id: signed changes of another id are not those of the batch.
     if (
         batch.id == id_
         and has_no_active_signed_change(now, signed)
@@ -87,22 +90,23 @@ def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
 
 
 TURNS = 1000
-"""How many edits of others one waits for: more than are under way at a time."""
+"""How many edits by other requests one waits for: more than can be under way at a time."""
 
 
 def _in_its_turn(batch_id: str, request: Request) -> Sub:
-    """The batch, taken for an edit before it is read, so that whoever waits reads it but once."""
-    # Unlike any other's, also where clocks are coarse: by it the batch is given back.
+    """Acquire the lock for an edit, then load the batch: a waiting request loads it only once."""
+    # The value identifies the lock when it is released, so it is unique even with a coarse clock.
     since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(TURNS):
         try:
+            # A lost signed change may still add a payment, which the summary does not show yet.
             yield Await(SIGNED, batch_id, until=partial(has_no_lost_signed_change, request.now))
             facts = yield Await("batch", batch_id, until=is_unlocked)
         except Conflict:
             break
         if facts.get("phase") == "deleted":
             raise Invalid(NOT_FOUND)
-        # A start that was refused may have left nothing that was known of it.
+        # A batch created elsewhere has no facts if a start of it was refused meanwhile.
         taken = ({} if facts else build_external_batch_facts(batch_id)) | {
             "phase": "editing",
             "since": since,
@@ -113,13 +117,14 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
             continue
         before = {name: facts.get(name) for name in taken}
         try:
-            # From here on none begins: whoever waits for those that have does not wait for ever.
+            # While the batch is locked no signed change starts, so this wait ends.
             signed = yield Await(
                 SIGNED, batch_id, until=partial(has_no_active_signed_change, request.now)
             )
         except Conflict:
             yield Record("batch", batch_id, before)
             break
+        # One of them was lost meanwhile: unlock, and wait until it can no longer be executed.
         if not has_no_lost_signed_change(request.now, signed):
             yield Record("batch", batch_id, before)
             continue
@@ -133,13 +138,13 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
 
 
 def leave_unchanged(batch: Batch) -> Sub:
-    """Ends a change that changes nothing; the batch may have been taken for it."""
+    """Finish an edit that changes nothing, and release the lock if it was acquired."""
     if batch.is_held:
         yield from _let_go(batch)
 
 
 def _let_go(held: Batch) -> Sub:
-    """Gives back what was taken before it was read, unless that is done."""
+    """Release a lock acquired before the batch was loaded, unless it is released already."""
     try:
         yield Record("batch", held.id, _given_back(held), find=build_batch_condition(held.facts))
     except Conflict:
@@ -147,20 +152,22 @@ def _let_go(held: Batch) -> Sub:
 
 
 SIGNED = "signed"
-"""The kind of what is known of changes of a batch that clients have signed: when each began that is
-under way, by a name of its own; which was the last to begin (``last``); and when it was last seen that one
-has no answer, and may be carried out yet (``lost``). So several that begin and end at a time need not
-find each other."""
+"""The kind under which changes of a batch with a client's own signature are stored.
+
+Each that is under way has a name of its own, with the time it began as its value; ``last`` is the
+name of the last to begin, and ``lost`` when one was last found to have no response, so that it may
+still be executed. With a name for each, changes that begin and end at the same time do not
+conflict."""
 
 SIGNED_SECONDS = 90
-"""After which one that nobody has seen the end of is over: a stamp may be 30 seconds ahead, and is good
-for 30 more."""
+"""After which a signed change without a known end has ended: the service accepts a timestamp that
+is up to 30 seconds ahead, and for 30 seconds from then; the rest is a margin."""
 
 _LAST, _LOST = "last", "lost"
 
 
 def list_active_signed_changes(signed: Mapping[str, JSON], now: datetime) -> list[str]:
-    """The names of those signed changes of a batch that are under way."""
+    """Return the names of a batch's signed changes that are under way."""
     those = signed.keys() - {_LAST, _LOST}
     return [name for name in those if _may_go_on(signed[name], now)]
 
@@ -170,7 +177,7 @@ def has_no_active_signed_change(now: datetime, signed: Mapping[str, JSON]) -> bo
 
 
 def has_no_lost_signed_change(now: datetime, signed: Mapping[str, JSON]) -> bool:
-    """Whether each of those that are not under way any more can be read by now."""
+    """Whether no signed change without a response may still be executed."""
     return not (signed.get(_LOST) and _may_go_on(signed[_LOST], now))
 
 
@@ -179,18 +186,18 @@ def _may_go_on(since: JSON, now: datetime) -> bool:
 
 
 def add_signed_change(signed: Mapping[str, JSON], name: str, now: datetime) -> dict[str, JSON]:
-    """What is remembered where another begins: it, and none that is over."""
+    """Build the facts that add a signed change and remove expired ones."""
     over = signed.keys() - {_LAST, _LOST, *list_active_signed_changes(signed, now)}
     return {**dict.fromkeys(over), name: now.isoformat(), _LAST: name}
 
 
 def remove_signed_change(name: str, lost: datetime | None = None) -> dict[str, JSON]:
-    """What is remembered where one ends, or has no answer."""
+    """Build the facts that remove a signed change, and record when it was lost if so."""
     return {name: None} if lost is None else {name: None, _LOST: lost.isoformat()}
 
 
 def build_signed_condition(signed: Mapping[str, JSON]) -> dict[str, JSON]:
-    """By which it is seen whether one has begun meanwhile."""
+    """Build the condition that no signed change has begun since these facts were loaded."""
     return {_LAST: signed.get(_LAST)}
 
 
@@ -199,19 +206,17 @@ def _still(batch_id: str, signed: Mapping[str, JSON]) -> Record:
 
 
 def reload_batch(batch_id: str) -> Sub:
-    """The batch as another change leaves it; Unreachable if that takes too long.
-
-    Such a conflict is the gateway's own doing: it is waited for, and never a definite refusal.
-    """
+    """Wait until no change is under way, and load the batch. Raises Halted if it takes too long."""
     try:
         yield Await("batch", batch_id, until=is_unlocked)
     except Conflict:
+        # Not a definite refusal: the conflict is with the client's own other requests.
         raise Halted(BEING_CHANGED, retry_after=1) from None
     return (yield from load_batch(batch_id))
 
 
 def lock_batch(batch: Batch, phase: str, now: datetime) -> Sub:
-    """Takes the batch for one change, and returns it as it was when it was taken."""
+    """Acquire the lock, waiting for others, and return the batch as it was at that moment."""
     for _ in range(ROUNDS):
         try:
             yield from taken(batch, phase, now)
@@ -223,7 +228,10 @@ def lock_batch(batch: Batch, phase: str, now: datetime) -> Sub:
 
 
 def taken(batch: Batch, phase: str, now: datetime, also: Sequence[Record] = ()) -> Sub:
-    """Takes the batch for one change; Conflict if another has or had it. ``also`` is found with it."""
+    """Acquire the batch's lock. Raises Conflict if the batch changed since it was loaded.
+
+    ``guards`` are further conditions, checked in the same transaction.
+    """
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     if batch.is_held:
@@ -238,26 +246,28 @@ def taken(batch: Batch, phase: str, now: datetime, also: Sequence[Record] = ()) 
 
 
 def build_external_batch_facts(upstream: str) -> dict[str, JSON]:
-    """What is to be known of a batch that was made elsewhere, from when it is taken: without it, it
-    would be a draft.
-    """
+    """Build the facts to store for a batch created elsewhere, when it is first locked."""
+    # A batch with facts and without an upstream id would be a draft.
     return {"upstream": upstream, "version": 0, "elsewhere": True}
 
 
 def build_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON]:
-    """By which it is seen whether another has changed a batch meanwhile."""
+    """Build the condition that no request has locked or changed the batch since it was loaded."""
     return {name: facts.get(name) for name in ("phase", "version", "since")}
 
 
 def is_unlocked(facts: Mapping[str, JSON]) -> bool:
-    """Whether no change of a batch is under way."""
+    """Whether no change of the batch is under way."""
     return facts.get("phase") in (None, "sent", "draft", "deleted")
 
 
 def call_under_lock(
     batch: Batch, call: Call, told: Callable[[Refused], Refused] = lambda one: one
 ) -> Sub:
-    """Makes the call for which a batch was taken; gives it back as it was where nothing happened."""
+    """Make the call the batch was locked for; release the lock if it certainly had no effect.
+
+    A write without a response (``Unknown``) keeps the lock: it may have been executed.
+    """
     try:
         return (yield call)
     except Refused as refused:
@@ -266,7 +276,7 @@ def call_under_lock(
     except Unreachable:
         yield from release_batch_lock(batch)
         raise
-    except Conflict:  # the service's batch was superseded meanwhile
+    except Conflict:  # the upstream batch was superseded meanwhile
         yield from release_batch_lock(batch)
         raise Halted(BEING_CHANGED, retry_after=1) from None
 
@@ -281,11 +291,12 @@ def _given_back(batch: Batch) -> dict[str, JSON]:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What becomes of a batch's entries, by their ids; what is added has an id of ours.
+    """An edit of a batch's entries, and of the batch itself.
 
-    The changes are made when they are needed: then what is sent is no longer in hand. ``facts`` are
-    those of the batch itself that change, ``description`` and ``currency``; the latter only of a batch
-    without payments.
+    ``added_entries`` have ids made by the gateway; ``removed_ids`` and the keys of
+    ``build_changes()`` are ids of entries. The changes are built on demand: by then the request's
+    body is freed. ``facts`` are the new ``description`` and ``currency``, the latter only of a
+    batch without payments.
     """
 
     added: Sequence[Entry] = ()
@@ -298,11 +309,14 @@ class Edit:
         return bool(self.added or self.gone or self.changes())
 
     def by_service(self, those: Sequence[Entry]) -> Sequence[Entry]:
-        """The entries after it; what the service added has an id that is seen when it is next read."""
+        """Build the entries after the service has made the edit.
+
+        Added entries have no id: the service gives them one, which the next summary shows.
+        """
         return chain_rows(self._left_of(those), map_rows(_without_id, self.added))
 
     def in_draft(self, those: Sequence[Entry], now: str) -> Sequence[Entry]:
-        """The same where nobody else knows of it: with the times that the service would give them."""
+        """Build the entries of a draft after the edit, with the times a service would set."""
         return chain_rows(self._left_of(those, now), map_rows(partial(_dated, now), self.added))
 
     def _left_of(self, those: Sequence[Entry], now: str | None = None) -> Sequence[Entry]:
@@ -327,10 +341,10 @@ def _dated(now: str, entry: Entry) -> Entry:
 
 
 def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
-    """Makes an edit by the inferred operation, or where there is none, in a draft.
+    """Make an edit with the inferred ``call``, or in a draft if the service has no such operation.
 
-    From the first edit of that kind on, the batch is a draft in the ledger and the one that the
-    service has is abandoned: it is never started through the gateway.
+    The first edit of the second kind turns the batch into a draft and supersedes the service's
+    batch, which is never started through the gateway from then on.
     """
     yield from taken(batch, "editing", request.now, (_still(batch.id, batch.signed),))
     now = format_timestamp(request.now)
@@ -351,15 +365,18 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
         facts |= {"description_was": None} if edit.facts else {}
         yield build_batch_record(batch.id, facts, edit.by_service(build_entries(batch)))
         return
-    if not edit.is_of_payments:  # no reason to supersede the batch that the service has
+    if not edit.is_of_payments:
+        # A description changes nothing that is paid, so the service's batch need not be superseded.
         told = batch.given.get("description_told", batch.given.get("description"))
         facts = {**build_unlocked_facts(batch, "sent"), **edit.facts, "description_was": told or ""}
         yield Record("batch", batch.id, {**facts, "updatedAt": now})
         return
     if batch.currency is None:
-        yield from release_batch_lock(batch)  # nothing could ever be made of such a draft
+        # Such a draft could never be submitted.
+        yield from release_batch_lock(batch)
         raise Invalid(CURRENCY_UNKNOWN)
     there = _named_entries_of(batch, request)
+    # A draft is submitted as new payments, each of which needs the id of its recipient.
     if not all(one["recipient"].get("id") for one in there):
         yield from release_batch_lock(batch)
         raise Invalid(PAYEE_UNKNOWN)
@@ -369,12 +386,12 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> Sub:
 
 
 def _remade(batch: Batch, request: Request, edit_call: Call, edit: Edit) -> Sub:
-    """POST /batches in another currency, for a batch without payments, and the payments that are added.
+    """POST /batches in another currency, with the added payments, for a batch without payments.
 
-    No document shows how a service would take the currency of a batch that there is. The one that it has
-    is superseded; ``edit_call`` has the names of errors.
+    No document shows how a service would change the currency of an existing batch, so the new batch
+    supersedes it. ``edit_call`` maps field names to the client's.
     """
-    # Whoever takes over finds the batch that was made (``release_stale_lock``).
+    # If this operation is given up, ``release_stale_lock`` keeps a batch created in this phase.
     yield Record("batch", batch.id, {"phase": "making"})
     entries = edit.in_draft((), format_timestamp(request.now))
     description = edit.facts.get("description", batch.description)
@@ -396,7 +413,7 @@ def _remade(batch: Batch, request: Request, edit_call: Call, edit: Edit) -> Sub:
 
 
 def _aliases(batch: Batch, there: Sequence[Entry], gone: Sequence[JSON]) -> Sequence[Record]:
-    """By which a payment's batch is found, from when it is a draft's; those of a draft have theirs."""
+    """Build the redirects by which a payment is found by its id alone, or found to be deleted."""
     ids = chain_rows(
         map_rows(lambda entry: (entry["id"], False), there), map_rows(lambda id_: (id_, True), gone)
     )
@@ -430,25 +447,28 @@ def _drafted(
         "updatedAt": format_timestamp(request.now),
         **facts,
     }
+    # By these records any later write to a superseded batch is refused, above all its start.
     left = [Record("alias", upstream, {"abandoned": True}) for upstream in abandoned]
     whole = build_batch_record(batch.id, facts, entries, aliases)
     yield replace(whole, also=(*whole.also, *left))
 
 
 def build_unlocked_facts(batch: Batch, phase: str) -> dict[str, JSON]:
-    """The facts with which a change is over; who read the batch before it finds another version."""
+    """Build the facts that end a change and release the lock."""
+    # The new version makes a request conflict that loaded the batch before the change.
     return {"phase": phase, "since": None, "version": (batch.facts.get("version") or 0) + 1}
 
 
 def build_entries(batch: Batch) -> Sequence[Entry]:
-    """Every payment of a batch as an entry, also those that were made elsewhere."""
+    """Build an entry for every payment of a batch, including those created elsewhere."""
     return map_rows(_entry_of, batch.payments)
 
 
 def _named_entries_of(batch: Batch, request: Request) -> Sequence[Entry]:
-    """The same for a draft, which tells the id of each: one of ours where the service told none.
+    """Build the entries of a new draft, with an id made by the gateway if the service shows none.
 
-    ``told`` are the amounts that a draft shows no more: a client that has read them may send them back.
+    ``told`` keeps the service's amounts that a draft no longer shows, because a client that has
+    read them may send them back unchanged.
     """
 
     def named(entry: Entry, payment: Payment, place: int) -> Entry:
@@ -457,7 +477,7 @@ def _named_entries_of(batch: Batch, request: Request) -> Sequence[Entry]:
             entry = {**entry, "told": told}
         return {
             **entry,
-            "id": entry.get("id") or made("P", request.seed, batch.id, f"kept {place}"),
+            "id": entry.get("id") or derive_id("P", request.seed, batch.id, f"kept {place}"),
         }
 
     entries = build_entries(batch)
@@ -476,12 +496,12 @@ def _entry_of(payment: Payment) -> Entry:
         entry.pop("sourceAmount", None)
     for name in ("sourceAmount", "targetAmount"):
         if name in entry:
-            entry[name] = money.format_numeric_amount(entry[name])  # it is sent again, as text
+            entry[name] = money.format_numeric_amount(entry[name])  # it will be sent as text
     return entry
 
 
 def _follows_from_source(payment: Mapping[str, JSON]) -> bool:
-    """Whether the target amount is the service's reckoning: what was asked is the source amount."""
+    """Whether the service computed the target amount, because the source amount was requested."""
     asked = payment.get("asked_side") or ("source" if payment.get("sourceAmount") else "target")
     return bool(asked == "source")
 
@@ -489,9 +509,10 @@ def _follows_from_source(payment: Mapping[str, JSON]) -> bool:
 def release_stale_lock(
     batch_id: str, facts: Mapping[str, JSON], happened: str | None, made: str | None
 ) -> Record | None:
-    """A batch that a change has taken and nobody carries on; None where none has.
+    """Build the record that releases the lock of a change that is given up; None if there is none.
 
-    ``happened`` is when the change's last write was carried out, if it was, ``made`` what it made.
+    ``executed_at`` is when the change's last write was executed, None if it was not; ``created_id``
+    is the id of the batch that it created, if any.
     """
     phase = facts.get("phase")
     if is_unlocked(facts):
@@ -507,6 +528,7 @@ def release_stale_lock(
         also = (_renamed(batch_id, facts, made),)
         if superseded := facts.get("upstream"):
             abandoned = [*facts.get("abandoned", []), superseded]
+            # The new batch at the service has its own currency and description.
             left |= {"abandoned": abandoned, "currency": None, "description": None}
             also = (*also, Record("alias", superseded, {"abandoned": True}))
     freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
@@ -514,7 +536,7 @@ def release_stale_lock(
 
 
 def _renamed(batch_id: str, facts: Mapping[str, JSON], made: str) -> Record:
-    """By which the batch that a draft was made into is shown as the one that it was first."""
+    """Build the redirect from a batch's new id at the service to its first id."""
     return Record("alias", made, {"id": batch_id, "createdAt": facts.get("createdAt")})
 
 
@@ -522,25 +544,25 @@ def format_timestamp(now: datetime) -> str:
     return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# Making a draft real
+# Submitting drafts
 
 
 ROUNDS = 20
-"""How often a request waits for others in turn, before it is told to come again."""
+"""How often a request waits for another to finish before it is answered with a retry later."""
 
 
 def submit_draft(batch: Batch, request: Request) -> Sub:
     """POST /batches for a draft, once, when a quote, a summary or the start needs it.
 
-    Returns the batch that the service has; the ids that clients know stay. A batch that is no draft is
-    returned as it is. If another request is at it, this one waits and goes on with what that made.
+    Returns the submitted batch, which keeps its ids for clients; a batch that is not a draft is
+    returned as it is. If another request is submitting it, this one waits and uses the result.
     """
     for _ in range(ROUNDS):
         if not batch.is_draft:
             return batch
         try:
             yield from taken(batch, "making", request.now)
-        except Conflict:
+        except Conflict:  # another request edits or submits the draft
             batch = yield from reload_batch(batch.id)
         else:
             return (yield from _made(batch, request))
@@ -559,8 +581,8 @@ def _made(batch: Batch, request: Request) -> Sub:
     facts = {**build_unlocked_facts(batch, "sent"), "upstream": upstream, "is_new": True}
     renamed = _renamed(batch.id, batch.facts, upstream)
     yield Record("batch", batch.id, facts, also=(renamed,))
-    # The batch that was just made, whatever an edit has made of it since: whoever goes on with it finds
-    # that edit when it takes the batch.
+    # Not the stored state, which an edit may have changed already. A caller that then acquires the
+    # lock conflicts with that edit.
     return (yield from load_batch_with_facts(batch, facts))
 
 
@@ -568,7 +590,10 @@ _PAYMENT = re.compile(r"payments[.\[](\d+)")
 
 
 def _naming(entries: Sequence[Entry], refused: Refused) -> Refused:
-    """The refusal of a draft: its client has sent no payments with this, so no field can say which it is."""
+    """Prefix the problems of a refused draft with the payment's id.
+
+    The request that submits a draft has no payments, so a field of it could not name one.
+    """
 
     def told(problem: Problem) -> Problem:
         place = _PAYMENT.match(problem.field or "")

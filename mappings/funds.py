@@ -1,7 +1,7 @@
-"""Whether the merchant's balance covers what a batch pays.
+"""Compares a batch's payments with the merchant's balances.
 
-A payment to a wallet is covered by the wallet account, every other by service accounts, both of
-the batch's currency. It takes its source amount and the merchant's fees, as far as they are known.
+A payment to a wallet is paid from the wallet account, every other from service accounts, both in
+the batch's currency. It takes its source amount and the merchant's fees, as far as these are known.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Balances = Sequence[Mapping[str, JSON]]
 
 
 def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """The entries of a balance answer: an object of them by currency, a list, or the only one."""
+    """Parse the entries of a balance response: a list, an object by currency, or a single entry."""
+    # The document shows no payload for this call.
     given = extract_raw_balances(body)
     if isinstance(given, dict) and money.parse_amount(given.get("amount")) is not None:
         return [given]
@@ -29,12 +30,12 @@ def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
 
 
 def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
-    """What a balance answer tells, whatever that is."""
+    """Return the balances of a response, in whatever shape the service uses."""
     return body.get("balances", body.get("balance"))
 
 
 def _named(name: str) -> dict[str, JSON]:
-    """What the name of an entry tells: its currency, or that it is the wallet account's."""
+    """Parse the key of an entry, which is a currency or the name of the wallet account."""
     return {"type": current.WALLET} if name == current.WALLET else {"currency": name}
 
 
@@ -44,7 +45,7 @@ def determine_payment_method(payment: Mapping[str, JSON]) -> str:
 
 
 def partition_by_wallet(payments: Payments) -> tuple[Payments, Payments]:
-    """The payments to wallets, and all others."""
+    """Split payments into those to wallets and all others."""
     to_wallets = filter_rows(payments, lambda one: determine_payment_method(one) == current.WALLET)
     return to_wallets, filter_rows(
         payments, lambda one: determine_payment_method(one) != current.WALLET
@@ -67,7 +68,7 @@ def compute_required_funds(payments: Payments) -> Decimal:
 
 
 def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
-    """What the merchant has: on the wallet account, or on service accounts of the currency."""
+    """Sum the balances in a currency, of the wallet account or of the service accounts."""
     return sum_field(
         [
             entry
@@ -79,6 +80,6 @@ def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool)
 
 
 def sum_field(those: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
-    """The exact sum of what is known."""
+    """Return the exact sum of a field over the rows that have an amount in it."""
     read = (money.parse_amount(one.get(name)) for one in those)
     return money.sum_decimals(amount for amount in read if amount is not None)

@@ -1,8 +1,8 @@
-"""The filters that clients send with lists of batches and payments, which the documents do not list there.
+"""Filters on lists of batches and payments, which clients send though no document lists them.
 
-They mean what the same words mean for recipients (legacy interface, section 4.1): what is shown decides,
-a value that nothing has finds nothing, a date that is none is ignored. The service has no such
-parameters, so they are decided here, over the whole list.
+They work like those on recipients (legacy interface, section 4.1): the values in the answer decide,
+a value that nothing has matches nothing, and a malformed date is ignored. The service has no such
+parameters, so the gateway applies them to the whole list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mappings.batch_views import extract_country
 from mappings.dates import BEGINNING, parse_instant, parse_span
 from mappings.errors import is_transient
 from mappings.grammar import JSON, Call, Failure, Parallel
-from mappings.ids import recall_legacy_ids as known_as
+from mappings.ids import recall_legacy_ids
 from mappings.kinds import to_alpha_2
 from mappings.matching import Payment
 from mappings.objects import derive_legacy_payment_status
@@ -26,18 +26,18 @@ from mappings.rows import filter_rows, iterate_chunks
 END = datetime.max.replace(tzinfo=UTC)
 
 CLOCK_ERROR = timedelta(minutes=5)
-"""How far the gateway's clock, and the time that a create takes, may be from the service's date."""
+"""How far a time stored by the gateway may be from the service's: clock skew and response time."""
 
 RECIPIENTS_AT_ONCE = 200
-"""How many recipients are read side by side before the next are asked for."""
+"""How many reads of recipients are one parallel step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What a query asks of batches or payments; None or empty where it does not.
+    """The filters of a query; None or empty if not used.
 
-    ``recipient`` is an id of the current interface or an address. ``countries`` are those of recipients
-    that payments do not tell, read once for a request.
+    ``recipient`` is an id of the current interface or an email address. ``countries`` caches, for
+    one request, the countries of recipients whose payments do not show them.
     """
 
     search: str = ""
@@ -78,11 +78,11 @@ class Filters:
 
     @property
     def pays(self) -> bool:
-        """Whether it asks for what only payments tell, also of a batch."""
+        """Whether a criterion concerns payments, so that a batch's own fields cannot decide it."""
         return bool(self.recipient or self.country or self.target_currency)
 
     def is_close(self, created: JSON) -> bool:
-        """Whether the clock's error decides if something created here was created in time."""
+        """Whether a time stored by the gateway is too close to a bound to be compared with it."""
         at = parse_instant(created)
         return any(abs(at - bound) <= CLOCK_ERROR for bound in (self.since, self.until))
 
@@ -90,9 +90,9 @@ class Filters:
         return self.since <= parse_instant(created) <= self.until
 
     def allow_batch(self, status: JSON, created: JSON, currency: JSON) -> bool | None:
-        """Whether a batch passes, by what is told of it; of the arguments None is not told.
+        """Whether a batch passes the filters; None if only its summary or payments can decide.
 
-        None if only its summary, or its payments, can tell.
+        An argument of None is not known.
         """
         tests = (
             (self.status is not None, status, status == self.status),
@@ -105,7 +105,10 @@ class Filters:
         return None if self.pays or any(told is None for told, _ in asked) else True
 
     def allow_payment(self, payment: Payment) -> bool:
-        """All but ``search`` and ``country``, for which more may have to be read."""
+        """Whether a payment passes the filters except ``search`` and ``country``.
+
+        Those two may need further reads.
+        """
         created = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
         return (
             self.status in (None, derive_legacy_payment_status(payment))
@@ -123,9 +126,9 @@ class Filters:
 
 
 def filter_payments(filters: Filters, payments: Sequence[Payment]) -> Sub:
-    """The payments that pass, in their order.
+    """Return the payments that pass, in their order.
 
-    GET /recipients/:id of each recipient whose country is asked for and not told, once for a request
+    GET /recipients/:id  with ``country``, for each recipient whose country no payment shows
     """
     found = filter_rows(payments, filters.allow_payment)
     if filters.search:
@@ -134,7 +137,7 @@ def filter_payments(filters: Filters, payments: Sequence[Payment]) -> Sub:
 
 
 def has_matching_payment(filters: Filters, payments: Sequence[Payment]) -> Sub:
-    """Whether one of a batch's payments has the recipient, country and target currency asked for."""
+    """Whether a payment of a batch passes the filters by recipient, country and target currency."""
     found = filter_rows(payments, filters._allow_recipient_and_target)  # noqa: SLF001
     return bool((yield from _in_country(filters, found)))
 
@@ -149,6 +152,7 @@ def _in_country(filters: Filters, payments: Sequence[Payment]) -> Sub:
         calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in some]
         for id_, answer in zip(some, (yield Parallel(calls)), strict=True):
             if isinstance(answer, Failure):
+                # A list without these payments would look complete.
                 if is_transient(answer):
                     raise answer
                 countries[id_] = None
@@ -167,12 +171,12 @@ def _payee_id(payment: Payment) -> JSON:
 
 
 def search_payments(search: str, payments: Sequence[Payment]) -> Sub:
-    wanted, names = search.casefold(), (yield known_as(payments))
+    wanted, names = search.casefold(), (yield recall_legacy_ids(payments))
     return [one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))]
 
 
 def _mentions(payment: Payment, wanted: str, known_as: str) -> bool:
-    """Whether its recipient, its memo or its id, as the client knows that, holds the text."""
+    """Whether the recipient, the memo or the client's id of the payment contains the text."""
     recipient = payment.get("recipient") or {}
     texts = [recipient.get(name) for name in ("name", "email", "referenceId")]
     return any(

@@ -1,6 +1,6 @@
-"""Which payment of the service is which that a client asked for.
+"""Matches the service's payments to the payments that clients requested.
 
-Payments get their ids from the service, and an answer may tell as little of one as whom it pays.
+The service gives payments their ids, and a response may show no more of one than its recipient.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from mappings.grammar import JSON
 from mappings.rows import map_rows
 
 Entry = dict[str, JSON]
-"""A payment as it was asked for, as the ledger keeps it."""
+"""A requested payment, as stored."""
 
 Payment = dict[str, JSON]
+"""A payment as the service shows it, perhaps completed with its entry."""
 
 
 def match_payments(
     payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON = None
 ) -> Sequence[tuple[Payment, Entry | None]]:
-    """Each payment with its entry: by id, else by what it pays to whom, else by whom alone.
+    """Pair each payment with its entry: by id, else by recipient and amount, else by recipient.
 
-    ``currency`` is the batch's, where it is known. Mostly they are shown in the order in which they
-    were sent: of two that may be each other's the place decides. Of very many that are not, the
-    entries are in hand until each has its payment.
+    ``currency`` is the batch's, None if unknown.
     """
+    # The service mostly shows payments in the order sent. Pairing by position then keeps a lazy
+    # sequence lazy; otherwise all entries are in memory until each has its payment.
     if _are_in_step(payments, entries, currency):
         return map_rows(_pair, payments, entries)
     return _found(payments, entries, currency)
@@ -36,10 +37,11 @@ def _pair(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry | None]
 
 
 def _are_in_step(payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON) -> bool:
-    """Whether each entry may be its payment's, in their order."""
+    """Whether each entry may belong to the payment at the same position."""
     if len(payments) != len(entries) or not entries:
         return False
     both = zip(payments, entries, strict=True)
+    # Entries with and without ids are matched individually.
     are_named = bool(_ids_of(entries[0]))
     return all(
         str(payment.get("id")) in _ids_of(entry)
@@ -55,8 +57,9 @@ def _ids_of(entry: Entry) -> tuple[JSON, ...]:
 
 def _may_be(payment: Payment, entry: Entry, currency: JSON) -> bool:
     asked = entry.get("sourceAmount")
+    # The fast path, for most payments.
     if asked and asked == payment.get("sourceAmount") and money.parse_amount(asked) is not None:
-        return bool(recipient_id(payment) == recipient_id(entry))  # as most are shown
+        return bool(recipient_id(payment) == recipient_id(entry))
     pay, whom = _pay_of(entry, currency), recipient_id(payment)
     return any(
         (side, whom, amount) == pay and _is_in(entry, side, of)
@@ -65,7 +68,7 @@ def _may_be(payment: Payment, entry: Entry, currency: JSON) -> bool:
 
 
 def _is_in(entry: Entry, side: str, currency: JSON) -> bool:
-    """Whether what is told of one side may be its entry's currency; a source has the batch's."""
+    """Whether ``currency`` may be the entry's; a source amount always has the batch's currency."""
     return side == "source" or currency in (None, entry.get("targetCurrency"))
 
 
@@ -88,7 +91,7 @@ def _by_what_they_pay(
     unnamed: Sequence[Entry],
     currency: JSON,
 ) -> list[Entry]:
-    """Sets what it finds in its place; returns the entries that are left."""
+    """Set the matches found, by recipient and amount, and return the entries without a match."""
     by_pay: dict[tuple[JSON, ...], list[Entry]] = {}
     for entry in unnamed:
         by_pay.setdefault(_pay_of(entry, currency), []).append(entry)
@@ -99,7 +102,10 @@ def _by_what_they_pay(
 
 
 def _pay_of(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
-    """A target amount in the batch's own ``currency`` is paid as a source amount is."""
+    """Return side, recipient and amount, by which payments and entries are compared.
+
+    A target amount in the batch's own ``currency`` counts as a source amount.
+    """
     side = "source" if entry.get("sourceAmount") else "target"
     amount = money.parse_amount(entry.get(f"{side}Amount"))
     is_paid = side == "target" and currency is not None and entry.get("targetCurrency") == currency
@@ -118,7 +124,7 @@ def _taken(
 
 
 def _told(payment: Payment, currency: JSON) -> Iterator[tuple[str, JSON, JSON]]:
-    """What a payment may have been asked as: the side, the amount, and the target's currency."""
+    """List how a payment may have been requested: the side, the amount and the target currency."""
     for side in ("source", "target"):
         if (amount := money.parse_amount(payment.get(f"{side}Amount"))) is not None:
             of = payment.get("targetCurrency")
@@ -135,7 +141,9 @@ def _told(payment: Payment, currency: JSON) -> Iterator[tuple[str, JSON, JSON]]:
 def _by_whom_they_pay(
     payments: Sequence[Payment], found: list[Entry | None], left: Sequence[Entry]
 ) -> None:
-    """Only where that is certain: a recipient's one entry, or several that are the same."""
+    """Set the matches found by recipient alone."""
+    # Only if a recipient has one entry left, or several equal ones: a wrong pair would show a
+    # payment with another one's amount and memo.
     entries: dict[JSON, list[Entry]] = {}
     for entry in left:
         entries.setdefault(recipient_id(entry), []).append(entry)
@@ -155,5 +163,5 @@ def _asked(entry: Entry) -> tuple[JSON, ...]:
 
 
 def recipient_id(payment: Mapping[str, JSON]) -> JSON:
-    """Whom a payment pays, or an entry; None where nobody has told."""
+    """Return the recipient's id of a payment or entry; None if it shows none."""
     return (payment.get("recipient") or {}).get("id")

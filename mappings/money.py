@@ -1,4 +1,4 @@
-"""Amounts: exact, from text to text, however long they are."""
+"""Amounts: exact decimal arithmetic on values of any practical length."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mappings.grammar import JSON
 
 CENT = Decimal("0.01")
 DIGITS = 1000
-"""What is longer is no amount; as much is taken from clients (``kinds.Amount``)."""
+"""The longest amount accepted, equal to the limit for clients (``kinds.Amount``)."""
 
 EXACT = Context(prec=2 * DIGITS)
-"""Python's own context rounds after 28 digits, without a word."""
+"""The context for all arithmetic: Python's default context silently rounds to 28 digits."""
 
 
 def parse_amount(value: JSON) -> Decimal | None:
-    """An amount as services write it, text or number; None where it is none."""
+    """Parse an amount that a service wrote as text or number; None if it is not an amount."""
     if type(value) is not str and (
         isinstance(value, bool) or not isinstance(value, str | int | Decimal)
     ):
@@ -26,12 +26,12 @@ def parse_amount(value: JSON) -> Decimal | None:
         read = Decimal(str(value))
     except (InvalidOperation, ValueError):
         return None
-    # 1E999999 is short, until somebody writes it out.
+    # Text such as 1E999999 is short, but formatting it would take a megabyte.
     return read if read.is_finite() and abs(read.adjusted()) <= DIGITS else None
 
 
 def sum_amounts(amounts: Iterable[JSON]) -> Decimal | None:
-    """The exact sum; None where one of them is not known."""
+    """Return the exact sum; None if one of the values is not an amount."""
     sum_ = Decimal(0)
     for amount in amounts:
         if (read := parse_amount(amount)) is None:
@@ -41,38 +41,38 @@ def sum_amounts(amounts: Iterable[JSON]) -> Decimal | None:
 
 
 def sum_decimals(amounts: Iterable[Decimal]) -> Decimal:
-    """The exact sum of amounts that are known."""
+    """Return the exact sum."""
     return reduce(EXACT.add, amounts, Decimal(0))
 
 
 def add_decimals(one: Decimal, other: Decimal) -> Decimal:
-    """The exact sum; ``+`` would round it to 28 digits."""
+    """Return the exact sum; ``+`` would round it to 28 digits."""
     return EXACT.add(one, other)
 
 
 def format_amount(amount: Decimal) -> str:
-    """With two decimals, as the legacy interface writes amounts; more only where it has more."""
+    """Format with at least two decimals, as the legacy interface does, without rounding."""
     return f"{_in_cents(amount):f}"
 
 
 def format_numeric_amount(value: JSON) -> JSON:
-    """An amount as clients have it: text stays as the service wrote it, a number gets ``format_amount``."""
+    """Format an amount for clients: text stays as the service wrote it, a number is formatted."""
     return value if isinstance(value, str) else normalize_amount(value)
 
 
 def normalize_amount(value: JSON) -> JSON:
-    """``format_amount`` of an amount that a service wrote, as text or as a number; what is none stays."""
+    """Format an amount given as text or number; return a value that is not an amount unchanged."""
     return value if (read := parse_amount(value)) is None else format_amount(read)
 
 
 def format_rate(value: JSON) -> JSON:
-    """A rate as clients have it: text, with the decimals that the service gave it."""
+    """Format a rate for clients: as text, with the service's number of decimals."""
     read = None if isinstance(value, str) else parse_amount(value)
     return value if read is None else f"{read:f}"
 
 
 def to_json_number(amount: Decimal) -> Decimal | int:
-    """As a JSON number, in the way that they are mostly written: 12, 12.5, 12.05."""
+    """Convert to a JSON number without trailing zeros: 12, 12.5, 12.05."""
     whole = amount.to_integral_value(context=EXACT)
     return int(amount) if amount == whole else amount.normalize(EXACT)
 

@@ -1,8 +1,8 @@
-"""The newest payments of a merchant, whichever batch each is in: no list of the service's tells them.
+"""The newest payments of a merchant over all batches, for which the service has no list.
 
-Nothing is added to a batch that is complete, or taken from it. How many payments it has and when the last
-of them was made is remembered (kind ``complete``), so that its summary is read only where it may have some of
-those that are asked for.
+A complete batch does not change any more. The gateway stores how many payments it has and when the
+newest of them was created (kind ``complete``), and reads its summary only if it may have some of
+the requested payments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mappings.payouts import Sub
 class Newest(NamedTuple):
     payments: Sequence[Payment]
     records: int
-    """How many there are in all."""
+    """How many payments there are in total."""
 
 
 def newest(
@@ -34,10 +34,10 @@ def newest(
     wanted: Callable[[Sequence[Payment]], Sub] | None = None,
     since: datetime = BEGINNING,
 ) -> Sub:
-    """GET /batch/:id/summary of each batch that may have one of so many payments, the newest first.
+    """GET /batch/:id/summary of each batch that may have one of the ``limit`` newest payments.
 
-    Of all payments, or of those of a batch that are ``wanted``: then every batch is read, but for those
-    that are complete and have no payment made ``since`` then.
+    Returns these payments, the newest first. With a filter, ``select_wanted``, every batch is read,
+    except for complete ones without a payment created after ``since``.
     """
     known, counted = (yield Recall("batch")), (yield Recall("complete"))
     made = {
@@ -46,6 +46,7 @@ def newest(
         if facts.get("phase") != "deleted"
     }
     complete = [] if wanted else [id_ for id_ in made if id_ in counted]
+    # Complete batches are read last and only as needed; the others may have new payments.
     complete.sort(key=lambda id_: str(counted[id_]["newest"]), reverse=True)
     older = {id_ for id_ in made if wanted and _is_older(counted.get(id_), since)}
     left_to_read = made.keys() - complete - older
@@ -59,12 +60,15 @@ def newest(
 
 
 def _is_older(complete: Mapping[str, JSON] | None, since: datetime) -> bool:
-    """Whether a complete batch is known to have no payment made since then."""
+    """Whether a batch is known to be complete and to have no payment created since then."""
     return complete is not None and BEGINNING < parse_instant(complete["newest"]) < since
 
 
 class _Made(NamedTuple):
-    """A payment by when it was made: of those of one moment the last of the newest batch is the newest."""
+    """A payment with its sort key, newest last.
+
+    Of payments with the same time, that in the newer batch counts as newer, and then the later one.
+    """
 
     at: str
     batch_at: str
@@ -82,7 +86,7 @@ def _made(batch: Batch, payments: Sequence[Payment]) -> Iterator[_Made]:
 
 @dataclass(slots=True)
 class _Found:
-    """What the batches have that were read: no more of it is kept than is asked for."""
+    """Reads batches and keeps no more than the ``limit`` newest of their payments."""
 
     most: int
     wanted: Callable[[Sequence[Payment]], Sub] | None
@@ -97,6 +101,7 @@ class _Found:
                 if isinstance(batch, Batch):
                     yield from self._add(batch)
                     complete += record_completion(batch) if batch.id not in self.counted else ()
+                # A deleted batch has no payments. Any other failure would leave a gap in the list.
                 elif not is_missing(batch):
                     raise batch
             if complete:
@@ -109,7 +114,9 @@ class _Found:
         self.newest = nlargest(self.most, there, key=lambda one: one[:4])
 
     def may_be_in(self, left: deque[str]) -> Sequence[str]:
-        """The next batches to read, taken from those that are left; the newest of these come first."""
+        """Take the next batches to read from ``remaining_ids``, which has the newest first."""
+        # Batches are added until those taken have enough payments, or until the next one has only
+        # payments older than any that are kept.
         missing, some = self.most - len(self.newest), list[str]()
         since = None if missing > 0 else self.newest[-1].at
         while left and len(some) < SIDE_BY_SIDE:
@@ -122,7 +129,7 @@ class _Found:
 
 
 def record_completion(batch: Batch) -> Iterator[Record]:
-    """What is remembered of a batch that is complete; nothing of any other."""
+    """Build the record of a batch that is complete; none for any other."""
     if batch.status == "complete" and batch.tells_payments:
         last = max((one.at for one in _made(batch, batch.payments)), default="")
         yield Record("complete", batch.id, {"payments": len(batch.payments), "newest": last})

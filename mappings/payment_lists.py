@@ -1,7 +1,7 @@
-"""Payments and batches in the payloads that the current document does not show.
+"""Extracts payments and batches from payloads that the current document does not show.
 
-It says that a summary holds the batch's status and all payment details; the legacy document shows
-such payloads. Whatever of these shapes a service uses is read.
+That document says that a summary has the batch's status and all payment details; the legacy
+document shows payloads of that kind. Every shape that a service may use for them is accepted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BATCH_KEYS = ("batchSummary", "batch", "summary")
 
 
 def extract_batch(body: JSON) -> dict[str, JSON]:
-    """The batch of an answer: under its name, or the answer itself; empty where there is none."""
+    """Return the batch of a response: under one of its keys, or else the response itself."""
     for key in _BATCH_KEYS:
         if isinstance(body.get(key), dict):
             found: dict[str, JSON] = body[key]
@@ -24,14 +24,14 @@ def extract_batch(body: JSON) -> dict[str, JSON]:
 
 
 def extract_payments(body: JSON) -> Sequence[dict[str, JSON]]:
-    """The payments of an answer; none where it does not tell any."""
+    """Return the payments of a response; empty if it shows none."""
     return extract_payments_if_told(body) or []
 
 
 def extract_payments_if_told(body: JSON) -> Sequence[dict[str, JSON]] | None:
-    """The payments of an answer, beside the batch or inside of it, flat or with their ``meta``.
+    """Find the payments of a response, beside the batch or inside it, as a list or with ``meta``.
 
-    None where it does not speak of payments at all: that is not to have none.
+    None means that the response has no list of payments, which is not an empty list.
     """
     for holder in (extract_batch(body), body):
         given = holder.get("payments")
@@ -45,7 +45,7 @@ def extract_payments_if_told(body: JSON) -> Sequence[dict[str, JSON]] | None:
 
 
 def extract_payment(body: JSON) -> dict[str, JSON]:
-    """The payment of an answer; empty where there is none."""
+    """Return the payment of a response: under its key, or else the response itself."""
     given = body.get("payment")
     if isinstance(given, dict):
         return given

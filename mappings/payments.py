@@ -1,4 +1,4 @@
-"""Payments (legacy interface, section 4.4): five operations, and two that clients use besides."""
+"""The five payment operations (legacy interface, section 4.4), and two undocumented ones."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def create_payment(request: Request) -> Flow:
     """POST /batches/:id/payments
 
     GET  /batch/:id/summary      the batch, its currency and status
-    GET  /recipients?email=      where the recipient is named by address
-    POST /batches/:id/payments   a draft takes it without a call
-    GET  /batch/:id/summary      the payment as the service has it
-    GET  /recipients/:id         shown in full
+    GET  /recipients?email=      if the request names the recipient by address
+    POST /batches/:id/payments   unless the batch is a draft
+    GET  /batch/:id/summary      the payment as the service shows it
+    GET  /recipients/:id         to show the recipient in full
     """
     batch, given, entry = yield from changed(request, lambda batch: _with_one_more(batch, request))
     payment_id = given.get("id")
@@ -67,13 +67,13 @@ def create_payment(request: Request) -> Flow:
         batch = yield from load_batch(batch.id)
         payment = batch.payment(payment_id) if payment_id else _newest(batch, entry)
     except Failure:
-        payment = None  # it is added: a client told otherwise would add it again
+        payment = None  # The payment is added. After an error here the client would add it again.
     payment = payment or build_requested_payment(batch, given, entry)
     return Answer({"payment": (yield from _shown(payment, request, is_added=True))})
 
 
 def _with_one_more(batch: Batch, request: Request) -> Sub:
-    """Adds it; returns the batch, what the service told of the payment, and its entry."""
+    """Add the payment; return the batch, the payment in the service's response, and its entry."""
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     told = frozenset(problem.field for problem in request.problems)
@@ -90,11 +90,11 @@ def _with_one_more(batch: Batch, request: Request) -> Sub:
 
 
 _NO_CALL = Call("GET", "/balance")
-"""A draft is edited in the ledger alone."""
+"""An edit of a draft makes no call; this is a read, so that it needs no outcome rule."""
 
 
 def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
-    """Adds a payment to the batch that the service has; returns what it told of it."""
+    """POST /batches/:id/payments; returns the payment in the response."""
     yield from taken(batch, "editing", request.now)
     body = batch_bodies.build_payment_body(entry, batch.currency, memo=request.manners.send_memo)
     names = batch_bodies.map_payments_fields([sent], "")
@@ -110,6 +110,7 @@ def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
     )
     answered = yield from call_under_lock(batch, call, convert_not_found)
     given = extract_payment(answered)
+    # Some services give no id in the response. The next load of the batch finds the payment.
     id_ = given.get("id")
     new = {**entry, **({"id": id_, "upstream": id_} if id_ else {})}
     yield build_batch_record(
@@ -119,7 +120,7 @@ def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
 
 
 def _newest(batch: Batch, entry: Entry) -> Payment | None:
-    """The payment that an answer without an id was about: the one that is not known by its id."""
+    """Find the payment just added if the response has no id: the one without a stored entry."""
     known = {one["id"] for one in batch.entries if one.get("id")}
     new = [one for one in batch.payments if one["id"] not in known]
     same = [
@@ -129,7 +130,7 @@ def _newest(batch: Batch, entry: Entry) -> Payment | None:
 
 
 def _with_recipient(entry: Entry) -> Sub:
-    """An entry with what listings show of its recipient."""
+    """GET /recipients/:id, for an entry without the recipient's fields that listings show."""
     if "email" in entry["recipient"]:
         return entry
     id_ = entry["recipient"]["id"]
@@ -150,7 +151,7 @@ def read_payment(request: Request) -> Flow:
     """GET /batches/:id/payments/:payment
 
     GET /batch/:id/summary  a payment of another batch is not found
-    GET /payments/:id       where the summary does not tell all of it
+    GET /payments/:id       if the summary shows the payment incompletely
     GET /recipients/:id
     """
     batch = yield from load_batch(request.ids["id"])
@@ -164,20 +165,21 @@ _TELLS = ("status", "sourceAmount", "targetAmount", "targetCurrency", "exchangeR
 
 
 def _is_told(payment: Payment) -> bool:
-    """Whether a summary told what there is to tell of a payment: the documents show no reduced one."""
+    """Whether the summary shows all details of a payment."""
+    # The documents show no reduced form of a payment, but services use one in summaries.
     return all(payment.get(name) is not None for name in _TELLS)
 
 
 def _told(upstream: str) -> Sub:
-    """GET /payments/:id; nothing where it cannot be read, for the summary is answer enough."""
+    """GET /payments/:id; empty if that fails."""
     try:
         return extract_payment((yield Call("GET", f"/payments/{upstream}")))
     except Failure:
-        return {}
+        return {}  # the summary suffices for an answer
 
 
 def _with(payment: Payment, told: Payment) -> Payment:
-    """A payment with what the service tells of it elsewhere, and the ids that clients know."""
+    """Complete a payment with the service's payment object; its own fields take precedence."""
     return {**drop_nulls(told), **drop_nulls(payment)}
 
 
@@ -189,10 +191,9 @@ def _found(batch: Batch, request: Request) -> Payment:
 
 
 def _shown(payment: Payment, request: Request, *, is_added: bool = False) -> Sub:
-    """A payment with its recipient in full, or as the payment tells of one that the service does not show.
+    """Build the answer for a payment, with its recipient in full.
 
-    A service that fails for the moment has shown nothing: a client that was answered all the same took a
-    recipient for one without a payout method. Only what ``is_added`` is answered, or it would be added again.
+    If the service refuses to show the recipient, its fields in the payment are used.
     """
     id_ = (payment.get("recipient") or {}).get("id")
     if id_ is None:
@@ -203,6 +204,8 @@ def _shown(payment: Payment, request: Request, *, is_added: bool = False) -> Sub
             "recipient"
         ]
     except Failure as failure:
+        # After a transient failure the reduced recipient would look like one without a payout
+        # method. A payment just added is answered all the same, or the client would add it again.
         if not is_added and is_transient(failure):
             raise
         recipient = payment.get("recipient") or {}
@@ -212,7 +215,7 @@ def _shown(payment: Payment, request: Request, *, is_added: bool = False) -> Sub
 def list_batch_payments(request: Request) -> Flow:
     """GET /batches/:id/payments
 
-    GET /batch/:id/summary  paged and searched here
+    GET /batch/:id/summary  the gateway searches and pages its payments
     """
     batch = yield from load_batch(request.ids["id"])
     search = request.query.get("search")
@@ -223,7 +226,7 @@ def list_batch_payments(request: Request) -> Flow:
 
 
 def _page(request: Request, payments: Sequence[Payment], records: int) -> Sub:
-    """The page asked for, of the first of so many payments."""
+    """Build the requested page; ``payments`` are the first of ``records`` payments."""
     shown, counts = parse_page_params(request.query).of(payments, records)
     words = yield batch_bodies.recall_recipient_facts(iterate_payee_ids(shown))
     rows = [build_payment_list_item(one, words) for one in shown]
@@ -233,7 +236,7 @@ def _page(request: Request, payments: Sequence[Payment], records: int) -> Sub:
 def read_any_payment(request: Request) -> Flow:
     """GET /payments/:id
 
-    GET /payments/:id       where the ledger does not know its batch
+    GET /payments/:id       if the gateway has not stored which batch it is in
     GET /batch/:id/summary
     GET /recipients/:id
     """
@@ -256,13 +259,14 @@ def read_any_payment(request: Request) -> Flow:
 def list_payments(request: Request) -> Flow:
     """GET /payments
 
-    GET /batch/:id/summary  of the batches that the ledger knows, side by side, each that may have a payment
-                            of the page, and with a filter all of them, but for those that are complete and
-                            have no payment since ``startDate``; the newest payment first
-    GET /recipients/:id     with ``country``, of each recipient whose country no summary tells
+    GET /batch/:id/summary  in parallel, for each stored batch that may have a payment of the page;
+                            with a filter for all stored batches, except complete ones without a
+                            payment since ``startDate``; the newest payment comes first
+    GET /recipients/:id     with ``country``, for each recipient whose country no summary shows
     """
     page, filters = parse_page_params(request.query), Filters.of(request.query)
     wanted = partial(filter_payments, filters) if filters else None
+    # All payments up to the end of the page: which are on it is known only once they are sorted.
     found = yield from newest(page.number * page.size, wanted, filters.since)
     return Answer((yield from _page(request, found.payments, found.records)))
 
@@ -274,7 +278,7 @@ def update_payment(request: Request) -> Flow:
     """PATCH /batches/:id/payments/:payment
 
     GET   /batch/:id/summary
-    PATCH /batches/:id/payments/:payment  where the service has it, else the batch becomes a draft
+    PATCH /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
     yield from changed(request, lambda batch: _with_other_pay(batch, request))
     return Answer({"object": "updated"})
@@ -297,6 +301,7 @@ def _with_other_pay(batch: Batch, request: Request) -> Sub:
         "PATCH",
         f"/batches/{batch.upstream}/payments/{payment['upstream'] or payment['id']}",
         sent_on,
+        # The service's refusal may name the legacy fields sent, or those of the current document.
         sent_as={name: name for name in changes} | batch_bodies.map_payments_fields([sent], ""),
         witness=(batch.upstream, str(payment["upstream"])),
         settle=settling.settle_edited_batch(
@@ -313,7 +318,7 @@ def delete_payment(request: Request) -> Flow:
     """DELETE /batches/:id/payments/:payment
 
     GET    /batch/:id/summary
-    DELETE /batches/:id/payments/:payment  where the service has it, else the batch becomes a draft
+    DELETE /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
     yield from changed(request, lambda batch: _without(batch, request))
     return Answer({"object": "deleted"})
@@ -339,8 +344,8 @@ def _without(batch: Batch, request: Request) -> Sub:
 
 _OF_BATCH = "/batches/{id}/payments"
 _ONE = "/batches/{id}/payments/{payment}"
-_INFERRED = "the path is presumed to be the legacy one; without it the batch becomes a draft here"
-_UNLISTED = "clients in the field use it; the legacy document does not list it"
+_INFERRED = "assumes the legacy path; without it the batch becomes a draft of the gateway"
+_UNLISTED = "clients use it, though the legacy document does not list it"
 
 OPERATIONS = (
     Operation(
@@ -349,7 +354,7 @@ OPERATIONS = (
         create_payment,
         "4.4",
         "emulated",
-        "the payload is presumed, and filled in from the summary",
+        "assumes the payload; the response is completed from the summary",
         takes=legacy.PaymentBody,
         gives=legacy.PaymentAnswer,
         rests_on="the payload of a payment in POST /batches (current interface, section 4.3)",
@@ -360,7 +365,7 @@ OPERATIONS = (
         list_batch_payments,
         "4.4",
         "emulated",
-        "paged here, over the summary",
+        "the gateway pages the payments of the summary",
         gives=legacy.ListedPaymentsAnswer,
         query=legacy.SearchQuery,
     ),
@@ -370,7 +375,7 @@ OPERATIONS = (
         read_payment,
         "4.4",
         "emulated",
-        "found in the summary of its batch, and filled in from the payment itself",
+        "found in the summary of its batch, completed from the payment itself",
         gives=legacy.PaymentAnswer,
     ),
     Operation(
@@ -412,7 +417,7 @@ UNLISTED = (
         list_payments,
         "4.4",
         "lossy",
-        f"{_UNLISTED}; payments of batches made through the gateway, filtered here",
+        f"{_UNLISTED}; has payments of batches created through the gateway, which filters them",
         gives=legacy.ListedPaymentsAnswer,
         query=legacy.FilteredQuery,
     ),

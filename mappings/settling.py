@@ -1,8 +1,10 @@
-"""What became of a write that was sent and not answered: how each is read of the service.
+"""Outcome rules: how to find out, by reading, whether a write without a response was executed.
 
-Each of these gives a ``settle`` for a call: reads, and what they say. A match has to agree in all
-that a service shows as it was sent (``known_by_...``), and in the rest of it where others that ask
-for much the same are not settled either; more matches than writes that ask for them tell nothing.
+Each function builds the rule of one call: a generator that reads from the service and returns
+``Confirmed``, ``Absent`` or ``Inconclusive``. An object matches if it has all sent values that the
+service is known to show unchanged (``select_…_match_fields``). If there are several matches or
+several identical writes in doubt, the remaining values must agree too. More matches than such
+writes prove nothing: ``Inconclusive``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ Given = Mapping[str, JSON]
 Reading = Generator[Step, Any, Verdict]
 
 MOST_PAGES = 20
-"""Of a list that is read for one object; a longer one is no way to find it."""
+"""How many pages of a list are read to find one object; a longer list is inconclusive."""
 
 OTHER_CURRENCY = "the service shows no amount in the currency that was asked for"
 
@@ -84,16 +86,17 @@ def _whole_recipient(recipient_id: str) -> Generator[Step, Any, Confirmed]:
 
 
 def _told_recipient(recipient_id: str, sent: Given) -> Reading:
-    """The one that an operator named; whoever mistypes an id must not have another be paid."""
+    """Check the recipient that an operator named as the one created."""
+    # A mistyped id would pay another person, so the address has to agree.
     try:
         verdict = yield from _whole_recipient(recipient_id)
     except Refused as refused:
         if refused.status != 404:
             raise
-        return Inconclusive(f"the service has no recipient {recipient_id}, which was told to be it")
+        return Inconclusive(f"the service has no recipient {recipient_id}, named by the operator")
     if _agrees(sent.get("email"), verdict.body["recipient"].get("email")):
         return verdict
-    return Inconclusive(f"{recipient_id}, which was told to be it, has another address")
+    return Inconclusive(f"{recipient_id}, named by the operator, has another address")
 
 
 def settle_changed_recipient(recipient_id: str, fields: Given) -> Settle:
@@ -113,7 +116,7 @@ def settle_deleted_recipients(*ids: str) -> Settle:
     def reading(_sending: InDoubtWrite) -> Reading:
         answers = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in ids])
         gone = [_is_gone(answer) for answer in answers]
-        if None in gone:
+        if None in gone:  # one of the reads failed
             return Inconclusive("the service could not be read")
         if all(gone):
             return Confirmed()
@@ -145,6 +148,7 @@ def settle_added_account(recipient_id: str, account: Given, before: Iterable[str
             return _as_told(sending.told, "account", found if is_it else None)
         like = [one for one in there if _is_like(account, one)]
         new = [one for one in like if one.get("recipientAccountId") not in known]
+        # Accounts have no date: a new one is one that was not there before.
         new_one = _new(new, sending, key=_ACCOUNT, dated=False)
         if isinstance(new_one, dict):
             return Confirmed({"account": new_one}, made=new_one[_ACCOUNT])
@@ -157,7 +161,7 @@ _ACCOUNT = "recipientAccountId"
 
 
 def settle_changed_account(recipient_id: str, held: Given, fields: Given) -> Settle:
-    """GET /recipients/:id; a change gives the account another id (current interface, 4.2)."""
+    """GET /recipients/:id; the change gives the account another id (current interface, 4.2)."""
     account_id = held["recipientAccountId"]
 
     def reading(_sending: InDoubtWrite) -> Reading:
@@ -165,11 +169,12 @@ def settle_changed_account(recipient_id: str, held: Given, fields: Given) -> Set
         for one in there:
             if one.get("recipientAccountId") == account_id:
                 return Confirmed({"account": one}) if _is_like(fields, one) else Absent()
+        # The account has another id after the change, so it is found by its fields.
         whole = {"type": held.get("type"), **fields}
         like = [one for one in there if _is_like(whole, one)]
         if len(like) == 1:
             return Confirmed({"account": like[0]})
-        return Inconclusive("the account is not there any more")
+        return Inconclusive("the account does not exist any more")
 
     return reading
 
@@ -205,7 +210,7 @@ def _is_like(sent: Given, account: Given) -> bool:
 
 
 def settle_created_batch(body: Given) -> Settle:
-    """GET /batches where the service has it, then GET /batch/:id/summary of what is like it."""
+    """GET /batches if the service has it, then GET /batch/:id/summary of possible matches."""
 
     def reading(sending: InDoubtWrite) -> Reading:
         if sending.told is not None:
@@ -213,6 +218,8 @@ def settle_created_batch(body: Given) -> Settle:
         try:
             rows = yield from _pages("/batches", "batches", {}, witness=())
         except NoSuchOperation:
+            # A batch nobody can list pays nobody before its start, so the client may create
+            # another.
             return MayExist()
         if rows is None:
             return Inconclusive("the service lists too many batches")
@@ -232,15 +239,16 @@ def settle_created_batch(body: Given) -> Settle:
 def _paying_the_same(
     body: Given, rows: Sequence[dict[str, JSON]], sending: InDoubtWrite
 ) -> Generator[Step, Any, Inconclusive | tuple[list[dict[str, JSON]], set[JSON]]]:
-    """Of some batches, those that pay what was sent, and the ids of those that have its memos too."""
+    """Return the batches with the sent payments, and the ids of those that have the memos too."""
     same: list[dict[str, JSON]] = []
     exact: set[JSON] = set()
     for row in rows:
+        # A batch that another write created cannot be this one's.
         summary = None if row["id"] in sending.claimed else (yield from _summary(row["id"]))
         if summary is None or not _is_new(extract_batch(summary), sending):
             continue
         if not _tells_payments(summary):
-            return Inconclusive(f"the service does not show what {row['id']} pays")
+            return Inconclusive(f"the service does not show the payments of {row['id']}")
         if _pays_the_same(body, summary, _pays):
             same.append(row)
             exact |= {row["id"]} if _pays_the_same(body, summary, _pays_with_memo) else set()
@@ -250,19 +258,19 @@ def _paying_the_same(
 
 
 def _told_batch(batch_id: str, body: Given) -> Reading:
-    """The one that an operator named, unless it can be seen that it pays something else."""
+    """Check the batch that an operator named, which must not visibly pay something else."""
     try:
         summary = yield Call("GET", SUMMARY.format(id=batch_id))
     except Refused as refused:
         if refused.status != 404:
             raise
-        return Inconclusive(f"the service has no batch {batch_id}, which was told to be it")
+        return Inconclusive(f"the service has no batch {batch_id}, named by the operator")
     there = extract_payments(summary)
     tells = all(map(_tells_whom, there))
     if len(there) != len(body["payments"]) or (
         tells and not _pays_the_same(body, summary, _may_pay)
     ):
-        return Inconclusive(f"{batch_id}, which was told to be it, pays something else")
+        return Inconclusive(f"{batch_id}, named by the operator, pays something else")
     return Confirmed({"batch": {"id": batch_id}}, made=batch_id)
 
 
@@ -271,12 +279,12 @@ def select_batch_match_fields(body: Given) -> dict[str, JSON]:
 
 
 def select_payment_match_fields(body: Given) -> dict[str, JSON]:
-    """Without its memo: whether the service keeps it the document does not say."""
+    """Return a payment without its memo, because the document does not say that it is stored."""
     return {name: value for name, value in body.items() if name != "memo"}
 
 
 def _summary(batch_id: str) -> Generator[Step, Any, JSON]:
-    """None for a batch that is gone again."""
+    """Fetch a batch's summary; None if the batch is deleted."""
     try:
         return (yield Call("GET", SUMMARY.format(id=batch_id)))
     except Refused as refused:
@@ -286,7 +294,7 @@ def _summary(batch_id: str) -> Generator[Step, Any, JSON]:
 
 
 def _may_be(body: Given, row: Given) -> bool:
-    """Whether a listed batch may be the one that was sent; a list need not show everything."""
+    """Whether a listed batch may be the one sent. Fields the list does not show count as equal."""
     total = row.get("totalPayments")
     return (
         row.get("currency") in (None, body.get("currency"))
@@ -296,7 +304,7 @@ def _may_be(body: Given, row: Given) -> bool:
 
 
 Test = Callable[[Given, Given, JSON], bool]
-"""Whether a payment that is shown is one that was sent, in a batch of some currency."""
+"""Compares a sent payment with one that the service shows, in a batch of the given currency."""
 
 
 def _pays_the_same(body: Given, summary: JSON, is_it: Test) -> bool:
@@ -310,7 +318,7 @@ def _pays_the_same(body: Given, summary: JSON, is_it: Test) -> bool:
         match = next(those, None)
         if match is None:
             return False
-        del its[match]
+        del its[match]  # each shown payment counts once: a batch may have equal ones
     return len(there) == len(body["payments"])
 
 
@@ -319,7 +327,7 @@ def _has_memo_of(sent: Given, shown: Given) -> bool:
 
 
 def _pays(sent: Given, shown: Given, batch_currency: JSON) -> bool:
-    """Whether a payment is the one that was sent: who gets how much, in which currency."""
+    """Whether two payments have the same recipient, amount and currency."""
     return _compared(sent, shown, batch_currency) is True
 
 
@@ -328,11 +336,12 @@ def _pays_with_memo(sent: Given, shown: Given, batch_currency: JSON) -> bool:
 
 
 def _may_pay(sent: Given, shown: Given, batch_currency: JSON) -> bool:
-    """The same, or nobody can tell: it pays whom it should, in other currencies than was asked for."""
+    """Whether two payments may be the same: the recipient is, and no amount contradicts it."""
     return _compared(sent, shown, batch_currency) is not False
 
 
 def _compared(sent: Given, shown: Given, batch_currency: JSON) -> bool | None:
+    """Compare two payments; None if the service shows no amount in the requested currency."""
     if _paid(shown) != recipient_id(sent):
         return False
     compared = [
@@ -349,12 +358,12 @@ def _paid(shown: Given) -> JSON:
 
 
 def _sides(sent: Given, batch_currency: JSON) -> list[tuple[str, JSON, JSON]]:
-    """The side, amount and currency of a payment in the words of either interface."""
+    """List the possible side, amount and currency of a payment in either interface's form."""
     if sent.get("sourceAmount"):
         return [("source", sent["sourceAmount"], batch_currency)]
     if amount := sent.get("targetAmount"):
         currency = sent.get("targetCurrency")
-        # In the batch's own currency it is what is paid, and may arrive in another.
+        # In the batch's own currency the amount is what is paid; another currency may be received.
         sides = ["target", "source"] if currency == batch_currency else ["target"]
         return [(side, amount, currency) for side in sides]
     currency = sent.get("currency")
@@ -382,11 +391,12 @@ def settle_added_payment(
             return Inconclusive(_WHICH)
         new = [one for one in extract_payments(summary) if one.get("id") not in known]
         if extract_payments_if_told(summary) is None or not all(map(_tells_whom, new)):
-            return Inconclusive("the service does not show whom the batch pays")
+            return Inconclusive("the service does not show the recipients of the batch's payments")
         like = [one for one in new if _pays(body, one, currency)]
         new_one = _new(like, sending, dated=False, whole=lambda one: _has_memo_of(body, one))
         if isinstance(new_one, dict):
             return Confirmed({"payment": new_one}, made=new_one.get("id"))
+        # A new payment to the recipient in another currency may be this one, so nothing is proved.
         others = (one for one in new if one.get("id") not in sending.claimed)
         if isinstance(new_one, Absent) and any(_may_pay(body, one, currency) for one in others):
             return Inconclusive(OTHER_CURRENCY)
@@ -405,20 +415,23 @@ def settle_edited_batch(
     removed: Callable[[], Iterable[str]] = tuple,
     fields: Given = MappingProxyType({}),
 ) -> Settle:
-    """GET /batch/:id/summary; ``before`` are its payments as they were, with the service's ids.
+    """GET /batch/:id/summary, compared with ``payments``, the batch's payments before the edit.
 
-    ``changed`` and ``removed`` are by those; ``fields`` are those of the batch itself. Nothing is made of any before it is needed.
+    ``build_changes`` and ``list_removed_ids`` use ids of the service and are called only if the
+    rule runs; ``batch_fields`` are the changed fields of the batch itself. All changes together
+    confirm the edit; if only some can be seen, the rule is inconclusive.
     """
 
     def reading(_sending: InDoubtWrite) -> Reading:
         summary = yield Call("GET", SUMMARY.format(id=upstream))
         if extract_payments_if_told(summary) is None:
-            return Inconclusive("the service does not show what the batch pays")
+            return Inconclusive("the service does not show the batch's payments")
         if not _tells_which(summary):
             return Inconclusive(_WHICH)
         were = {str(one["upstream"]): one for one in before if one.get("upstream")}
         there = {str(one.get("id")): one for one in extract_payments(summary)}
         signs = [id_ not in there for id_ in removed()]
+        # A payment that had the new amount before the edit proves nothing.
         signs += [
             id_ in there and _pays_as(body, there[id_], currency)
             for id_, body in changed().items()
@@ -426,14 +439,14 @@ def settle_edited_batch(
         ]
         others = [one for id_, one in there.items() if id_ not in were]
         if added and not all(map(_tells_whom, others)):
-            return Inconclusive("the service does not show whom the batch pays")
+            return Inconclusive("the service does not show the recipients of the batch's payments")
         signs += [any(_pays(body, one, currency) for one in others) for body in added]
         shown = extract_batch(summary)
         signs += [_agrees(value, shown[name]) for name, value in fields.items() if name in shown]
         if signs and all(signs):
             return Confirmed({"object": "updated"})
         if any(signs):
-            return Inconclusive("only a part of it is seen")
+            return Inconclusive("only some of the changes can be seen")
         is_told = not any(_may_pay(body, one, currency) for body in added for one in others)
         return Absent() if is_told else Inconclusive(OTHER_CURRENCY)
 
@@ -441,7 +454,7 @@ def settle_edited_batch(
 
 
 def _pays_as(body: Given, shown: Given, currency: JSON) -> bool:
-    """Whether a payment has the amount that a change gives it, if it gives one."""
+    """Whether a payment has the amount of a change; True if the change sets none."""
     if not (body.get("sourceAmount") or body.get("targetAmount")):
         return True
     return _pays({**body, "recipient": shown.get("recipient")}, shown, currency)
@@ -464,9 +477,9 @@ def settle_deleted_batch(upstream: str) -> Settle:
 
 
 def settle_quote(upstream: str, expires: JSON) -> Settle:
-    """GET /batch/:id/summary; ``expires`` is when the quote before it did.
+    """GET /batch/:id/summary; ``previous_expiry`` is the ``quoteExpiredAt`` before the call.
 
-    A quote that cannot be seen may be made again: it is repeatable until processing starts.
+    A quote that cannot be seen is absent: it may be repeated until processing starts.
     """
 
     def reading(_sending: InDoubtWrite) -> Reading:
@@ -478,7 +491,7 @@ def settle_quote(upstream: str, expires: JSON) -> Settle:
 
 
 def settle_start(upstream: str) -> Settle:
-    """GET /batch/:id/summary; any word but open and pending says that it was started."""
+    """GET /batch/:id/summary; any status but open and pending confirms the start."""
 
     def reading(_sending: InDoubtWrite) -> Reading:
         batch = extract_batch((yield Call("GET", SUMMARY.format(id=upstream))))
@@ -490,17 +503,18 @@ def settle_start(upstream: str) -> Settle:
     return reading
 
 
-# What they have in common
+# Shared by the rules
 
 
 def _pages(
     path: str, rows: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
 ) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
-    """Every row of a list; None where it is too long. Raises Unreachable where it is no list."""
+    """Fetch every row of a list; None if it is too long. Raises Unreachable if it is no list."""
     found: list[dict[str, JSON]] = []
     for number in range(1, MOST_PAGES + 1):
         asked = {**query, "page": str(number), "pageSize": "100"}
         body = yield Call("GET", path, query=asked, witness=witness)
+        # Without the list nothing is known to be absent.
         if rows not in body:
             raise Unreachable(f"its answer has no {rows}")
         given = [row for row in body[rows] or [] if isinstance(row, dict)]
@@ -512,9 +526,9 @@ def _pages(
 
 
 def _as_told(told: str, name: str, found: dict[str, JSON] | None) -> Confirmed | Inconclusive:
-    """The account or payment that an operator named, where it may be the one."""
+    """Confirm the account or payment that an operator named, if it is a possible match."""
     if found is None:
-        return Inconclusive(f"there is no new {name} {told} like it, which was told to be it")
+        return Inconclusive(f"no new {name} like it has the id {told}, named by the operator")
     return Confirmed({name: found}, made=told)
 
 
@@ -527,7 +541,7 @@ _WHICH = "the service does not show the ids of the batch's payments"
 
 
 def _tells_which(summary: JSON) -> bool:
-    """Whether one that was there before can be told from one that is new."""
+    """Whether every payment has an id: without ids a new payment looks like an earlier one."""
     return all(one.get("id") for one in extract_payments(summary))
 
 
@@ -543,9 +557,10 @@ def _new(
     dated: bool = True,
     whole: Callable[[dict[str, JSON]], bool] = lambda _one: True,
 ) -> dict[str, JSON] | Absent | Inconclusive:
-    """The one object that a write made, among those that are like it.
+    """Select the object that a write created among the candidates.
 
-    ``whole`` says whether one agrees in all that was sent, which is asked where there are others.
+    ``is_full_match`` compares all sent values. It is used if there are several candidates or
+    several identical writes in doubt.
     """
     found = [one for one in like if one.get(key) not in sending.claimed]
     if dated:
@@ -556,11 +571,12 @@ def _new(
         found = [one for one in found if whole(one)]
     if not 0 < len(found) <= sending.alike:
         return Inconclusive("others are like it")
+    # Identical writes each claim one of the identical objects, so it does not matter which.
     return min(found, key=lambda one: str(one.get("createdAt")))
 
 
 def _is_new(row: Given, sending: InDoubtWrite) -> bool:
-    """Whether it was made since the write left; one without a date may be."""
+    """Whether an object was created since the write was sent; True if it has no readable date."""
     try:
         made = datetime.fromisoformat(str(row.get("createdAt")))
     except ValueError:
@@ -569,7 +585,7 @@ def _is_new(row: Given, sending: InDoubtWrite) -> bool:
 
 
 def _agrees(sent: JSON, shown: JSON) -> bool:
-    """Whether what is shown may be what was sent: masked values by the characters they show."""
+    """Whether a shown value may be the sent one; a masked value shows only its last characters."""
     if isinstance(sent, Mapping):
         held = shown if isinstance(shown, Mapping) else {}
         return all(_agrees(value, held.get(name)) for name, value in sent.items())

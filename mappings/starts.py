@@ -1,7 +1,8 @@
-"""A start that its client signed itself: what the ledger lets it do, and how it is settled.
+"""A start with the client's own signature.
 
-It is sent as its client wrote it. Here is what any other start has besides: it takes the batch, so
-that it and an edit through the legacy face cannot both win, and gives it back where it is refused.
+The request is sent exactly as the client wrote it. This flow adds what every start needs: it
+acquires the batch's lock, so that it and an edit through the legacy interface cannot both win,
+releases it if the start is refused, and gives the rule that finds its outcome.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def start_signed_batch(request: Request) -> Flow:
     """POST /batches/:id/start-processing, with its client's own signature
 
     POST /batches/:id/start-processing once
-    ``batch`` among the ids is the one that the ledger knows the batch by.
+
+    The request's id ``batch`` is the batch's first id, under which its state is stored.
     """
     upstream, batch = request.ids["id"], request.ids["batch"]
     facts, taken = yield from _taken(upstream, batch, request)
@@ -51,10 +53,11 @@ def start_signed_batch(request: Request) -> Flow:
     except (Refused, Unreachable, Conflict) as failure:
         before = {"phase": "sent", "since": None} if facts else dict.fromkeys(taken)
         yield Record("batch", batch, before)
-        if isinstance(failure, Conflict):  # the service's batch was superseded meanwhile
+        if isinstance(failure, Conflict):  # the upstream batch was superseded meanwhile
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
-    # Of a batch made elsewhere too: an edit that read it before must find another version.
+    # The version counts for a batch created elsewhere too: an edit that loaded it before the start
+    # must conflict.
     version = (facts.get("version") or 0) + 1
     started = {
         "phase": "sent",
@@ -67,7 +70,7 @@ def start_signed_batch(request: Request) -> Flow:
 
 
 def _taken(upstream: str, batch: str, request: Request) -> Sub:
-    """Takes the batch, once no edit of it is under way; what was known of it, and is from now on."""
+    """Acquire the lock once no edit is under way; return the facts before and the facts set."""
     for _ in range(ROUNDS):
         alias = yield Recall("alias", upstream)
         if alias.get("abandoned"):
@@ -99,7 +102,7 @@ def _is_being_edited(facts: Mapping[str, JSON]) -> bool:
 
 
 def _may_be_started(facts: Mapping[str, JSON], upstream: str) -> bool:
-    """Whether it is the service's batch, still that one, and no change of it is under way."""
+    """Whether the batch is unlocked, and ``upstream_id`` is still its id at the service."""
     return not facts or (facts.get("phase") in (None, "sent") and facts.get("upstream") == upstream)
 
 
@@ -109,6 +112,6 @@ START = Operation(
     start_signed_batch,
     "current 4.4",
     "exact",
-    "passed on as its client signed it",
+    "passed on as the client signed it",
     gives=None,
 )

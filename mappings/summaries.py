@@ -1,4 +1,4 @@
-"""The batch summary (legacy interface, section 2), computed where the service does not give it."""
+"""The batch summary (legacy interface, section 2); fields the service omits are computed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_THE_BATCH = [
 def build_summary(
     batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str
 ) -> dict[str, JSON]:
-    """``Batch summary``; what the service gives of it stands."""
+    """Build a ``Batch summary``. A value of the service takes precedence over a computed one."""
     shown = build_batch_answer(batch)
     wallet, others = funds.partition_by_wallet(batch.payments)
     held = {
@@ -58,7 +58,7 @@ def build_summary(
 
 
 def _filled_in(given: JSON, computed: JSON) -> JSON:
-    """What the service gives, and of what it leaves out what is computed, in every object of it."""
+    """Complete the service's value with the computed one, recursively in objects."""
     if not isinstance(computed, dict):
         return given
     if not isinstance(given, dict):
@@ -68,7 +68,7 @@ def _filled_in(given: JSON, computed: JSON) -> JSON:
 
 
 def _as_numbers(given: JSON) -> JSON:
-    """Figures as the legacy document has them, where a service writes them as text."""
+    """Convert figures that a service writes as text to numbers, as the legacy document has them."""
     if isinstance(given, dict):
         return {
             name: _figure(value) if name in _NUMBERS else _as_numbers(value)
@@ -86,7 +86,7 @@ def _figure(value: JSON) -> JSON:
 
 
 def _methods(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """By method; both of the legacy document's are always there."""
+    """Build the figures by payout method; both methods of the legacy document are always there."""
     by_method: dict[str, list[Mapping[str, JSON]]] = {current.BANK_TRANSFER: [], current.WALLET: []}
     for payment in payments:
         by_method.setdefault(funds.determine_payment_method(payment), []).append(payment)
@@ -101,7 +101,7 @@ def _methods(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
 
 
 def compute_figures(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """count, value, fees, recipientFees, merchantFees, net; JSON numbers, exact."""
+    """Compute count, value, fees, recipientFees, merchantFees and net, as exact JSON numbers."""
     those = list(payments)
     sums = {name: funds.sum_field(those, name) for name in FIGURES}
     value = funds.sum_field(those, "sourceAmount")

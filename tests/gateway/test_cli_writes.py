@@ -276,7 +276,7 @@ async def test_what_was_mistyped_is_not_believed(tmp_path: Path) -> None:
         assert "was made by another write" in known.stderr
         nobody = "B-0000000000000000000000"
         await here.says(*SETTLE, write, "--made", nobody, "--yes")
-        await eventually(lambda: says_why(here, f"no batch {nobody}, which was told to be it"))
+        await eventually(lambda: says_why(here, f"no batch {nobody}, named by the operator"))
         to_do = (await only(here))["what_to_do"]
         assert to_do.startswith("what was found out cannot be so: look in the service's dashboard")
         assert f"writes settle {write} --made B-…" in to_do

@@ -115,7 +115,7 @@ async def test_who_has_moved_is_not_told_to_make_a_batch_twice(tmp_path: Path) -
     calls = page[page.index("## Calls") : page.index("## Errors")]
     assert "POST /batches`" not in calls
     assert "POST /v1/batches\n" not in calls
-    assert "- `GET /balance`: where no status is told" in calls
+    assert "- `GET /balance`: if the service gives no status" in calls
 
 
 async def test_the_words_of_a_service_are_its_own(tmp_path: Path) -> None:
