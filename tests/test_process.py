@@ -276,11 +276,19 @@ async def test_told_to_end_it_finishes_what_is_in_flight_and_exits_0(
         assert await idle.closed()
         await idle.close()
         assert simulator.service.calls("POST", "/v1/recipients/*/accounts")
-        assert [line["status"] for line in gateway.lines() if line["event"] == "request"] == [200]
+        assert [
+            line["http.response.status_code"]
+            for line in gateway.lines()
+            if line["event"] == "request"
+        ] == [200]
         last = gateway.lines()[-1]
-        assert (last["event"], last["level"], last["requests_left"]) == ("ended", "info", 1)
-        assert last["waited_seconds"] > 0
-        assert last["ran_seconds"] >= 0
+        assert (last["event"], last["level"], last["requests_left"]) == (
+            "shutdown_complete",
+            "info",
+            1,
+        )
+        assert last["drain_seconds"] > 0
+        assert last["uptime_seconds"] >= 0
 
 
 async def test_told_to_end_with_nothing_to_wait_for_it_says_that_it_ended(

@@ -85,7 +85,7 @@ class ConnectionTracker(Generic[One]):
             log.warning(
                 "connections_shed",
                 connections=len(self.connections),
-                since_start=dict(self.shed),
-                means="there are many; those that wait longest are ended",
+                closed_since_start=dict(self.shed),
+                reason="too many connections; those idle longest are closed",
             )
         self._told = self.shed.total()
