@@ -500,16 +500,20 @@ async def test_it_is_healthy_and_ready_while_the_service_answers_and_says_so_whe
                 assert answer.headers.getall("Server") == ["payout-gateway"]
                 return answer.status, await answer.json()
 
-        assert await told("/healthz") == (200, {"ok": True})
+        assert await told("/healthz") == (200, {"status": "ok"})
         assert await told("/readyz") == (
             200,
-            {"ok": True, "faults": {}, "service": {"sandbox": "answering"}},
+            {"status": "ok", "faults": {}, "circuit_breakers": {"sandbox": "closed"}},
         )
         await simulator.stop()
         status, body = await told("/readyz")
-        assert (status, body["ok"], list(body["faults"])) == (503, False, ["environments.sandbox"])
+        assert (status, body["status"], list(body["faults"])) == (
+            503,
+            "error",
+            ["environments.sandbox"],
+        )
         assert len(body["faults"]["environments.sandbox"].split()) > 3
-        assert await told("/healthz") == (200, {"ok": True})
+        assert await told("/healthz") == (200, {"status": "ok"})
 
 
 async def test_a_service_that_hangs_makes_it_unready_in_time(

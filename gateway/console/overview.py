@@ -79,7 +79,7 @@ class OverviewPage:
                 checks = self._parts.checks
                 said = await asyncio.gather(*(run_check(one) for one in checks.values()))
                 self._faults = dict(zip(checks, said, strict=True))
-                self._near = sum(one.level != "well" for one in await load_limit_usage(self._parts))
+                self._near = sum(one.level != "ok" for one in await load_limit_usage(self._parts))
                 self._checked_at = now
             return self._faults
 

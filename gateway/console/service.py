@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STATES = ("wrong", "look", "unknown", "well")
+STATES = ("error", "warning", "skipped", "ok")
 
 
 @dataclass(frozen=True, slots=True)

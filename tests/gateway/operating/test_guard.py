@@ -123,7 +123,7 @@ async def test_on_a_restored_state_nothing_is_started_until_it_is_reconciled(
             await make_recipient(house, "other")  # everything else goes on
             doctor = json.loads((await says(tmp_path, "doctor", "--json", code=1)).stdout)
             assert [one["state"] for one in doctor["findings"] if one["looked_at"] == "state"] == [
-                "wrong"
+                "error"
             ]
             told = await here.reconciled()
             assert (told["restored"], told["cleared"]) == (True, True)
