@@ -126,7 +126,11 @@ class InferredOperations:
         if present:
             if known and known["present"]:
                 return
-            log.info("inferred_operation_found", environment=environment, operation=name)
+            log.info(
+                "inferred_operation_found",
+                environment=environment,
+                endpoint=name.removeprefix("inferred "),
+            )
         else:
             if now < missing_until(known):
                 return  # another request has found it out at the same time
@@ -134,7 +138,7 @@ class InferredOperations:
             log.warning(
                 "inferred_operation_missing",
                 environment=environment,
-                operation=name,
+                endpoint=name.removeprefix("inferred "),
                 retry_after_seconds=found["seconds"],
                 reason="the service refused it twice as an unknown path; documented calls are used instead",
             )
