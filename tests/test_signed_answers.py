@@ -483,7 +483,7 @@ async def test_what_is_cut_off_there_is_cut_off_here_and_never_looks_whole(
         assert not rest.endswith(b"0\r\n\r\n")
     assert len(recorder.requests) == 1
     (line,) = logged
-    assert line["cut_off"]
+    assert line["reason"]
 
 
 async def test_an_answer_without_an_end_that_is_reset_is_reset(tmp_path: Path) -> None:
@@ -492,7 +492,7 @@ async def test_an_answer_without_an_end_that_is_reset_is_reset(tmp_path: Path) -
             _head, _rest, clean = await everything(house, CLIENT.request())
             await until(lambda: bool(logged))
     assert not clean
-    assert logged[0]["cut_off"]
+    assert logged[0]["reason"]
 
 
 async def test_an_old_client_gets_its_answer_until_the_connection_closes(tmp_path: Path) -> None:
@@ -664,7 +664,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(tmp_path: Path)
             async with await wire(house.running.port) as connection:
                 await connection.say(CLIENT.request())
                 await until(lambda: bool(logged), seconds=60)
-    assert logged[0]["cut_off"] == "the client does not take its answer"
+    assert logged[0]["reason"] == "the client does not take its answer"
 
 
 # Clients that go away.
