@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mappings.unchanging import unchanging
 
@@ -372,12 +372,17 @@ class ProblemList:
 class Failure(Exception):
     """A step that did not give its answer."""
 
+    error_type: ClassVar[str] = "failed"
+    """Its name in logs, metrics and traces."""
+
 
 class Invalid(Failure):
     """The client's request cannot be carried out as it stands.
 
     ``more`` problems were found besides, and are only counted.
     """
+
+    error_type = "invalid_request"
 
     def __init__(self, *problems: Problem, more: int = 0) -> None:
         super().__init__(", ".join(problem.code for problem in problems))
@@ -387,6 +392,8 @@ class Invalid(Failure):
 
 class Refused(Failure):
     """The service said no; nothing was executed."""
+
+    error_type = "refused_by_service"
 
     def __init__(
         self,
@@ -413,9 +420,13 @@ class Refused(Failure):
 class Conflict(Failure):
     """The ledger has other facts of an object than were to be found."""
 
+    error_type = "conflict"
+
 
 class NoSuchOperation(Failure):
     """The service does not have an inferred operation; there is another way."""
+
+    error_type = "no_such_operation"
 
 
 class Unreachable(Failure):
@@ -424,6 +435,8 @@ class Unreachable(Failure):
     Asking again makes sense after ``retry_after`` seconds, where that is known.
     """
 
+    error_type = "unreachable"
+
     def __init__(self, why: str = "", *, retry_after: int | None = None) -> None:
         super().__init__(why)
         self.retry_after = retry_after
@@ -431,6 +444,8 @@ class Unreachable(Failure):
 
 class Halted(Unreachable):
     """It was kept from leaving here, on purpose; ``problem`` is what its client is told."""
+
+    error_type = "blocked"
 
     def __init__(self, problem: Problem, *, retry_after: int | None = None) -> None:
         super().__init__(problem.message, retry_after=retry_after)
@@ -442,6 +457,8 @@ class Unknown(Failure):
 
     ``age`` is how many seconds ago it was sent; asking again makes sense after ``retry_after``.
     """
+
+    error_type = "in_doubt"
 
     def __init__(self, why: str = "", *, age: float = 0, retry_after: int | None = None) -> None:
         super().__init__(why)

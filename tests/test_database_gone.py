@@ -69,9 +69,9 @@ async def test_what_needs_no_state_goes_on_and_all_the_rest_is_there_again_witho
                     assert answer.status == 503
                     assert "state" in (await answer.json())["faults"]
                 gone_figures = await scraped(house.session, house.running.admin_url)
-                assert gone_figures.sum("payout_gateway_state_up") == 0
-                assert gone_figures.of("payout_gateway_keys") == []
-                assert math.isnan(gone_figures.sum("payout_gateway_unsettled_writes"))
+                assert gone_figures.sum("payout_gateway_database_up") == 0
+                assert gone_figures.of("payout_gateway_api_keys") == []
+                assert math.isnan(gone_figures.sum("payout_gateway_in_doubt_writes"))
                 await between.mend()
                 assert await status(house, f"/recipients/{recipient}") == 200
                 assert await status(house, "/recipients") == 200
@@ -79,8 +79,8 @@ async def test_what_needs_no_state_goes_on_and_all_the_rest_is_there_again_witho
                 assert unknown.status == 403
                 await eventually(partial(is_ready, house))
                 figures = await scraped(house.session, house.running.admin_url)
-                assert figures.sum("payout_gateway_state_up") == 1
-                assert figures.sum("payout_gateway_state_errors_total") > 0
+                assert figures.sum("payout_gateway_database_up") == 1
+                assert figures.sum("payout_gateway_database_errors_total") > 0
             await make_recipient(house, "eve")
             assert len(simulator.service.calls("POST", "/v1/recipients")) == made + 1
 

@@ -684,8 +684,8 @@ async def test_a_legacy_service_that_is_silent_is_told_apart_from_the_current_on
         assert (await here.house.ask("GET", "/v1/profile/balances")).status == 500
         async with here.house.session.get(f"{here.house.running.admin_url}/readyz") as answer:
             told = await answer.json()
-    assert told["service"] == {"sandbox": "answering", "legacy sandbox": "failing"}
-    (line,) = [one for one in logged(tmp_path).splitlines() if "service_silent" in one]
+    assert told["circuit_breakers"] == {"sandbox": "closed", "legacy sandbox": "open"}
+    (line,) = [one for one in logged(tmp_path).splitlines() if "circuit_breaker_opened" in one]
     assert re.search("service=\\S*legacy", line)
 
 

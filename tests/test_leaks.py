@@ -445,6 +445,9 @@ async def test_every_line_of_the_log_is_json_and_a_request_has_one(place: Place)
     (line,) = [one for one in place.gateway.lines()[before:] if one["event"] == "request"]
     assert line["merchant"] == "canary"
     assert line["operation"] == "list_recipients"
+    assert line["http.route"] == "/v1/recipients"
+    assert line["client.address"] == "127.0.0.1"
+    assert line["duration_ms"] >= line["upstream_duration_ms"] > 0
     assert "Traceback" not in place.gateway.logged()
 
 

@@ -119,7 +119,7 @@ async def test_at_the_most_talkative_level_the_log_holds_no_canary(
                     assert await heard(gateway.port, "\r\n".join([*lines, "", ""]).encode() + data)
             assert await gateway.ends() == 0
         logged = gateway.logged()
-    assert '"event":"library"' in logged, "it was not loud"
+    assert '"event":"library_warning"' in logged, "it was not loud"
     assert_no_canary(logged)
 
 

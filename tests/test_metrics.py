@@ -26,29 +26,29 @@ from tests.valley import NAME, open_valley
 
 REQUESTS = "payout_gateway_requests_total"
 CALLS = "payout_gateway_upstream_calls_total"
-LEGACY_CALLS = "payout_gateway_legacy_calls_total"
-SECONDS = "payout_gateway_request_seconds_count"
+LEGACY_CALLS = "payout_gateway_legacy_service_calls_total"
+DURATIONS = "payout_gateway_request_duration_seconds_count"
+UPSTREAM_DURATIONS = "payout_gateway_upstream_request_duration_seconds_count"
+OVERHEADS = "payout_gateway_overhead_seconds_count"
 
 KNOWN = {
-    "face": {"legacy", "signed"},
+    "api": {"legacy", "signed"},
     "operation": {"none", "signed", *(one.name for one in (*OPERATIONS, *UNLISTED))},
     "environment": {"", "live", "sandbox"},
     "status": {"2xx", "4xx", "5xx"},
-    "part": {"gateway", "service"},
     "endpoint": {"other", *(f"{one.method} {one.path}" for one in ENDPOINTS)},
     "outcome": {
-        *("answered", "refused", "refused_by_service", "limited", "brownout", "unknown"),
+        *("success", "refused", "refused_by_service", "rate_limited", "brownout", "in_doubt"),
         *(
             "unreachable",
-            "client_gone",
-            "state_unavailable",
-            "fault",
-            "halted",
+            "client_disconnected",
+            "database_unavailable",
+            "internal_error",
+            "blocked",
             "overloaded",
             "failed",
         ),
         *("2xx", "3xx", "4xx", "5xx", "cancelled"),
-        "read",
         *("written", "dropped", "too_large", "failed"),
     },
 }
@@ -92,21 +92,21 @@ async def test_an_answered_request_is_counted_with_its_calls_and_its_times(here:
     before = await figures(here.house)
     await here.house.ask("GET", "/v1/recipients")
     after = await figures(here.house)
-    of_it = {"face": "legacy", "operation": "list_recipients"}
-    told = {"environment": "sandbox", "status": "2xx", "outcome": "answered"}
+    of_it = {"api": "legacy", "operation": "list_recipients"}
+    told = {"environment": "sandbox", "status": "2xx", "outcome": "success"}
     assert more(after, before, REQUESTS, **of_it, **told) == 1
     call = {"environment": "sandbox", "endpoint": "GET /recipients", "outcome": "2xx"}
     assert more(after, before, CALLS, **call) == 1
-    for part in ("gateway", "service"):
-        assert more(after, before, SECONDS, **of_it, part=part) == 1
+    for durations in (DURATIONS, UPSTREAM_DURATIONS, OVERHEADS):
+        assert more(after, before, durations, **of_it, environment="sandbox") == 1
 
 
 async def test_what_is_answered_here_was_at_no_service(here: Post) -> None:
     before = await figures(here.house)
     await here.house.ask("GET", "/v1/geography/countries/DE")
     after = await figures(here.house)
-    assert more(after, before, SECONDS, operation="read_country", part="gateway") == 1
-    assert more(after, before, SECONDS, operation="read_country", part="service") == 0
+    assert more(after, before, DURATIONS, operation="read_country") == 1
+    assert more(after, before, UPSTREAM_DURATIONS, operation="read_country") == 0
 
 
 async def test_what_the_legacy_service_is_asked_is_counted_apart(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_what_the_legacy_service_is_asked_is_counted_apart(tmp_path: Path)
         after = await figures(here.house)
     for outcome_of_it in ("4xx", "unreachable"):
         assert more(after, before, LEGACY_CALLS, **of_it, outcome=outcome_of_it) == 1
-    assert more(after, before, LEGACY_CALLS, operation="create_recipient", outcome="unknown") == 1
+    assert more(after, before, LEGACY_CALLS, operation="create_recipient", outcome="in_doubt") == 1
     assert more(after, before, LEGACY_CALLS) == 3
     assert more(after, before, CALLS) == 0
 
@@ -162,7 +162,7 @@ async def test_over_the_limit_and_in_a_brownout(here: Post) -> None:
     )
     poor = {"X-API-Key": key}
     await here.house.ask("GET", "/v1/recipients", headers=poor)
-    assert (await counted(here, "GET", "/v1/recipients", headers=poor))["outcome"] == "limited"
+    assert (await counted(here, "GET", "/v1/recipients", headers=poor))["outcome"] == "rate_limited"
     await says(here.folder, "brownout", "schedule", "--until", "2999-01-01T00:00Z")
     async with asyncio.timeout(30):
         while (await here.house.ask("GET", "/v1/profile/balances")).status == 200:  # noqa: ASYNC110
@@ -175,9 +175,9 @@ async def test_of_a_lost_write_the_exemplar_finds_its_line_in_the_log(here: Post
     before = await figures(here.house)
     await lose_a_batch(here, recipient)
     after = await figures(here.house)
-    lost = {"operation": "create_batch", "outcome": "unknown", "status": "5xx"}
+    lost = {"operation": "create_batch", "outcome": "in_doubt", "status": "5xx"}
     assert more(after, before, REQUESTS, **lost) == 1
-    assert more(after, before, CALLS, endpoint="POST /batches", outcome="unknown") == 1
+    assert more(after, before, CALLS, endpoint="POST /batches", outcome="in_doubt") == 1
     (counted_in,) = after.of(REQUESTS, **lost, environment="sandbox")
     assert counted_in.exemplar is not None
     lines = (here.folder / "log").read_text("utf-8").splitlines()
@@ -188,13 +188,13 @@ async def test_of_a_lost_write_the_exemplar_finds_its_line_in_the_log(here: Post
 @pytest.mark.parametrize(
     ("status", "told", "said"),
     [
-        (200, {}, "answered"),
-        (499, {}, "client_gone"),
-        (500, {"state": "it is gone"}, "state_unavailable"),
-        (500, {"raised_at": [], "error": "KeyError"}, "fault"),
-        (500, {"failure": "Unreachable"}, "unreachable"),
-        (500, {"failure": "Halted"}, "halted"),
-        (500, {"failure": "Overloaded"}, "overloaded"),
+        (200, {}, "success"),
+        (499, {}, "client_disconnected"),
+        (500, {"error.type": "database_unavailable"}, "database_unavailable"),
+        (500, {"error.type": "KeyError", "exception.stacktrace": ""}, "internal_error"),
+        (500, {"error.type": "unreachable"}, "unreachable"),
+        (500, {"error.type": "blocked"}, "blocked"),
+        (500, {"error.type": "overloaded"}, "overloaded"),
         (500, {}, "failed"),
     ],
 )
@@ -206,7 +206,7 @@ async def test_what_is_no_http_is_counted(here: Post) -> None:
     before = await figures(here.house)
     await heard(here.house.running.port, b"NONSENSE\r\n\r\n")
     after = await figures(here.house)
-    assert more(after, before, "payout_gateway_malformed_requests_total") == 1
+    assert more(after, before, "payout_gateway_invalid_http_requests_total") == 1
 
 
 async def test_requests_in_flight_are_told_while_they_are(here: Post) -> None:
@@ -235,10 +235,10 @@ async def test_an_unsettled_write_and_its_age_are_told(tmp_path: Path) -> None:
         early = await figures(here.house)
         await here.lapse()
         found = await figures(here.house)
-    assert early.sum("payout_gateway_unsettled_writes") == 0
-    assert found.sum("payout_gateway_unsettled_writes") == 1
-    assert found.sum("payout_gateway_unsettled_oldest_seconds") >= 60
-    assert found.sum("payout_gateway_journal_open") >= 1
+    assert early.sum("payout_gateway_in_doubt_writes") == 0
+    assert found.sum("payout_gateway_in_doubt_writes") == 1
+    assert found.sum("payout_gateway_in_doubt_writes_oldest_age_seconds") >= 60
+    assert found.sum("payout_gateway_open_write_requests") >= 1
 
 
 async def test_abandoned_batches_and_stops_are_told(tmp_path: Path) -> None:
@@ -250,25 +250,25 @@ async def test_abandoned_batches_and_stops_are_told(tmp_path: Path) -> None:
         found = await figures(here.house)
         listed = await here.told("batches", "abandoned")
     assert found.sum("payout_gateway_abandoned_batches") == len(listed["batches"]) == 1
-    assert found.sum("payout_gateway_freezes") == 1
+    assert found.sum("payout_gateway_write_freezes") == 1
 
 
 async def test_a_state_that_was_put_back_is_told(tmp_path: Path) -> None:
     async with post(tmp_path) as here:
-        assert (await figures(here.house)).sum("payout_gateway_state_restored") == 0
+        assert (await figures(here.house)).sum("payout_gateway_database_restored") == 0
     async with post(tmp_path) as here:
         async with here.store() as store:
             await flag_restored(store, NONE)
-        assert (await figures(here.house)).sum("payout_gateway_state_restored") == 1
+        assert (await figures(here.house)).sum("payout_gateway_database_restored") == 1
 
 
 async def test_keys_clock_and_what_runs_are_told(here: Post) -> None:
     await here.house.import_key(api_key="a-second-key-of-it", name="second")
     found = await figures(here.house)
-    assert found.sum("payout_gateway_keys", environment="sandbox") == 2
+    assert found.sum("payout_gateway_api_keys", environment="sandbox") == 2
     assert abs(found.sum("payout_gateway_clock_offset_seconds", environment="sandbox")) < 5
-    assert found.sum("payout_gateway_state_up") == 1
-    assert found.sum("payout_gateway_limits_up") == 1
+    assert found.sum("payout_gateway_database_up") == 1
+    assert found.sum("payout_gateway_rate_limiter_backend_up") == 1
     (build,) = found.of("payout_gateway_build_info")
     assert build.labels["version"]
     assert found.sum("process_resident_memory_bytes") > 0
@@ -282,13 +282,15 @@ async def test_the_index_of_recipients_is_told_and_what_it_costs(here: Post) -> 
         assert (await here.house.ask("GET", f"/v1/recipients?orderBy={order}")).status == 200
     after = await figures(here.house)
     its = {"environment": "sandbox"}
-    assert after.sum("payout_gateway_indexes", **its) == 1
-    assert after.sum("payout_gateway_index_recipients", **its) == len(there)
-    assert 0 < after.sum("payout_gateway_index_oldest_seconds", **its) < 3600
-    readings = "payout_gateway_index_readings_total"
-    assert more(after, before, readings, **its, outcome="read") == 1
-    assert more(after, before, "payout_gateway_index_calls_count", **its) == 3
-    few = more(after, before, "payout_gateway_index_calls_bucket", **its, le="3.0")
+    assert after.sum("payout_gateway_recipient_caches", **its) == 1
+    assert after.sum("payout_gateway_recipient_cache_entries", **its) == len(there)
+    assert 0 < after.sum("payout_gateway_recipient_cache_oldest_age_seconds", **its) < 3600
+    readings = "payout_gateway_recipient_cache_refreshes_total"
+    assert more(after, before, readings, **its, outcome="success") == 1
+    assert more(after, before, "payout_gateway_recipient_cache_upstream_calls_count", **its) == 3
+    few = more(
+        after, before, "payout_gateway_recipient_cache_upstream_calls_bucket", **its, le="3.0"
+    )
     assert few == 2, "all but the first, which waited for the reading"
 
 
@@ -323,7 +325,7 @@ async def test_neither_keys_nor_ids_nor_paths_add_a_series(tmp_path: Path) -> No
         before = await figures(house)
         await asyncio.gather(*(ask(number) for number in range(2, 200)))
         after = await figures(house)
-    assert after.sum("payout_gateway_keys", environment="sandbox") == 10_001
+    assert after.sum("payout_gateway_api_keys", environment="sandbox") == 10_001
     assert more(after, before, REQUESTS) == 198 * 5
     assert after.series() - before.series() == set()
 
@@ -356,49 +358,49 @@ def test_the_endpoint_of_a_passed_request_is_one_that_the_document_lists() -> No
 
 OF_ONE = """\
 # TYPE payout_gateway_requests counter
-payout_gateway_requests_total{face="legacy"} 3 # {request_id="one"} 1.0 100.0
-# TYPE payout_gateway_request_seconds histogram
-payout_gateway_request_seconds_bucket{le="1.0"} 2
-payout_gateway_request_seconds_bucket{le="+Inf"} 3
-payout_gateway_request_seconds_count 3
-payout_gateway_request_seconds_sum 2.5
-# TYPE payout_gateway_state_up gauge
-payout_gateway_state_up 1
-# TYPE payout_gateway_unsettled_writes gauge
-payout_gateway_unsettled_writes 4
+payout_gateway_requests_total{api="legacy"} 3 # {request_id="one"} 1.0 100.0
+# TYPE payout_gateway_request_duration_seconds histogram
+payout_gateway_request_duration_seconds_bucket{le="1.0"} 2
+payout_gateway_request_duration_seconds_bucket{le="+Inf"} 3
+payout_gateway_request_duration_seconds_count 3
+payout_gateway_request_duration_seconds_sum 2.5
+# TYPE payout_gateway_database_up gauge
+payout_gateway_database_up 1
+# TYPE payout_gateway_in_doubt_writes gauge
+payout_gateway_in_doubt_writes 4
 # TYPE payout_gateway_requests_in_flight gauge
 payout_gateway_requests_in_flight 2
-# TYPE payout_gateway_indexes gauge
-payout_gateway_indexes 1
-# TYPE payout_gateway_index_recipients gauge
-payout_gateway_index_recipients 400
-# TYPE payout_gateway_index_oldest_seconds gauge
-payout_gateway_index_oldest_seconds 20
+# TYPE payout_gateway_recipient_caches gauge
+payout_gateway_recipient_caches 1
+# TYPE payout_gateway_recipient_cache_entries gauge
+payout_gateway_recipient_cache_entries 400
+# TYPE payout_gateway_recipient_cache_oldest_age_seconds gauge
+payout_gateway_recipient_cache_oldest_age_seconds 20
 # TYPE payout_gateway_clock_offset_seconds gauge
 payout_gateway_clock_offset_seconds 1
 # EOF
 """
 OF_OTHER = """\
 # TYPE payout_gateway_requests counter
-payout_gateway_requests_total{face="legacy"} 4 # {request_id="two"} 1.0 200.0
-payout_gateway_requests_total{face="signed"} 1
-# TYPE payout_gateway_request_seconds histogram
-payout_gateway_request_seconds_bucket{le="1.0"} 1
-payout_gateway_request_seconds_bucket{le="+Inf"} 1
-payout_gateway_request_seconds_count 1
-payout_gateway_request_seconds_sum 0.5
-# TYPE payout_gateway_state_up gauge
-payout_gateway_state_up 0
-# TYPE payout_gateway_unsettled_writes gauge
-payout_gateway_unsettled_writes NaN
+payout_gateway_requests_total{api="legacy"} 4 # {request_id="two"} 1.0 200.0
+payout_gateway_requests_total{api="signed"} 1
+# TYPE payout_gateway_request_duration_seconds histogram
+payout_gateway_request_duration_seconds_bucket{le="1.0"} 1
+payout_gateway_request_duration_seconds_bucket{le="+Inf"} 1
+payout_gateway_request_duration_seconds_count 1
+payout_gateway_request_duration_seconds_sum 0.5
+# TYPE payout_gateway_database_up gauge
+payout_gateway_database_up 0
+# TYPE payout_gateway_in_doubt_writes gauge
+payout_gateway_in_doubt_writes NaN
 # TYPE payout_gateway_requests_in_flight gauge
 payout_gateway_requests_in_flight 1
-# TYPE payout_gateway_indexes gauge
-payout_gateway_indexes 2
-# TYPE payout_gateway_index_recipients gauge
-payout_gateway_index_recipients 900
-# TYPE payout_gateway_index_oldest_seconds gauge
-payout_gateway_index_oldest_seconds 50
+# TYPE payout_gateway_recipient_caches gauge
+payout_gateway_recipient_caches 2
+# TYPE payout_gateway_recipient_cache_entries gauge
+payout_gateway_recipient_cache_entries 900
+# TYPE payout_gateway_recipient_cache_oldest_age_seconds gauge
+payout_gateway_recipient_cache_oldest_age_seconds 50
 # TYPE payout_gateway_clock_offset_seconds gauge
 payout_gateway_clock_offset_seconds -7
 # EOF
@@ -422,19 +424,19 @@ class Crew:
 
 async def test_workers_are_added_up_as_each_figure_is_meant() -> None:
     found = await Crew(one=OF_ONE, other=OF_OTHER).scrape()
-    assert found.sum(REQUESTS, face="legacy") == 7
-    assert found.sum(REQUESTS, face="signed") == 1
-    assert found.sum("payout_gateway_request_seconds_bucket", le="1.0") == 3
-    assert found.sum("payout_gateway_request_seconds_sum") == 3
-    assert found.sum("payout_gateway_state_up") == 0, "one that cannot use it is one too many"
-    assert found.sum("payout_gateway_unsettled_writes") == 4, "of one state, told by whoever knows"
+    assert found.sum(REQUESTS, api="legacy") == 7
+    assert found.sum(REQUESTS, api="signed") == 1
+    assert found.sum("payout_gateway_request_duration_seconds_bucket", le="1.0") == 3
+    assert found.sum("payout_gateway_request_duration_seconds_sum") == 3
+    assert found.sum("payout_gateway_database_up") == 0, "one that cannot use it is one too many"
+    assert found.sum("payout_gateway_in_doubt_writes") == 4, "of one state, told by whoever knows"
     assert found.sum("payout_gateway_requests_in_flight") == 3
     assert found.sum("payout_gateway_clock_offset_seconds") == -7
-    assert found.sum("payout_gateway_indexes") == 3, "each has its own"
-    assert found.sum("payout_gateway_index_recipients") == 1300
-    assert found.sum("payout_gateway_index_oldest_seconds") == 50
+    assert found.sum("payout_gateway_recipient_caches") == 3, "each has its own"
+    assert found.sum("payout_gateway_recipient_cache_entries") == 1300
+    assert found.sum("payout_gateway_recipient_cache_oldest_age_seconds") == 50
     assert found.sum("payout_gateway_workers") == 2
-    (legacy,) = found.of(REQUESTS, face="legacy")
+    (legacy,) = found.of(REQUESTS, api="legacy")
     assert legacy.exemplar is not None
     assert legacy.exemplar.labels == {"request_id": "two"}
 
@@ -449,7 +451,7 @@ async def test_a_counter_never_goes_back_when_workers_end_or_do_not_answer() -> 
     for _ in range(2):
         found = await crew.scrape()
         assert found.sum(REQUESTS) == 3 + 5 + 5
-        assert found.sum("payout_gateway_request_seconds_count") == 3 + 1 + 1
+        assert found.sum("payout_gateway_request_duration_seconds_count") == 3 + 1 + 1
         assert found.sum("payout_gateway_requests_in_flight") == 2, "who is gone has none"
 
 

@@ -276,11 +276,19 @@ async def test_told_to_end_it_finishes_what_is_in_flight_and_exits_0(
         assert await idle.closed()
         await idle.close()
         assert simulator.service.calls("POST", "/v1/recipients/*/accounts")
-        assert [line["status"] for line in gateway.lines() if line["event"] == "request"] == [200]
+        assert [
+            line["http.response.status_code"]
+            for line in gateway.lines()
+            if line["event"] == "request"
+        ] == [200]
         last = gateway.lines()[-1]
-        assert (last["event"], last["level"], last["requests_left"]) == ("ended", "info", 1)
-        assert last["waited_seconds"] > 0
-        assert last["ran_seconds"] >= 0
+        assert (last["event"], last["level"], last["requests_left"]) == (
+            "shutdown_complete",
+            "info",
+            1,
+        )
+        assert last["drain_seconds"] > 0
+        assert last["uptime_seconds"] >= 0
 
 
 async def test_told_to_end_with_nothing_to_wait_for_it_says_that_it_ended(
@@ -492,16 +500,20 @@ async def test_it_is_healthy_and_ready_while_the_service_answers_and_says_so_whe
                 assert answer.headers.getall("Server") == ["payout-gateway"]
                 return answer.status, await answer.json()
 
-        assert await told("/healthz") == (200, {"ok": True})
+        assert await told("/healthz") == (200, {"status": "ok"})
         assert await told("/readyz") == (
             200,
-            {"ok": True, "faults": {}, "service": {"sandbox": "answering"}},
+            {"status": "ok", "faults": {}, "circuit_breakers": {"sandbox": "closed"}},
         )
         await simulator.stop()
         status, body = await told("/readyz")
-        assert (status, body["ok"], list(body["faults"])) == (503, False, ["environments.sandbox"])
+        assert (status, body["status"], list(body["faults"])) == (
+            503,
+            "error",
+            ["environments.sandbox"],
+        )
         assert len(body["faults"]["environments.sandbox"].split()) > 3
-        assert await told("/healthz") == (200, {"ok": True})
+        assert await told("/healthz") == (200, {"status": "ok"})
 
 
 async def test_a_service_that_hangs_makes_it_unready_in_time(

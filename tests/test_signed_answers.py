@@ -483,7 +483,7 @@ async def test_what_is_cut_off_there_is_cut_off_here_and_never_looks_whole(
         assert not rest.endswith(b"0\r\n\r\n")
     assert len(recorder.requests) == 1
     (line,) = logged
-    assert line["cut_off"]
+    assert line["reason"]
 
 
 async def test_an_answer_without_an_end_that_is_reset_is_reset(tmp_path: Path) -> None:
@@ -492,7 +492,7 @@ async def test_an_answer_without_an_end_that_is_reset_is_reset(tmp_path: Path) -
             _head, _rest, clean = await everything(house, CLIENT.request())
             await until(lambda: bool(logged))
     assert not clean
-    assert logged[0]["cut_off"]
+    assert logged[0]["reason"]
 
 
 async def test_an_old_client_gets_its_answer_until_the_connection_closes(tmp_path: Path) -> None:
@@ -664,7 +664,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(tmp_path: Path)
             async with await wire(house.running.port) as connection:
                 await connection.say(CLIENT.request())
                 await until(lambda: bool(logged), seconds=60)
-    assert logged[0]["cut_off"] == "the client does not take its answer"
+    assert logged[0]["reason"] == "the client does not take its answer"
 
 
 # Clients that go away.
@@ -680,7 +680,9 @@ async def test_a_client_that_goes_away_takes_its_read_with_it(tmp_path: Path, me
                 assert recorder.ended == 0
             await until(lambda: recorder.ended == 1)
             await until(lambda: bool(logged))
-    assert [(line["status"], line["face"]) for line in logged] == [(499, "signed")]
+    assert [(line["http.response.status_code"], line["api"]) for line in logged] == [
+        (499, "signed")
+    ]
 
 
 @pytest.mark.parametrize("method", WRITES)
@@ -705,7 +707,9 @@ async def test_a_client_that_goes_away_does_not_take_its_write_with_it(
             go_on.set()
             await until(lambda: bool(logged))
     assert not gone.is_set()
-    assert [(line["status"], line["upstream_calls"]) for line in logged] == [(200, 1)]
+    assert [(line["http.response.status_code"], line["upstream_calls"]) for line in logged] == [
+        (200, 1)
+    ]
 
 
 async def test_of_a_write_whose_client_has_gone_the_answer_is_read_to_its_end(
@@ -776,12 +780,20 @@ async def test_a_request_leaves_one_line_of_the_interface_s_own_words(tmp_path: 
             await asked(house, CLIENT.request("GET", target))
             await asked(house, Client(secret_key="x").request("GET", "/v1/ada@example.com"))
     first, second = logged
-    assert first["path"] == "/v1/recipients/…/accounts/…"
-    assert second["path"] == "/v1/…"
-    assert {name: first[name] for name in ("event", "face", "operation", "status", "merchant")} == {
-        "event": "request", "face": "signed", "operation": None, "status": 200, "merchant": "demo",
-    }  # fmt: skip
-    assert (first["environment"], first["method"], first["upstream_calls"]) == ("sandbox", "GET", 1)
-    assert first["upstream_ms"] > 0
-    assert (second["status"], second["upstream_calls"]) == (401, 0)
+    assert first["http.route"] == "/v1/recipients/…/accounts/…"
+    assert second["http.route"] == "/v1/…"
+    told = {
+        "event": "request",
+        "api": "signed",
+        "operation": None,
+        "http.request.method": "GET",
+        "http.response.status_code": 200,
+        "client.address": "127.0.0.1",
+        "merchant": "demo",
+        "environment": "sandbox",
+        "upstream_calls": 1,
+    }
+    assert first.items() >= told.items()
+    assert first["duration_ms"] >= first["upstream_duration_ms"] > 0
+    assert (second["http.response.status_code"], second["upstream_calls"]) == (401, 0)
     assert json.dumps(logged)

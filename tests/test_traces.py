@@ -70,10 +70,10 @@ async def test_a_request_and_its_calls_are_one_trace(
         "http.request.method": "POST",
         "http.route": "/v1/batches",
         "http.response.status_code": 200,
-        "payout_gateway.face": "legacy",
+        "payout_gateway.api": "legacy",
         "payout_gateway.operation": "create_batch",
         "payout_gateway.environment": "sandbox",
-        "payout_gateway.outcome": "answered",
+        "payout_gateway.outcome": "success",
     }
     assert [one.name for one in calls][:1] == ["POST /v1/batches"]
     assert "GET /v1/batch/{id}/summary" in {one.name for one in calls}
@@ -140,7 +140,7 @@ async def test_what_failed_says_so_and_not_why(here: Post, exported: InMemorySpa
     assert request.status.status_code is StatusCode.ERROR
     (lost,) = [one for one in calls if one.name == "POST /v1/batches"]
     assert lost.attributes is not None
-    assert lost.attributes["error.type"] == "unknown"
+    assert lost.attributes["error.type"] == "in_doubt"
     for one in (request, *calls):
         assert one.events == ()
         assert one.status.description is None

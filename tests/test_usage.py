@@ -64,7 +64,7 @@ async def test_the_report_agrees_with_the_log_after_a_clean_stop(
     }
     logged = Counter((line["key"] or "", line["operation"] or "") for line in used)
     assert {name: requests for name, (requests, _, _) in counted.items()} == dict(logged)
-    refused = sum(400 <= line["status"] < 500 for line in used)
+    refused = sum(400 <= line["http.response.status_code"] < 500 for line in used)
     assert sum(refused for _, refused, _ in counted.values()) == refused
     (mine,) = [key for key in told["keys"] if key["key"]]
     assert mine["merchant"] == KEY["merchant"]

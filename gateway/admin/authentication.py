@@ -48,7 +48,7 @@ def create_auth_middleware(server: Server) -> Middleware:
                 headers = {"Location": LOGIN, "Cache-Control": "no-store"}
                 return web.Response(status=303, headers=headers)
             if "Authorization" in request.headers:
-                log.warning("admin_token_refused", client_address=request.remote)
+                log.warning("admin_token_refused", **{"client.address": request.remote})
                 await throttle.fail(request.remote or "")
             refused = web.json_response(
                 _told("not_authorized", "The admin token is missing or wrong."), status=401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -24,23 +25,23 @@ def create_admin_application(
     checks: Mapping[str, Check],
     description: Callable[[], Mapping[str, JSON]],
     metrics: Metrics,
-    service: Callable[[], Mapping[str, str]] = dict,
+    breakers: Callable[[], Mapping[str, str]] = dict,
     doors: Sequence[Middleware] = (),
 ) -> web.Application:
-    """``service`` tells how each environment's does: answering, being tried or failing.
+    """``breakers`` tells the state of each circuit breaker: closed, half_open or open.
 
     Every request passes the ``doors`` first.
     """
 
     async def up(_request: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
+        return web.json_response({"status": "ok"})
 
     async def ready(_request: web.Request) -> web.Response:
         found = await asyncio.gather(*(run_check(check) for check in checks.values()))
         faults = {name: fault for name, fault in zip(checks, found, strict=True) if fault}
         is_ready = _is_ready(checks, faults)
         return web.json_response(
-            {"ok": is_ready, "faults": faults, "service": _services(service(), faults)},
+            describe_readiness(faults, breakers(), is_ready=is_ready),
             status=200 if is_ready else 503,
         )
 
@@ -75,12 +76,12 @@ def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
     return not faults.keys() - environments and not environments <= faults.keys()
 
 
-def _services(states: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, str]:
-    """One that was not asked often enough to be left alone does not answer all the same."""
-    return {
-        name: "failing" if f"environments.{name}" in faults and state == "answering" else state
-        for name, state in states.items()
-    }
+def describe_readiness(
+    faults: Mapping[str, str], breakers: Mapping[str, str], *, is_ready: bool
+) -> dict[str, Any]:
+    """The body of /readyz. ``warning``: ready, but not for every environment."""
+    status = "error" if not is_ready else "warning" if faults else "ok"
+    return {"status": status, "faults": faults, "circuit_breakers": breakers}
 
 
 async def run_check(check: Check) -> str | None:

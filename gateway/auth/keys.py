@@ -222,15 +222,17 @@ class ApiKeyStore:
             except StoreUnavailable as error:
                 self._hear(readable=False, error=str(error))
             except Exception as error:  # noqa: BLE001 - if this task ended, revoked keys would go on working
-                _log.error("keys_not_refreshed", **describe_exception(error))
+                _log.error("key_refresh_failed", **describe_exception(error))
             else:
                 self._hear(readable=True)
 
     def _hear(self, *, readable: bool, error: str = "") -> None:
         if readable != self._readable and readable:
-            _log.info("keys_readable_again")
+            _log.info("key_refresh_recovered")
         elif readable != self._readable:
-            _log.error("keys_not_readable", error=error, known_keys_work_for=self._grace_seconds)
+            _log.error(
+                "key_refresh_failed", reason=error, cached_keys_valid_seconds=self._grace_seconds
+            )
         self._readable = readable
 
     def _renew(self, rows: dict[str, AnyRow]) -> None:

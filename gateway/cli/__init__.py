@@ -94,7 +94,7 @@ def main() -> None:
         _leave(2)
     except Exception as error:  # noqa: BLE001 - its text, and a traceback's, may hold what was read
         # As logs.told: a module beside this one is called told, and would take the name's place.
-        raised_at = logs.describe_exception(error)["raised_at"][-1]
+        raised_at = logs.describe_exception(error)["exception.stacktrace"].splitlines()[-1]
         kind = type(error).__name__
         click.echo(f"payout-gateway: a fault of its own: {kind} at {raised_at}", err=True)
         sys.exit(70)

@@ -11,7 +11,7 @@ from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 
-COLOURS = {"well": "green", "look": "bold yellow", "unknown": "yellow", "wrong": "bold red"}
+COLOURS = {"ok": "green", "warning": "bold yellow", "skipped": "yellow", "error": "bold red"}
 
 WIDEST = 160
 """Characters of a line where it is piped: what is found and what to do about it are sentences."""
@@ -25,7 +25,7 @@ def doctor(*, as_json: bool, settings: Settings) -> None:
     from gateway.operator.doctor import run_doctor
 
     found = run_to_completion(run_doctor(settings), "Trying what is configured")
-    is_well = all(finding.state != "wrong" for finding in found)
+    is_well = all(finding.state != "error" for finding in found)
     if as_json:
         click.echo(
             json.dumps({"ok": is_well, "findings": [asdict(one) for one in found]}, indent=2)

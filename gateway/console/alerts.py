@@ -21,12 +21,12 @@ FAILING = 0.05
 class Alert:
     """``href`` is the page that has more of it."""
 
-    level: Literal["wrong", "look"]
+    level: Literal["error", "warning"]
     says: str
     href: str
 
 
-_RESTORED = (Alert("wrong", f"{HAPPENED}, so no batch is started: {DO}", "/service"),)
+_RESTORED = (Alert("error", f"{HAPPENED}, so no batch is started: {DO}", "/service"),)
 
 
 async def load_alerts(
@@ -46,7 +46,7 @@ async def load_alerts(
     failing = recent.failed if recent.failed > FAILING * recent.requests else 0
     of = f"of the last {recent.requests:,} requests failed (5xx)"
     return [
-        *(Alert("wrong", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
+        *(Alert("error", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
         *(_RESTORED if figures.is_restored else ()),
         *_wrong(figures.unsettled, "write is", "writes are", "unsettled", "/writes"),
         *_wrong(failing, of, of, "", "/traffic?hours=1"),
@@ -64,9 +64,9 @@ async def load_alerts(
 
 def _wrong(number: int, one: str, many: str, rest: str, href: str) -> Iterator[Alert]:
     if number:
-        yield Alert("wrong", f"{number:,} {one if number == 1 else many} {rest}".rstrip(), href)
+        yield Alert("error", f"{number:,} {one if number == 1 else many} {rest}".rstrip(), href)
 
 
 def _look(number: int, one: str, many: str, rest: str, href: str) -> Iterator[Alert]:
     for found in _wrong(number, one, many, rest, href):
-        yield Alert("look", found.says, found.href)
+        yield Alert("warning", found.says, found.href)

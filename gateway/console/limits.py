@@ -36,7 +36,7 @@ class Use:
     def level(self) -> str:
         if self.used is not None and self.used >= self.limit:
             return "reached"
-        return "near" if self.part >= NEAR else "well"
+        return "near" if self.part >= NEAR else "ok"
 
 
 async def load_limit_usage(parts: Parts) -> list[Use]:

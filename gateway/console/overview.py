@@ -31,11 +31,11 @@ WEEK = timedelta(days=6)
 
 
 STEPS: Mapping[str, tuple[str, str]] = {
-    "comes": ("its body comes", "its body has come"),
-    "read": ("its body is being translated",) * 2,
-    "sends": ("is being sent to the service", "is sent, and not answered yet"),
-    "answered": ("the service answers", "its answer is being translated"),
-    "answers": ("its client is being answered",) * 2,
+    "receiving_request": ("its body comes", "its body has come"),
+    "translating_request": ("its body is being translated",) * 2,
+    "calling_service": ("is being sent to the service", "is sent, and not answered yet"),
+    "receiving_response": ("the service answers", "its answer is being translated"),
+    "sending_response": ("its client is being answered",) * 2,
 }
 """In which step a large request is: while its bytes go or come, and when all of them have."""
 
@@ -79,7 +79,7 @@ class OverviewPage:
                 checks = self._parts.checks
                 said = await asyncio.gather(*(run_check(one) for one in checks.values()))
                 self._faults = dict(zip(checks, said, strict=True))
-                self._near = sum(one.level != "well" for one in await load_limit_usage(self._parts))
+                self._near = sum(one.level != "ok" for one in await load_limit_usage(self._parts))
                 self._checked_at = now
             return self._faults
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STATES = ("wrong", "look", "unknown", "well")
+STATES = ("error", "warning", "skipped", "ok")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ServicePage:
         """What `doctor` finds out at this moment, by reads."""
         from gateway.operator.doctor import run_doctor  # noqa: PLC0415 - what it needs, a start does not
 
-        log.info("console", did="tried the service", asked_from=self._pages.asked_from(request))
+        log.info("console_doctor_run", **{"client.address": self._pages.asked_from(request)})
         found = await run_doctor(self._parts.settings)
         found.sort(key=lambda one: STATES.index(one.state))
         return await self._page(request, found)

@@ -31,10 +31,10 @@ class SigningIn:
             return redirect_see_other("/")
         who = self._pages.asked_from(request)
         if (cookie := sessions.begun_with(fields.get("token", "").strip())) is None:
-            log.warning("console", did="was refused a login", asked_from=who)
+            log.warning("console_login_refused", **{"client.address": who})
             await self._throttle.fail(who)
             return self._pages.page(request, "login", 403, wrong=True)
-        log.info("console", did="logged in", asked_from=who)
+        log.info("console_login", **{"client.address": who})
         response = redirect_see_other("/")
         set_cookie(request, response, cookie)
         return response

@@ -88,7 +88,7 @@ class SwitchesPage:
                 did = await _change(fields).do(self._parts, fields)
         except NotDone as why:
             return self._not_done(request, why)
-        log.warning("console", did=did, asked_from=who)
+        log.warning("console_change", change=did, **{"client.address": who})
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 
     def _not_done(self, request: web.Request, why: NotDone) -> web.StreamResponse:

@@ -100,4 +100,4 @@ class Body(Payload):
                 await asyncio.sleep(0)  # a client that takes all of it at once is not the only one
                 went += len(part[start : start + PART])
                 if size > PART:
-                    progress.told("answers", went, size)
+                    progress.told("sending_response", went, size)

@@ -17,9 +17,15 @@ from typing import Any, Literal, NamedTuple, Self
 MOST = 20
 """How many of them a process tells others of."""
 
-Step = Literal["comes", "read", "sends", "answered", "answers"]
+Step = Literal[
+    "receiving_request",
+    "translating_request",
+    "calling_service",
+    "receiving_response",
+    "sending_response",
+]
 """Its body comes; it is read and translated; it is sent to the service; that answers; its client is
-answered. The last four are in the log, too (event ``large``).
+answered. The last four are in the log, too (event ``large_payload_progress``).
 """
 
 

@@ -227,7 +227,7 @@ async def iter_body_chunks(
             stay.hold(size - held)
             held = size
         if held > json_codec.LARGE:
-            progress.told("comes", size, request.content_length or 0)
+            progress.told("receiving_request", size, request.content_length or 0)
         yield part
 
 

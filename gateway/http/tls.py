@@ -39,10 +39,12 @@ class Certificate:
             self.context = _listening(*self._files)
         except Misconfigured as error:
             log.error(
-                "certificate_kept", why=str(error), means="the one from before is still shown"
+                "certificate_reload_failed",
+                reason=str(error),
+                hint="the previous certificate stays in use",
             )
         else:
-            log.info("certificate_reloaded", file=str(self._files[0]))
+            log.info("certificate_reloaded", **{"file.path": str(self._files[0])})
 
     async def watch(self, every: float = LOOK_SECONDS) -> None:
         """For ever."""

@@ -83,7 +83,7 @@ class LegacyCodec:
         found = await run_in_thread_if(is_long, kinds.read, takes, own)
         if visit.caller:
             visit.caller.is_long = json_codec.has_rows(found[0])
-            _tell(visit, "read", len(data), is_long=visit.caller.is_long)
+            _tell(visit, "translating_request", len(data), is_long=visit.caller.is_long)
         return found
 
     async def asked(
@@ -169,7 +169,7 @@ class LegacyCodec:
         if not is_long:
             return said
         written = await run_in_thread(json_codec.dumps_chunks, said.body)
-        _tell(visit, "answers", sum(map(len, written)), is_long=is_long)
+        _tell(visit, "sending_response", sum(map(len, written)), is_long=is_long)
         return replace(said, body={}, written=written)
 
     async def _names_in(
@@ -197,11 +197,11 @@ class LegacyCodec:
         """What a client is told of a failure, on the fields that it sent."""
         is_long = visit.caller is not None and visit.caller.is_long
         answer = await run_in_thread_if(is_long, errors.translate_failure, failure)
-        visit.told["codes"] = list(dict.fromkeys(one.code for one in answer.problems))
+        visit.told["error_codes"] = list(dict.fromkeys(one.code for one in answer.problems))
         if fields := [one.field for one in answer.problems if one.field]:
-            visit.told["fields"] = fields[:10]
+            visit.told["error_fields"] = fields[:10]
         if answer.status >= 500 or isinstance(failure, Refused | Halted):
-            visit.told |= {"failure": type(failure).__name__, **_because(failure)}
+            visit.told |= {"error.type": failure.error_type, **_because(failure)}
         takes = visit.operation.takes if visit.operation else None
         names = await self._names_in_messages(answer, visit)
         return await run_in_thread_if(is_long, self._refused, answer, takes, names)
@@ -237,12 +237,16 @@ class LegacyCodec:
 
 
 def _tell(
-    visit: RequestContext, step: Literal["read", "answers"], size: int, *, is_long: bool
+    visit: RequestContext,
+    step: Literal["translating_request", "sending_response"],
+    size: int,
+    *,
+    is_long: bool,
 ) -> None:
     """Of what takes long, how far it is."""
     if is_long:
-        log.info("large", request_id=visit.request_id, step=step, bytes=size)
-        progress.told(step, size if step == "read" else 0, size)
+        log.info("large_payload_progress", request_id=visit.request_id, step=step, body_bytes=size)
+        progress.told(step, size if step == "translating_request" else 0, size)
 
 
 def _sent(path: Mapping[str, str], *named: Named) -> AbstractSet[str]:
@@ -289,6 +293,6 @@ def _keys(request: web.BaseRequest, visit: RequestContext) -> tuple[str, ...]:
 def _because(failure: Failure) -> dict[str, Any]:
     """Of a refusal its status and the codes that are known; other texts are the service's."""
     if not isinstance(failure, Refused):
-        return {"because": str(failure)}
+        return {"reason": str(failure)}
     codes = [one.code if one.code in KNOWN_CODES else "unknown" for one in failure.problems]
-    return {"service_status": failure.status, "service_codes": codes}
+    return {"upstream_status_code": failure.status, "upstream_error_codes": codes}

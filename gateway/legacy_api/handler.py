@@ -46,7 +46,7 @@ from gateway.migration.recorder import RecordedExchange, Recorder
 from gateway.migration.routing import Forwarding
 from gateway.migration.shadow_traffic import Alongside
 from gateway.migration.usage import NO_OWNER, Usage
-from gateway.observability import access_log, logs, metrics
+from gateway.observability import access_log, logs, metrics, traces
 from gateway.storage import StoreUnavailable
 from gateway.storage.mode_rows import COMPARE
 from gateway.storage.undertakings import OperationRecord
@@ -119,7 +119,9 @@ class Handler:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         arrived_at = request.get(request_reader.ARRIVED_AT) or asyncio.get_running_loop().time()
-        visit = RequestContext(request_reader.resolve_request_id(request), arrived_at)
+        visit = RequestContext(
+            request_reader.resolve_request_id(request), arrived_at, self._address(request)
+        )
         deserted: Callable[[bool], None] = partial(self._deserted, visit)
         request[request_reader.DESERTED] = deserted
         self._under_way.watch(partial(_whose, ref(visit)), visit.began)
@@ -239,7 +241,7 @@ class Handler:
     def _noted(self, noting: asyncio.Future[None]) -> None:
         self._noting.discard(noting)
         if not noting.cancelled() and (error := noting.exception()):
-            log.error("state", **logs.describe_exception(error))
+            log.error("client_disconnect_not_recorded", **logs.describe_exception(error))
 
     async def _said(
         self, request: web.BaseRequest, visit: RequestContext
@@ -247,7 +249,7 @@ class Handler:
         try:
             return await self._answer(request, visit)
         except Overloaded as overloaded:
-            visit.told["why"] = overloaded.why
+            visit.told["reason"] = overloaded.why
             said = await self._wording.refusal(visit, overloaded)
             return replace(said, closes=not request.content.is_eof())
         except Failure as failure:
@@ -255,7 +257,10 @@ class Handler:
         except request_reader.Overlong as overlong:
             return responses.build_error_response(overlong.answer, closes=True)
         except StoreUnavailable as unavailable:
-            visit.told |= {"state": str(unavailable)}
+            visit.told |= {
+                "error.type": metrics.DATABASE_UNAVAILABLE,
+                "reason": str(unavailable),
+            }
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             visit.told |= logs.describe_exception(error)
             if visit.caller and visit.caller.course and visit.caller.course.writes:
@@ -271,7 +276,7 @@ class Handler:
         path, _ = request_reader.split_request_target(request)
         matched = self._routes.match(path)
         if matched is None:
-            visit.told["why"] = f"no operation of this path: {self._routes.outline(path)}"
+            visit.told["reason"] = f"no operation matches {self._routes.outline(path)}"
             raise Invalid(errors.NOT_FOUND)
         if request.method == "OPTIONS":
             return responses.build_preflight_response(matched.route.operations)
@@ -283,11 +288,11 @@ class Handler:
             raise Invalid(gone)
         visit.admission = await self._admitted(request, visit, operation)
         if not visit.admission.admitted:
-            visit.told["why"] = metrics.OVER_LIMIT
+            visit.told["reason"] = metrics.OVER_LIMIT
             wait = str(visit.admission.retry_after)
             return responses.build_error_response(ErrorAnswer(429, (errors.OVER_LIMIT,), wait))
         if visit.caller and (met := self._brownouts.interruption(visit.caller.key, operation.name)):
-            visit.told["why"] = metrics.BROWNOUT
+            visit.told["reason"] = metrics.BROWNOUT
             return responses.build_error_response(
                 ErrorAnswer(403, (met.problem,), str(met.seconds))
             )
@@ -377,7 +382,12 @@ class Handler:
         """What would be answered to a read by the current service's calls; raises Unreachable."""
         caller = Caller(came.caller.key, visit.request_id)
         alone = RequestContext(
-            visit.request_id, visit.began, came.operation, caller, as_sent=visit.as_sent
+            visit.request_id,
+            visit.began,
+            visit.address,
+            came.operation,
+            caller,
+            as_sent=visit.as_sent,
         )
         flow, problems = came.operation.flow(came.asked), came.asked.problems
         try:
@@ -431,7 +441,7 @@ class Handler:
         self, request: web.BaseRequest, visit: RequestContext, operation: Operation
     ) -> Admission:
         """Who is calling, and whether they may do so once more; raises Invalid for nobody we know."""
-        address = self._address(request)
+        address = visit.address
         if operation.keyless:
             visit.caller = await self._named_all_the_same(request, visit, operation, address)
             name = f"address {counted_as(address)}"
@@ -446,7 +456,7 @@ class Handler:
             began=visit.began,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
-            visit.told["why"] = "the client's address is not among the key's allowed_ips"
+            visit.told["reason"] = "the client's address is not among the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
 
@@ -478,9 +488,9 @@ class Handler:
                 request_reader.mark_authenticated(request, key.owner)
                 return key
             what = "of an environment that is not configured" if key else "unknown or revoked"
-            visit.told["why"] = f"the API key is {what}"
+            visit.told["reason"] = f"the API key is {what}"
         else:
-            visit.told["why"] = "more than one API key" if given else "no API key"
+            visit.told["reason"] = "more than one API key" if given else "no API key"
         raise Invalid(errors.INVALID_KEY)
 
     def _address(self, request: web.BaseRequest) -> Address | None:
@@ -510,7 +520,9 @@ def _log(request: web.BaseRequest, visit: RequestContext, status: int, took: flo
         method=request.method,
         took=took,
         request_id=visit.request_id,
-        face="legacy",
+        api="legacy",
+        route=traces.ROUTES[visit.operation.name] if visit.operation else None,
+        client_address=visit.address,
         operation=visit.operation.name if visit.operation else None,
         owner=caller.key.owner if caller else None,
         key=caller.key.name if caller else None,
@@ -519,4 +531,4 @@ def _log(request: web.BaseRequest, visit: RequestContext, status: int, took: flo
         more=told,
     )
     for notice in visit.notices:
-        log.warning("notice", request_id=visit.request_id, notice=notice)
+        log.warning("request_warning", request_id=visit.request_id, reason=notice)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot
+from gateway.http.client_address import Address
 from gateway.migration.forwarding import InboundRequest
 from gateway.storage.undertakings import OperationRecord
 from gateway.writes.player import Caller
@@ -20,6 +21,8 @@ class RequestContext:
 
     request_id: str
     began: float
+    address: Address | None
+    """The client's."""
     operation: Operation | None = None
     caller: Caller | None = None
     admission: Admission | None = None

@@ -42,7 +42,7 @@ class Brownouts:
         self._clock = clock
         self._open: list[Brownout] = []
         self._hits: Counter[Hit] = Counter()
-        self._rounds = PeriodicTask("brownouts", EVERY_SECONDS, self._look)
+        self._rounds = PeriodicTask("brownouts_reload", EVERY_SECONDS, self._look)
 
     async def __aenter__(self) -> Self:
         await self._look()

@@ -302,7 +302,11 @@ class Writes:
         course.told(call, {"id": made} if made else {})
         if came.operation.name == "create_batch":
             if made is None:
-                log.error("begun_unseen", means="a batch was begun, and its id cannot be read")
+                log.error(
+                    "forwarded_batch_not_recorded",
+                    request_id=course.one.request_id,
+                    reason="the response of the legacy service has no readable batch id",
+                )
             else:
                 # With its end: what its client was told of is over, and stays there, or is neither.
                 await course.record(Record(BEGUN, made, LEGACY))
@@ -405,7 +409,7 @@ async def _kept(keeping: Awaitable[None]) -> None:
     try:
         await keeping
     except StoreUnavailable as unavailable:
-        log.error("state", error=str(unavailable))
+        log.error("database_unavailable", reason=str(unavailable))
 
 
 async def _whole(parts: AsyncGenerator[bytes]) -> bytes:

@@ -65,7 +65,7 @@ class Modes:
         self._owners: frozenset[Tenant] = frozenset()
         self._count = -1
         self._turn = asyncio.Lock()
-        self._rounds = PeriodicTask("modes", EVERY_SECONDS, self.look)
+        self._rounds = PeriodicTask("modes_reload", EVERY_SECONDS, self.look)
 
     async def __aenter__(self) -> Self:
         await self.look()
@@ -110,7 +110,7 @@ class Modes:
         for one in switches if self._count >= 0 else []:
             if self._switches.get((one.owner, one.key, one.group)) != one.mode:
                 log.warning(
-                    "mode",
+                    "mode_changed",
                     merchant=one.owner.merchant,
                     environment=one.owner.environment,
                     key=one.key or None,

@@ -168,7 +168,7 @@ class Recorder:
     def _tell(self, **told: Any) -> None:
         """What is not in the recording, since the last time."""
         if self._lost:
-            log.warning("recording", not_recorded=self._lost, **told)
+            log.warning("recording_incomplete", requests_not_recorded=self._lost, **told)
         self._lost = {}
 
 

@@ -81,7 +81,7 @@ class Alongside:
         self._tallies: dict[Asked, Tally] = {}
         self._rules = Rules().for_reads
         self._tasks: list[asyncio.Task[None]] = []
-        self._rounds = PeriodicTask("comparing", EVERY_SECONDS, self._write)
+        self._rounds = PeriodicTask("comparison_write", EVERY_SECONDS, self._write)
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._comparing()) for _ in range(SIDE_BY_SIDE)]
@@ -118,7 +118,7 @@ class Alongside:
                 await self._compared(item)
             except Exception as error:  # noqa: BLE001 - one that fails must not end the comparing
                 self._tally(item.came).failed += 1
-                log.error("comparing", **logs.describe_exception(error))
+                log.error("comparison_failed", **logs.describe_exception(error))
             finally:
                 self._queue.task_done()
 

@@ -58,7 +58,7 @@ class Usage:
         # A span is within one day: of one count come both, who used what and the traffic.
         self._tallies: dict[Counted, Tally] = {}
         self._span = span_of(clock())
-        self._rounds = PeriodicTask("usage", EVERY_SECONDS, self._write)
+        self._rounds = PeriodicTask("usage_write", EVERY_SECONDS, self._write)
 
     async def __aenter__(self) -> Self:
         await self._rounds.__aenter__()

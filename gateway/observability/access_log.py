@@ -18,7 +18,9 @@ def log_request(
     method: str,
     took: float,
     request_id: str,
-    face: str,
+    api: str,
+    route: str | None,
+    client_address: object,
     operation: str | None = None,
     owner: tuple[str, str] | None = None,
     key: str | None = None,
@@ -32,7 +34,7 @@ def log_request(
     """
     merchant, environment = owner or (None, None)
     metrics.observe_request(
-        face=face,
+        api=api,
         operation=operation,
         environment=environment or "",
         status=status,
@@ -42,7 +44,7 @@ def log_request(
         told=more,
     )
     traces.record_request_span(
-        face=face,
+        api=api,
         method=method,
         operation=operation,
         environment=environment or "",
@@ -50,17 +52,19 @@ def log_request(
         outcome=metrics.classify_outcome(status, more),
     )
     line: dict[str, Any] = {
-        "status": status,
-        "method": method,
-        "face": face,
+        "http.request.method": method,
+        "http.route": route,
+        "http.response.status_code": status,
+        "client.address": None if client_address is None else str(client_address),
+        "api": api,
         "operation": operation,
-        "ms": round(took * 1000, 1),
+        "duration_ms": round(took * 1000, 1),
         "merchant": merchant,
         "environment": environment,
         "key": key,
         "request_id": request_id,
         "upstream_calls": calls,
-        "upstream_ms": round(seconds * 1000, 1),
+        "upstream_duration_ms": round(seconds * 1000, 1),
     }
     if trace := traces.current_trace_id():
         line["trace_id"] = trace

@@ -95,15 +95,15 @@ class _Libraries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         structlog.get_logger().warning(
-            "library",
+            "library_warning",
             logger=record.name,
-            at=f"{record.filename}:{record.lineno}",
+            **{"code.file.path": record.filename, "code.line.number": record.lineno},
             **describe_exception(error),
         )
 
 
 def log_crash(error: BaseException | None) -> None:
-    structlog.get_logger().error("crashed", **describe_exception(error))
+    structlog.get_logger().error("unhandled_exception", **describe_exception(error))
 
 
 def describe_exception(error: BaseException | None) -> dict[str, Any]:
@@ -114,4 +114,4 @@ def describe_exception(error: BaseException | None) -> dict[str, Any]:
     places = [
         f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames
     ]
-    return {"error": type(error).__name__, "raised_at": places[-6:]}
+    return {"error.type": type(error).__name__, "exception.stacktrace": "\n".join(places[-6:])}

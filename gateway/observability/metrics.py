@@ -25,8 +25,11 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # t
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 
-OVER_LIMIT, BROWNOUT = "over the limit", "a brownout"
-"""Why a request was refused, as its line in the log has it."""
+OVER_LIMIT, BROWNOUT = "rate limit exceeded", "brownout"
+"""Values of ``reason`` in a request's log line."""
+
+DATABASE_UNAVAILABLE = "database_unavailable"
+"""Both an ``error.type`` and an outcome."""
 
 SIGNED, NO_OPERATION, ELSEWHERE = "signed", "none", "other"
 """In the place of an operation, for requests that have none; and of an endpoint that is not listed."""
@@ -38,8 +41,8 @@ SECONDS = (
 
 CALLS = (0, 1, 2, 3, 4, 6, 10, 20, 50, 100, 200, 500, 1000)
 
-READ, FAILED, CANCELLED = "read", "failed", "cancelled"
-"""What may come of a whole reading."""
+REFRESHED, FAILED, CANCELLED = "success", "failed", "cancelled"
+"""Outcomes of a full refresh of a recipient cache."""
 
 EXEMPLAR_SECONDS = 0.1
 """From here on a request is worth finding; of the others an exemplar would cost more than it tells."""
@@ -54,143 +57,170 @@ def _named(name: str) -> str:
 
 requests = Counter(
     _named("requests"),
-    "Requests answered, by what came of them.",
-    ("face", "operation", "environment", "status", "outcome"),
+    "Requests answered, by outcome.",
+    ("api", "operation", "environment", "status", "outcome"),
     registry=REGISTRY,
 )
-seconds = Histogram(
-    _named("request_seconds"),
-    "How long requests took: at the service, and the rest, which is the gateway's own.",
-    ("face", "operation", "part"),
+request_duration = Histogram(
+    _named("request_duration_seconds"),
+    "Time from the first byte of a request to its response.",
+    ("api", "operation", "environment"),
+    buckets=SECONDS,
+    registry=REGISTRY,
+)
+upstream_duration = Histogram(
+    _named("upstream_request_duration_seconds"),
+    "Time that a request spent in calls of the service; the times of parallel calls are added.",
+    ("api", "operation", "environment"),
+    buckets=SECONDS,
+    registry=REGISTRY,
+)
+overhead = Histogram(
+    _named("overhead_seconds"),
+    "Duration of a request less its time in calls of the service.",
+    ("api", "operation", "environment"),
     buckets=SECONDS,
     registry=REGISTRY,
 )
 in_flight = Gauge(
-    _named("requests_in_flight"), "Requests that are being answered now.", registry=REGISTRY
+    _named("requests_in_flight"), "Requests that are being processed.", registry=REGISTRY
 )
-malformed = Counter(
-    _named("malformed_requests"), "Requests that are no HTTP, or not any longer.", registry=REGISTRY
+invalid_http = Counter(
+    _named("invalid_http_requests"),
+    "Connections or requests that are not valid HTTP.",
+    registry=REGISTRY,
 )
 ignored = Counter(
     _named("ignored_parameters"),
-    "Query parameters that an operation does not have, and that changed nothing.",
+    "Unknown query parameters, which are ignored.",
     ("operation",),
     registry=REGISTRY,
 )
 calls = Counter(
     _named("upstream_calls"),
-    "Calls of the service, by what came of them; a repeated attempt is the same call.",
+    "Calls of the service, by outcome; a retry is part of the same call.",
     ("environment", "endpoint", "outcome"),
     registry=REGISTRY,
 )
 legacy_calls = Counter(
-    _named("legacy_calls"),
-    "Requests that went to the legacy service, to be forwarded or compared, by what came of them.",
+    _named("legacy_service_calls"),
+    "Requests forwarded to the legacy service, or sent to it for comparison, by outcome.",
     ("environment", "operation", "outcome"),
     registry=REGISTRY,
 )
-state_errors = Counter(_named("state_errors"), "Uses of the state that failed.", registry=REGISTRY)
-state_up = Gauge(_named("state_up"), "Whether the state can be used.", registry=REGISTRY)
-limits_up = Gauge(
-    _named("limits_up"), "Whether requests are counted as configured.", registry=REGISTRY
+database_errors = Counter(
+    _named("database_errors"), "Failed accesses to the database.", registry=REGISTRY
 )
-unsettled = Gauge(
-    _named("unsettled_writes"),
-    "Writes sent more than a minute ago of which nobody knows what became, or after which the "
-    "request could not be carried on.",
+database_up = Gauge(
+    _named("database_up"), "Whether the database can be read and written.", registry=REGISTRY
+)
+rate_limiter_up = Gauge(
+    _named("rate_limiter_backend_up"),
+    "Whether requests are counted in the configured backend.",
     registry=REGISTRY,
 )
-unsettled_age = Gauge(
-    _named("unsettled_oldest_seconds"),
-    "How long ago the first of them was sent.",
+in_doubt = Gauge(
+    _named("in_doubt_writes"),
+    "Writes sent more than a minute ago whose outcome is unknown, or whose request cannot go on.",
     registry=REGISTRY,
 )
-journal_open = Gauge(
-    _named("journal_open"), "Requests that write and are not over yet.", registry=REGISTRY
+in_doubt_age = Gauge(
+    _named("in_doubt_writes_oldest_age_seconds"),
+    "Time since the oldest write in doubt was sent.",
+    registry=REGISTRY,
+)
+open_writes = Gauge(
+    _named("open_write_requests"),
+    "Requests that write and are not finished, in doubt or in progress.",
+    registry=REGISTRY,
 )
 abandoned = Gauge(
     _named("abandoned_batches"),
-    "Batches left at the service that nobody may start.",
+    "Batches at the service that must not be started.",
     registry=REGISTRY,
 )
 recorded = Counter(
     _named("recorded_requests"),
-    "Requests that were to be recorded, by what came of it.",
+    "Requests selected for recording, by outcome.",
     ("outcome",),
     registry=REGISTRY,
 )
-freezes = Gauge(_named("freezes"), "Stops of writes that an operator made.", registry=REGISTRY)
+freezes = Gauge(_named("write_freezes"), "Write freezes in force.", registry=REGISTRY)
 restored = Gauge(
-    _named("state_restored"),
-    "Whether the state is an older one that was put back, so that no batch is started until it is "
-    "reconciled.",
+    _named("database_restored"),
+    "Whether the database was restored from a backup and is not reconciled yet; no batch is started.",
     registry=REGISTRY,
 )
-keys = Gauge(_named("keys"), "API keys that are not revoked.", ("environment",), registry=REGISTRY)
+keys = Gauge(
+    _named("api_keys"), "API keys that are not revoked.", ("environment",), registry=REGISTRY
+)
 clock_offset = Gauge(
     _named("clock_offset_seconds"),
     "How far the service's clock is ahead of this machine's.",
     ("environment",),
     registry=REGISTRY,
 )
-indexes = Gauge(
-    _named("indexes"),
-    "Indexes of recipients in memory, one for each merchant in each process.",
+caches = Gauge(
+    _named("recipient_caches"),
+    "Recipient caches in memory, one for each merchant in each process.",
     ("environment",),
     registry=REGISTRY,
 )
-index_recipients = Gauge(
-    _named("index_recipients"), "Recipients in them.", ("environment",), registry=REGISTRY
-)
-index_age = Gauge(
-    _named("index_oldest_seconds"),
-    "How long ago the whole of one was read last; of the oldest.",
+cache_entries = Gauge(
+    _named("recipient_cache_entries"),
+    "Recipients in the recipient caches.",
     ("environment",),
     registry=REGISTRY,
 )
-index_readings = Counter(
-    _named("index_readings"),
-    "Readings of all of a merchant's recipients for an index, by what came of them.",
+cache_age = Gauge(
+    _named("recipient_cache_oldest_age_seconds"),
+    "Time since the last full refresh of the cache that was refreshed longest ago.",
+    ("environment",),
+    registry=REGISTRY,
+)
+cache_refreshes = Counter(
+    _named("recipient_cache_refreshes"),
+    "Full refreshes of a recipient cache, by outcome.",
     ("environment", "outcome"),
     registry=REGISTRY,
 )
-index_calls = Histogram(
-    _named("index_calls"),
-    "Calls of the service that a question made which an index answered, a whole reading that it "
-    "began and waited for among them.",
+cache_calls = Histogram(
+    _named("recipient_cache_upstream_calls"),
+    "Calls of the service for a list served from a recipient cache, including those of a full "
+    "refresh that the request waited for.",
     ("environment",),
     buckets=CALLS,
     registry=REGISTRY,
 )
-index_undated = Counter(
-    _named("index_undated_changes"),
-    "Recipients that a whole reading found changed although their update date had not moved; until "
-    "then lists may have shown them as they were.",
+cache_stale = Counter(
+    _named("recipient_cache_stale_entries"),
+    "Recipients that a full refresh found changed although their update date was the same; lists "
+    "may have shown their old values.",
     ("environment",),
     registry=REGISTRY,
 )
-build = Info(_named("build"), "What runs.", registry=REGISTRY)
+build = Info(_named("build"), "The running version.", registry=REGISTRY)
 
 _ENDPOINTS: Mapping[tuple[str, str], str] = {
     (one.method, one.path): f"{one.method} {one.path}" for one in ENDPOINTS
 }
-_OF_FAILURES = {
-    "Unknown": "unknown",
-    "Unreachable": "unreachable",
-    "Halted": "halted",
-    "Overloaded": "overloaded",
-    "Refused": "refused_by_service",
-}
+_FAILURES = frozenset({"in_doubt", "unreachable", "blocked", "overloaded", "refused_by_service"})
+"""Values of ``error.type`` that are an outcome; each is the ``error_type`` of a Failure."""
 
 
 # Each series is looked for once: labels have few values, and the library's search takes its time.
-_requests, _seconds, _calls = cache(requests.labels), cache(seconds.labels), cache(calls.labels)
+_requests, _calls = cache(requests.labels), cache(calls.labels)
 _legacy_calls = cache(legacy_calls.labels)
+_request_duration, _upstream_duration = (
+    cache(request_duration.labels),
+    cache(upstream_duration.labels),
+)
+_overhead = cache(overhead.labels)
 
 
 def observe_request(
     *,
-    face: str,
+    api: str,
     operation: str | None,
     environment: str,
     status: int,
@@ -200,39 +230,43 @@ def observe_request(
     told: Mapping[str, Any],
 ) -> None:
     """One request, as its line in the log tells it; times in seconds."""
-    named = operation or (SIGNED if face == "signed" else NO_OPERATION)
+    named = operation or (SIGNED if api == "signed" else NO_OPERATION)
     found = {"request_id": request_id} if len(request_id) <= EXEMPLAR_CHARACTERS else None
     counted = _requests(
-        face, named, environment, f"{status // 100}xx", classify_outcome(status, told)
+        api, named, environment, f"{status // 100}xx", classify_outcome(status, told)
     )
     counted.inc(exemplar=found if status >= 500 else None)
-    # Reads side by side are at the service for longer together than the request took.
-    _took(face, named, "gateway", max(took - at_service, 0.0), found)
+    its = (api, named, environment)
+    _observe(_request_duration(*its), took, found)
+    # Parallel calls take longer together than the request did.
+    _observe(_overhead(*its), max(took - at_service, 0.0), found)
     if at_service:
-        _took(face, named, "service", at_service, found)
+        _observe(_upstream_duration(*its), at_service, found)
 
 
-def _took(face: str, named: str, part: str, of_it: float, found: dict[str, str] | None) -> None:
-    slow = found if of_it >= EXEMPLAR_SECONDS else None
-    _seconds(face, named, part).observe(of_it, exemplar=slow)
+def _observe(histogram: Histogram, seconds: float, found: dict[str, str] | None) -> None:
+    histogram.observe(seconds, exemplar=found if seconds >= EXEMPLAR_SECONDS else None)
 
 
 def classify_outcome(status: int, told: Mapping[str, Any]) -> str:
-    """What came of a request, in one word of a few."""
-    why = told.get("why")
-    if why == OVER_LIMIT:
-        return "limited"
-    if why == BROWNOUT:
+    """The label ``outcome`` of a request."""
+    reason = told.get("reason")
+    if reason == OVER_LIMIT:
+        return "rate_limited"
+    if reason == BROWNOUT:
         return "brownout"
     if status < 400:
-        return "answered"
+        return "success"
     if status == 499:
-        return "client_gone"
-    if "state" in told:
-        return "state_unavailable"
-    if "raised_at" in told:
-        return "fault"
-    return _OF_FAILURES.get(str(told.get("failure")), "refused" if status < 500 else "failed")
+        return "client_disconnected"
+    error = told.get("error.type")
+    if error == DATABASE_UNAVAILABLE:
+        return DATABASE_UNAVAILABLE
+    if "exception.stacktrace" in told:
+        return "internal_error"
+    if error in _FAILURES:
+        return str(error)
+    return "refused" if status < 500 else "failed"
 
 
 def count_ignored_parameters(operation: str, count: int) -> None:

@@ -31,7 +31,9 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 EXPORT_SECONDS = 5
 
-_ROUTES = {one.name: f"/v1{one.path}" for one in (*OPERATIONS, *UNLISTED)}
+ROUTES = {one.name: f"/v1{one.path}" for one in (*OPERATIONS, *UNLISTED)}
+"""``http.route`` of each operation, by its name."""
+
 _OFF: AbstractContextManager[None] = nullcontext()
 
 _tracer: Tracer | None = None
@@ -115,19 +117,19 @@ def _request(tracer: Tracer, asked: web.BaseRequest) -> Iterator[None]:
 
 
 def record_request_span(
-    *, face: str, method: str, operation: str | None, environment: str, status: int, outcome: str
+    *, api: str, method: str, operation: str | None, environment: str, status: int, outcome: str
 ) -> None:
     """What the request was whose span is open."""
     if _tracer is None:
         return
     from opentelemetry.trace import StatusCode, get_current_span  # noqa: PLC0415
 
-    span, route = get_current_span(), _ROUTES.get(operation or "")
-    span.update_name(f"{_method(method)} {route or face}")
+    span, route = get_current_span(), ROUTES.get(operation or "")
+    span.update_name(f"{_method(method)} {route or api}")
     told = {
         "http.route": route,
         "http.response.status_code": status,
-        "payout_gateway.face": face,
+        "payout_gateway.api": api,
         "payout_gateway.operation": operation,
         "payout_gateway.environment": environment,
         "payout_gateway.outcome": outcome,

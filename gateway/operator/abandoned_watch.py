@@ -38,9 +38,9 @@ class Watch:
                 for found in await self._reconciler.abandoned():
                     _tell(found)
             except StoreUnavailable as unavailable:
-                log.error("state", error=str(unavailable))
+                log.error("abandoned_batch_check_failed", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - it looks again the next time
-                log.error("watch", **logs.describe_exception(error))
+                log.error("abandoned_batch_check_failed", **logs.describe_exception(error))
             await asyncio.sleep(self._seconds)
 
 
@@ -50,7 +50,6 @@ def _tell(found: Finding) -> None:
         merchant=found.owner.merchant,
         environment=found.owner.environment,
         batch=found.upstream or found.id,
-        happened=found.says,
-        means="somebody may be paid twice, or paid what was taken back",
-        do=found.do,
+        reason=f"{found.says}; a payment may be made twice, or after it was withdrawn",
+        hint=found.do,
     )

@@ -119,10 +119,10 @@ class Standing:
         self._reading = asyncio.Lock()
         for environment in self._environments:
             # There from the start, at zero: a series that begins at one has not grown.
-            metrics.index_calls.labels(environment)
-            metrics.index_undated.labels(environment)
-            for came_of_it in (metrics.READ, metrics.FAILED, metrics.CANCELLED):
-                metrics.index_readings.labels(environment, came_of_it)
+            metrics.cache_calls.labels(environment)
+            metrics.cache_stale.labels(environment)
+            for came_of_it in (metrics.REFRESHED, metrics.FAILED, metrics.CANCELLED):
+                metrics.cache_refreshes.labels(environment, came_of_it)
         metrics.build.info({"version": USER_AGENT.partition("/")[2]})
 
     async def page(self, accepted: str) -> tuple[bytes, str]:
@@ -136,14 +136,14 @@ class Standing:
         for environment in self._environments:
             metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
             found = self._indexes.figures(environment)
-            metrics.indexes.labels(environment).set(found.indexes)
-            metrics.index_recipients.labels(environment).set(found.recipients)
-            metrics.index_age.labels(environment).set(found.oldest_seconds)
+            metrics.caches.labels(environment).set(found.indexes)
+            metrics.cache_entries.labels(environment).set(found.recipients)
+            metrics.cache_age.labels(environment).set(found.oldest_seconds)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                metrics.limits_up.set(await self._limits.fault() is None)
+                metrics.rate_limiter_up.set(await self._limits.fault() is None)
         except TimeoutError:
-            metrics.limits_up.set(0)
+            metrics.rate_limiter_up.set(0)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 self._tell(await load_gauges(self._store))
@@ -151,10 +151,10 @@ class Standing:
             self._not_known()
 
     def _tell(self, found: Figures) -> None:
-        metrics.state_up.set(self._store.unwritten is None)
-        metrics.unsettled.set(found.unsettled)
-        metrics.unsettled_age.set(found.unsettled_seconds)
-        metrics.journal_open.set(found.journal_open)
+        metrics.database_up.set(self._store.unwritten is None)
+        metrics.in_doubt.set(found.unsettled)
+        metrics.in_doubt_age.set(found.unsettled_seconds)
+        metrics.open_writes.set(found.journal_open)
         metrics.abandoned.set(found.abandoned)
         metrics.freezes.set(found.freezes)
         metrics.restored.set(found.is_restored)
@@ -164,11 +164,11 @@ class Standing:
 
     def _not_known(self) -> None:
         """What was true once is not told as if it still were."""
-        metrics.state_up.set(0)
+        metrics.database_up.set(0)
         for one in (
-            metrics.unsettled,
-            metrics.unsettled_age,
-            metrics.journal_open,
+            metrics.in_doubt,
+            metrics.in_doubt_age,
+            metrics.open_writes,
             metrics.abandoned,
             metrics.freezes,
             metrics.restored,

@@ -42,7 +42,7 @@ class Guard:
         self._written = NONE
         self._is_restored = False
         self._may_write = True
-        self._rounds = PeriodicTask("guard", LOOK_SECONDS, self.look)
+        self._rounds = PeriodicTask("restore_check", LOOK_SECONDS, self.look)
 
     async def __aenter__(self) -> Self:
         self._known = self._written = await asyncio.to_thread(read_mark, self._path)
@@ -67,8 +67,12 @@ class Guard:
 
     def _tell(self) -> None:
         if not self._is_restored:
-            told = {"happened": HAPPENED, "means": MEANS, "do": DO}
-            log.error("restored_state", state=self._store.where, **told)
+            log.error(
+                "database_restored",
+                database=self._store.where,
+                reason=f"{HAPPENED}; {MEANS}",
+                hint=DO,
+            )
         self._is_restored = True
 
     async def _write(self, mark: Mark) -> None:
@@ -82,11 +86,10 @@ class Guard:
     def _complain(self, error: OSError) -> None:
         if self._may_write:
             log.warning(
-                "mark_not_kept",
-                mark=str(self._path),
-                error=error.strerror,
-                means="if an older state is restored, this machine does not notice",
-                do="give the gateway's user the right to write there, or name another place in "
+                "restore_mark_not_written",
+                reason=f"{error.strerror}; a restored database would not be detected here",
+                **{"file.path": str(self._path)},
+                hint="give the gateway's user the right to write there, or name another place in "
                 "state.mark_file",
             )
         self._may_write = False

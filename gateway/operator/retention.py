@@ -76,7 +76,7 @@ class Forgetting(PeriodicTask):
     """``async with`` it: it sweeps from then on."""
 
     def __init__(self, store: Store, settings: Retention) -> None:
-        super().__init__("forgetting", EVERY_SECONDS, self._sweep, at_its_end=False)
+        super().__init__("retention", EVERY_SECONDS, self._sweep, at_its_end=False)
         self._store = store
         self._settings = settings
 
@@ -85,7 +85,7 @@ class Forgetting(PeriodicTask):
         await forget_traffic(self._store)
         await delete_expired_signed_changes(self._store, lambda: self.is_ending)
         if any(gone.values()):
-            log.info("forgotten", **gone)
+            log.info("retention_deleted", **{f"{name}_rows": count for name, count in gone.items()})
 
 
 # By itself

@@ -291,7 +291,7 @@ async def run_gateway(
 
 def _reloads(learned: CapabilityCache) -> PeriodicTask:
     """What `doctor` or another process finds out about the service is known here soon."""
-    return PeriodicTask("learned", RELOAD_SECONDS, learned.reload, at_its_end=False)
+    return PeriodicTask("capability_reload", RELOAD_SECONDS, learned.reload, at_its_end=False)
 
 
 def _pages(
@@ -381,11 +381,11 @@ async def _tell_of_no_keys(store: Store) -> None:
     """A state without keys is often one made by accident, in another folder."""
     if not await load_listed_keys(store):
         log.warning(
-            "no_keys",
-            state=store.where,
-            folder=str(Path.cwd()),
-            means="every client is answered invalid_api_key",
-            do="run `payout-gateway keys import`, or start in the folder of the state that is meant",
+            "no_api_keys",
+            database=store.where,
+            **{"process.working_directory": str(Path.cwd())},
+            reason="the database has no API key; every client is answered invalid_api_key",
+            hint="run `payout-gateway keys import`, or start in the folder of the state that is meant",
         )
 
 

@@ -260,14 +260,16 @@ class Connection(RequestHandler):
     ) -> web.StreamResponse:
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; no other can be sent")
-        metrics.malformed.inc()
+        metrics.invalid_http.inc()
         request_id = token()
         problem = MALFORMED if status < 500 else errors.INTERNAL
         if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(str(exc)):
             problem = errors.NOT_FOUND  # a method that no path has
         said = responses.build_error_response(errors.build_legacy_error(problem), closes=True)
         log.warning(
-            "malformed", request_id=request_id, status=said.status, error=type(exc).__name__
+            "invalid_http_request",
+            request_id=request_id,
+            **{"http.response.status_code": said.status, "error.type": type(exc).__name__},
         )
         told = getattr(self._manager, "told", responses.NOTHING)
         return responses.build_web_response(said, request_id, told=told)
@@ -277,7 +279,7 @@ class Connection(RequestHandler):
         if isinstance(error, web.RequestPayloadError):
             return  # of a body that nobody reads any more; what there was to say has been said
         log.error(
-            "connection",
+            "connection_failed",
             **logs.describe_exception(error if isinstance(error, BaseException) else None),
         )
 

@@ -42,7 +42,7 @@ def tune_gc() -> None:
 
 def create_trim_task() -> PeriodicTask:
     """``async with`` it: a crowd leaves holes, and glibc keeps all that lies below what is in use."""
-    return PeriodicTask("heap", TRIM_SECONDS, _trim, at_its_end=False)
+    return PeriodicTask("heap_trim", TRIM_SECONDS, _trim, at_its_end=False)
 
 
 async def _trim() -> None:

@@ -24,8 +24,8 @@ class Lifetime:
     def ended(self) -> None:
         now = time.monotonic()
         log.info(
-            "ended",
-            ran_seconds=round(self._told - self._began),
+            "shutdown_complete",
+            uptime_seconds=round(self._told - self._began),
             **self._waited_for,
-            waited_seconds=round(now - self._told, 1),
+            drain_seconds=round(now - self._told, 1),
         )

@@ -65,6 +65,8 @@ class Visit:
 
     request_id: str
     began: float
+    address: Address | None
+    route: str
     status: int = NOBODY
     owner: Tenant | None = None
     admission: Admission | None = None
@@ -106,8 +108,12 @@ class SignedFace:
         self._trusted = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        visit = Visit(request_reader.resolve_request_id(request), asyncio.get_running_loop().time())
-        visit.told["path"] = self._outlines.of(request.raw_path)
+        visit = Visit(
+            request_reader.resolve_request_id(request),
+            asyncio.get_running_loop().time(),
+            self._address(request),
+            self._outlines.of(request.raw_path),
+        )
         forsake: Callable[[bool], None] = visit.forsake
         request[request_reader.DESERTED] = forsake
         try:
@@ -134,19 +140,22 @@ class SignedFace:
         try:
             return await self._answer(request, visit)
         except Refusal as refusal:
-            visit.told["why"] = refusal.why
+            visit.told["reason"] = refusal.why
             said = responses.build_error_response(refusal.answer)
         except request_reader.Overlong as overlong:
             said = responses.build_error_response(overlong.answer, closes=True)
         except Overloaded as overloaded:
-            visit.told["why"] = overloaded.why
+            visit.told["reason"] = overloaded.why
             said = responses.build_error_response(
                 errors.translate_failure(overloaded), closes=not request.content.is_eof()
             )
         except Failure as failure:
             said = _failed(failure, visit)
         except StoreUnavailable as unavailable:
-            visit.told["state"] = str(unavailable)
+            visit.told |= {
+                "error.type": metrics.DATABASE_UNAVAILABLE,
+                "reason": str(unavailable),
+            }
             said = responses.build_error_response(errors.build_legacy_error(errors.INTERNAL))
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             visit.told |= logs.describe_exception(error)
@@ -162,7 +171,7 @@ class SignedFace:
             raise Refusal(errors.NOT_FOUND, "not a path that is sent on")
         if "Authorization" not in request.headers:
             return responses.build_web_response(self._preflight(), visit.request_id)
-        credentials, address = self._credentials(request), self._address(request)
+        credentials, address = self._credentials(request), visit.address
         signers = await self._senders.held(credentials, address)
         if request_reader.is_read_with_body(request):
             raise Refusal(BODY_OF_READ, "a GET or HEAD has a body")
@@ -260,13 +269,13 @@ class SignedFace:
                 if sender.owner and names[:1] == ["recipients"]:
                     self._kept.forget(sender.owner, "".join(names[1:2]))
             if passed.status == 401 and sender.owner:
-                visit.told["why"] = "the service refuses a signature that is good here"
+                visit.told["reason"] = "the service refuses a signature that is good here"
             response = Streamed(passed, visit.request_id, visit.admission)
             trouble = await stream_response(
                 client, response, passed, whole=writes, seconds=self._seconds
             )
             if trouble:
-                visit.told["cut_off"] = trouble
+                visit.told["reason"] = trouble
         return response
 
     async def _written(
@@ -333,9 +342,9 @@ class _Waits:
 def _failed(failure: Failure, visit: Visit) -> LegacyResponse:
     """Of a body that is no good, of a service that cannot be reached, or whose answer is open."""
     if isinstance(failure, Invalid):
-        visit.told["why"] = "the body did not come, or not whole"
+        visit.told["reason"] = "the body did not come, or not whole"
         return responses.build_error_response(refusals.build_refusal_answer(*failure.problems))
-    visit.told |= {"failure": type(failure).__name__, "because": str(failure)}
+    visit.told |= {"error.type": failure.error_type, "reason": str(failure)}
     return responses.build_error_response(errors.translate_failure(failure))
 
 
@@ -345,7 +354,9 @@ def _tell(request: web.BaseRequest, visit: Visit) -> None:
         method=request.method,
         took=asyncio.get_running_loop().time() - visit.began,
         request_id=visit.request_id,
-        face="signed",
+        api="signed",
+        route=visit.route,
+        client_address=visit.address,
         owner=visit.owner,
         calls=visit.calls,
         seconds=visit.seconds,

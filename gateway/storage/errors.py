@@ -69,7 +69,7 @@ def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[N
         asyncpg.InterfaceError,
         asyncpg.InternalClientError,
     ) as error:
-        metrics.state_errors.inc()
+        metrics.database_errors.inc()
         why = reason(error)
         if note is not None:
             note(why)

@@ -63,9 +63,9 @@ class PeriodicTask:
             await self._goes()
         except StoreUnavailable as unavailable:
             if self._is_well:
-                log.error(self._name, error=str(unavailable))
+                log.error("periodic_task_failed", task=self._name, reason=str(unavailable))
             self._is_well = False
         except Exception as error:  # noqa: BLE001 - it goes round again
-            log.error(self._name, **logs.describe_exception(error))
+            log.error("periodic_task_failed", task=self._name, **logs.describe_exception(error))
         else:
             self._is_well = True

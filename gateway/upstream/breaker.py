@@ -20,8 +20,7 @@ import structlog
 
 from mappings.grammar import Unreachable
 
-State = Literal["answering", "being tried", "failing"]
-"""As an operator reads it: is it asked, or left alone, or does one request try it?"""
+State = Literal["closed", "open", "half_open"]
 
 log = structlog.get_logger()
 
@@ -53,8 +52,8 @@ class Breaker:
     @property
     def state(self) -> State:
         if self._until is None:
-            return "answering"
-        return "being tried" if self._probing else "failing"
+            return "closed"
+        return "half_open" if self._probing else "open"
 
     def ask(self, now: float) -> BreakerCall | None:
         """None where nothing is to be sent."""
@@ -98,6 +97,7 @@ class Breakers:
         service: Literal["current", "legacy"] = "current",
     ) -> None:
         self._service = service
+        self._failures = failures
         self._by = {name: Breaker(failures, seconds) for name in environments}
         self._clock = clock
 
@@ -115,7 +115,7 @@ class Breakers:
         trial = breaker.ask(self._clock())
         if trial is None:
             seconds = max(1, ceil(breaker.wait(self._clock())))
-            why = "the service has given no answers for a while, and is not asked just now"
+            why = "circuit breaker open: the service did not respond to several calls in a row"
             raise Unreachable(why, retry_after=seconds)
         return trial
 
@@ -129,11 +129,11 @@ class Breakers:
         if now == before:
             return
         its = {"service": self._service, "environment": environment}
-        if now == "answering":
-            log.warning("service_answers", **its, means="it is asked again")
-        elif before == "answering":
-            means = "what has not been sent yet is refused at once; one request tries it from time to time"
-            log.error("service_silent", **its, means=means)
+        if now == "closed":
+            log.warning("circuit_breaker_closed", **its)
+        elif before == "closed":
+            reason = f"{self._failures} calls in a row got no response"
+            log.error("circuit_breaker_opened", **its, reason=reason)
 
 
 class _Trying:

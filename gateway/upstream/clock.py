@@ -148,4 +148,6 @@ class Clock:
         self._known[environment] = _Known(correction, proven)
         # Calls side by side find the same out, each a little differently: said once.
         if abs(correction - before) > SMALL:
-            log.warning("clock_corrected", environment=environment, seconds=round(correction, 1))
+            log.warning(
+                "clock_corrected", environment=environment, offset_seconds=round(correction, 1)
+            )

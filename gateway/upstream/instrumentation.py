@@ -43,7 +43,7 @@ class Told:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, Failure):
-            self.outcome = type(error).__name__.lower()
+            self.outcome = error.error_type
         elif isinstance(error, Exception):
             self.outcome = "failed"
         self._span.ended(self.outcome, self.status)

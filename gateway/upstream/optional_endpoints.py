@@ -126,23 +126,26 @@ class InferredOperations:
         if present:
             if known and known["present"]:
                 return
-            log.info("inferred_operation", environment=environment, operation=name, present=True)
+            log.info(
+                "inferred_operation_found",
+                environment=environment,
+                endpoint=name.removeprefix("inferred "),
+            )
         else:
             if now < missing_until(known):
                 return  # another request has found it out at the same time
             found["seconds"] = _next_seconds(known)
             log.warning(
-                "inferred_operation",
+                "inferred_operation_missing",
                 environment=environment,
-                operation=name,
-                present=False,
-                seconds=found["seconds"],
-                meaning="the documented way is taken meanwhile; then it is tried again",
+                endpoint=name.removeprefix("inferred "),
+                retry_after_seconds=found["seconds"],
+                reason="the service refused it twice as an unknown path; documented calls are used instead",
             )
         try:
             await self._learned.put(environment, name, found)
         except Exception as error:  # noqa: BLE001 - the answer in hand is worth more than this
-            log.warning("not_remembered", what=name, error=type(error).__name__)
+            log.warning("capability_not_saved", name=name, **{"error.type": type(error).__name__})
 
 
 def missing_until(known: Mapping[str, Any] | None) -> float:

@@ -180,7 +180,7 @@ async def _body(
             if (size := size + len(part)) > most:
                 break
             if size > json_codec.LARGE or declared > json_codec.LARGE:
-                progress.told("answered", size, declared)
+                progress.told("receiving_response", size, declared)
     if size > most:
         raise ResponseLost(f"an answer of more than {most} bytes")
     encoding = headers.get("Content-Encoding", "identity")

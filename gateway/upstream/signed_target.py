@@ -69,4 +69,4 @@ class SignedTarget:
         try:
             await self._learned.put(environment, NAME, form)
         except Exception as error:  # noqa: BLE001 - the answer in hand is worth more than this
-            log.warning("not_remembered", what=NAME, error=type(error).__name__)
+            log.warning("capability_not_saved", name=NAME, **{"error.type": type(error).__name__})

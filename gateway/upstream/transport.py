@@ -115,7 +115,7 @@ async def _write(protocol: ResponseHandler, body: bytes | CompressedBuffer) -> N
     for window in iter_windows(body):
         await writer.write(window)
         went += len(window)
-        progress.told("sends", went, len(body))
+        progress.told("calling_service", went, len(body))
         await asyncio.sleep(0)  # others are to be served meanwhile
 
 

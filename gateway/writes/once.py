@@ -177,7 +177,7 @@ class IdempotencyGuard:
                 except StoreUnavailable as unavailable:
                     if not course.writes:
                         raise
-                    log.error("state", error=str(unavailable))
+                    log.error("database_unavailable", reason=str(unavailable))
                     raise Unknown("the state cannot be used") from None
                 finally:
                     self._journal.leave(course)
@@ -235,7 +235,7 @@ class IdempotencyGuard:
             await course.leave(str(unknown))
         except StoreUnavailable as unavailable:
             # It stays as one that is running, and nobody is at it: that is settled as well.
-            log.error("state", error=str(unavailable))
+            log.error("database_unavailable", reason=str(unavailable))
 
     def delivers(self, one: OperationRecord, look: Callable[[], bool]) -> None:
         """Its response is on the way; ``look`` says whether the client's machine has acknowledged it."""
@@ -260,7 +260,7 @@ class IdempotencyGuard:
         try:
             await self._journal.reopen(one)
         except StoreUnavailable as unavailable:
-            log.error("state", error=str(unavailable))
+            log.error("database_unavailable", reason=str(unavailable))
 
     def undelivered(self, one: OperationRecord) -> None:
         """Its answer is on the way no more; the same request again is a retry, unless it came."""

@@ -420,7 +420,7 @@ class Player:
         reply = await self._send(call, endpoint, caller)
         is_long = len(reply.body) > json_codec.LARGE
         caller.is_long = caller.is_long or is_long
-        _tell(caller, "answered", call, reply.body)
+        _tell(caller, "receiving_response", call, reply.body)
         body = await self._read_long(call, caller, reply.body) if is_long else _readable(reply.body)
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # the legacy document, section 4.3, has deletes answered so as well
@@ -473,7 +473,7 @@ class Player:
                 body = await run_in_thread(json_codec.dumps_compressed, own)
             else:
                 body = await run_in_thread(json_codec.dumps, own)
-            _tell(caller, "sends", call, body)
+            _tell(caller, "calling_service", call, body)
         began = asyncio.get_running_loop().time()
         caller.calls += 1
         with instrumentation.instrument_call(
@@ -521,13 +521,22 @@ class Player:
 
 
 def _tell(
-    caller: Caller, step: Literal["sends", "answered"], call: Call, body: bytes | CompressedBuffer
+    caller: Caller,
+    step: Literal["calling_service", "receiving_response"],
+    call: Call,
+    body: bytes | CompressedBuffer,
 ) -> None:
     """Of what takes long, how far it is; the many short reads of a large request are not told."""
     if caller.is_long and (not call.reads or len(body) > json_codec.LARGE):
         called = f"{call.method} {find_endpoint(call.method, call.path).path}"
-        log.info("large", request_id=caller.request_id, step=step, call=called, bytes=len(body))
-        progress.told(step, len(body) if step == "answered" else 0, len(body))
+        log.info(
+            "large_payload_progress",
+            request_id=caller.request_id,
+            step=step,
+            call=called,
+            body_bytes=len(body),
+        )
+        progress.told(step, len(body) if step == "receiving_response" else 0, len(body))
 
 
 MANY = 1000

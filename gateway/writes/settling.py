@@ -125,7 +125,7 @@ class Settling:
             await self._journal.note_delivered()
             await self._instances.end()
         except StoreUnavailable as unavailable:
-            log.error("state", error=str(unavailable))
+            log.error("database_unavailable", reason=str(unavailable))
 
     def seconds_until_sure(self, one: OperationRecord) -> int:
         """How soon it makes sense to ask again."""
@@ -198,7 +198,7 @@ class Settling:
         else:
             # Its client may ask again for a day, and is not to have it done twice.
             await course.finish()
-        self._tell(course.one, "undone" if told == DID_NOT else "done")
+        self._tell(course.one, "not_executed" if told == DID_NOT else "succeeded")
         return True
 
     async def _played(self, course: OperationExecution) -> bool:
@@ -215,14 +215,14 @@ class Settling:
                 await course.leave("the service cannot be read")
                 return False
             await course.close(UNDONE)
-            self._tell(one, "undone", because=type(failure).__name__)
+            self._tell(one, "not_executed", **{"error.type": failure.error_type})
         else:
             if course.operation.method == "GET":
                 await course.close()
             else:
                 # A retry may come to another version, whose flow could not be played from here.
                 await course.finish(await run_in_thread_if(caller.is_long, endings.untold, answer))
-            self._tell(one, "done")
+            self._tell(one, "succeeded")
         return True
 
     async def _caller(self, one: OperationRecord, course: OperationExecution) -> Caller:
@@ -233,13 +233,13 @@ class Settling:
 
     def _tell(self, one: OperationRecord, outcome: str, **more: str) -> None:
         log.warning(
-            "settled",
+            "in_doubt_write_resolved",
             outcome=outcome,
             operation=one.operation,
             merchant=one.owner.merchant,
             environment=one.owner.environment,
             request_id=one.request_id,
-            undertaking=one.id,
+            write_id=one.id,
             **more,
         )
 
@@ -251,9 +251,9 @@ class Settling:
             try:
                 await self._instances.beat()
             except StoreUnavailable as unavailable:
-                log.error("beat", error=str(unavailable))
+                log.error("heartbeat_failed", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - without it others would take what is played here
-                log.error("beat", **logs.describe_exception(error))
+                log.error("heartbeat_failed", **logs.describe_exception(error))
             await self._rest(self._instances.beat_seconds / 4)
 
     async def _rest(self, seconds: float) -> None:
@@ -267,9 +267,9 @@ class Settling:
                 await self.sweep()
                 await self._expire()
             except StoreUnavailable as unavailable:
-                log.error("sweep", error=str(unavailable))
+                log.error("in_doubt_check_failed", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - without it nothing would be settled any more
-                log.error("sweep", **logs.describe_exception(error))
+                log.error("in_doubt_check_failed", **logs.describe_exception(error))
             await self._rest(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
@@ -297,9 +297,13 @@ class Settling:
                 if await self.settle(one):
                     return
         except StoreUnavailable as unavailable:
-            log.error("not_settled", undertaking=one.id, state=str(unavailable))
+            log.error("in_doubt_write_not_resolved", write_id=one.id, reason=str(unavailable))
         except Exception as error:  # noqa: BLE001 - one that cannot be played must not stop the others
-            log.error("not_settled", undertaking=one.id, **logs.describe_exception(error))
+            log.error(
+                "in_doubt_write_not_resolved",
+                write_id=one.id,
+                **logs.describe_exception(error),
+            )
         finally:
             del self._trying[one.id]
         tries.pause = min(tries.pause * 2, LONGEST_PAUSE)
@@ -351,9 +355,9 @@ class Settling:
             try:
                 await self._journal.note_delivered()
             except StoreUnavailable as unavailable:
-                log.error("state", error=str(unavailable))
+                log.error("database_unavailable", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - without it the next alike would be a retry
-                log.error("state", **logs.describe_exception(error))
+                log.error("delivery_not_recorded", **logs.describe_exception(error))
             else:
                 continue
             await self._rest(SWEEP_SECONDS)

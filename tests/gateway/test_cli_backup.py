@@ -71,7 +71,7 @@ async def test_a_gateway_s_state_goes_to_another_folder_and_on_from_there(tmp_pa
         async with serving(there) as gateway:
             listed = await asked(f"{gateway.url}/v1/recipients")
             assert listed[1]["recipients"][0]["firstName"] == "Ada"
-            (line,) = [one for one in gateway.lines() if one["event"] == "restored_state"]
+            (line,) = [one for one in gateway.lines() if one["event"] == "database_restored"]
             assert line["level"] == "error"
             code, said, _wrong = await run(there, "reconcile", "--json")
             assert (code, json.loads(said)["cleared"]) == (0, True)

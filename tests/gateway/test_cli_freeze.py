@@ -253,8 +253,10 @@ async def test_a_running_gateway_is_frozen_by_a_command_beside_it(tmp_path: Path
             assert await asked("GET") == 200
             await told("unfreeze", "--merchant", "demo", "--environment", ENVIRONMENT)
             assert await asked("POST", ADA) == 200
-            lines = [line for line in gateway.lines() if line.get("status") == 500]
-            assert "stopped" in lines[0]["because"]
+            lines = [
+                line for line in gateway.lines() if line.get("http.response.status_code") == 500
+            ]
+            assert "stopped" in lines[0]["reason"]
             assert await gateway.ends() == 0
     finally:
         await simulator.stop()

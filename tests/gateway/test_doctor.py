@@ -72,7 +72,7 @@ async def examined(
 
 def wrong(found: list[Finding]) -> Finding:
     """The only thing that is wrong; it says what to do."""
-    (one,) = [each for each in found if each.state == "wrong"]
+    (one,) = [each for each in found if each.state == "error"]
     assert one.do, one
     return one
 
@@ -85,10 +85,10 @@ def of(found: list[Finding], looked_at: str) -> Finding:
 async def test_where_nothing_is_wrong_nothing_is_said_to_be(tmp_path: Path) -> None:
     async with service() as here:
         found = await examined(tmp_path, here.url)
-    assert not [each for each in found if each.state == "wrong"]
-    assert all(each.do for each in found if each.state == "unknown")
+    assert not [each for each in found if each.state == "error"]
+    assert all(each.do for each in found if each.state in ("skipped", "warning"))
     for looked_at in ("program", "configuration", "state", "reachable", "pair", "clock"):
-        assert of(found, looked_at).state == "well"
+        assert of(found, looked_at).state == "ok"
 
 
 # 1. The base address
@@ -188,7 +188,7 @@ async def test_signatures_of_the_form_that_the_service_does_not_take(
     assert told.looked_at == "signed target"
     assert other in told.said
     assert '"auto"' in told.do
-    assert of(found, "pair").state == "well", "where there is no query to sign"
+    assert of(found, "pair").state == "ok", "where there is no query to sign"
 
 
 # 4. The clock
@@ -273,7 +273,7 @@ async def test_the_gateway_s_own_certificate_when_it_is_about_to_end(tmp_path: P
             }
             found = await examined(tmp_path, here.url, server=files)
             states[days] = of(found, "certificate for clients")
-    assert (states[3].state, states[60].state) == ("wrong", "unknown")
+    assert (states[3].state, states[60].state) == ("error", "warning")
     assert "new one" in states[3].do
     assert "in between" in states[60].do
 
@@ -388,7 +388,7 @@ def test_a_program_without_its_c_extensions(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
     done = command("doctor", "--json", folder=tmp_path, AIOHTTP_NO_EXTENSIONS="1")
     assert done.returncode == 1, done.stderr
-    told = next(one for one in json.loads(done.stdout)["findings"] if one["state"] == "wrong")
+    told = next(one for one in json.loads(done.stdout)["findings"] if one["state"] == "error")
     assert told["looked_at"] == "program"
     assert "binary wheel" in told["do"]
 
@@ -398,11 +398,11 @@ async def test_several_workers_on_sqlite_and_what_else_is_told_all_the_same(
 ) -> None:
     async with service() as here:
         found = await examined(tmp_path, here.url, server={"workers": 2})
-    told = [one for one in found if one.state == "wrong"]
+    told = [one for one in found if one.state == "error"]
     assert {one.looked_at for one in told} == {"configuration"}
     assert "postgresql://" in told[0].do
     assert "redis://" in told[1].do
-    assert of(found, "pair").state == "well"
+    assert of(found, "pair").state == "ok"
 
 
 # 10. Inferred operations
@@ -414,17 +414,17 @@ async def test_inferred_operations_that_nobody_has_tried(tmp_path: Path) -> None
         untried = [one for one in found if one.said == "not needed yet"]
         assert len(untried) == sum(one.inferred for one in ENDPOINTS) - 1 > 0
         assert of(found, "GET /batches").said == "there: tried just now"
-        assert all(one.state == "unknown" and one.do.startswith("nothing") for one in untried)
+        assert all(one.state == "skipped" and one.do.startswith("nothing") for one in untried)
         avoid = {"inferred_operations": "avoid"}
         found = await examined(tmp_path, here.url, upstream=avoid)
-    assert of(found, "inferred operations").state == "well"
+    assert of(found, "inferred operations").state == "ok"
 
 
 async def test_a_service_that_lists_no_batches(tmp_path: Path) -> None:
     async with service(switches=Switches(inferred=False)) as here:
         found = await examined(tmp_path, here.url)
     assert of(found, "GET /batches").said.startswith("not there (status 404, just now)")
-    assert of(found, "GET /batches").state == "well"
+    assert of(found, "GET /batches").state == "ok"
 
 
 async def test_a_list_that_is_refused_while_documented_reads_fail_is_not_said_to_be_gone(
@@ -439,7 +439,7 @@ async def test_a_list_that_is_refused_while_documented_reads_fail_is_not_said_to
         ]
         found = await examined(tmp_path, here.url)
         told = of(found, "GET /batches")
-        assert (told.state, "cannot be told" in told.said) == ("unknown", True)
+        assert (told.state, "cannot be told" in told.said) == ("warning", True)
         assert told.do
         found = await examined(tmp_path, here.url)
         assert of(found, "GET /batches").said == "there: tried just now"
@@ -452,7 +452,7 @@ async def test_inferred_operations_that_are_to_be_used(there: bool, tmp_path: Pa
         found = await examined(tmp_path, here.url, upstream=use)
     told = of(found, "inferred operations")
     if there:
-        assert (told.state, "GET /batches is there" in told.said) == ("well", True)
+        assert (told.state, "GET /batches is there" in told.said) == ("ok", True)
     else:
         assert wrong(found) == told
         assert told.do == 'set upstream.inferred_operations to "auto"'
@@ -462,7 +462,7 @@ async def test_whether_what_is_to_be_used_is_there_is_not_known_unasked(tmp_path
     use = {"inferred_operations": "use"}
     found = await examined(tmp_path, f"http://127.0.0.1:{free_port()}", upstream=use)
     told = of(found, "inferred operations")
-    assert told.state == "unknown"
+    assert told.state == "skipped"
     assert "the service was not reached" in told.said
 
 
@@ -483,7 +483,7 @@ async def test_what_is_remembered_is_not_said_to_be_tried_now(tmp_path: Path) ->
     gone = await run_doctor(settings_for(tmp_path, url))
     assert wrong(gone).looked_at == "reachable"
     form, clock, pair = (of(gone, one) for one in ("signed target", "clock", "pair"))
-    assert (form.state, clock.state, pair.state) == ("unknown", "unknown", "unknown")
+    assert (form.state, clock.state, pair.state) == ("skipped", "skipped", "skipped")
     assert re.fullmatch(
         r"path, remembered since \d{4}-\d\d-\d\d \d\d:\d\d UTC; not tried: the service was not reached",
         form.said,
@@ -505,8 +505,8 @@ async def test_every_row_is_there_whatever_the_service_says(
     assert wrong(found)
     for looked_at in ROWS:
         one = of(found, looked_at)
-        assert one.state == "well" or one.do, one
-        assert looked_at == "reachable" or one.state != "well", one
+        assert one.state == "ok" or one.do, one
+        assert looked_at == "reachable" or one.state != "ok", one
 
 
 async def test_an_environment_without_a_key_says_what_was_not_tried(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ async def test_an_environment_without_a_key_says_what_was_not_tried(tmp_path: Pa
     live = {one.looked_at: one for one in found if one.environment == "live"}
     assert live["keys"].said == "no key is imported"
     for looked_at in ROWS:
-        assert live[looked_at].state == "unknown"
+        assert live[looked_at].state == "skipped"
         assert "no key of this environment is imported" in live[looked_at].said
 
 
@@ -530,8 +530,8 @@ async def test_keys_of_an_environment_that_is_not_configured(tmp_path: Path) -> 
         assert "set environments.live.base_url" in told.do
         await import_lines(settings, [KEY])
         found = await run_doctor(settings)
-    assert not [one for one in found if one.state == "wrong"]
-    assert of(found, "keys").state == "unknown", "others can be used"
+    assert not [one for one in found if one.state == "error"]
+    assert of(found, "keys").state == "warning", "others can be used"
 
 
 # The legacy service, where modes use it
@@ -552,7 +552,7 @@ async def test_the_legacy_service_is_tried_where_a_key_is_switched_to_it(tmp_pat
     async with service(legacy_port=0) as here:
         assert here.legacy is not None
         found = await switched(tmp_path, here.url, here.legacy.url)
-    assert of(found, "legacy service").state == "well"
+    assert of(found, "legacy service").state == "ok"
 
 
 async def test_a_key_that_is_switched_to_a_legacy_service_without_an_address(
@@ -583,7 +583,7 @@ async def test_the_command_says_all_of_it_and_exits_1(tmp_path: Path) -> None:
         await import_lines(settings_for(tmp_path, here.url), [KEY])
         told = json.loads((await says(tmp_path, "doctor", "--json", code=1)).stdout)
         assert told["ok"] is False
-        assert [one["looked_at"] for one in told["findings"] if one["state"] == "wrong"] == [
+        assert [one["looked_at"] for one in told["findings"] if one["state"] == "error"] == [
             "clock"
         ]
         shown = (await says(tmp_path, "doctor", code=1)).stdout
@@ -608,7 +608,7 @@ async def test_freezes_and_brownouts_that_are_in_force_are_told_and_are_not_wron
         assert told["ok"] is True
         frozen = [one for one in told["findings"] if one["looked_at"] == "freeze"]
         all_, one = sorted(frozen, key=lambda each: each["environment"])
-        assert (all_["state"], all_["environment"]) == ("look", "all")
+        assert (all_["state"], all_["environment"]) == ("warning", "all")
         assert "every merchant, live and sandbox" in all_["said"]
         assert "`payout-gateway unfreeze --all`" in all_["do"]
         assert "unfreeze --merchant demo --environment sandbox`" in one["do"]
@@ -620,7 +620,7 @@ async def test_freezes_and_brownouts_that_are_in_force_are_told_and_are_not_wron
         await says(tmp_path, "unfreeze", "--merchant", "demo", "--environment", "sandbox")
         await says(tmp_path, "unfreeze", "--all")
         await says(tmp_path, "brownout", "off")
-        assert "look" not in {one["state"] for one in (await doctored(tmp_path))["findings"]}
+        assert "warning" not in {one["state"] for one in (await doctored(tmp_path))["findings"]}
 
 
 async def doctored(folder: Path) -> Any:

@@ -415,16 +415,16 @@ async def test_a_whole_reading_counts_what_was_changed_and_no_date_told() -> Non
     """So that it can be seen whether the service's dates are to be relied upon."""
     town = Town(seconds=600)
     await town.ask(**CITY)
-    before = counted("payout_gateway_index_undated_changes_total")
+    before = counted("payout_gateway_recipient_cache_stale_entries_total")
     its = [each for each in town.there() if each.primary]
     town.without_accounts(its[0])
     town.rename(its[1])
     town.clock.now += 600
     await town.agrees(**CITY)
-    assert counted("payout_gateway_index_undated_changes_total") - before == 1
+    assert counted("payout_gateway_recipient_cache_stale_entries_total") - before == 1
     town.clock.now += 600
     await town.agrees(**CITY)
-    assert counted("payout_gateway_index_undated_changes_total") - before == 1
+    assert counted("payout_gateway_recipient_cache_stale_entries_total") - before == 1
 
 
 def counted(name: str, **labels: str) -> float:
@@ -434,8 +434,8 @@ def counted(name: str, **labels: str) -> float:
 
 
 async def test_readings_are_counted_by_what_came_of_them() -> None:
-    readings = "payout_gateway_index_readings_total"
-    before = {word: counted(readings, outcome=word) for word in ("read", "failed", "cancelled")}
+    readings = "payout_gateway_recipient_cache_refreshes_total"
+    before = {word: counted(readings, outcome=word) for word in ("success", "failed", "cancelled")}
     town = Town()
 
     def fail(_call: Call) -> None:
@@ -451,7 +451,7 @@ async def test_readings_are_counted_by_what_came_of_them() -> None:
     await town.indexes.close()
     after = {word: counted(readings, outcome=word) for word in before}
     assert {word: after[word] - before[word] for word in before} == {
-        "read": 1,
+        "success": 1,
         "failed": 1,
         "cancelled": 1,
     }

@@ -29,22 +29,22 @@ async def test_a_request_is_there_once_something_large_is_told_and_until_its_tas
 
     async def work() -> list[list[Seen]]:
         seen = [under_way.those()]
-        progress.told("comes", 3, 10)
+        progress.told("receiving_request", 3, 10)
         seen.append(under_way.those())
         # As reads side by side do: in tasks of their own.
         await asyncio.gather(beside())
         return [*seen, under_way.those()]
 
     async def beside() -> None:
-        progress.told("answered", 7, 0)
+        progress.told("receiving_response", 7, 0)
 
     before, first, then = await of_a_request(under_way, work, ago=60)
     assert before == []
     ((one,), (other,)) = (first, then)
     assert (one.operation, one.merchant, one.environment) == WHOSE
-    assert (one.step, one.done, one.total) == ("comes", 3, 10)
+    assert (one.step, one.done, one.total) == ("receiving_request", 3, 10)
     assert abs(one.began_at - (NOW - timedelta(seconds=60))) < timedelta(seconds=30)
-    assert (other.step, other.done, other.total) == ("answered", 7, 0)
+    assert (other.step, other.done, other.total) == ("receiving_response", 7, 0)
     assert under_way.those() == []
 
 
@@ -53,7 +53,7 @@ async def test_what_a_request_leaves_behind_is_nobodys() -> None:
 
     async def left() -> None:
         await over.wait()
-        progress.told("answered", 1, 1)
+        progress.told("receiving_response", 1, 1)
 
     async def work() -> asyncio.Task[None]:
         return asyncio.create_task(left())
@@ -65,7 +65,7 @@ async def test_what_a_request_leaves_behind_is_nobodys() -> None:
 
 
 def test_nobodys_is_told_of_nobody() -> None:
-    progress.told("comes", 1, 2)
+    progress.told("receiving_request", 1, 2)
 
 
 async def test_an_answer_tells_how_much_of_it_went() -> None:
@@ -85,7 +85,7 @@ async def test_an_answer_tells_how_much_of_it_went() -> None:
 
     size = 2 * PART + 2
     whole = await sent(b"x" * (PART + 1), b"y" * (PART + 1))
-    assert whole == [("answers", done, size) for done in (PART, PART + 1, 2 * PART + 1)]
+    assert whole == [("sending_response", done, size) for done in (PART, PART + 1, 2 * PART + 1)]
     assert await sent(b"small") == []
 
 
@@ -110,7 +110,7 @@ async def test_others_are_served_between_the_parts_of_an_answer_that_is_taken_at
 
 
 def test_what_is_written_for_others_is_read_by_them_and_nothing_else_is() -> None:
-    seen = [Seen(*WHOSE, NOW, "sends", number, 100) for number in range(MOST + 5)]
+    seen = [Seen(*WHOSE, NOW, "calling_service", number, 100) for number in range(MOST + 5)]
     read = Seen.read(serialize_progress(seen))
     assert [one.done for one in read] == list(range(MOST))
     assert not any(one.here for one in read)

@@ -20,7 +20,7 @@ LOSSLESS = "noeviction"
 class Eviction(NamedTuple):
     """``said`` of the policy; ``do`` says what to do about it, where it is not well."""
 
-    state: Literal["well", "unknown", "wrong"]
+    state: Literal["ok", "warning", "error"]
     said: str
     do: str = ""
 
@@ -33,23 +33,23 @@ async def check_eviction_policy(url: str) -> Eviction:
             told = await redis.info("memory")
     except AuthenticationError:
         do = "mend the name and the password in limits.url, or in the file that limits.url_file names"
-        return Eviction("wrong", "Redis refuses the password", do)
+        return Eviction("error", "Redis refuses the password", do)
     except ResponseError as refused:
         do = f"see that maxmemory-policy is {LOSSLESS}: with others the limit may not hold"
         return Eviction(
-            "unknown", f"Redis does not tell its policy ({describe_redis_error(refused)})", do
+            "warning", f"Redis does not tell its policy ({describe_redis_error(refused)})", do
         )
     except Gone as error:
         do = "see that Redis runs and that limits.url is its address"
-        return Eviction("wrong", f"Redis does not answer ({describe_redis_error(error)})", do)
+        return Eviction("error", f"Redis does not answer ({describe_redis_error(error)})", do)
     return assess_eviction_policy(told.get("maxmemory_policy"))
 
 
 def assess_eviction_policy(policy: str | None) -> Eviction:
     """Also volatile-… evicts tallies, and before anything else: they have an expiry."""
     if policy is None:
-        return Eviction("unknown", "Redis does not tell its policy", f"{LOSSLESS} is needed")
+        return Eviction("warning", "Redis does not tell its policy", f"{LOSSLESS} is needed")
     if policy == LOSSLESS:
-        return Eviction("well", f"answers, and forgets nothing ({policy})")
+        return Eviction("ok", f"answers, and forgets nothing ({policy})")
     do = f"set maxmemory-policy to {LOSSLESS}, or give the limit a Redis of its own"
-    return Eviction("wrong", f"may forget counts when its memory is full ({policy})", do)
+    return Eviction("error", f"may forget counts when its memory is full ({policy})", do)

@@ -197,10 +197,10 @@ class InRedis:
         self._alone_before = self.decided_alone
         self.times_gone += 1
         _log.error(
-            "redis_gone",
-            error=describe_redis_error(error),
-            means=f"each process lets 1/{self._processes} of a key's limit through by itself",
-            do="see that Redis runs, that limits.url is its address, and what it says of memory",
+            "redis_unavailable",
+            reason=describe_redis_error(error),
+            local_limit_fraction=round(1 / self._processes, 3),
+            hint="check that Redis runs, that limits.url is its address, and its memory settings",
         )
 
     def _tell_back(self) -> None:
@@ -208,4 +208,6 @@ class InRedis:
             return
         seconds, self._gone_since = time.monotonic() - self._gone_since, None
         alone = self.decided_alone - self._alone_before
-        _log.info("redis_back", seconds=round(seconds, 1), requests_decided_alone=alone)
+        _log.info(
+            "redis_available", outage_seconds=round(seconds, 1), requests_counted_locally=alone
+        )

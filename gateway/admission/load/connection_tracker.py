@@ -110,7 +110,7 @@ class ConnectionTracker(Generic[One]):
             log.warning(
                 "connections_shed",
                 connections=len(self.connections),
-                since_start=dict(self.shed),
-                means="there are many; those without progress are closed",
+                closed_since_start=dict(self.shed),
+                reason="too many connections; those without progress for longest are closed",
             )
         self._told = self.shed.total()

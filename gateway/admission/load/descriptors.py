@@ -26,10 +26,10 @@ def room_for(connections: int, to_service: int) -> int:
         return connections
     room = max(soft // 4, soft - to_service - OTHERS)
     log.warning(
-        "few_open_files",
-        load_connections=connections,
-        instead=room,
-        may_open=soft,
-        do="raise the process's limit of open files (LimitNOFILE, ulimit -n), or set load.connections lower",
+        "open_file_limit_too_low",
+        configured_connections=connections,
+        effective_connections=room,
+        open_file_limit=soft,
+        hint="raise the process's limit of open files (LimitNOFILE, ulimit -n), or set load.connections lower",
     )
     return room

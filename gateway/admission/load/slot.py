@@ -21,6 +21,8 @@ TOO_MANY = "too many requests wait"
 class Overloaded(Halted):
     """There is more to do than can be done; nothing was sent. ``why`` is for the log."""
 
+    error_type = "overloaded"
+
     def __init__(self, why: str, retry_after: int) -> None:
         super().__init__(errors.BUSY, retry_after=retry_after)
         self.why = why

@@ -7,8 +7,8 @@ from typing import Literal
 
 from gateway.operator.preflight import is_placeholder
 
-State = Literal["well", "look", "unknown", "wrong"]
-"""``look`` is what is as somebody wanted it, and keeps clients from something."""
+State = Literal["ok", "warning", "skipped", "error"]
+"""``skipped``: not tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
 def _homeless(name: str) -> Finding:
     said = "keys are switched to `forward` or `compare`, and legacy_base_url is not set"
     do = f"set environments.{name}.legacy_base_url, or `modes set … translate` (see `modes list`)"
-    return Finding(name, LOOKED_AT, "wrong", said, do)
+    return Finding(name, LOOKED_AT, "error", said, do)
 
 
 async def _asked(passing: PassthroughClient, name: str, url: str) -> Finding:
@@ -50,12 +50,12 @@ async def _asked(passing: PassthroughClient, name: str, url: str) -> Finding:
             status = passed.status
     except (Unreachable, ResponseLost) as failure:
         do = advise_unreachable(str(failure), url).replace("base_url", "legacy_base_url")
-        return Finding(name, LOOKED_AT, "wrong", str(failure), do)
+        return Finding(name, LOOKED_AT, "error", str(failure), do)
     if _is_legacy(status, body):
-        return Finding(name, LOOKED_AT, "well", "answers as the legacy interface does")
+        return Finding(name, LOOKED_AT, "ok", "answers as the legacy interface does")
     said = f"no answer of the legacy interface (status {status})"
     do = f"see that {url} is its address, without /v1, and not the current interface's"
-    return Finding(name, LOOKED_AT, "wrong", said, do)
+    return Finding(name, LOOKED_AT, "error", said, do)
 
 
 def _is_legacy(status: int, body: bytes) -> bool:

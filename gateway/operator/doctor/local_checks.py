@@ -38,9 +38,9 @@ def _told(looked_at: str, check: Callable[[], None]) -> Iterator[Finding]:
     except Misconfigured as error:
         for problem in error.problems:
             said, _, do = problem.partition("; ")
-            yield Finding(ALL, looked_at, "wrong", said, do or "mend it, and run `check`")
+            yield Finding(ALL, looked_at, "error", said, do or "mend it, and run `check`")
     else:
-        yield Finding(ALL, looked_at, "well", "can be run")
+        yield Finding(ALL, looked_at, "ok", "can be run")
 
 
 def check_certificate(server: Server) -> Iterator[Finding]:
@@ -55,12 +55,12 @@ def check_certificate(server: Server) -> Iterator[Finding]:
     told = f"it ends at {end:%Y-%m-%d %H:%M} UTC"
     if end < datetime.now(UTC) + SOON:
         do = "put a new one in its place; a running gateway takes it up by itself"
-        yield Finding(ALL, looked_at, "wrong", told, do)
+        yield Finding(ALL, looked_at, "error", told, do)
     elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
         do = "append the certificates of the authorities in between, where there are any"
-        yield Finding(ALL, looked_at, "unknown", f"{told}; it stands alone in {file}", do)
+        yield Finding(ALL, looked_at, "warning", f"{told}; it stands alone in {file}", do)
     else:
-        yield Finding(ALL, looked_at, "well", told)
+        yield Finding(ALL, looked_at, "ok", told)
 
 
 async def check_limits(settings: Settings) -> list[Finding]:
@@ -74,11 +74,11 @@ async def check_state(settings: Settings, store: Store) -> list[Finding]:
     """Raises StoreUnavailable where it cannot be used."""
     await refuse_read_only(store)
     if await is_older(store, settings.state.mark):
-        return [Finding(ALL, "state", "wrong", f"{HAPPENED}: no batch is started on it", DO)]
+        return [Finding(ALL, "state", "error", f"{HAPPENED}: no batch is started on it", DO)]
     is_new = (await standing(store)).mark == NONE
     known = "is the one that was used last, as far as is known"
     what = "has had no request yet that writes" if is_new else known
-    return [Finding(ALL, "state", "well", f"can be written; it {what}")]
+    return [Finding(ALL, "state", "ok", f"can be written; it {what}")]
 
 
 async def check_operator_switches(store: Store) -> list[Finding]:
@@ -93,7 +93,7 @@ def _freeze(one: Freeze) -> Finding:
     words += [f"--environment {one.scope.environment}"] if one.scope.environment else []
     said = f"writes are stopped since {one.since:%Y-%m-%d %H:%M} UTC: {told_scope(one.scope)}"
     do = f"`payout-gateway unfreeze {' '.join(words) or '--all'}` when they are to go on"
-    return Finding(one.scope.environment or ALL, "freeze", "look", said, do)
+    return Finding(one.scope.environment or ALL, "freeze", "warning", said, do)
 
 
 def _brownout(one: Brownout) -> Finding:
@@ -102,9 +102,9 @@ def _brownout(one: Brownout) -> Finding:
         f"requests are {does} until {one.ends_at:%Y-%m-%d %H:%M} UTC: {describe_window_scope(one)}"
     )
     do = f"nothing, if that is meant; `payout-gateway brownout off {one.id}` ends it"
-    return Finding(ALL, "brownout", "look", said, do)
+    return Finding(ALL, "brownout", "warning", said, do)
 
 
 def report_unavailable_state(unavailable: StoreUnavailable) -> Finding:
     said = f"{unavailable.happened}: {unavailable.means}; the services were not tried"
-    return Finding(ALL, "state", "wrong", said, unavailable.do)
+    return Finding(ALL, "state", "error", said, unavailable.do)

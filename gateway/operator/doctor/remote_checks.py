@@ -56,7 +56,7 @@ class Asking:
         if self._pair is None:
             self.why_not = NO_KEY
             return [
-                self._found("keys", "unknown", "no key is imported", self.first),
+                self._found("keys", "warning", "no key is imported", self.first),
                 self._untried("reachable"),
                 self._untried("pair"),
             ]
@@ -67,10 +67,10 @@ class Asking:
         except (Unreachable, Unknown) as failure:
             why, self.why_not = str(failure), UNREACHED
             return [
-                self._found("reachable", "wrong", why, advise_unreachable(why, self._url)),
+                self._found("reachable", "error", why, advise_unreachable(why, self._url)),
                 self._untried("pair"),
             ]
-        reachable = self._found("reachable", "well", f"answers in {reply.seconds * 1000:.0f} ms")
+        reachable = self._found("reachable", "ok", f"answers in {reply.seconds * 1000:.0f} ms")
         return [reachable, *await self._judged(reply)]
 
     @property
@@ -86,7 +86,7 @@ class Asking:
             return None
 
     def _untried(self, looked_at: str) -> Finding:
-        return self._found(looked_at, "unknown", f"not tried: {self.why_not}", self.first)
+        return self._found(looked_at, "skipped", f"not tried: {self.why_not}", self.first)
 
     async def _ask(self, environment: str, target: str) -> Reply:
         if self._pair is None:
@@ -101,14 +101,14 @@ class Asking:
     async def _judged(self, reply: Reply) -> list[Finding]:
         if 200 <= reply.status < 300 and is_service(reply):
             self.accepted = reply
-            return [self._found("pair", "well", f"access key {self._key} is accepted")]
+            return [self._found("pair", "ok", f"access key {self._key} is accepted")]
         if reply.status == 401:
             self.why_not = "the service refuses what is signed"
             return await self._refused()
         if reply.status == 403 and "invalid_api_key" not in _codes(reply):
             self.why_not = "the service does not permit it"
             do = "the key lacks permission, or this address is not on the service's allow-list"
-            return [self._found("pair", "wrong", "not permitted (403)", do)]
+            return [self._found("pair", "error", "not permitted (403)", do)]
         self.why_not = NOT_IT
         return [self._elsewhere(reply), self._untried("pair")]
 
@@ -120,13 +120,13 @@ class Asking:
         if reply.status == 403:
             said = "the legacy interface answers there: it wants an X-API-Key"
             do = f"{self._url} belongs to legacy_base_url; set base_url to the current interface's"
-            return self._found("base_url", "wrong", said, do)
+            return self._found("base_url", "error", said, do)
         said = f"no answer of the service (status {reply.status})"
         do = f"see that {self._url} is the current interface's address, without /v1{self._or_path}"
         to = urlsplit(reply.headers.get("Location", ""))
         if 300 <= reply.status < 400 and to.hostname:
             said += f": it sends elsewhere, to {to.scheme}://{to.hostname}"
-        return self._found("base_url", "wrong", said, do)
+        return self._found("base_url", "error", said, do)
 
     async def _refused(self) -> list[Finding]:
         """Why a pair is refused: how it is signed, or whose it is."""
@@ -137,8 +137,8 @@ class Asking:
             said = f"access key {self._key} is accepted, where there is no query to sign"
             do = 'set upstream.signed_target to "auto"'
             return [
-                self._found("pair", "well", said),
-                self._found("signed target", "wrong", self.why_not, do),
+                self._found("pair", "ok", said),
+                self._found("signed target", "error", self.why_not, do),
             ]
         for other in self._settings.environments.configured():
             if other != self.name and await self._is_taken(other, WITHOUT_QUERY):
@@ -147,13 +147,13 @@ class Asking:
                     f'it is a pair of {other}: import its key with "environment": "{other}", or '
                     f"give this one its own pair: {self._other_pair}"
                 )
-                return [self._found("pair", "wrong", said, do)]
+                return [self._found("pair", "error", said, do)]
         do = (
             "see that it is this environment's pair, that access_key and secret_key are not "
             "swapped, and that vocabulary.current has the service's own "
             f"scheme and timestamp_header{self._or_path}. For another pair, {self._other_pair}"
         )
-        return [self._found("pair", "wrong", f"access key {self._key} is refused", do)]
+        return [self._found("pair", "error", f"access key {self._key} is refused", do)]
 
     @property
     def _other_pair(self) -> str:

@@ -53,9 +53,9 @@ def _homeless(keys: Sequence[ListedKey], configured: Mapping[str, object]) -> It
         )
         do = f"set environments.{name}.base_url, or import the key with another environment"
         if not is_usable:
-            yield Finding(name, "keys", "wrong", said, do)
+            yield Finding(name, "keys", "error", said, do)
         else:
-            yield Finding(name, "keys", "unknown", said, f"{do}; or `keys revoke` what is not used")
+            yield Finding(name, "keys", "warning", said, f"{do}; or `keys revoke` what is not used")
 
 
 def _signature(asking: Asking, settings: Settings, learned: CapabilityCache) -> Iterator[Finding]:
@@ -63,18 +63,18 @@ def _signature(asking: Asking, settings: Settings, learned: CapabilityCache) -> 
     name, form, setting = asking.name, asking.form, settings.upstream.signed_target
     if asking.accepted:
         how = "" if setting == "auto" else " as it is set,"
-        yield Finding(name, SIGNED, "well", f"{form}:{how} accepted just now")
+        yield Finding(name, SIGNED, "ok", f"{form}:{how} accepted just now")
     elif setting != "auto":
         if not asking.form_is_refused:
             said = f"{form} as it is set; {_untried(asking)}"
-            yield Finding(name, SIGNED, "unknown", said, asking.first)
+            yield Finding(name, SIGNED, "skipped", said, asking.first)
     elif form:
         since = format_check_time(learned.since(name, NAME))
         said = f"{form}, remembered{since}; {_untried(asking)}"
-        yield Finding(name, SIGNED, "unknown", said, asking.first)
+        yield Finding(name, SIGNED, "skipped", said, asking.first)
     else:
         said = f"not found out yet; {_untried(asking)}"
-        yield Finding(name, SIGNED, "unknown", said, asking.first)
+        yield Finding(name, SIGNED, "skipped", said, asking.first)
 
 
 def _untried(asking: Asking) -> str:
@@ -91,15 +91,15 @@ def _clock(asking: Asking, upstream: Upstream) -> Iterator[Finding]:
         do = "it is corrected for; set this machine's clock all the same (NTP)"
         where = "behind" if offset > 0 else "ahead of"
         said = f"this machine is {abs(offset):.0f} s {where} the service"
-        yield Finding(name, "clock", "wrong", said, do)
+        yield Finding(name, "clock", "error", said, do)
     elif asking.accepted is None:
         said = f"not compared with the service's: {asking.why_not}"
-        yield Finding(name, "clock", "unknown", said, asking.first)
+        yield Finding(name, "clock", "skipped", said, asking.first)
     elif "Date" not in asking.accepted.headers:
         do = "nothing, while calls are accepted; keep this machine's clock right (NTP)"
-        yield Finding(name, "clock", "unknown", "the service's answers do not tell a time", do)
+        yield Finding(name, "clock", "warning", "the service's answers do not tell a time", do)
     else:
-        yield Finding(name, "clock", "well", "agrees with the service's")
+        yield Finding(name, "clock", "ok", "agrees with the service's")
 
 
 async def _inferred(
@@ -108,7 +108,7 @@ async def _inferred(
     name, setting = asking.name, settings.upstream.inferred_operations
     if setting == "avoid":
         told = f"not looked for: upstream.inferred_operations is {setting!r}"
-        yield Finding(name, "inferred operations", "well", told)
+        yield Finding(name, "inferred operations", "ok", told)
         return
     if setting == "use":
         yield await _used(asking)
@@ -146,15 +146,15 @@ async def _listing(asking: Asking, learned: CapabilityCache) -> Finding | None:
             return None
         said = f"status {refusals[-1]}, just now; whether it is there cannot be told"
         do = "see what answers in front of the service, and try again; meanwhile GET /v1/batches is 500"
-        return Finding(asking.name, LISTING, "unknown", said, do)
+        return Finding(asking.name, LISTING, "warning", said, do)
     if is_there:
-        return Finding(asking.name, LISTING, "well", "there: tried just now")
+        return Finding(asking.name, LISTING, "ok", "there: tried just now")
     said = f"not there (status {refusals[-1]}, just now): batches are listed from the ledger"
     if not was_there:
-        return Finding(asking.name, LISTING, "well", said)
+        return Finding(asking.name, LISTING, "ok", said)
     said += ". It was there before: batches made elsewhere are not listed any more"
     do = "if something in front of the service answers so, mend that and run `doctor` again"
-    return Finding(asking.name, LISTING, "look", said, do)
+    return Finding(asking.name, LISTING, "warning", said, do)
 
 
 async def _used(asking: Asking) -> Finding:
@@ -165,20 +165,24 @@ async def _used(asking: Asking) -> Finding:
     reply = await asking.asked(target) if asking.accepted else None
     is_there = reply is not None and 200 <= reply.status < 300 and is_service(reply)
     if reply is None or not (is_there or reply.status in LACKING):
-        why = _untried(asking) if asking.accepted is None else f"no answer to {LISTING} tells"
-        return Finding(name, looked_at, "unknown", f"{set_so}; {why}", asking.first)
+        if asking.accepted is None:
+            return Finding(
+                name, looked_at, "skipped", f"{set_so}; {_untried(asking)}", asking.first
+            )
+        said = f"{set_so}; no answer to {LISTING} tells"
+        return Finding(name, looked_at, "warning", said, asking.first)
     if not is_there:
         said = f"{LISTING} is not there (status {reply.status}, just now), and {set_so}"
         do = 'set upstream.inferred_operations to "auto"'
-        return Finding(name, looked_at, "wrong", said, do)
-    return Finding(name, looked_at, "well", f"{set_so}; {LISTING} is there: tried just now")
+        return Finding(name, looked_at, "error", said, do)
+    return Finding(name, looked_at, "ok", f"{set_so}; {LISTING} is there: tried just now")
 
 
 def _of_endpoint(name: str, endpoint: str, known: Mapping[str, Any] | None) -> Finding:
     if known is not None:
         at = format_check_time(datetime.fromtimestamp(known["at"], UTC))
         return Finding(
-            name, endpoint, "well", f"{describe_endpoint(known)}, remembered{at}; not tried now"
+            name, endpoint, "ok", f"{describe_endpoint(known)}, remembered{at}; not tried now"
         )
     do = "nothing: it is found out when first needed"
-    return Finding(name, endpoint, "unknown", "not needed yet", do)
+    return Finding(name, endpoint, "skipped", "not needed yet", do)

@@ -113,10 +113,10 @@ class Indexes:
         except NoIndex as why:
             self._drop(owner, held)
             self._without.put(owner, True)
-            log.info("no_index", **owner._asdict(), why=str(why))
+            log.info("recipient_cache_not_used", **owner._asdict(), reason=str(why))
             raise
         held.page_size = reading.page_size
-        metrics.index_calls.labels(owner.environment).observe(reading.calls)
+        metrics.cache_calls.labels(owner.environment).observe(reading.calls)
         if held.age > REFRESHED_AT * self._settings.index_seconds:
             # Beside the queries, so that none of them has to wait for it.
             held.begin(Reading(question, make, self._monotonic, held.page_size), question.gone)

@@ -26,7 +26,7 @@ class Dropping(PeriodicTask):
     """``async with`` it: indexes are dropped on request from then on."""
 
     def __init__(self, indexes: Indexes, store: Store, seconds: float = EVERY_SECONDS) -> None:
-        super().__init__("index", seconds, self._look, at_its_end=False)
+        super().__init__("recipient_cache_invalidation", seconds, self._look, at_its_end=False)
         self._indexes = indexes
         self._store = store
         self._seen: set[str] | None = None

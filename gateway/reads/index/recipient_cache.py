@@ -192,10 +192,14 @@ class RecipientCache:
         elif error := reading.exception():
             came_of_it = metrics.FAILED
             # Who waits for it is told, and another query tries it again.
-            log.info("not_indexed", **self._owner._asdict(), error=type(error).__name__)
+            log.info(
+                "recipient_cache_refresh_failed",
+                **self._owner._asdict(),
+                **{"error.type": type(error).__name__},
+            )
         else:
-            came_of_it = metrics.READ
-        metrics.index_readings.labels(self._owner.environment, came_of_it).inc()
+            came_of_it = metrics.REFRESHED
+        metrics.cache_refreshes.labels(self._owner.environment, came_of_it).inc()
 
     async def drop(self) -> None:
         """Ends a reading that is under way."""
@@ -236,10 +240,19 @@ class RecipientCache:
             newest = self._mark(newest)
             self._marks = [] if newest is None else [(marked_at, newest)]
             self._since = None if newest is None else newest - OVERLAP
-        metrics.index_undated.labels(self._owner.environment).inc(undated)
-        figures = {"recipients": len(self.rows), "calls": reading.calls, "undated": undated}
-        seconds = round(self._monotonic() - began, 3)
-        log.info("indexed", **self._owner._asdict(), **figures, seconds=seconds)
+        metrics.cache_stale.labels(self._owner.environment).inc(undated)
+        figures = {
+            "recipients": len(self.rows),
+            "upstream_calls": reading.calls,
+            "stale_entries": undated,
+        }
+        duration_ms = round((self._monotonic() - began) * 1000)
+        log.info(
+            "recipient_cache_refreshed",
+            **self._owner._asdict(),
+            **figures,
+            duration_ms=duration_ms,
+        )
 
     async def _increment(self, reading: Reading) -> None:
         """What was changed since, and what was changed through the gateway and does not show there."""

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvloop
@@ -72,12 +73,13 @@ async def _hear(hears: asyncio.StreamReader, running: Running) -> None:
             await running.retire()
             return
         await running.door.at(told["queues"])
-    log.error("parent_gone", means="this worker ends too, after what it has in flight")
+    log.error("parent_process_lost", reason="this worker shuts down after its requests in flight")
 
 
 def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's to hear
-    logs.configure_logging(pid=os.getpid())
+    fields: dict[str, Any] = {"process.pid": os.getpid()}
+    logs.configure_logging(**fields)
     sys.exit(uvloop.run(run_worker(Orders.read(sys.argv[1]))))
 
 

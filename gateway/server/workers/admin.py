@@ -19,7 +19,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from gateway.admin.authentication import ASKED_FROM
-from gateway.admin.port import CHECK_SECONDS, create_metrics_handler, hide_server_version
+from gateway.admin.port import (
+    CHECK_SECONDS,
+    create_metrics_handler,
+    describe_readiness,
+    hide_server_version,
+)
 from gateway.server.workers.metrics import OPEN_METRICS, Added
 
 ANSWER_SECONDS = 60
@@ -30,8 +35,8 @@ OF_ONE_CONNECTION = {
     *("content-length", "date", "server"),  # made anew
 }
 
-WORSE = ("", "answering", "being tried", "failing")
-"""How a service does, as breakers say it, from well to worse."""
+WORSE = ("", "closed", "half_open", "open")
+"""States of a circuit breaker, the best first."""
 
 Workers = Callable[[], Sequence[Path]]
 """The Unix sockets of those that accept connections now."""
@@ -61,11 +66,11 @@ def create_workers_admin_application(
     workers: Workers, metrics: Added, doors: Sequence[Middleware] = ()
 ) -> web.Application:
     async def up(_request: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
+        return web.json_response({"status": "ok"})
 
     async def ready(_request: web.Request) -> web.Response:
         told = _ready(await fetch_from_each_worker(workers(), "/readyz", CHECK_SECONDS + 1))
-        return web.json_response(told, status=200 if told["ok"] else 503)
+        return web.json_response(told, status=503 if told["status"] == "error" else 200)
 
     async def page(request: web.Request) -> web.Response:
         body = await request.read()
@@ -148,14 +153,14 @@ def _ready(pages: Sequence[Page | None]) -> dict[str, Any]:
         faults["workers"] = "none accepts connections; see the log"
     elif silent := len(pages) - len(told):
         faults["workers"] = f"{silent} of {len(pages)} do not answer"
-    is_ready = bool(told) and all(one["ok"] for one in told)
-    return {"ok": is_ready, "faults": faults, "service": _worst(told)}
+    is_ready = bool(told) and all(one["status"] != "error" for one in told)
+    return describe_readiness(faults, _worst(told), is_ready=is_ready)
 
 
 def _worst(told: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Each worker finds out for itself whether the service answers; what the worst off has found."""
     found: dict[str, str] = {}
     for one in told:
-        for name, state in one["service"].items():
+        for name, state in one["circuit_breakers"].items():
             found[name] = max(found.get(name, ""), state, key=WORSE.index)
     return found

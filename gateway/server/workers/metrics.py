@@ -30,15 +30,19 @@ COUNTED = ("counter", "histogram")
 SUMMED = frozenset(
     {
         "payout_gateway_requests_in_flight",
-        "payout_gateway_indexes",
-        "payout_gateway_index_recipients",
+        "payout_gateway_recipient_caches",
+        "payout_gateway_recipient_cache_entries",
         "process_virtual_memory_bytes",
         "process_resident_memory_bytes",
         "process_open_fds",
     }
 )
 LEAST = frozenset(
-    {"payout_gateway_state_up", "payout_gateway_limits_up", "process_start_time_seconds"}
+    {
+        "payout_gateway_database_up",
+        "payout_gateway_rate_limiter_backend_up",
+        "process_start_time_seconds",
+    }
 )
 """Of every other figure that is not counted each worker tells the same, or the farthest from zero
 is the one to know.

@@ -65,11 +65,11 @@ class Post:
     def _tell(self, code: int, seconds: float) -> None:
         self._pause = 0.0 if seconds >= STABLE_SECONDS else self._next_pause()
         log.error(
-            "worker_died",
-            worker=self.child and self.child.pid,
-            how=describe_exit_code(code),
-            means="what it had in flight was lost" if code else "it finished what it had in flight",
-            another_starts_in=self._pause,
+            "worker_exited",
+            worker_pid=self.child and self.child.pid,
+            reason=describe_exit_code(code),
+            requests_in_flight="lost" if code else "finished",
+            restart_delay_seconds=self._pause,
         )
 
     async def _refill(self) -> None:
@@ -79,10 +79,10 @@ class Post:
             except Exception as error:  # noqa: BLE001 - whatever it is, the post must not stay empty
                 self._pause = self._next_pause()
                 why = str(error) if isinstance(error, NotStarted) else type(error).__name__
-                log.error("worker_not_started", why=why, another_starts_in=self._pause)
+                log.error("worker_start_failed", reason=why, restart_delay_seconds=self._pause)
             else:
                 self._changed()
-                log.info("worker_started", worker=self.child and self.child.pid)
+                log.info("worker_started", worker_pid=self.child and self.child.pid)
                 return
 
     async def _given_up_within(self, seconds: float) -> bool:

@@ -68,7 +68,7 @@ class Parent:
 
     async def restart(self) -> None:
         """New workers in the place of the old ones, on the configuration as it is now."""
-        log.info("restart_begins")
+        log.info("restart_started")
         before, old, its = self._settings, self._crew, self.workers()
         try:
             self._settings = self._load()
@@ -76,16 +76,18 @@ class Parent:
             await self.start()
         except (Misconfigured, NotStarted) as error:
             self._settings = before
-            log.error("restart_failed", why=str(error), means="the old workers go on as they were")
+            log.error("restart_failed", reason=f"{error}; the old workers keep running")
             return
         if _ports(before) != _ports(self._settings):
-            log.warning("ports_kept", means="another port or host takes an end and a start")
+            log.warning(
+                "port_change_ignored", reason="host and ports change only when the process restarts"
+            )
         if old:
             await self.metrics.look(its)  # what they have counted is not to be lost
             old.retire()
             self._leaving[old] = asyncio.ensure_future(old.gone())
             self._leaving[old].add_done_callback(lambda _: self._leaving.pop(old, None))
-        log.info("restart_done", workers=self._settings.server.workers)
+        log.info("restart_complete", workers=self._settings.server.workers)
 
     async def end(self) -> int:
         """All workers finish what is in flight; the exit code, 1 where one had to be killed."""
@@ -96,7 +98,9 @@ class Parent:
             one.close()
         if await _gone(crews, shutdown_seconds(self._settings) + SPARE_SECONDS):
             return 0
-        log.error("workers_killed", means="they did not end, and what they had in flight was lost")
+        log.error(
+            "workers_killed", reason="they did not stop in time; requests in flight were lost"
+        )
         for crew in crews:
             crew.end(signal.SIGKILL)
         await _gone(crews, SPARE_SECONDS)

@@ -82,17 +82,17 @@ async def test_the_doctor_is_told_what_redis_does_when_its_memory_is_full(redis:
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "volatile-lru", "volatile-ttl"])
 def test_every_policy_that_can_forget_a_tally_is_told(policy: str) -> None:
     found = assess_eviction_policy(policy)
-    assert found.state == "wrong"
+    assert found.state == "error"
     assert policy in found.said
     assert "noeviction" in found.do
 
 
 def test_a_policy_that_forgets_nothing_is_well() -> None:
-    assert assess_eviction_policy("noeviction").state == "well"
+    assert assess_eviction_policy("noeviction").state == "ok"
 
 
 def test_a_policy_that_is_not_told_is_unknown() -> None:
-    assert assess_eviction_policy(None).state == "unknown"
+    assert assess_eviction_policy(None).state == "warning"
 
 
 async def test_a_user_who_may_not_ask_for_the_policy_is_told_that_it_is_unknown(
@@ -105,7 +105,7 @@ async def test_a_user_who_may_not_ask_for_the_policy_is_told_that_it_is_unknown(
         found = await check_eviction_policy(f"redis://{user}:made-up@{host}")
     finally:
         redis.acl_deluser(user)
-    assert found.state == "unknown"
+    assert found.state == "warning"
     assert "NOPERM" in found.said or "NoPermission" in found.said
     assert "made-up" not in str(found)
 
@@ -114,5 +114,5 @@ async def test_a_redis_that_does_not_answer_is_wrong() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     found = await check_eviction_policy(f"redis://:made-up@127.0.0.1:{port}")
-    assert found.state == "wrong"
+    assert found.state == "error"
     assert "made-up" not in str(found)

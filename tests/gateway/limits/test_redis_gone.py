@@ -85,10 +85,10 @@ async def test_that_it_went_and_came_is_logged_once_each(in_redis: Made, between
             await back(limits)
             await admitted(limits, 2)
     gone, came = lines
-    assert (gone["event"], gone["log_level"]) == ("redis_gone", "error")
-    assert "1/2" in gone["means"]
-    assert (came["event"], came["log_level"]) == ("redis_back", "info")
-    assert came["requests_decided_alone"] == 7
+    assert (gone["event"], gone["log_level"]) == ("redis_unavailable", "error")
+    assert gone["local_limit_fraction"] == 0.5
+    assert (came["event"], came["log_level"]) == ("redis_available", "info")
+    assert came["requests_counted_locally"] == 7
     assert "127.0.0.1" not in str(lines)
 
 
@@ -130,8 +130,8 @@ async def test_what_redis_refuses_is_decided_alone_and_told_without_its_text(
             await back(limits)
             assert await admitted(limits, 3, limit=2, key="another") == 2
             assert limits.decided_alone == 3
-    assert [line["event"] for line in lines] == ["redis_gone", "redis_back"]
-    assert lines[0]["error"].startswith("ResponseError")
+    assert [line["event"] for line in lines] == ["redis_unavailable", "redis_available"]
+    assert lines[0]["reason"].startswith("ResponseError")
 
 
 async def test_an_answer_that_comes_too_late_is_nobody_elses(

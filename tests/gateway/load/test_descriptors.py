@@ -30,4 +30,4 @@ def test_it_raises_its_own_bound_and_takes_what_the_system_leaves(
         check=True,
     )
     assert done.stdout.splitlines()[-1] == f"{room} {may_open}"
-    assert ("few_open_files" in done.stdout + done.stderr) is (room < 500)
+    assert ("open_file_limit_too_low" in done.stdout + done.stderr) is (room < 500)

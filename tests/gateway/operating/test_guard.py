@@ -116,14 +116,14 @@ async def test_on_a_restored_state_nothing_is_started_until_it_is_reconciled(
     async with town(tmp_path, processing_seconds=60) as here:
         batch = await put_back_after_more(here)
         async with here.gateway() as house:
-            for words in ("restored_state", "would be paid twice", "payout-gateway reconcile"):
+            for words in ("database_restored", "would be paid twice", "payout-gateway reconcile"):
                 assert words in logged(tmp_path)
             assert is_checking(await begin(house, batch))
             assert here.service.starts == []
             await make_recipient(house, "other")  # everything else goes on
             doctor = json.loads((await says(tmp_path, "doctor", "--json", code=1)).stdout)
             assert [one["state"] for one in doctor["findings"] if one["looked_at"] == "state"] == [
-                "wrong"
+                "error"
             ]
             told = await here.reconciled()
             assert (told["restored"], told["cleared"]) == (True, True)
@@ -351,7 +351,7 @@ async def test_a_mark_that_cannot_be_kept_is_told_of_and_stops_nothing(tmp_path:
             await asyncio.sleep(1.5)
             await make_recipient(house, "bob")
             await asyncio.sleep(1.5)
-        assert logged(tmp_path).count("mark_not_kept") == 1
+        assert logged(tmp_path).count("restore_mark_not_written") == 1
 
 
 async def test_a_mark_that_is_none_is_told_of_at_the_start(tmp_path: Path) -> None:
@@ -395,8 +395,8 @@ async def test_the_real_commands_say_so_too(tmp_path: Path) -> None:
                     return answer.status
 
             assert await asked() == 500
-            (line,) = [one for one in gateway.lines() if one["event"] == "restored_state"]
-            assert {"happened", "means", "do"} <= line.keys()
+            (line,) = [one for one in gateway.lines() if one["event"] == "database_restored"]
+            assert {"reason", "hint"} <= line.keys()
             assert line["level"] == "error"
             ended = await asyncio.to_thread(command, "reconcile", folder=tmp_path)
             assert (ended.returncode, ended.stderr) == (0, "")

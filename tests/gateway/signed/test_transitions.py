@@ -499,4 +499,4 @@ async def test_an_answer_is_given_though_the_ledger_cannot_be_told_of_it(
 
     with capture_logs() as logged:
         assert (await gate.transitions.send(write(), breaks)).status == 200
-    assert "state" in [line["event"] for line in logged]
+    assert "database_unavailable" in [line["event"] for line in logged]

@@ -30,36 +30,36 @@ def opened(now: float = 0) -> Breaker:
 def test_it_opens_after_so_many_failures_in_a_row() -> None:
     breaker = Breaker(failures=3, seconds=5)
     meet(breaker, 0, "failure", "failure")
-    assert breaker.state == "answering"
+    assert breaker.state == "closed"
     meet(breaker, 0, "failure")
-    assert breaker.state == "failing"
+    assert breaker.state == "open"
     assert breaker.ask(4.9) is None
 
 
 def test_any_answer_begins_the_count_anew_and_what_met_nothing_does_not() -> None:
     breaker = Breaker(failures=3, seconds=5)
     meet(breaker, 0, "failure", "failure", "answer", "failure", "failure", "nothing")
-    assert breaker.state == "answering"
+    assert breaker.state == "closed"
     meet(breaker, 0, "failure")
-    assert breaker.state == "failing"
+    assert breaker.state == "open"
 
 
 def test_one_is_let_through_when_it_is_time_and_no_other_meanwhile() -> None:
     breaker = opened()
     probe = ask(breaker, 5)
     assert probe.is_probe
-    assert breaker.state == "being tried"
+    assert breaker.state == "half_open"
     assert breaker.ask(100) is None
     probe.answered()
     breaker.over(probe, 100)
-    assert breaker.state == "answering"
+    assert breaker.state == "closed"
     assert not ask(breaker, 100).is_probe
 
 
 def test_a_probe_that_fails_opens_it_for_as_long_again() -> None:
     breaker = opened()
     meet(breaker, 5, "failure")
-    assert breaker.state == "failing"
+    assert breaker.state == "open"
     assert (breaker.ask(9.9), breaker.wait(9)) == (None, 1)
     assert ask(breaker, 10).is_probe
 
@@ -77,14 +77,14 @@ def test_what_was_asked_before_it_opened_decides_nothing(met: str) -> None:
     meet(breaker, 0, "failure")
     late.met = met  # type: ignore[assignment]
     breaker.over(late, 4)
-    assert breaker.state == "failing"
+    assert breaker.state == "open"
     assert ask(breaker, 5).is_probe
 
 
 def test_without_a_number_of_failures_it_never_opens() -> None:
     breaker = Breaker(failures=0, seconds=5)
     meet(breaker, 0, *["failure"] * 100)
-    assert breaker.state == "answering"
+    assert breaker.state == "closed"
 
 
 def test_environments_are_apart_and_one_that_is_open_says_when_to_come_again() -> None:
@@ -92,7 +92,7 @@ def test_environments_are_apart_and_one_that_is_open_says_when_to_come_again() -
     breakers = Breakers(("live", "sandbox"), 1, 5, lambda: now[0])
     with breakers.trial("live") as trial:
         trial.failed()
-    assert breakers.states() == {"live": "failing", "sandbox": "answering"}
+    assert breakers.states() == {"live": "open", "sandbox": "closed"}
     now[0] = 1.5
     with pytest.raises(Unreachable) as refused, breakers.trial("live"):
         pytest.fail("it is not to be asked")
@@ -105,4 +105,4 @@ def test_a_request_that_is_cancelled_is_no_failure() -> None:
     breakers = Breakers(("live",), 1, 5)
     with pytest.raises(KeyboardInterrupt), breakers.trial("live"):
         raise KeyboardInterrupt
-    assert breakers.states() == {"live": "answering"}
+    assert breakers.states() == {"live": "closed"}

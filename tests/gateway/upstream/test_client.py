@@ -615,7 +615,7 @@ async def test_a_clock_that_is_off_is_corrected_with_one_more_request(off: float
     [warning] = [entry for entry in logs if entry["event"] == "clock_corrected"]
     assert warning["environment"] == "live"
     assert warning["log_level"] == "warning"
-    assert warning["seconds"] == pytest.approx(-off, abs=1.5)
+    assert warning["offset_seconds"] == pytest.approx(-off, abs=1.5)
 
 
 class Taken(Exception):

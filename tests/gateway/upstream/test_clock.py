@@ -49,7 +49,7 @@ def test_one_odd_date_changes_nothing_and_two_that_agree_do():
         clock.accepted("live", seen(25))
     assert clock.offset("live") == 26
     assert clock.offset("sandbox") == 0
-    assert [entry["seconds"] for entry in logs] == [26]
+    assert [entry["offset_seconds"] for entry in logs] == [26]
 
 
 @pytest.mark.parametrize("offset", [32, -32, 3600])
@@ -99,4 +99,4 @@ def test_a_proven_correction_follows_a_clock_that_drifts_or_is_set_right():
     with capture_logs() as logs:
         clock.prove("live", 0)
     assert clock.offset("live") == 0
-    assert [entry["seconds"] for entry in logs] == [0]
+    assert [entry["offset_seconds"] for entry in logs] == [0]
