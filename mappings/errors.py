@@ -36,6 +36,11 @@ OUTCOME_UNKNOWN = Problem(
     "internal_server_error",
     "No answer came in time: the outcome of this request is unknown, it may have been carried out.",
 )
+OTHER_IN_DOUBT = Problem(
+    "internal_server_error",
+    "The outcome of another write to the same object is in doubt; nothing of this request was done. "
+    "Send it again later.",
+)
 NOT_FOUND = Problem("not_found", "Object not found.")
 INVALID_KEY = Problem("invalid_api_key", "Invalid API key.")
 NOT_AUTHORIZED = Problem("not_authorized", "Not authorized.")

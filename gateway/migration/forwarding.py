@@ -45,11 +45,13 @@ from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.once import A_DAY, LOOKS_AGAIN, OTHER_BODY, refuse_deserted
 from gateway.writes.player import Caller, StartTurn
 from gateway.writes.settling import Settling, never_read
+from mappings.errors import OTHER_IN_DOUBT
 from mappings.grammar import (
     JSON,
     Call,
     Conflict,
     Failure,
+    Halted,
     Invalid,
     Operation,
     Record,
@@ -348,7 +350,8 @@ class Writes:
 
     async def _settles(self, row: OperationRecord) -> None:
         if not self._settling.is_played(row) and not await self._settling.settle(row):
-            raise Unknown("a write on it is of unknown outcome")
+            wait = max(self._settling.seconds_until_sure(row), _ASKS_AGAIN)
+            raise Halted(OTHER_IN_DOUBT, retry_after=wait)
 
 
 def _object(data: bytes) -> dict[str, JSON]:

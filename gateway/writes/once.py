@@ -44,6 +44,7 @@ from gateway.writes.batch_routing import DecidedOtherwise
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.player import Caller, Player
 from gateway.writes.settling import Settling
+from mappings.errors import OTHER_IN_DOUBT
 from mappings.grammar import (
     Answer,
     Conflict,
@@ -312,8 +313,7 @@ class IdempotencyGuard:
             row = await self._journal.rows.read(str(holder))
             if row is not None and row.state in (RUNNING, UNSETTLED):
                 if not self._settling.is_played(row) and not await self._settling.settle(row):
-                    wait = self._settling.seconds_until_sure(row)
-                    raise Unknown("a write on it is of unknown outcome", retry_after=wait)
+                    raise self._in_doubt(row)
                 return False
         mine = Record(_TURN, recipient, {"holder": one.id}, find={"holder": holder})
         try:
@@ -453,13 +453,19 @@ class IdempotencyGuard:
                 continue
             if not self._settling.is_played(row):
                 if not await self._settling.settle(row):
-                    wait = self._settling.seconds_until_sure(row)
-                    raise Unknown("a write on it is of unknown outcome", retry_after=wait)
+                    raise self._in_doubt(row)
                 return True
             if row.state != RUNNING or row.turn or self._is_resumed(row):
+                if self._journal.monotonic() > visit.until:
+                    raise self._in_doubt(row)
                 await self._waits_for(row, _Visit(visit.until, visit.came_at))
                 return True
         return False
+
+    def _in_doubt(self, row: OperationRecord) -> Halted:
+        """Refuses a request of which nothing was sent, because of another on the same object."""
+        wait = max(self._settling.seconds_until_sure(row), _ASKS_AGAIN)
+        return Halted(OTHER_IN_DOUBT, retry_after=wait)
 
     def _is_resumed(self, row: OperationRecord) -> bool:
         course = self._journal.under_way.get(row.id)
