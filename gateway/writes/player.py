@@ -501,8 +501,10 @@ class Player:
         problems = [problem for one in _entries(body) if (problem := _problem(one))]
         status = reply.status
         if status < 400:
-            # A 2xx that says no is what its codes say; a 3xx is no answer of the service.
-            status = errors.derive_refusal_status(problems) if status < 300 else 502
+            # A 3xx is no answer of the service.
+            status = _status_of_codes(body) if status < 300 else 502
+            if status == 404 and call.witness is not None:
+                status = 400  # only a 404 itself may be about the path
         return Refused(
             status,
             problems,
@@ -571,12 +573,19 @@ def _may_go_on(call: Call, course: OperationExecution) -> bool:
 def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     """Whether a response to a write says that it was not executed (contract, section 7).
 
-    Only the service's own 4xx does, by its JSON; a 5xx of any origin may come from something in between
-    that gave up on a service which still works.
+    The service's own 4xx does, by its JSON, and a 2xx with ``ok: false`` by its codes; a 5xx of any origin
+    may come from something in between that gave up on a service which still works.
     """
-    problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
-    is_refusal = status < 300 and errors.derive_refusal_status(problems) < 500
-    return bool(problems) and (is_refusal or 400 <= status < 500)
+    if status < 300:
+        return _status_of_codes(body or {}) < 500
+    return 400 <= status < 500 and any(map(_problem, _entries(body or {})))
+
+
+def _status_of_codes(body: Mapping[str, JSON]) -> int:
+    """The status of a 2xx with ``ok: false``; an entry without a code proves nothing."""
+    problems = [_problem(entry) for entry in _entries(body)]
+    known = [problem for problem in problems if problem is not None]
+    return errors.derive_refusal_status(known) if len(known) == len(problems) else 500
 
 
 def _retry_after(reply: Reply) -> str | None:
