@@ -168,7 +168,8 @@ class Transitions:
             first = str(alias.get("id") or batch)
             facts = await self._ledger.recall(owner, "batch", first)
             signed = await self._ledger.recall(owner, drafts.SIGNED, first)
-            if facts.get("phase") in _WAITED_FOR:
+            # What is added here is claimed by no write: one in doubt could be taken for it.
+            if facts.get("phase") in _WAITED_FOR or facts.get(drafts.ADDS):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 await self._refuse_frozen(owner)  # meanwhile

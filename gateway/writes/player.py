@@ -76,6 +76,9 @@ MOST_COST = 8 * ANSWER_BYTES
 SEEN_WITHIN = 5.0
 """Seconds for the reading that follows a write without proof: its client waits for a response."""
 
+ASKS_AGAIN = 2
+"""Seconds after which a client asks again, at least, for a write in doubt."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two looks at the ledger, for what another request, or process, is doing."""
 
@@ -234,6 +237,8 @@ class Player:
             if course.resumed and _may_pass(failure):
                 # No reason to undo what happened before: it is tried again later.
                 raise Unknown("the service cannot be read") from None
+            if course.resumed and course.writes and isinstance(step, Await):
+                raise Unknown("other changes are under way") from None
             course.note(step, failure)
             course.unread += [failure] if _may_pass(failure) else []
             raise
@@ -246,6 +251,18 @@ class Player:
 
     async def _write(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
         """Sends a write once: it is in the journal before it leaves."""
+        try:
+            return await self._sent_or_settled(call, caller, course)
+        except Unknown as unknown:
+            course.in_doubt = call.in_doubt
+            if unknown.retry_after is None:
+                wait = self._settler.seconds_until_sure(course.one)
+                unknown.retry_after = max(wait, ASKS_AGAIN)
+            raise
+
+    async def _sent_or_settled(
+        self, call: Call, caller: Caller, course: OperationExecution
+    ) -> JSON:
         if course.entered is not None:
             return await self._settled(call, course.entered, caller, course)
         environment = caller.key.environment
@@ -269,8 +286,6 @@ class Player:
             return await self._outcome(call, caller, course)
         except Unknown as unknown:
             self._settler.left(course, unknown.age)
-            if unknown.retry_after is None:
-                unknown.retry_after = self._settler.seconds_until_sure(course.one) or None
             raise
 
     async def _outcome(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
