@@ -227,7 +227,7 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           rates and amounts as they are now
     GET  /balance                     where no status is told
     """
-    batch, is_taken = yield from _locked(request, "quoting", lambda one: one.is_editable)
+    batch, is_taken = yield from _locked(request, "quoting", _may_be_quoted)
     settle = settling.settle_quote(batch.upstream, batch.given.get("quoteExpiredAt"))
     call = Call("POST", f"/batches/{batch.upstream}/generate-quote", settle=settle)
     if is_taken:
@@ -242,7 +242,12 @@ def generate_quote(request: Request) -> Flow:
     return Answer({"batch": build_full_batch_answer(batch, words)})
 
 
-def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> Sub:
+def _may_be_quoted(batch: Batch) -> Sub:
+    yield from ()
+    return batch.is_editable
+
+
+def _locked(request: Request, phase: str, check: Callable[[Batch], Sub]) -> Sub:
     """Takes a batch that the service has, made real if need be, so that no edit comes in between.
 
     Returns it, and what ``check`` said of it before. One that cannot be edited any more is returned as it
@@ -251,7 +256,7 @@ def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> S
     batch = yield from load_batch(request.ids["id"])
     for _ in range(ROUNDS):
         batch = yield from submit_draft(batch, request)
-        checked = check(batch)
+        checked = yield from check(batch)
         try:
             if batch.is_editable:
                 yield from taken(batch, phase, request.now)
@@ -298,11 +303,11 @@ def start_batch(request: Request) -> Flow:
     return Answer({"batch": build_batch_answer(started)}, notices)
 
 
-def _checked_for_start(request: Request, batch: Batch) -> tuple[str, ...]:
+def _checked_for_start(request: Request, batch: Batch) -> Sub:
     """What to tell of a batch that is about to be started; raises Invalid if it cannot be."""
     if not batch.is_editable or (batch.tells_payments and not batch.filling):
         raise Invalid(WRONG_STATUS)
-    return _verified(batch, request)
+    return (yield from _verified(batch, request))
 
 
 def _is_another(amount: JSON, batch: Batch) -> bool:
@@ -311,12 +316,12 @@ def _is_another(amount: JSON, batch: Batch) -> bool:
     return None not in (told, before) and told != before
 
 
-def _verified(batch: Batch, request: Request) -> tuple[str, ...]:
+def _verified(batch: Batch, request: Request) -> Sub:
     """What the service is about to pay, against what was asked for through the gateway."""
     made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if request.manners.verify_before_start == "off" or not made_here:
         return ()
-    if batch_bodies.is_as_asked(batch):
+    if (yield from batch_bodies.is_as_asked(batch)):
         return ()
     if request.manners.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)

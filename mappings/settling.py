@@ -323,6 +323,11 @@ def _pays(sent: Given, shown: Given, batch_currency: JSON) -> bool:
     return _compared(sent, shown, batch_currency) is True
 
 
+def is_paid_by(shown: Given, sent: Given, batch_currency: JSON) -> bool:
+    """Whether a payment is the one of an add to its batch, which may leave the currency to that."""
+    return _pays({"currency": batch_currency, **sent}, shown, batch_currency)
+
+
 def _pays_with_memo(sent: Given, shown: Given, batch_currency: JSON) -> bool:
     return _pays(sent, shown, batch_currency) and _has_memo_of(sent, shown)
 
