@@ -250,9 +250,9 @@ def taken(batch: Batch, phase: str, now: datetime, also: Sequence[Record] = ()) 
     yield _taking(batch, {"phase": phase, "since": now.isoformat()}, also)
 
 
-def _taking(batch: Batch, facts: Mapping[str, JSON], also: Sequence[Record] = ()) -> Record:
+def _taking(batch: Batch, facts: dict[str, JSON], also: Sequence[Record] = ()) -> Record:
     if not batch.facts:
-        facts = {**facts, **build_external_batch_facts(batch.id), "currency": batch.currency}
+        facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency}
         facts |= {name: batch.given.get(name) for name in ("description", "createdAt")}
     return Record("batch", batch.id, facts, find=build_batch_condition(batch.facts), also=also)
 
