@@ -69,7 +69,7 @@ def check_batch(batch_id: str, now: str, *, is_busy: bool) -> Flow:
         return _answer(*left, _difference("missing", "the service does not have it"))
     found = [*left, *(yield from _status_agrees(batch, now))]
     if is_unlocked(facts) and not is_busy:
-        found += _payments_agree(batch)
+        found += yield from _payments_agree(batch)
     return _answer(*found)
 
 
@@ -89,10 +89,10 @@ def _status_agrees(batch: Batch, now: str) -> Sub:
     return [_difference("started_elsewhere", f"{says}; the ledger knows it now", recorded=True)]
 
 
-def _payments_agree(batch: Batch) -> list[Found]:
+def _payments_agree(batch: Batch) -> Sub:
     """What `verify_before_start` compares."""
     made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
-    if not made_here or is_as_asked(batch):
+    if not made_here or (yield from is_as_asked(batch)):
         return []
     currency = batch.facts.get("currency")
     there, asked = _sums(batch.payments, currency), _sums(batch.entries, currency)

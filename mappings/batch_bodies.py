@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from mappings import money, paging
+from mappings import money, paging, settling
 from mappings.banking import empty, invalid
 from mappings.batch_views import Batch, drop_nulls
 from mappings.grammar import (
@@ -313,17 +313,36 @@ def _not_payable(
     return None
 
 
-def is_as_asked(batch: Batch) -> bool:
-    """Whether the service's batch makes the requested payments: recipient, amount and currency."""
+SIGNED_ADDS = "signed adds"
+"""The kind of the payments that clients have added to a batch by signed requests, each by a name of its own."""
+
+
+def is_as_asked(batch: Batch) -> Sub:
+    """Whether the service's batch makes the requested payments: recipient, amount and currency.
+
+    Payments that clients have added by signed requests may be there besides.
+    """
     # Counted, because a client may request equal payments, and the service may reorder them.
     asked = Counter(_asked(entry, batch.facts.get("currency")) for entry in batch.entries)
-    paid: Counter[tuple[JSON, ...]] = Counter()
+    others: list[Payment] = []
     for payment in batch.payments:
         side = payment.get("asked_side") or "source"
         amount = money.parse_amount(payment.get(f"{side}Amount"))
         recipient = (payment.get("recipient") or {}).get("id")
-        paid[recipient, amount, payment.get(f"{side}Currency")] += 1
-    return asked == paid
+        paid = recipient, amount, payment.get(f"{side}Currency")
+        if asked[paid]:
+            asked[paid] -= 1
+        else:
+            others.append(payment)
+    if asked.total():
+        return False
+    added = list((yield Recall(SIGNED_ADDS, batch.id)).values()) if others else []
+    for payment in others:
+        its = (one for one in added if settling.is_paid_by(payment, one, batch.currency))
+        if (match := next(its, None)) is None:
+            return False
+        added.remove(match)
+    return True
 
 
 def _asked(entry: Entry, currency: JSON) -> tuple[JSON, ...]:

@@ -231,7 +231,7 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           for the current rates and amounts
     GET  /balance                     if the service gives no status
     """
-    batch, is_taken = yield from _locked(request, "quoting", lambda one: one.is_editable)
+    batch, is_taken = yield from _locked(request, "quoting", _may_be_quoted)
     settle = settling.settle_quote(batch.upstream, batch.given.get("quoteExpiredAt"))
     call = Call("POST", f"/batches/{batch.upstream}/generate-quote", settle=settle)
     if is_taken:
@@ -248,7 +248,12 @@ def generate_quote(request: Request) -> Flow:
     return Answer({"batch": build_full_batch_answer(batch, words)})
 
 
-def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> Sub:
+def _may_be_quoted(batch: Batch) -> Sub:
+    yield from ()
+    return batch.is_editable
+
+
+def _locked(request: Request, phase: str, check: Callable[[Batch], Sub]) -> Sub:
     """Submit the batch if it is a draft, lock it, and return it with ``check`` of this version.
 
     A batch that is no longer editable is not locked, because nothing can supersede it.
@@ -256,7 +261,7 @@ def _locked(request: Request, phase: str, check: Callable[[Batch], object]) -> S
     batch = yield from load_batch(request.ids["id"])
     for _ in range(ROUNDS):
         batch = yield from submit_draft(batch, request)
-        checked = check(batch)
+        checked = yield from check(batch)
         try:
             if batch.is_editable:
                 yield from taken(batch, phase, request.now)
@@ -307,12 +312,12 @@ def start_batch(request: Request) -> Flow:
     return Answer({"batch": build_batch_answer(started)}, notices)
 
 
-def _checked_for_start(request: Request, batch: Batch) -> tuple[str, ...]:
+def _checked_for_start(request: Request, batch: Batch) -> Sub:
     """Return notices for the operator's log. Raises Invalid if the batch cannot be started."""
     # A batch whose payments are known to be none has nothing to pay.
     if not batch.is_editable or (batch.tells_payments and not batch.filling):
         raise Invalid(WRONG_STATUS)
-    return _verified(batch, request)
+    return (yield from _verified(batch, request))
 
 
 def _is_another(amount: JSON, batch: Batch) -> bool:
@@ -321,13 +326,13 @@ def _is_another(amount: JSON, batch: Batch) -> bool:
     return None not in (told, before) and told != before
 
 
-def _verified(batch: Batch, request: Request) -> tuple[str, ...]:
+def _verified(batch: Batch, request: Request) -> Sub:
     """Compare the payments about to be made with those requested (``verify_before_start``)."""
     # The gateway does not know what was requested of a batch that was created elsewhere.
     made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if request.manners.verify_before_start == "off" or not made_here:
         return ()
-    if batch_bodies.is_as_asked(batch):
+    if (yield from batch_bodies.is_as_asked(batch)):
         return ()
     if request.manners.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)

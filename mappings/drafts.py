@@ -7,22 +7,31 @@ never refused for good because of another request. An edit also waits for change
 sent with their own signature, because a payment that such a change adds may be missing from the
 summary, and a draft made from that would lose it. In addition, the transaction that records an
 upstream write rejects one that names a superseded batch.
+
+A payment that is being added is among the batch's facts (``ADDS``) until its outcome is known. While it is in
+doubt, the batch is unlocked for other adds only (contract, section 7, Blocking).
 """
 
 from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from mappings import money, settling
 from mappings.batch_bodies import AMOUNTS, apply_changes, build_batch_body
 from mappings.batch_reads import WRONG_STATUS, load_batch, load_batch_with_facts
 from mappings.batch_views import Batch, build_batch_record
-from mappings.errors import NOT_FOUND, convert_not_found, convert_not_found_in_fields
+from mappings.errors import (
+    NOT_FOUND,
+    OTHER_IN_DOUBT,
+    convert_not_found,
+    convert_not_found_in_fields,
+)
 from mappings.grammar import (
     JSON,
     Await,
@@ -37,6 +46,8 @@ from mappings.grammar import (
     Record,
     Refused,
     Request,
+    Step,
+    Unknown,
     Unreachable,
 )
 from mappings.ids import derive_id
@@ -60,8 +71,14 @@ BEING_CHANGED = Problem(
 # Edits, one at a time
 
 
-def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
+def changed(
+    request: Request,
+    change: Callable[[Batch], Sub],
+    is_open: Callable[[Mapping[str, JSON]], bool] | None = None,
+) -> Sub:
     """Run ``change``, an edit that acquires the lock, on the batch, and return its result.
+
+    ``is_open`` says of the batch's facts whether this edit may acquire the lock.
 
     The first attempt loads the batch without a lock, which is enough if no other edit is under way.
     If it conflicts, the second attempt acquires the lock first: clients add payments to one batch
@@ -81,7 +98,7 @@ def changed(request: Request, change: Callable[[Batch], Sub]) -> Sub:
             return (yield from change(replace(batch, signed=signed)))
         except Conflict:
             pass
-    held = yield from _in_its_turn(batch.id, request)
+    held = yield from _in_its_turn(batch.id, request, is_open or is_unlocked)
     try:
         return (yield from change(held))
     except Failure:
@@ -93,7 +110,9 @@ TURNS = 1000
 """How many edits by other requests one waits for: more than can be under way at a time."""
 
 
-def _in_its_turn(batch_id: str, request: Request) -> Sub:
+def _in_its_turn(
+    batch_id: str, request: Request, is_open: Callable[[Mapping[str, JSON]], bool]
+) -> Sub:
     """Acquire the lock for an edit, then load the batch: a waiting request loads it only once."""
     # The value identifies the lock when it is released, so it is unique even with a coarse clock.
     since = f"{request.now.isoformat()} {request.seed}"
@@ -101,7 +120,7 @@ def _in_its_turn(batch_id: str, request: Request) -> Sub:
         try:
             # A lost signed change may still add a payment, which the summary does not show yet.
             yield Await(SIGNED, batch_id, until=partial(has_no_lost_signed_change, request.now))
-            facts = yield Await("batch", batch_id, until=is_unlocked)
+            facts = yield Await("batch", batch_id, until=is_open)
         except Conflict:
             break
         if facts.get("phase") == "deleted":
@@ -238,11 +257,123 @@ def taken(batch: Batch, phase: str, now: datetime, also: Sequence[Record] = ()) 
         return
     if not is_unlocked(batch.facts):
         raise Conflict("batch")
-    facts: dict[str, JSON] = {"phase": phase, "since": now.isoformat()}
+    yield _taking(batch, {"phase": phase, "since": now.isoformat()}, also)
+
+
+def _taking(batch: Batch, facts: dict[str, JSON], also: Sequence[Record] = ()) -> Record:
     if not batch.facts:
         facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency}
         facts |= {name: batch.given.get(name) for name in ("description", "createdAt")}
-    yield Record("batch", batch.id, facts, find=build_batch_condition(batch.facts), also=also)
+    return Record("batch", batch.id, facts, find=build_batch_condition(batch.facts), also=also)
+
+
+# Adding a payment
+
+ADDS = "adds"
+"""The fact of a batch that has the bodies of payments whose add is under way or in doubt, by a name of
+each add, and of those that were added meanwhile and whose response told no id."""
+
+_IS_ADDED = "is_added"
+
+
+def is_open_to_adds(facts: Mapping[str, JSON]) -> bool:
+    """Whether no change of a batch is under way, but for adds that are in doubt."""
+    return facts.get("phase") in _UNLOCKED
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A payment that is being added to a batch, from when it is taken for that."""
+
+    batch: Batch
+    name: str
+    body: Mapping[str, JSON]
+    since: str
+    """By which it is seen whether the batch is still taken for this add."""
+
+    def others(self) -> Generator[Step, Any, list[JSON]]:
+        """The bodies of the other payments whose add is under way or in doubt, or told no id."""
+        facts = yield Recall("batch", self.batch.id)
+        adds = facts.get(ADDS) or {}
+        return [body for name, body in adds.items() if name != self.name]
+
+    @property
+    def in_doubt(self) -> Record:
+        """Gives the batch back to other adds, while the outcome of this one is unknown."""
+        facts = build_unlocked_facts(self.batch, "sent")
+        find = {"phase": "editing", "since": self.since}
+        return Record("batch", self.batch.id, facts, find=find)
+
+
+def begin_add(batch: Batch, request: Request, body: Mapping[str, JSON]) -> Sub:
+    """Takes the batch to add a payment; Conflict if another change has or had it."""
+    if not batch.is_editable:
+        raise Invalid(WRONG_STATUS)
+    adds = batch.facts.get(ADDS) or {}
+    if body in adds.values():
+        raise Halted(OTHER_IN_DOUBT, retry_after=1)
+    if not (batch.is_held or is_open_to_adds(batch.facts)):
+        raise Conflict("batch")
+    named = {ADDS: {**adds, request.seed: body}}
+    if batch.is_held:
+        yield Record("batch", batch.id, named)
+        return Add(batch, request.seed, body, str(batch.facts.get("since")))
+    since = f"{request.now.isoformat()} {request.seed}"
+    yield _taking(batch, {"phase": "editing", "since": since, **named})
+    return Add(batch, request.seed, body, since)
+
+
+def confirm_add(add: Add, entry: Entry) -> Sub:
+    """Gives the batch back with the payment that was added; whether it was in doubt before or not."""
+    facts, entries = yield from _hold(add)
+    id_ = entry.get("upstream")
+    # An add that came between may have seen it.
+    others = filter_rows(entries, lambda one: id_ is None or id_ not in _ids_of(one))
+    left = {**facts.get(ADDS, {})}
+    if id_ is None:
+        left[add.name] = {**add.body, _IS_ADDED: True}
+    else:
+        left.pop(add.name, None)
+    yield build_batch_record(add.batch.id, _after_add(facts, left), chain_rows(others, [entry]))
+
+
+def drop_add(add: Add) -> Sub:
+    """Gives the batch back without a payment that was not added."""
+    facts, _ = yield from _hold(add)
+    left = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
+    after = _after_add(facts, left)
+    if facts.get("since") == add.since:  # nobody has found anything of it
+        del after["version"]
+    yield Record("batch", add.batch.id, after)
+
+
+def _ids_of(entry: Entry) -> tuple[JSON, JSON]:
+    return entry.get("id"), entry.get("upstream")
+
+
+def _after_add(
+    facts: Mapping[str, JSON], left: Mapping[str, Mapping[str, JSON]]
+) -> dict[str, JSON]:
+    """The facts with which an add is over; of those that are added nobody asks once none is in doubt."""
+    is_open = any(not body.get(_IS_ADDED) for body in left.values())
+    version = (facts.get("version") or 0) + 1
+    return {"phase": "sent", "since": None, "version": version, ADDS: left if is_open else None}
+
+
+def _hold(add: Add) -> Sub:
+    """The batch's facts and entries, taken again if it was given back while the add was in doubt."""
+    facts = yield Recall("batch", add.batch.id)
+    if facts.get("since") == add.since:
+        return facts, build_entries(add.batch)
+    for _ in range(TURNS):
+        facts = yield Await("batch", add.batch.id, until=is_open_to_adds)
+        again = {"phase": "editing", "since": f"{add.since} again"}
+        try:
+            yield Record("batch", add.batch.id, again, find=build_batch_condition(facts))
+        except Conflict:
+            continue
+        return facts, (yield Recall("payments", add.batch.id)).get("entries", [])
+    raise Unknown("other changes of the batch are under way")
 
 
 def build_external_batch_facts(upstream: str) -> dict[str, JSON]:
@@ -258,7 +389,10 @@ def build_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def is_unlocked(facts: Mapping[str, JSON]) -> bool:
     """Whether no change of the batch is under way."""
-    return facts.get("phase") in (None, "sent", "draft", "deleted")
+    return facts.get("phase") in _UNLOCKED and not facts.get(ADDS)
+
+
+_UNLOCKED = (None, "sent", "draft", "deleted")
 
 
 def call_under_lock(
@@ -531,7 +665,7 @@ def release_stale_lock(
             # The new batch at the service has its own currency and description.
             left |= {"abandoned": abandoned, "currency": None, "description": None}
             also = (*also, Record("alias", superseded, {"abandoned": True}))
-    freed = {**left, "since": None, "version": (facts.get("version") or 0) + 1}
+    freed = {**left, "since": None, ADDS: None, "version": (facts.get("version") or 0) + 1}
     return Record("batch", batch_id, freed, find=build_batch_condition(facts), also=also)
 
 

@@ -1,4 +1,9 @@
-"""The way out: every failure as the legacy interface says it (legacy interface, section 7)."""
+"""The way out: every failure as the legacy interface says it (legacy interface, section 7).
+
+A response with status 2xx and ``ok: false`` is a refusal by its codes if each of them is in
+``REFUSAL_STATUS``: "callers must check ``ok``" (current interface, section 7). With any other code, or
+with no errors, it proves nothing: a write is then in doubt, as after a 5xx, and a read has failed.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +40,15 @@ STATUS = {
 VALIDATION = frozenset({"invalid_status", "invalid_field", "empty_field", "expired_quote"})
 """The codes that the service answers with 400 or, for some operations, 406."""
 
+REFUSAL_STATUS = {
+    **dict.fromkeys(VALIDATION, 400),
+    "invalid_api_key": 401,
+    "not_authorized": 403,
+    "not_found": 404,
+    "rate_limit_exceeded": 429,
+}
+"""The codes that blame the client (current interface, section 7), and their statuses."""
+
 KNOWN_CODES = frozenset({*STATUS, "partner_integration_error"})
 
 INTERNAL = Problem("internal_server_error", "Internal error.")
@@ -44,6 +58,11 @@ UNREACHED = Problem(
 OUTCOME_UNKNOWN = Problem(
     "internal_server_error",
     "No answer came in time: the outcome of this request is unknown, it may have been carried out.",
+)
+OTHER_IN_DOUBT = Problem(
+    "internal_server_error",
+    "The outcome of another write to the same object is in doubt; nothing of this request was done. "
+    "Send it again later.",
 )
 NOT_FOUND = Problem("not_found", "Object not found.")
 INVALID_KEY = Problem("invalid_api_key", "Invalid API key.")
@@ -115,9 +134,15 @@ def _wait(seconds: int | None) -> str | None:
 
 
 def derive_refusal_status(problems: Sequence[Problem]) -> int:
-    """What the codes alone tell: that the client did something wrong, or that the service failed."""
-    is_refusal = any(STATUS.get(one.code, 500) < 500 for one in problems)
-    return 400 if is_refusal else 500
+    """The status that belongs to the codes of a 2xx with ``ok: false``.
+
+    It is a refusal if every code blames the client. Any other code proves nothing, and neither do no
+    errors at all: 500.
+    """
+    statuses = [REFUSAL_STATUS.get(one.code, 500) for one in problems]
+    if not statuses or 500 in statuses:
+        return 500
+    return 400 if 400 in statuses else statuses[0]
 
 
 def is_transient(failure: Failure) -> bool:

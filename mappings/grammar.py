@@ -140,6 +140,7 @@ class Call:
     agrees with ``known_by``, where that is less than the whole body. One that is ``prompt``
     is only sent while its client waits, never by whoever finishes later what was cut off. Without a
     cleanup the flow goes on, whatever became of it: it is refused if nothing proves that it happened.
+    ``in_doubt`` is recorded as soon as the outcome is unknown, if the ledger still has what it is to find.
     """
 
     method: str
@@ -153,6 +154,7 @@ class Call:
     prompt: bool = False
     is_cleanup: bool = False
     known_by: JSON = field(default=None, compare=False, repr=False)
+    in_doubt: Record | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.reads and self.settle is None:

@@ -11,43 +11,45 @@ from mappings.batch_bodies import Sent
 from mappings.batch_reads import WRONG_STATUS, load_batch
 from mappings.batch_views import (
     Batch,
-    build_batch_record,
     build_payment_list_item,
     build_requested_payment,
     drop_nulls,
     iterate_payee_ids,
 )
 from mappings.drafts import (
+    BEING_CHANGED,
     Edit,
-    build_entries,
-    build_unlocked_facts,
-    call_under_lock,
+    begin_add,
     changed,
+    confirm_add,
+    drop_add,
     edit_batch,
+    is_open_to_adds,
     leave_unchanged,
-    taken,
 )
 from mappings.errors import NOT_FOUND, convert_not_found, is_transient
 from mappings.grammar import (
     Answer,
     Call,
+    Conflict,
     Failure,
     Flow,
+    Halted,
     Invalid,
     Operation,
     Recall,
     Refused,
     Request,
+    Unreachable,
 )
 from mappings.ids import derive_id
 from mappings.list_filters import Filters, filter_payments, search_payments
-from mappings.matching import Entry, Payment
+from mappings.matching import Entry, Payment, match_payments
 from mappings.newest import newest
 from mappings.objects import build_payment_answer, build_recipient_answer
 from mappings.paging import parse_page_params
 from mappings.payment_lists import extract_payment
 from mappings.payouts import Sub
-from mappings.rows import chain_rows
 
 # Create
 
@@ -61,7 +63,9 @@ def create_payment(request: Request) -> Flow:
     GET  /batch/:id/summary      the payment as the service shows it
     GET  /recipients/:id         to show the recipient in full
     """
-    batch, given, entry = yield from changed(request, lambda batch: _with_one_more(batch, request))
+    batch, given, entry = yield from changed(
+        request, lambda batch: _with_one_more(batch, request), is_open_to_adds
+    )
     payment_id = given.get("id")
     try:
         batch = yield from load_batch(batch.id)
@@ -95,27 +99,32 @@ _NO_CALL = Call("GET", "/balance")
 
 def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
     """POST /batches/:id/payments; returns the payment in the response."""
-    yield from taken(batch, "editing", request.now)
     body = batch_bodies.build_payment_body(entry, batch.currency, memo=request.manners.send_memo)
-    names = batch_bodies.map_payments_fields([sent], "")
+    add = yield from begin_add(batch, request, body)
     call = Call(
         "POST",
         f"/batches/{batch.upstream}/payments",
         body,
-        sent_as=names,
+        sent_as=batch_bodies.map_payments_fields([sent], ""),
         settle=settling.settle_added_payment(
-            batch.upstream, body, batch.currency, batch.upstream_ids
+            batch.upstream, body, batch.currency, batch.upstream_ids, add.others
         ),
         known_by=settling.select_payment_match_fields(body),
+        in_doubt=add.in_doubt,
     )
-    answered = yield from call_under_lock(batch, call, convert_not_found)
+    try:
+        answered = yield call
+    except (Refused, Unreachable, Conflict) as failure:
+        yield from drop_add(add)
+        if isinstance(failure, Refused):
+            raise convert_not_found(failure) from None
+        if isinstance(failure, Conflict):  # the service's batch was superseded meanwhile
+            raise Halted(BEING_CHANGED, retry_after=1) from None
+        raise
     given = extract_payment(answered)
     # Some services give no id in the response. The next load of the batch finds the payment.
     id_ = given.get("id")
-    new = {**entry, **({"id": id_, "upstream": id_} if id_ else {})}
-    yield build_batch_record(
-        batch.id, build_unlocked_facts(batch, "sent"), chain_rows(build_entries(batch), [new])
-    )
+    yield from confirm_add(add, {**entry, **({"id": id_, "upstream": id_} if id_ else {})})
     return given
 
 
@@ -126,7 +135,8 @@ def _newest(batch: Batch, entry: Entry) -> Payment | None:
     same = [
         one for one in new if (one.get("recipient") or {}).get("id") == entry["recipient"]["id"]
     ]
-    return next(iter([*same[-1:], *new[-1:]]), None)
+    paying = [one for one, its in match_payments(new, [entry], batch.currency) if its is not None]
+    return next(iter([*paying, *same[-1:], *new[-1:]]), None)
 
 
 def _with_recipient(entry: Entry) -> Sub:

@@ -331,6 +331,11 @@ def _pays(sent: Given, shown: Given, batch_currency: JSON) -> bool:
     return _compared(sent, shown, batch_currency) is True
 
 
+def is_paid_by(shown: Given, sent: Given, batch_currency: JSON) -> bool:
+    """Whether a payment is the one of an add to its batch, which may leave the currency to that."""
+    return _pays({"currency": batch_currency, **sent}, shown, batch_currency)
+
+
 def _pays_with_memo(sent: Given, shown: Given, batch_currency: JSON) -> bool:
     return _pays(sent, shown, batch_currency) and _has_memo_of(sent, shown)
 
@@ -372,9 +377,13 @@ def _sides(sent: Given, batch_currency: JSON) -> list[tuple[str, JSON, JSON]]:
 
 
 def settle_added_payment(
-    upstream: str, body: Given, currency: JSON, before: Iterable[str]
+    upstream: str,
+    body: Given,
+    currency: JSON,
+    before: Iterable[str],
+    other_adds: Callable[[], Generator[Step, Any, list[Given]]],
 ) -> Settle:
-    """GET /batch/:id/summary"""
+    """GET /batch/:id/summary; ``other_adds`` are the bodies of others that may have made what is found."""
     known = frozenset(before)
 
     def may_be(shown: Given) -> bool:
@@ -389,20 +398,43 @@ def settle_added_payment(
             return _as_told(sending.told, "payment", found if is_it else None)
         if not _tells_which(summary):
             return Inconclusive(_WHICH)
+        # After the summary: what it shows was made by adds that were known before.
+        others = yield from other_adds()
         new = [one for one in extract_payments(summary) if one.get("id") not in known]
         if extract_payments_if_told(summary) is None or not all(map(_tells_whom, new)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
-        like = [one for one in new if _pays(body, one, currency)]
+        unclaimed = [one for one in new if one.get("id") not in sending.claimed]
+        whose = {one["id"]: _is_of_another(body, one, others, currency) for one in unclaimed}
+        like = [one for one in unclaimed if _pays(body, one, currency) and not whose[one["id"]]]
+        if any(whose[one["id"]] is None for one in like):
+            return Inconclusive("it may be what another add has made")
         new_one = _new(like, sending, dated=False, whole=lambda one: _has_memo_of(body, one))
         if isinstance(new_one, dict):
             return Confirmed({"payment": new_one}, made=new_one.get("id"))
         # A new payment to the recipient in another currency may be this one, so nothing is proved.
-        others = (one for one in new if one.get("id") not in sending.claimed)
-        if isinstance(new_one, Absent) and any(_may_pay(body, one, currency) for one in others):
+        unclear = (one for one in unclaimed if not whose[one["id"]])
+        if isinstance(new_one, Absent) and any(_may_pay(body, one, currency) for one in unclear):
             return Inconclusive(OTHER_CURRENCY)
         return new_one
 
     return reading
+
+
+def _is_of_another(
+    body: Given, shown: Given, others: Iterable[Given], currency: JSON
+) -> bool | None:
+    """Whether a payment that may be ``body``'s was made by another add; None if nothing tells.
+
+    Of several that it may be, the memo tells, if the service shows one.
+    """
+    memo, answers = shown.get("memo"), set[bool | None]()
+    for other in others:
+        if _may_pay(other, shown, currency):
+            is_its, is_mine = (_agrees(one.get("memo"), memo) for one in (other, body))
+            answers.add(is_its if memo and is_its != is_mine else None)
+    if True in answers:
+        return True
+    return None if None in answers else False
 
 
 def settle_edited_batch(

@@ -422,6 +422,21 @@ async def test_a_forwarded_write_of_unknown_outcome_is_never_sent_again(tmp_path
         assert (await here.house.ask("POST", "/v1/batches", other)).status != 500
 
 
+async def test_a_forwarded_write_after_one_in_doubt_says_that_nothing_was_done(
+    tmp_path: Path,
+) -> None:
+    async with open_valley(tmp_path, apart=True) as here:
+        await here.switch("forward")
+        batch = await make_batch(here.house, await make_recipient(here.house), "10.00")
+        here.breaks_legacy("POST", "/v1/batches/*/start-processing", close="after")
+        lost = await here.house.ask("POST", f"/v1/batches/{batch}/start-processing")
+        assert "outcome of this request is unknown" in lost.body["errors"][0]["message"]
+        got = await here.house.ask("DELETE", f"/v1/batches/{batch}")
+        assert (got.status, int(got.headers["Retry-After"]) > 0) == (500, True)
+        assert "nothing of this request was done" in got.body["errors"][0]["message"]
+        assert here.asked_legacy("DELETE", "/v1/batches/*") == 0
+
+
 async def test_an_operator_says_what_became_of_it(tmp_path: Path) -> None:
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward")

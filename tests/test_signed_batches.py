@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, Service, Simulator, Switches
+from gateway.simulator import Fault, Service, Simulator, Switches, payments
 from gateway.storage import Ledger, Tenant, open_store
 from gateway.writes.player import Player
+from mappings.batch_bodies import SIGNED_ADDS
 from mappings.grammar import Await
 from tests.house import House
 from tests.operating import eventually, post
@@ -500,3 +501,51 @@ async def test_an_edit_there_waits_for_what_was_under_way_here_and_for_nothing_t
         assert [(await first).status, (await adding).status, last.status] == [200] * 3
     paid = [one.terms.source for one in simulator.service.batch(upstream).payments.values()]
     assert [str(one) for one in paid] == ["5.00", "6.00", "7.00", "8.00"]
+
+
+SIGNED_BODIES: dict[str, dict[str, Any]] = {
+    "in the batch's currency": {"amount": "7.00", "currency": "USD"},
+    "in another currency": {"amount": "7.00", "currency": "EUR"},
+    "without decimals": {"amount": "7", "currency": "USD"},
+}
+
+
+@SERVICES
+@pytest.mark.parametrize("body", SIGNED_BODIES.values(), ids=SIGNED_BODIES)
+async def test_a_payment_added_here_is_no_difference_when_the_batch_is_started_there(
+    body: dict[str, Any], *, inferred: bool, tmp_path: Path
+) -> None:
+    legacy = {"verify_before_start": "refuse"}
+    async with open_town(tmp_path, service_of(inferred=inferred), legacy=legacy) as (house, there):
+        recipient, batch, upstream = await open_batch(house, there)
+        add = json.dumps({"recipient": {"id": recipient}, **body}).encode()
+        added = await signed(house, "POST", f"/batches/{upstream}/payments", add)
+        assert added.status == 200, added
+        started = await done(house, "POST", f"/batches/{batch}/start-processing")
+        assert started["batch"]["totalPayments"] == 2
+
+
+@pytest.mark.parametrize("edited", [False, True])
+async def test_a_payment_added_here_explains_no_other(*, edited: bool, tmp_path: Path) -> None:
+    """Such as one of the same amount that somebody adds at the service itself."""
+    legacy = {"verify_before_start": "refuse"}
+    async with open_town(tmp_path, service_of(inferred=True), legacy=legacy) as (house, there):
+        recipient, batch, upstream = await open_batch(house, there)
+        path = f"/batches/{upstream}/payments"
+        assert (await signed(house, "POST", path, adds(recipient, "7.00"))).status == 200
+        body = json.loads(adds(recipient, "8.00" if edited else "7.00"))
+        world = there.service.world()
+        payments.create(world, world.batches[upstream], body)
+        got = await house.ask("POST", f"/v1/batches/{batch}/start-processing")
+        assert (got.status, got.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert there.service.starts == []
+
+
+async def test_a_payment_whose_addition_is_refused_here_is_not_known(tmp_path: Path) -> None:
+    async with open_town(tmp_path, service_of(inferred=True)) as (house, there):
+        recipient, _, upstream = await open_batch(house, there)
+        refused_add = await signed(
+            house, "POST", f"/batches/{upstream}/payments", adds(recipient, "0.00")
+        )
+        assert refused_add.status == 400
+        assert await facts_of(house, upstream, SIGNED_ADDS) == {}

@@ -17,9 +17,9 @@ import pytest
 
 from gateway.simulator import Fault, Service, Simulator, Switches, start
 from gateway.writes import steps
-from tests.house import House, open_house
+from tests.house import Got, House, open_house
 from tests.operating import Post, Ticks, eventually, no_reading_at_once, post
-from tests.payday import done, make_batch, make_recipient, payment_ids
+from tests.payday import WALLET, done, make_batch, make_recipient, payment_ids
 from tests.sockets import until
 
 ADA = {"type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com"}
@@ -255,11 +255,38 @@ async def test_the_next_write_on_a_batch_settles_the_one_before(tmp_path: Path) 
         here.breaks("POST", "/v1/batches/*/start-processing", close="before")
         assert (await here.house.ask("POST", f"/v1/batches/{batch}/start-processing")).status == 500
         early = await here.house.ask("DELETE", f"/v1/batches/{batch}")
-        assert (early.status, early.body["errors"][0]["code"]) == (500, "internal_server_error")
+        says_that_it_can_be_sent_again(early)
+        started_again = await here.house.ask("POST", f"/v1/batches/{batch}/start-processing")
+        assert "is unknown" in started_again.body["errors"][0]["message"]
         here.waits()
         late = await here.house.ask("DELETE", f"/v1/batches/{batch}")
         assert late.status == 200, late.text
         assert here.service.starts == []
+
+
+def says_that_it_can_be_sent_again(got: Got) -> None:
+    """The response to a request of which nothing was sent, because another write is in doubt."""
+    (error,) = got.body["errors"]
+    assert (got.status, error["code"]) == (500, "internal_server_error"), got.text
+    assert int(got.headers["Retry-After"]) > 0
+    assert "another write" in error["message"]
+    assert "nothing of this request was done" in error["message"]
+    assert "is unknown" not in error["message"]
+
+
+async def test_a_write_on_payout_methods_after_one_in_doubt_says_that_nothing_was_done(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path) as here:
+        made = await here.house.ask("POST", "/v1/recipients", ADA)
+        path = f"/v1/recipients/{made.body['recipient']['id']}/payout-methods"
+        here.breaks("POST", "/v1/recipients/*/accounts", close="before")
+        lost = await here.house.ask("POST", path, PAYOUT)
+        assert "is unknown" in lost.body["errors"][0]["message"]
+        says_that_it_can_be_sent_again(await here.house.ask("POST", path, WALLET))
+        assert here.sent("POST", "/v1/recipients/*/accounts") == 1
+        here.waits()
+        assert (await here.house.ask("POST", path, WALLET)).status == 200
 
 
 @pytest.mark.parametrize("drafted", [False, True], ids=["created", "of a draft"])

@@ -43,13 +43,15 @@ from gateway.writes import endings
 from gateway.writes.batch_routing import BEGUN, LEGACY, BatchRouting, DecidedOtherwise
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.once import A_DAY, LOOKS_AGAIN, OTHER_BODY, refuse_deserted
-from gateway.writes.player import Caller, StartTurn
+from gateway.writes.player import ASKS_AGAIN, Caller, StartTurn
 from gateway.writes.settling import Settling, never_read
+from mappings.errors import OTHER_IN_DOUBT
 from mappings.grammar import (
     JSON,
     Call,
     Conflict,
     Failure,
+    Halted,
     Invalid,
     Operation,
     Record,
@@ -62,7 +64,6 @@ from mappings.grammar import (
 MOST_BYTES = 2 * ANSWER_BYTES
 """Memory for the values of a body that is read only to see what it names (``wire.memory_cost``)."""
 
-_ASKS_AGAIN = 2
 NOT_MODIFIED = 304
 _OF_THE_BATCH_ALONE = frozenset({"delete_batch", "generate_quote", "start_batch"})
 """They name nothing else that may be not found."""
@@ -221,7 +222,7 @@ class Writes:
         row: OperationRecord | None = first
         while row is not None and self._settling.is_played(row):
             if self._journal.monotonic() > until:
-                raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN)
+                raise Unknown("its first try is under way", retry_after=ASKS_AGAIN)
             await asyncio.sleep(LOOKS_AGAIN)
             row = await self._journal.rows.read(first.id)
         is_refused = row is not None and row.state == ANSWERED and row.answer is None
@@ -242,7 +243,7 @@ class Writes:
         except Conflict:
             raise DecidedOtherwise from None
         except AlreadyBegun:
-            raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN) from None
+            raise Unknown("its first try is under way", retry_after=ASKS_AGAIN) from None
         except Overtaken:
             raise Unknown("another process goes on with it") from None
         finally:
@@ -352,7 +353,8 @@ class Writes:
 
     async def _settles(self, row: OperationRecord) -> None:
         if not self._settling.is_played(row) and not await self._settling.settle(row):
-            raise Unknown("a write on it is of unknown outcome")
+            wait = max(self._settling.seconds_until_sure(row), ASKS_AGAIN)
+            raise Halted(OTHER_IN_DOUBT, retry_after=wait)
 
 
 def _object(data: bytes) -> dict[str, JSON]:

@@ -9,7 +9,7 @@ sent once more, end to end. Every refusal made here is the current document's (s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from gateway.http.request_reader import Pace
 from gateway.http.responses import LegacyResponse
 from gateway.migration.usage import NO_OWNER, Usage
 from gateway.observability import access_log, logs, metrics, traces
+from gateway.payloads import json_codec
 from gateway.reads.recent_reads import Kept
 from gateway.signed_api import refusals
 from gateway.signed_api.credentials import Malformed, Proof, SignatureHeader, parse_signature_header
@@ -34,14 +35,21 @@ from gateway.signed_api.refusals import Refusal, refuse_invalid_key
 from gateway.signed_api.replies import Client, Streamed, stream_response
 from gateway.signed_api.senders import Sender, Senders
 from gateway.signed_api.signers import Signer
-from gateway.signed_api.transitions import Send, Transitions, Written, WrongStatus
+from gateway.signed_api.transitions import (
+    Send,
+    Transitions,
+    Written,
+    WrongStatus,
+    extract_added_payment,
+    is_add,
+)
 from gateway.storage import StoreUnavailable, Tenant
 from gateway.upstream import header_filter, instrumentation
 from gateway.upstream.passthrough import Passed, PassthroughClient, PassthroughRequest
 from gateway.upstream.send_attempt import Turn
 from gateway.upstream.spool import Spool
 from mappings import errors
-from mappings.grammar import Failure, Invalid, Problem, Unknown, Unreachable
+from mappings.grammar import JSON, Failure, Invalid, Problem, Unknown, Unreachable
 
 READS = ("GET", "HEAD", "OPTIONS")
 METHODS = (*READS[:2], "POST", "PUT", "PATCH", "DELETE")
@@ -287,8 +295,10 @@ class SignedFace:
         stamp: int,
     ) -> Passed:
         its = (sender.owner, sender.pair, passage.environment, passage.target)
+        payment = await _read_added_payment(passage)
+        written = Written(*its, stamp, visit.request_id, payment)
         try:
-            return await self._transitions.send(Written(*its, stamp, visit.request_id), send)
+            return await self._transitions.send(written, send)
         except WrongStatus:
             why = "the ledger says that the batch may not be changed so"
             raise Refusal(refusals.WRONG_STATUS, why) from None
@@ -320,6 +330,22 @@ class SignedFace:
                 return passed
         finally:
             visit.seconds = asyncio.get_running_loop().time() - began
+
+
+LONGEST_PAYMENT = 64 * 1024
+"""Bytes of the body of a payment that is read besides being passed on."""
+
+
+async def _read_added_payment(passage: PassthroughRequest) -> Mapping[str, JSON] | None:
+    body = passage.body
+    if body is None or body.size > LONGEST_PAYMENT or not is_add(passage.method, passage.target):
+        return None
+    try:
+        return extract_added_payment(
+            json_codec.read(b"".join([part async for part in body.parts()]))
+        )
+    except json_codec.Unreadable:
+        return None
 
 
 BODY_OF_READ = Problem("invalid_field", "A GET or HEAD has no body.")

@@ -28,6 +28,7 @@ from gateway.upstream.send_attempt import Turn
 from gateway.writes.once import IdempotencyGuard, Wanted
 from gateway.writes.player import FIRST_PAUSE, Caller
 from mappings import drafts, errors
+from mappings.batch_bodies import SIGNED_ADDS
 from mappings.grammar import (
     JSON,
     Answer,
@@ -87,6 +88,8 @@ class Written:
     target: str
     stamp: int
     request_id: str
+    payment: Mapping[str, JSON] | None = None
+    """That it adds to a batch."""
 
 
 class Transitions:
@@ -123,7 +126,7 @@ class Transitions:
                 raise Halted(errors.BEING_CHECKED)
             return await send(None)
         if action != _START:
-            return await self._change(written.owner, batch, action, send)
+            return await self._change(written, written.owner, batch, action, send)
         alias = await self._ledger.recall(written.owner, "alias", batch)
         first = str(alias.get("id") or batch)
         asked = Request(self._now(), written.request_id, {"id": batch, "batch": first})
@@ -136,21 +139,27 @@ class Transitions:
         if await self._rows.is_frozen(owner):
             raise Halted(errors.FROZEN, retry_after=errors.FROZEN_SECONDS)
 
-    async def _change(self, owner: Tenant, batch: str, action: str, send: Send[Its]) -> Its:
+    async def _change(
+        self, written: Written, owner: Tenant, batch: str, action: str, send: Send[Its]
+    ) -> Its:
         """A change or quote of a batch: a legacy edit of it waits until that is there to be read."""
         name = os.urandom(8).hex()
         first = await self._counted_in(owner, batch, name)
         is_lost = True  # also where whoever sends it is cancelled, at the end of this process
+        added: list[Record] = []
         try:
             passed = await send(None)
             is_lost = passed.status >= 500
+            if written.payment is not None and 200 <= passed.status < 300:
+                added = [Record(SIGNED_ADDS, first, {name: written.payment})]
         except Failure as failure:
             is_lost = isinstance(failure, Unknown)
             raise
         finally:
             # One without an answer may come there as long as its stamp is good; a quote changes nothing.
             lost = self._now() if is_lost and action != _QUOTE else None
-            await self._counted_out(owner, first, drafts.remove_signed_change(name, lost))
+            its = drafts.remove_signed_change(name, lost)
+            await self._counted_out(owner, Record(drafts.SIGNED, first, its, also=added))
         return passed
 
     async def _counted_in(self, owner: Tenant, batch: str, name: str) -> str:
@@ -168,7 +177,8 @@ class Transitions:
             first = str(alias.get("id") or batch)
             facts = await self._ledger.recall(owner, "batch", first)
             signed = await self._ledger.recall(owner, drafts.SIGNED, first)
-            if facts.get("phase") in _WAITED_FOR:
+            # What is added here is claimed by no write: one in doubt could be taken for it.
+            if facts.get("phase") in _WAITED_FOR or facts.get(drafts.ADDS):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 await self._refuse_frozen(owner)  # meanwhile
@@ -182,19 +192,41 @@ class Transitions:
                 return first
         raise Unreachable("other changes of the batch are under way", retry_after=1)
 
-    async def _counted_out(self, owner: Tenant, first: str, its: Mapping[str, JSON]) -> None:
+    async def _counted_out(self, owner: Tenant, its: Record) -> None:
         """Before the answer goes on, but where the state hangs: who waits in vain for the answer to what
         was added asks for it once more.
         """
-        counting = asyncio.ensure_future(self._count_out(owner, first, its))
+        counting = asyncio.ensure_future(self._count_out(owner, its))
         self._counting.add(counting)
         counting.add_done_callback(self._counting.discard)
         await asyncio.wait([counting], timeout=COUNTED_WITHIN)
 
-    async def _count_out(self, owner: Tenant, first: str, its: Mapping[str, JSON]) -> None:
+    async def _count_out(self, owner: Tenant, its: Record) -> None:
         """What cannot be written down now is over by itself."""
         with suppress(StoreUnavailable):
-            await self._ledger.record(owner, drafts.SIGNED, first, its)
+            await self._ledger.record_all(owner, [its])
+
+
+ADD = "payments"
+
+
+def is_add(method: str, target: str) -> bool:
+    """Whether a write adds a payment to a batch."""
+    batch, action = _on_batch(target)
+    return method == "POST" and batch is not None and action == ADD
+
+
+def extract_added_payment(body: JSON) -> dict[str, JSON] | None:
+    """Whom a payment that is added pays, and how much; None if that is not told."""
+    recipient = body.get("recipient") if isinstance(body, dict) else None
+    id_ = recipient.get("id") if isinstance(recipient, dict) else None
+    if not isinstance(id_, str):
+        return None
+    named = {name: str(body[name]) for name in _AMOUNTS if body.get(name) is not None}
+    return {"recipient": {"id": id_}, **named}
+
+
+_AMOUNTS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrency")
 
 
 def _on_batch(target: str) -> tuple[str | None, str]:

@@ -339,6 +339,8 @@ class OperationExecution:
     """Whether a write is on its way, or its outcome not yet written down."""
     fenced_at: tuple[float, float] = (0.0, 0.0)
     """By this machine's clocks, when the turn was last seen to be its own, or a little before."""
+    in_doubt: Record | None = None
+    """What the ledger is to remember while the outcome of its last write is unknown."""
     unread: list[Failure] = field(default_factory=list)
     """The reads that failed and may be answered later, since something was last kept."""
     placing: Sequence[Record] = ()
@@ -583,7 +585,11 @@ class OperationExecution:
         if self.begun:
             if self.unread:
                 del self._since[self._change :]
-            await self._keep(changes={"state": UNSETTLED, "why": why})
+            changes = {"state": UNSETTLED, "why": why}
+            try:
+                await self._keep(changes=changes, records=[self.in_doubt] if self.in_doubt else ())
+            except Conflict:  # it was recorded before
+                await self._keep(changes=changes)
 
     async def _keep(
         self,

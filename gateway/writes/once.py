@@ -42,8 +42,9 @@ from gateway.storage.undertakings import (
 from gateway.writes import endings
 from gateway.writes.batch_routing import DecidedOtherwise
 from gateway.writes.journal import Journal, OperationExecution
-from gateway.writes.player import Caller, Player
+from gateway.writes.player import ASKS_AGAIN, Caller, Player
 from gateway.writes.settling import Settling
+from mappings.errors import OTHER_IN_DOUBT
 from mappings.grammar import (
     Answer,
     Conflict,
@@ -63,7 +64,6 @@ LOOKS_AGAIN = 0.2
 """Seconds after which a request looks again at what it waits for."""
 DELIVERY_NOTED_WITHIN = 1.0
 """Seconds in which the process that has a response on its way says so to others, if it was delivered."""
-_ASKS_AGAIN = 2
 _LONGEST_KEY = 255
 
 OTHER_BODY = Problem(
@@ -299,7 +299,7 @@ class IdempotencyGuard:
 
     async def _wait_in_turn(self, visit: _Visit, ended: asyncio.Event | None = None) -> None:
         if self._journal.monotonic() > visit.until:
-            raise Halted(PAYOUT_BUSY, retry_after=_ASKS_AGAIN)
+            raise Halted(PAYOUT_BUSY, retry_after=ASKS_AGAIN)
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOKS_AGAIN):
                 await (ended.wait() if ended else asyncio.sleep(LOOKS_AGAIN / 4))
@@ -312,8 +312,7 @@ class IdempotencyGuard:
             row = await self._journal.rows.read(str(holder))
             if row is not None and row.state in (RUNNING, UNSETTLED):
                 if not self._settling.is_played(row) and not await self._settling.settle(row):
-                    wait = self._settling.seconds_until_sure(row)
-                    raise Unknown("a write on it is of unknown outcome", retry_after=wait)
+                    raise self._in_doubt(row)
                 return False
         mine = Record(_TURN, recipient, {"holder": one.id}, find={"holder": holder})
         try:
@@ -418,7 +417,7 @@ class IdempotencyGuard:
     async def _waits_for(self, first: OperationRecord, visit: _Visit) -> Told | None:
         """Waits a little for a first try to end; what its client was told, where that is this one's."""
         if self._journal.monotonic() > visit.until:
-            raise Unknown("its first try is still under way", retry_after=_ASKS_AGAIN)
+            raise Unknown("its first try is still under way", retry_after=ASKS_AGAIN)
         if course := self._journal.under_way.get(first.id):
             visit.course = course
         with suppress(TimeoutError):
@@ -451,15 +450,23 @@ class IdempotencyGuard:
         for row in rows:
             if row.state == DONE or not set(row.subjects) & set(one.subjects):
                 continue
+            if _goes_on_beside(row, one):
+                continue
             if not self._settling.is_played(row):
                 if not await self._settling.settle(row):
-                    wait = self._settling.seconds_until_sure(row)
-                    raise Unknown("a write on it is of unknown outcome", retry_after=wait)
+                    raise self._in_doubt(row)
                 return True
             if row.state != RUNNING or row.turn or self._is_resumed(row):
+                if self._journal.monotonic() > visit.until:
+                    raise self._in_doubt(row)
                 await self._waits_for(row, _Visit(visit.until, visit.came_at))
                 return True
         return False
+
+    def _in_doubt(self, row: OperationRecord) -> Halted:
+        """Refuses a request of which nothing was sent, because of another on the same object."""
+        wait = max(self._settling.seconds_until_sure(row), ASKS_AGAIN)
+        return Halted(OTHER_IN_DOUBT, retry_after=wait)
 
     def _is_resumed(self, row: OperationRecord) -> bool:
         course = self._journal.under_way.get(row.id)
@@ -512,6 +519,12 @@ class IdempotencyGuard:
             and not self._journal.is_delivered(row)
             and row.id not in self._journal.unbegun
         )
+
+
+def _goes_on_beside(row: OperationRecord, one: OperationRecord) -> bool:
+    """Whether both add a payment, and not the same one (contract, section 7: Blocking)."""
+    are_adds = row.operation == one.operation == "create_payment"
+    return are_adds and row.fingerprint not in (one.fingerprint, one.unimported)
 
 
 def _may_change(failure: Failure) -> bool:

@@ -76,6 +76,9 @@ MOST_COST = 8 * ANSWER_BYTES
 SEEN_WITHIN = 5.0
 """Seconds for the reading that follows a write without proof: its client waits for a response."""
 
+ASKS_AGAIN = 2
+"""Seconds after which a client asks again, at least, for a write in doubt."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two looks at the ledger, for what another request, or process, is doing."""
 
@@ -234,6 +237,8 @@ class Player:
             if course.resumed and _may_pass(failure):
                 # No reason to undo what happened before: it is tried again later.
                 raise Unknown("the service cannot be read") from None
+            if course.resumed and course.writes and isinstance(step, Await):
+                raise Unknown("other changes are under way") from None
             course.note(step, failure)
             course.unread += [failure] if _may_pass(failure) else []
             raise
@@ -246,6 +251,18 @@ class Player:
 
     async def _write(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
         """Sends a write once: it is in the journal before it leaves."""
+        try:
+            return await self._sent_or_settled(call, caller, course)
+        except Unknown as unknown:
+            course.in_doubt = call.in_doubt
+            if unknown.retry_after is None:
+                wait = self._settler.seconds_until_sure(course.one)
+                unknown.retry_after = max(wait, ASKS_AGAIN)
+            raise
+
+    async def _sent_or_settled(
+        self, call: Call, caller: Caller, course: OperationExecution
+    ) -> JSON:
         if course.entered is not None:
             return await self._settled(call, course.entered, caller, course)
         environment = caller.key.environment
@@ -269,8 +286,6 @@ class Player:
             return await self._outcome(call, caller, course)
         except Unknown as unknown:
             self._settler.left(course, unknown.age)
-            if unknown.retry_after is None:
-                unknown.retry_after = self._settler.seconds_until_sure(course.one) or None
             raise
 
     async def _outcome(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
@@ -501,8 +516,10 @@ class Player:
         problems = [problem for one in _entries(body) if (problem := _problem(one))]
         status = reply.status
         if status < 400:
-            # A 2xx that says no is what its codes say; a 3xx is no answer of the service.
-            status = errors.derive_refusal_status(problems) if status < 300 else 502
+            # A 3xx is no answer of the service.
+            status = _status_of_codes(body) if status < 300 else 502
+            if status == 404 and call.witness is not None:
+                status = 400  # only a 404 itself may be about the path
         return Refused(
             status,
             problems,
@@ -580,12 +597,19 @@ def _may_go_on(call: Call, course: OperationExecution) -> bool:
 def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     """Whether a response to a write says that it was not executed (contract, section 7).
 
-    Only the service's own 4xx does, by its JSON; a 5xx of any origin may come from something in between
-    that gave up on a service which still works.
+    The service's own 4xx does, by its JSON, and a 2xx with ``ok: false`` by its codes; a 5xx of any origin
+    may come from something in between that gave up on a service which still works.
     """
-    problems = [problem for entry in _entries(body or {}) if (problem := _problem(entry))]
-    is_refusal = status < 300 and errors.derive_refusal_status(problems) < 500
-    return bool(problems) and (is_refusal or 400 <= status < 500)
+    if status < 300:
+        return _status_of_codes(body or {}) < 500
+    return 400 <= status < 500 and any(map(_problem, _entries(body or {})))
+
+
+def _status_of_codes(body: Mapping[str, JSON]) -> int:
+    """The status of a 2xx with ``ok: false``; an entry without a code proves nothing."""
+    problems = [_problem(entry) for entry in _entries(body)]
+    known = [problem for problem in problems if problem is not None]
+    return errors.derive_refusal_status(known) if len(known) == len(problems) else 500
 
 
 def _retry_after(reply: Reply) -> str | None:

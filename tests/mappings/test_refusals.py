@@ -55,7 +55,12 @@ def test_a_part_of_what_was_sent_is_told_by_the_client_s_name_for_the_whole() ->
     ("codes", "status"),
     [
         (["invalid_field"], 400),
-        (["not_found", "internal_server_error"], 400),
+        (["not_found"], 404),
+        (["not_found", "invalid_field"], 400),
+        (["rate_limit_exceeded"], 429),
+        (["invalid_api_key"], 401),
+        (["not_authorized"], 403),
+        (["not_found", "internal_server_error"], 500),
         (["internal_server_error"], 500),
         (["partner_integration_error"], 500),
         (["teapot"], 500),

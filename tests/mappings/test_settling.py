@@ -5,13 +5,22 @@ That something cannot be seen is not that it did not happen: what is sent again 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from mappings.grammar import Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Settle, Verdict
+from mappings.grammar import (
+    Absent,
+    Call,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    Settle,
+    Step,
+    Verdict,
+)
 from mappings.settling import settle_added_payment, settle_created_batch, settle_edited_batch
 
 SENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "USD"}
@@ -25,9 +34,21 @@ UNTOLD: dict[str, dict[str, Any]] = {
     "payments without recipients": {"payments": [{"id": "P-9", "sourceAmount": "5.00"}]},
 }
 ADDED = ({"recipient": {"id": "R-1"}, "sourceAmount": "5.00"},)
+
+
+def beside(*others: dict[str, Any]) -> Callable[[], Generator[Step, Any, list[dict[str, Any]]]]:
+    """Other adds to the batch that are under way, or told no id."""
+
+    def other_adds() -> Generator[Step, Any, list[dict[str, Any]]]:
+        yield from ()
+        return list(others)
+
+    return other_adds
+
+
 SETTLES: dict[str, Callable[[], Settle]] = {
     "a create": lambda: settle_created_batch(BODY),
-    "an addition": lambda: settle_added_payment("B-9", SENT, "USD", ()),
+    "an addition": lambda: settle_added_payment("B-9", SENT, "USD", (), beside()),
     "a change that adds": lambda: settle_edited_batch("B-9", (), "USD", added=ADDED),
 }
 
@@ -70,7 +91,7 @@ IN_EUROS = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency"
 SENT_IN_EUROS = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "EUR"}
 IN_ANOTHER: dict[str, Callable[[], Settle]] = {
     "a create": lambda: settle_created_batch({"currency": "USD", "payments": [SENT_IN_EUROS]}),
-    "an addition": lambda: settle_added_payment("B-9", SENT_IN_EUROS, "USD", ()),
+    "an addition": lambda: settle_added_payment("B-9", SENT_IN_EUROS, "USD", (), beside()),
     "a change that adds": lambda: settle_edited_batch("B-9", (), "USD", added=(IN_EUROS,)),
 }
 
@@ -122,7 +143,7 @@ def test_a_batch_that_the_list_does_not_date_is_dated_by_its_summary(
 THERE = {**SHOWN, "id": "P-1", "upstream": "P-1"}
 UNNAMED = {name: value for name, value in SHOWN.items() if name != "id"}
 CHANGES: dict[str, Callable[[], Settle]] = {
-    "an addition": lambda: settle_added_payment("B-9", SENT, "USD", ["P-1"]),
+    "an addition": lambda: settle_added_payment("B-9", SENT, "USD", ["P-1"], beside()),
     "a change that adds": lambda: settle_edited_batch("B-9", [THERE], "USD", added=ADDED),
     "a change": lambda: settle_edited_batch(
         "B-9", [THERE], "USD", changed=lambda: {"P-1": {"sourceAmount": "6.00"}}
@@ -137,3 +158,27 @@ def test_a_payment_that_a_summary_shows_without_its_id_is_not_taken_for_another(
 ) -> None:
     """It may be the one that was there before: added it was not, nor removed."""
     assert isinstance(read(settle(), {"payments": [UNNAMED]}), Inconclusive)
+
+
+def shown_with(memo: str | None) -> dict[str, Any]:
+    return {**SHOWN, "memo": memo}
+
+
+@pytest.mark.parametrize(
+    ("other", "shown", "verdict"),
+    [
+        ({**SENT, "amount": "6.00"}, SHOWN, Confirmed),
+        ({**SENT, "memo": "other"}, SHOWN, Inconclusive),
+        ({**SENT, "memo": "other"}, shown_with("other"), Absent),
+        ({**SENT, "memo": "other"}, shown_with("mine"), Confirmed),
+        ({**SENT, "memo": "other"}, shown_with("a third"), Inconclusive),
+        (SENT_IN_EUROS, SHOWN, Inconclusive),
+    ],
+    ids=["other amount", "no memo", "its memo", "my memo", "another memo", "other currency"],
+)
+def test_an_addition_is_not_taken_for_another_that_is_under_way(
+    other: dict[str, Any], shown: dict[str, Any], verdict: type[Verdict]
+) -> None:
+    body = {**SENT, "memo": "mine"}
+    settle = settle_added_payment("B-9", body, "USD", (), beside(other))
+    assert type(read(settle, {"payments": [shown]})) is verdict

@@ -13,6 +13,7 @@ from gateway.docgen.reference.markdown import format_inline_code, format_markdow
 from gateway.docgen.reference.requests import QUERIES, REQUESTS
 from mappings import OPERATIONS, UNLISTED
 from mappings.batch_views import BATCH
+from mappings.errors import REFUSAL_STATUS
 from mappings.fields import Fields
 from mappings.grammar import Operation
 from mappings.objects import (
@@ -40,6 +41,12 @@ used that its document does not list. *lossy*: something is lost, and it is said
 The calls of an operation are all that it may make, in order; those that follow it are the ones that the
 request shown here makes, in front of an imagined service that has and takes everything. Checks, errors
 and the many odd ways of asking are in `tests/cases/`.
+
+A response with status 200 and `"ok": false` is a definite refusal if each of its errors has one of these
+codes; it is then answered as the same code with its own status is:
+{codes}. With any other code, with an
+error without a code, or with no errors, it proves nothing: a write is in doubt, as after a 5xx, and a read
+is answered 500.
 """
 
 OBJECTS: dict[str, Fields] = {
@@ -55,7 +62,8 @@ OBJECTS: dict[str, Fields] = {
 
 
 def render_operations_page() -> str:
-    lines = [ABOUT, *_overview()]
+    codes = ", ".join(map(format_inline_code, sorted(REFUSAL_STATUS)))
+    lines = [ABOUT.format(codes=codes), *_overview()]
     for heading, those in (
         ("The legacy interface", OPERATIONS),
         ("Used by clients in the field, and not in the legacy document", UNLISTED),
