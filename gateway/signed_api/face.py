@@ -1,9 +1,9 @@
-"""The signed face: requests of the current interface itself, checked and passed on as they came.
+"""HTTP handler of signed requests: checks them and passes them on unchanged.
 
-In this order: path, headers, access key, address, stamp, body, signature, limit, a place, what the
-ledger says. The signature needs the body, and a merchant's limit counts nothing that is not proven to be
-the merchant's: what a stranger sends in its name counts for nobody. The service checks what it is
-sent once more, end to end. Every refusal made here is the current document's (section 7).
+Checks the path, headers, access key, address, timestamp, body, signature, rate limit, admission
+and recorded batch state, in this order. The signature covers the body, and only verified requests
+count against a tenant's limit, so that strangers cannot use it up. The service verifies each
+request again. Refusals have the codes of the current interface (section 7).
 """
 
 from __future__ import annotations
@@ -45,23 +45,26 @@ from mappings.grammar import Failure, Invalid, Problem, Unknown, Unreachable
 
 READS = ("GET", "HEAD", "OPTIONS")
 METHODS = (*READS[:2], "POST", "PUT", "PATCH", "DELETE")
-"""What a preflight is told; a request may have any but those that are not sent on."""
+"""Methods in a preflight response; a request may have any method that is not refused."""
 
 NEVER = ("CONNECT", "TRACE")
-"""They speak to the server in between, and TRACE repeats the credentials."""
+"""Addressed to intermediaries; and a response to TRACE would repeat the credentials."""
 
 NOBODY_KNOWN = "unknown keys"
-"""Who sends with a key that is not held here: together they have the share of one merchant."""
+"""Admission name of all senders with unknown access keys, which share the slots of one tenant."""
 
 GONE = "the client went away before anything was sent"
 
 NOBODY = 499
-"""The status in the log, and nowhere else, of a request whose client went away before its answer."""
+"""Logged status if the client disconnected before its response, as in nginx; never sent."""
 
 
 @dataclass(slots=True)
 class Visit:
-    """One request on its way through: what is known of it so far, for the answer and the log."""
+    """A request and what has been found out about it, for the response and the log.
+
+    ``start_time`` is in seconds of the event loop's clock.
+    """
 
     request_id: str
     began: float
@@ -79,7 +82,7 @@ class Visit:
 
 
 class SignedFace:
-    """Called with each request that is signed, well or badly."""
+    """Answers signed requests; an aiohttp handler."""
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class SignedFace:
             if visit.stay:
                 visit.stay.end()
             _tell(request, visit)
-            # Beside the legacy operations: what has moved already.
+            # Counted beside the legacy operations, to show how far a tenant has migrated.
             began, now = visit.began, asyncio.get_running_loop().time()
             self._usage.count(
                 visit.owner or NO_OWNER,
@@ -196,7 +199,10 @@ class SignedFace:
     def _stays(
         self, visit: Visit, signers: Sequence[Signer], address: Address | None
     ) -> AdmissionSlot:
-        """Nothing is proven yet: the body is held in the name of the client's address."""
+        """Acquires an admission slot in the name of the client's address.
+
+        The signature is not verified yet, so the body must not use up the tenant's share.
+        """
         owner = str(signers[0].owner if signers else NOBODY_KNOWN)
         visit.stay = self._load.stay(f"unproven {counted_as(address)}")
         visit.stay.check(owner)
@@ -242,7 +248,7 @@ class SignedFace:
             write=writes,
             stamp=stamp,
         )
-        # With its client a read ends, and a write that has begun never does.
+        # A read is cancelled if its client disconnects. A write that has been sent is not.
         client = Client(request, None if writes else asyncio.current_task())
         async with AsyncExitStack() as stack:
             send = partial(self._begun, stack, passage, client, visit)
@@ -287,9 +293,9 @@ class SignedFace:
         visit: Visit,
         turn: Turn | None = None,
     ) -> Passed:
-        """Sends the request; the answer from its head on.
+        """Sends the request, and returns the response once its headers have arrived.
 
-        Nothing is begun for a client that has gone: it may have asked again, and been answered.
+        Sends nothing for a disconnected client, which may already have sent the request again.
         """
         if client.is_gone:
             raise Unreachable(GONE)
@@ -313,7 +319,7 @@ BODY_OF_READ = Problem("invalid_field", "A GET or HEAD has no body.")
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """The turn of whoever waits for an answer; until there is a connection it may be over."""
+    """A fence that stops the request if the client disconnects before there is a connection."""
 
     client: Client
 
@@ -326,7 +332,7 @@ class _Waits:
 
 
 def _failed(failure: Failure, visit: Visit) -> LegacyResponse:
-    """Of a body that is no good, of a service that cannot be reached, or whose answer is open."""
+    """Builds the response to an invalid body, an unreachable service, or a write in doubt."""
     if isinstance(failure, Invalid):
         visit.told["why"] = "the body did not come, or not whole"
         return responses.build_error_response(refusals.build_refusal_answer(*failure.problems))
