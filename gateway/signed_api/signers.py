@@ -65,7 +65,7 @@ class Signers:
         keyring.watch(self._changed)
 
     def __repr__(self) -> str:
-        return f"Signers({len(self._known)} known)"
+        return f"SignerStore({len(self._known)} known)"
 
     async def __aenter__(self) -> Self:
         return self
