@@ -93,6 +93,7 @@ class _There:
 
     def has(self, row: AnyRow, owner: Tenant, pair: Credentials) -> bool:
         held = decrypt_credentials(row, owner, self.encryption)
+        # Constant time, as for every comparison of secrets.
         return held.access_key == pair.access_key and hmac.compare_digest(
             held.secret_key.encode(), pair.secret_key.encode()
         )
@@ -117,6 +118,7 @@ class _Plan:
     def add(self, line: Numbered) -> None:
         key = line.key
         held = self.there.key(key.api_key)
+        # Moving a key would let its clients act on another merchant's account.
         if held and (held.merchant, held.environment) != key.owner:
             raise ImportRefused(
                 line.number, "api_key", "the key already belongs to another merchant or environment"
@@ -138,6 +140,7 @@ class _Plan:
                     "replace them with `payout-gateway keys rotate-secret`",
                 )
             return str(row.id)
+        # Two tenants with one account would see each other's recipients.
         if self.there.holders.get((owner.environment, pair.access_key), owner) != owner:
             raise ImportRefused(
                 line.number, "access_key", "another merchant already has this access key"
@@ -225,6 +228,7 @@ class _Plan:
             chosen = update(keys).where(keys.c.id == bindparam("key"))
             await connection.execute(chosen, self.changed_keys)
         for owner, name, renamed in self.renamed:
+            # A renamed key keeps its modes: they must not change by a rename.
             await keep_modes(self.store, connection, owner, name, renamed)
         for owner, number in self.changes.items():
             what = f"{IMPORTED} {pluralize(number, 'key')}"

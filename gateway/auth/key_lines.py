@@ -107,6 +107,7 @@ def parse_key_lines(data: bytes) -> list[Numbered]:
     """Parses the keys of a file, and checks that they are consistent; raises ImportRefused."""
     lines = [
         Numbered(number, _object(KeyLine, number, line))
+        # Some editors write a byte order mark.
         for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
         if line.strip()
     ]
@@ -157,6 +158,7 @@ def _printed(name: str) -> str:
 
 
 def _first_of(number: int, error: ValidationError) -> ImportRefused:
+    # Without the input, which may be a secret.
     problems = error.errors(include_input=False, include_url=False, include_context=False)
     first = problems[0]
     kinds = {"extra_forbidden": "unknown field", "missing": "missing"}

@@ -83,6 +83,7 @@ def find_matching_keys(those: Sequence[ListedKey], word: str) -> list[ListedKey]
         return named
     begun = [key for key in those if _begins(word, key.prefix)]
     meant = [key for key in those if key in begun or (begun and key.name.startswith(word))]
+    # An active key takes precedence over revoked keys with the same beginning.
     return [key for key in meant if key.revoked_at is None] or meant
 
 
@@ -114,6 +115,7 @@ async def revoke_key(store: Store, key_id: str) -> None:
         change = await increment_key_change_count(connection)
         revoked = await connection.execute(
             update(keys)
+            # A key that is already revoked keeps its time of revocation.
             .where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
             .values(revoked_at=store.clock(), changed=change)
             .returning(keys.c.name, keys.c.merchant, keys.c.environment)

@@ -179,6 +179,7 @@ class ApiKeyStore:
 
     async def find(self, api_key: str) -> ApiKey | None:
         """Finds an active key; None if there is none. Raises StoreUnavailable."""
+        # Cannot be a key, so it costs no query.
         if not 0 < len(api_key) <= LONGEST_KEY or not api_key.isascii():
             return None
         digest = self._store.encryption.digest(api_key)
@@ -191,7 +192,9 @@ class ApiKeyStore:
 
     async def refresh(self) -> None:
         """Loads the keys that changed since the last call; raises StoreUnavailable."""
+        # Taken before the query: a change during it is seen by the next poll.
         started = self._clock()
+        # The common case: one small query, and no key has changed.
         if await load_key_change_count(self._store) == self._count:
             self._confirmed = started
             return
@@ -205,6 +208,7 @@ class ApiKeyStore:
         for look in self._ahead if news else ():
             await look()
         if count != self._count:
+            # A new key may be among them.
             self._unknown.clear()
             for watcher in self._watchers:
                 watcher(changed if news else None)
@@ -387,6 +391,7 @@ async def check_credentials(
     names: dict[Tenant, list[str]] = {}
     for key in those:
         names.setdefault(key.owner, []).append(key.name)
+    # Bounded, to spare the service.
     bound = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def check(owner: Tenant) -> Checked:

@@ -45,6 +45,7 @@ class Credentials:
     """The prepared HMAC of the secret key."""
 
     def __post_init__(self) -> None:
+        # Prepared once, because every signature uses it.
         object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
 
 

@@ -54,6 +54,7 @@ class Whole(web.StreamResponse):
         writer, transport = request.writer, request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("its client has gone")
+        # Content-Length stays that of the body that GET would have (RFC 9110, section 9.3.2).
         whole = began if request.method == "HEAD" else began + self._data
         self._is_sent = True
         writer.output_size += len(whole)
@@ -66,6 +67,7 @@ class Whole(web.StreamResponse):
     def _head(self, request: web.BaseRequest) -> bytes:
         version = request.version
         more = {"Content-Length": str(len(self._data)), "Date": rfc822_formatted_time()}
+        # Only the deviation from the version's default needs a Connection header.
         if self._is_last is (version == HttpVersion11):
             more["Connection"] = "close" if self._is_last else "keep-alive"
         first = f"HTTP/{version[0]}.{version[1]} {self.status} {_phrase(self.status)}"

@@ -28,6 +28,7 @@ def resolve_client_address(
     """
     address = _read(remote)
     hops = [hop for line in forwarded for hop in line.split(",")]
+    # From right to left: only what a trusted proxy has appended cannot be forged by the client.
     while address is not None and hops and _within(address, trusted):
         nearer = _read(_without_port(hops.pop().strip()))
         if nearer is None:
@@ -58,6 +59,7 @@ def _within(address: Address, trusted: Sequence[Network]) -> bool:
 @lru_cache(maxsize=1024)
 def _read(text: str | None) -> Address | None:
     try:
+        # Without the zone of a link-local address (RFC 4007).
         address = ipaddress.ip_address((text or "").partition("%")[0])
     except ValueError:
         return None

@@ -36,12 +36,14 @@ async def decompress_body(
     encoding = encoding.strip().lower()
     if encoding not in ("gzip", "x-gzip", "deflate") or not body:
         return body
+    # A zlib header names compression method 8 in its low bits (RFC 1950).
     bare = encoding == "deflate" and body[0] & 0xF != 8
     parts: list[bytes] = []
     size = 0
     steps = _steps(body, _BARE if bare else _ZLIB_OR_GZIP)
     # Always in a thread: a small body can decompress to a large one.
     while part := await asyncio.to_thread(next, steps, b""):
+        # Checked for each part, so that a compression bomb is not decompressed to its end.
         if (size := size + len(part)) > most:
             raise TooLarge
         grows(len(part))
@@ -63,5 +65,6 @@ def _steps(body: bytes, wbits: int) -> Iterator[bytes]:
             if part:
                 yield part
             elif not rest and not inflate.eof:
+                # The input ends before the compressed stream does.
                 raise NotInflated
         body = inflate.unused_data

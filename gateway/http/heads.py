@@ -11,6 +11,7 @@ def encode_header_block(first: str, *headers: Mapping[str, str]) -> bytes:
     Raises ValueError if a line break in a value would inject another header.
     """
     lines = [f"{name}: {value}" for some in headers for name, value in some.items()]
+    # Counting line ends in the result finds an injected one in any name or value.
     text = "\r\n".join([first, *lines, "", ""])
     ends = len(lines) + 2
     if text.count("\r") != ends or text.count("\n") != ends or "\0" in text:

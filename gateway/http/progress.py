@@ -60,6 +60,7 @@ def serialize_progress(those: Iterable[Seen]) -> str:
     """Serializes progress for other processes; empty if there are no large requests."""
     told = []
     for one in list(those)[:MOST]:
+        # Without ``here``, which each reader sets itself.
         told.append({**asdict(one), "began_at": one.began_at.isoformat()})
         del told[-1]["here"]
     return json.dumps(told, separators=(",", ":")) if told else ""
@@ -90,6 +91,7 @@ class RequestsInProgress:
         if seen is None:
             if request.task is None or not request.goes_on:  # a leftover task of an ended request
                 return
+            # Ends with the task, also if the request fails.
             request.task.add_done_callback(lambda _: self._those.pop(request, None))
             passed = timedelta(seconds=asyncio.get_running_loop().time() - request.began)
             began_at = self._clock() - passed

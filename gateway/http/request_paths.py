@@ -36,6 +36,7 @@ def _is_plain(path: str) -> bool:
     for _ in range(_LAYERS):
         if _DISGUISED.search(path) or any(_is_dots(part) for part in path.split("/")):
             return False
+        # Nothing left to decode.
         if path == (path := _decoded(path)):
             return True
     return False
@@ -108,4 +109,5 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 def redact_path(path: str, words: frozenset[str] | set[str]) -> str:
     """Replaces each path segment that is not one of the words with an ellipsis."""
+    # Bounded, because a client chooses the length of the path.
     return "/".join(part if part in words else "…" for part in path.split("/")[:8])

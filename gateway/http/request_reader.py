@@ -89,6 +89,7 @@ def parse_query(query: str) -> dict[str, str]:
     if not query:
         return {}
     pairs = parse_qsl(query, keep_blank_values=False, errors="replace")
+    # Reversed, so that the first of a repeated parameter overwrites the others.
     return {name: value for name, value in reversed(pairs) if value.strip()}
 
 
@@ -103,6 +104,7 @@ def resolve_request_id(request: web.BaseRequest) -> str:
     keys = [line.strip() for line in request.headers.getall("X-API-Key", ())]
     for line in request.headers.getall("Authorization", ()):
         keys += re.split(r"[:\s]+", line.strip())[1:]
+    # The pattern also keeps line breaks out of logs and headers.
     if any(key and key in given for key in keys) or not _REQUEST_ID.fullmatch(given):
         return token()
     return given
@@ -167,6 +169,7 @@ async def decode_json_body(
         cost = await run_in_thread_if(
             len(plain) > json_codec.LARGE, json_codec.estimate_memory_bytes, plain
         )
+        # Estimated before parsing: a small text of nested values can need many times its size.
         if len(plain) + cost <= stay.most_bytes:
             stay.hold(cost)
             return await run_in_thread_if(
@@ -199,6 +202,7 @@ class Pace:
         """Returns the seconds that the next chunk may take; 0 or less if it is already late."""
         if not self.bytes_per_second:
             return self.seconds
+        # Otherwise a client could hold a slot for hours with one byte at a time.
         due = self.seconds + size / self.bytes_per_second
         return min(self.seconds, due - elapsed)
 
@@ -208,6 +212,7 @@ async def iter_body_chunks(
 ) -> AsyncIterator[bytes]:
     """Yields the raw body while it arrives; raises BodyTooLarge, and Invalid if it is incomplete."""
     held = request.content_length or 0
+    # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
     stay.hold(held)
     if request.headers.get("Expect", "").lower() == "100-continue":
         # Sent here and not earlier, so that a refused client does not send its body.
@@ -220,6 +225,7 @@ async def iter_body_chunks(
         size += len(part)
         if size > most:
             raise Overlong
+        # Without a declared length (chunked), memory is reserved as the body arrives.
         if size > held:
             stay.hold(size - held)
             held = size

@@ -93,6 +93,7 @@ def build_web_response(
         "Server": SERVER,
         "X-Request-Id": request_id,
         **build_rate_limit_headers(admission),
+        # Last, so that a response can override any of them.
         **said.headers,
     }
     made: web.StreamResponse
@@ -116,6 +117,7 @@ def build_passthrough_response(
     The gateway's deprecation dates replace the service's, because two dates would be ambiguous.
     ``Link`` is a list, so the service's links stay.
     """
+    # A copy, because shadow traffic still compares the original.
     headers = one.headers.copy()
     if not any(name.lower().startswith("ratelimit") for name in headers):
         headers.update(build_rate_limit_headers(admission))

@@ -32,11 +32,13 @@ class Timeout:
         if task is None:
             raise RuntimeError("a timeout must be entered by a task")
         self._task = task
+        # Tells a cancellation by somebody else from that by this timeout.
         self._before = task.cancelling()
         self._alarm = self._loop.call_at(self._due, self._up)
         return self
 
     def _up(self) -> None:
+        # It was extended meanwhile: wait for the rest.
         if self.when > self._due:
             self._due = self.when
             self._alarm = self._loop.call_at(self._due, self._up)

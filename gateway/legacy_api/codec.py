@@ -84,6 +84,7 @@ class LegacyCodec:
         found: tuple[JSON, tuple[Problem, ...]]
         found = await run_in_thread_if(is_long, kinds.read, takes, own)
         if visit.caller:
+            # A long request is handled in slices and in threads, so that it does not block others.
             visit.caller.is_long = json_codec.has_rows(found[0])
             _tell(visit, "read", len(data), is_long=visit.caller.is_long)
         return found
@@ -102,6 +103,8 @@ class LegacyCodec:
         given = self._spelling.inward(operation.query, request_reader.parse_query(query))
         unknown = given.keys() - getattr(operation.query, "__annotations__", {}).keys()
         if unknown:
+            # Ignored as documented (contract, section 3), but counted: a client may expect an
+            # effect.
             metrics.count_ignored_parameters(operation.name, len(unknown))
         names = await self._stood_for(visit, ids, body, given)
         body = replace_ids(operation.takes, body, names)
@@ -168,6 +171,7 @@ class LegacyCodec:
             course = visit.caller.course
             # New ids are recorded together with the outcome of the write, but those of a long
             # answer are recorded one slice at a time, to bound the size of a transaction.
+            # Only a started write has an outcome to record them with.
             later = course.names if course is not None and course.begun and not is_long else None
             owner = visit.caller.key.owner
             changed = await self._names_in(visit, owner, body, later, is_long=is_long)
@@ -206,6 +210,7 @@ class LegacyCodec:
         answer = await run_in_thread_if(is_long, errors.translate_failure, failure)
         visit.told["codes"] = list(dict.fromkeys(one.code for one in answer.problems))
         if fields := [one.field for one in answer.problems if one.field]:
+            # Bounded, because one body may have problems in thousands of fields.
             visit.told["fields"] = fields[:10]
         if answer.status >= 500 or isinstance(failure, Refused | Halted):
             visit.told |= {"failure": type(failure).__name__, **_because(failure)}
@@ -230,8 +235,10 @@ class LegacyCodec:
             **await run_in_thread_if(bool(visit.named), _sent_as, visit.named, found),
         }
         try:
+            # The client's own spelling takes precedence over the recorded one.
             return await self._ids.known(visit.caller.key.owner, found) | as_sent
         except StoreUnavailable:
+            # The client needs the error more than the ids in its message.
             return as_sent
 
     def _named(self, problem: Problem, takes: Any, names: Mapping[str, str]) -> Problem:
@@ -277,6 +284,7 @@ def _spelled(
 ) -> Iterator[tuple[str, str]]:
     """Yields (current id, client id) for collected ids that differ between the two."""
     for id_ in dict.fromkeys(chain((id_ for _kind, id_ in some[0]), some[1])):
+        # The client's own spelling of an id takes precedence.
         if (name := as_sent.get(id_, names.get(id_, id_))) != id_:
             yield id_, name
 

@@ -50,6 +50,7 @@ class End:
         }
         if not self._page:
             return dates
+        # Without a key the environment is unknown; any configured one shows where to migrate to.
         successor = self._successors.get(environment or next(iter(self._successors), ""))
         links = [f'<{successor}>; rel="successor-version"'] if successor else []
         links += [f'<{self._page}>; rel="deprecation"', f'<{self._page}>; rel="sunset"']

@@ -131,6 +131,8 @@ class Handler:
             if visit.stay:
                 visit.stay.end()
         try:
+            # Before the response is sent: a client that has its response finds the request in the
+            # log.
             self._note(request, visit, said.status)
             environment = visit.caller.key.environment if visit.caller else None
             told = self._end.headers(environment)
@@ -146,12 +148,16 @@ class Handler:
             if visit.over and await self._comes(request, response, visit, visit.over):
                 self._once.delivered(visit.over)
                 forwarded = request.headers.getall("X-Forwarded-For", [])
+                # A proxy resets its own connections, which says nothing about the client.
                 if not is_proxy(request.remote, forwarded, self._trusted):
                     reset: Callable[[], None] = partial(self._once.reopen, visit.over)
                     request[request_reader.RESET] = reset
         finally:
             if visit.over:
+                # Also after an error or cancellation, so that a repeated request counts as a
+                # retry.
                 self._once.undelivered(visit.over)
+        # After the response, so that the client does not wait for the other service.
         if came := visit.compares:
             self._alongside.offer(came, said, partial(self._translated_alone, visit, came))
         self._record(request, visit, said)
@@ -220,6 +226,7 @@ class Handler:
         Returns False if the connection ended first: a repeated request is then a retry.
         """
         if (is_last := request.get(request_reader.IS_LAST)) and is_last():
+            # The client must not send another request on a connection that is about to close.
             response.force_close()
         try:
             await response.prepare(request)
@@ -258,6 +265,7 @@ class Handler:
         except Overloaded as overloaded:
             visit.told["why"] = overloaded.why
             said = await self._wording.refusal(visit, overloaded)
+            # The rest of the body is not read, so the connection cannot be used again.
             return replace(said, closes=not request.content.is_eof())
         except Failure as failure:
             return await self._wording.refusal(visit, failure)
@@ -284,6 +292,7 @@ class Handler:
             visit.told["why"] = f"no operation of this path: {self._routes.outline(path)}"
             raise Invalid(errors.NOT_FOUND)
         if request.method == "OPTIONS":
+            # Before authentication: browsers send preflights without credentials.
             return responses.build_preflight_response(matched.route.operations)
         operation = matched.route.operations.get(request.method)
         if operation is None:
@@ -291,6 +300,7 @@ class Handler:
         visit.operation = operation
         if gone := self._end.refusal(self._clock()):
             raise Invalid(gone)
+        # Before the body is read, so that a refused client costs no memory.
         visit.admission = await self._admitted(request, visit, operation)
         if not visit.admission.admitted:
             visit.told["why"] = metrics.OVER_LIMIT
@@ -303,6 +313,7 @@ class Handler:
             )
         request_reader.check_content_length(request, self._most)
         stay = self._stays(visit)
+        # The selected service may depend on the body, so it is selected after the body is read.
         if visit.caller and self._forwarding.concerns(visit.caller):
             return await self._on_either_side(request, visit, matched.ids, stay)
         takes = operation.takes is not None
@@ -340,6 +351,7 @@ class Handler:
         if await self._forwarding.compares(came):
             visit.compares, visit.told["mode"] = came, COMPARE
         for _ in range(DECISIONS):
+            # Another request has assigned a batch to a service meanwhile: select again.
             with suppress(DecidedOtherwise):
                 return await self._where_decided(request, visit, came)
         raise Unreachable("others decide at which service it is", retry_after=1)
@@ -409,10 +421,12 @@ class Handler:
             read = await self._wording.read(request, visit, data)
             asked = await self._wording.asked(request, visit, ids, read)
         except Invalid:
+            # The legacy service decides about such a body; its digest still identifies a retry.
             digest = sha256(data).hexdigest()
             asked = Request(self._clock(), token(), ids, body={"unread": digest})
         path, query = request_reader.split_request_target(request)
         headers = header_filter.filter_legacy_request_headers(request.headers)
+        # The id that was validated and logged, not the raw header.
         headers["X-Request-Id"] = visit.request_id
         target = f"{path}?{query}" if query else path
         operation, caller = cast("Operation", visit.operation), cast("Caller", visit.caller)
@@ -433,6 +447,7 @@ class Handler:
     def _stays(self, visit: RequestContext) -> AdmissionSlot:
         """Acquires an admission slot; raises Overloaded before the body is read."""
         if visit.caller is None:
+            # All keyless requests share one name, so that they cannot displace those with keys.
             visit.stay = self._load.stay("without a key")
         else:
             merchant = visit.caller.key.who
@@ -459,6 +474,7 @@ class Handler:
             began=visit.began,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
+            # Logged only: the response does not say which check failed.
             visit.told["why"] = "the client's address is not among the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)

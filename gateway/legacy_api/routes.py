@@ -44,6 +44,7 @@ class Routes:
         words = {"wallet": vocabulary.legacy_wallet, "service": vocabulary.legacy_service}
         paths: dict[str, dict[str, Operation]] = {}
         for operation in (*OPERATIONS, *UNLISTED):
+            # Grouped by path, because a preflight lists all methods of a path.
             paths.setdefault(operation.path, {})[operation.method] = operation
         self.routes = tuple(
             Route(_pattern(path, words), operations) for path, operations in paths.items()

@@ -60,6 +60,7 @@ class Brownouts:
         met = [one for one in self._open if one.meets(key.merchant, key.name, operation, now)]
         for one in met:
             self._hits[Hit(one.id, key.owner, key.name, operation)] += 1
+        # The others only count, to preview the effect of a brownout.
         ends = [one.ends_at for one in met if one.refuses]
         return _interruption(max(ends), now) if ends else None
 
@@ -69,6 +70,7 @@ class Brownouts:
         try:
             await add_hits(self._store, taken)
         except StoreUnavailable:
+            # Counted again at the next poll.
             self._hits.update(taken)
             raise
 

@@ -163,6 +163,7 @@ class Sender:
         if 300 <= status < 400 and status != NOT_MODIFIED:
             # A redirect is not followed, because that would send the API key to another host.
             raise _lost(came, f"status {status}, which leads elsewhere")
+        # A proxy answered instead of the service, which may have executed the write.
         if came.writes and status in NO_ANSWER:
             raise Unknown(f"status {status}")
         return PassedResponse(status, headers, body)
@@ -214,6 +215,7 @@ class Writes:
             carried = await run_in_thread_if(is_long, _carried, first.answer)
             carried.headers["Idempotent-Replayed"] = "true"
             return Sent(carried, first)
+        # Sending it again could pay twice.
         raise Unknown("its first try went there, and what became of it is not known")
 
     async def _outcome_of(self, first: OperationRecord) -> OperationRecord | None:

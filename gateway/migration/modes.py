@@ -111,6 +111,7 @@ class Modes:
         self._count = count
 
     def _tell(self, switches: list[Switch]) -> None:
+        # Not on the first load, which would log every mode as a change.
         for one in switches if self._count >= 0 else []:
             if self._switches.get((one.owner, one.key, one.group)) != one.mode:
                 log.warning(

@@ -124,6 +124,7 @@ class Recorder:
         if chosen.operations and operation not in chosen.operations:
             return False
         part = int(now.timestamp()) // CONVERSATION_SECONDS
+        # A hash instead of a random number, so that the decision holds for the whole conversation.
         digest = hmac.digest(self._salt, f"{part}\n{key}".encode(), sha256)
         return int.from_bytes(digest[:6]) < chosen.sample * (1 << 48)
 

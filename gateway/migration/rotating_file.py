@@ -56,10 +56,12 @@ class RotatingFile:
         return is_there and self._size + size <= self.file_bytes
 
     def _begin(self) -> None:
+        # Recordings are scrubbed, but still not for other users of the machine.
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._number += 1
         when = f"{self.clock():%Y%m%dT%H%M%S%fZ}"
         path = self.directory / f"{PREFIX}{when}-{os.getpid()}-{self._number}{SUFFIX}"
+        # Never an existing file or a symbolic link that somebody placed there.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._open, self._size = os.open(path, flags, 0o600), 0
         try:

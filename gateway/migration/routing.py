@@ -109,6 +109,7 @@ class Forwarding:
         wanted = "legacy" if switched else "current"
         sides = {await self._begun.side(key.owner, one) or wanted for one in batches}
         if len(sides) > 1:
+            # One request cannot be split: a failure of one part could not be reported.
             raise Invalid(BOTH_SIDES)
         return sides == {"legacy"}
 

@@ -126,6 +126,7 @@ class Alongside:
             differences = await self._differences(item, item.said)
             if differences:
                 await asyncio.sleep(AGAIN_AFTER)
+                # Only differences that both rounds have in common.
                 differences &= await self._differences(item, None)
         except (_NotComparable, Failure, StoreUnavailable):
             self._tally(item.came).failed += 1
@@ -145,6 +146,7 @@ class Alongside:
         control = (
             said if isinstance(said, PassedResponse) else await self._forwarding.read(item.came)
         )
+        # An outage, a cached answer or a limit says nothing about the data.
         if control.status >= 500 or control.status in (304, 429):
             raise _NotComparable
         candidate = said if isinstance(said, LegacyResponse) else await item.translate()

@@ -119,5 +119,6 @@ def _uses(tallies: Mapping[Counted, Tally]) -> dict[Use, Count]:
 def _traffic(tallies: Mapping[Counted, Tally]) -> dict[Span, Traffic]:
     found: dict[Span, Traffic] = {}
     for (span, owner, _key, operation), tally in tallies.items():
+        # Without the key, to bound the number of rows.
         found.setdefault(Span(span, *owner, operation), Traffic()).add(tally)
     return found

@@ -65,6 +65,7 @@ def parse_signature_header(headers: CIMultiDictProxy[str], words: CurrentWords) 
 def _only(headers: CIMultiDictProxy[str], name: str) -> str:
     given = headers.getall(name, [])
     if len(given) != 1:
+        # With repeated headers, the service might verify a different one.
         raise Malformed(f"{name} is there {len(given)} times")
     return given[0]
 

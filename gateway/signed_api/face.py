@@ -116,6 +116,7 @@ class SignedFace:
         try:
             response = await self._answered(request, visit)
             if request.transport is not None or visit.calls:
+                # Otherwise the client disconnected before anything was sent, and 499 stays.
                 visit.status = response.status
         finally:
             if visit.stay:
@@ -161,13 +162,16 @@ class SignedFace:
         return responses.build_web_response(said, visit.request_id, visit.admission)
 
     async def _answer(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        # Before authentication, because parsers may disagree about what such a path means.
         if request.method in NEVER or not is_forwardable(request.raw_path):
             raise Refusal(errors.NOT_FOUND, "not a path that is sent on")
         if "Authorization" not in request.headers:
+            # Only a preflight gets here without Authorization (``InterfaceRouter``).
             return responses.build_web_response(self._preflight(), visit.request_id)
         credentials, address = self._credentials(request), self._address(request)
         signers = await self._senders.held(credentials, address)
         if request_reader.is_read_with_body(request):
+            # Servers disagree about such bodies, which allows request smuggling.
             raise Refusal(BODY_OF_READ, "a GET or HEAD has a body")
         request_reader.check_content_length(request, self._most)
         secrets = [one.pair.secret_key for one in signers]
@@ -175,6 +179,7 @@ class SignedFace:
         stay = self._stays(visit, signers, address)
         async with self._spooled(request, proof, stay) as body:
             sender = self._senders.proven(signers, proof.found())
+            # From here on the connection is not closed to make room for others.
             request_reader.mark_authenticated(request)
             visit.owner = sender.owner
             await self._admit(sender, credentials, address, visit)
@@ -217,6 +222,7 @@ class SignedFace:
             async for part in request_reader.iter_body_chunks(
                 request, self._most, stay, self._pace
             ):
+                # Verified while it arrives, so that the body is not read twice.
                 proof.add(part)
                 await spool.add(part)
             yield spool
@@ -238,6 +244,7 @@ class SignedFace:
     ) -> web.StreamResponse:
         writes = request.method not in READS
         headers = header_filter.filter_request_headers(request.headers)
+        # The client's own id is passed on unchanged.
         headers.setdefault("X-Request-Id", visit.request_id)
         passage = PassthroughRequest(
             sender.environment,
@@ -259,8 +266,11 @@ class SignedFace:
             finally:
                 names = names_in(passage.target) if writes else []
                 if sender.owner and names[:1] == ["recipients"]:
+                    # Even if the write failed: it may have changed the recipient, and a cached one
+                    # would be stale.
                     self._kept.forget(sender.owner, "".join(names[1:2]))
             if passed.status == 401 and sender.owner:
+                # Hints at clock skew or credentials that were replaced at the service only.
                 visit.told["why"] = "the service refuses a signature that is good here"
             response = Streamed(passed, visit.request_id, visit.admission)
             trouble = await stream_response(
@@ -304,6 +314,7 @@ class SignedFace:
         path = self._outlines.endpoint(passage.method, passage.target)
         try:
             with instrumentation.instrument_call(passage.environment, passage.method, path) as told:
+                # Within the span, so that the service's span becomes its child.
                 passage.headers.update(traces.build_trace_headers())
                 passed = await stack.enter_async_context(
                     self._passing.sent(passage, turn or _Waits(client))

@@ -26,6 +26,7 @@ class Streamed(web.StreamResponse):
 
     def __init__(self, passed: Passed, request_id: str, admission: Admission | None) -> None:
         headers = header_filter.filter_response_headers(passed.headers)
+        # The service's own limit matters more to the client than the gateway's.
         if not any(name.lower().startswith("ratelimit") for name in headers):
             headers.update(build_rate_limit_headers(admission))
         headers.setdefault("X-Request-Id", request_id)

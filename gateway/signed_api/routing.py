@@ -45,4 +45,5 @@ class InterfaceRouter:
     def _will_be_signed(self, request: web.BaseRequest) -> bool:
         asked = request.headers.getall("Access-Control-Request-Headers", [])
         names = {name.strip().lower() for line in asked for name in line.split(",")}
+        # A legacy client sends neither header.
         return not names.isdisjoint(("authorization", self._words.timestamp_header.lower()))

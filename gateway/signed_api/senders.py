@@ -57,6 +57,7 @@ class Senders:
         """
         held = await self._signers.find(credentials.access_key)
         in_use = [one for one in held if not one.is_revoked]
+        # Not treated as unknown: an unknown key may be forwarded, a revoked one never.
         if held and not in_use:
             raise refuse_invalid_key("every API key that stands for this pair is revoked")
         if not held and not self._unknown_go_to:
@@ -109,4 +110,5 @@ class Senders:
         key = hashlib.sha256(credentials.access_key.encode()).hexdigest()[:32]
         name = f"signed key {sender.environment} {key}"
         other = await self._strangers.admit(name, self._requests_per_hour)
+        # A refusal sorts before any admission.
         return min(admission, other, key=lambda one: (one.admitted, one.remaining))

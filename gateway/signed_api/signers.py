@@ -92,6 +92,7 @@ class Signers:
         if signers:
             self._known[access_key] = signers
         else:
+            # Briefly, so that a flood of unknown keys does not become a flood of queries.
             self._unknown[access_key] = True
         return signers
 
@@ -110,6 +111,7 @@ class Signers:
         )
 
     def _changed(self, rows: Sequence[AnyRow] | None) -> None:
+        # A new key may be among them.
         self._unknown.clear()
         if rows is None:
             self._known.clear()

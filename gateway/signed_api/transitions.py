@@ -119,6 +119,7 @@ class Transitions:
         if batch is None:
             return await send(None)
         if written.owner is None or written.pair is None:
+            # The tenant is unknown, so any tenant's record of the batch counts.
             if await self._ledger.is_anyones(written.environment, "alias", batch, "abandoned"):
                 raise WrongStatus
             if action == _START and await self._rows.is_being_checked():
@@ -147,6 +148,7 @@ class Transitions:
         is_lost = True  # also if this task is cancelled at shutdown
         try:
             passed = await send(None)
+            # After a 5xx the service may still have executed it.
             is_lost = passed.status >= 500
         except Failure as failure:
             is_lost = isinstance(failure, Unknown)
@@ -175,6 +177,7 @@ class Transitions:
             signed = await self._ledger.recall(owner, drafts.SIGNED, first)
             if facts.get("phase") in _WAITED_FOR:
                 await asyncio.sleep(pause)
+                # Backs off, because many requests may wait for one edit.
                 pause = min(pause * 2, LONGEST_PAUSE)
                 await self._refuse_frozen(owner)  # an operator may freeze it while this waits
                 continue
@@ -245,6 +248,8 @@ class Start(Generic[Response]):
     async def _sent(self, _call: Call, turn: Turn | None) -> JSON:
         """Sends the call with the client's signature, in place of the player's signed call."""
         passed = self._passed = await self._send(turn)
+        # The recorded answer of a start has no content; the client gets the service's own
+        # response.
         if 200 <= passed.status < 300:
             return {}
         if not 400 <= passed.status < 500:

@@ -79,6 +79,7 @@ class Breaker:
                 self._decide(now, good=trial.met == "answer")
         # Requests that were sent before the breaker opened say nothing new when they end.
         elif self._until is None and trial.met != "nothing":
+            # Consecutive failures only: any response resets the count.
             self._failures = 0 if trial.met == "answer" else self._failures + 1
             if self._most and self._failures >= self._most:
                 self._decide(now, good=False)

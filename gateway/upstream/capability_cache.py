@@ -30,6 +30,7 @@ class CapabilityCache:
     async def put(self, environment: str, name: str, value: Any) -> None:
         """Stores a value; if that raises StoreUnavailable, this process uses the value anyway."""
         self._known[environment, name] = value
+        # The stored time follows with the next reload.
         self._since.pop((environment, name), None)
         await self._ledger.learn(environment, name, value)
 

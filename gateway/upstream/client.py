@@ -222,6 +222,8 @@ class Upstream:
                 trial.failed()
         except ResponseLost as lost:
             failure = call.failure(str(lost))
+            # A response that cannot be parsed shows that something responds: no failure for the
+            # breaker.
             if lost.dropped or not call.attempts:
                 trial.failed()
             else:
@@ -303,6 +305,7 @@ class Upstream:
     async def _note(self, call: _Call, way: _Way, answered: Answered) -> None:
         """Records what an answer shows about clock skew, the signed target and the credentials."""
         accepted = 200 <= answered.status < 300
+        # Every attempt was refused, so the credentials are wrong or revoked.
         if answered.status == 401:
             log.error(
                 "credentials_refused",

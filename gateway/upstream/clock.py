@@ -118,6 +118,7 @@ class Clock:
         odd, known.odd = known.odd, None
         if seen.agrees_with(known.correction):
             return
+        # The sample contradicts the fact that the service accepted the timestamp: a proxy's date.
         if not seen.allows(known.correction if stamped is None else stamped):
             return
         if odd is not None and abs(seen.offset - odd) <= SMALL:
@@ -135,6 +136,7 @@ class Clock:
         """
         if seen and not seen.agrees_with(correction):
             return seen.correction
+        # The current correction was never proven, so the local clock may be right.
         if correction and not self._of(environment).proven:
             return 0.0
         return None

@@ -32,6 +32,7 @@ class EgressConfig:
 
     def of(self, environment: str) -> dict[str, Any]:
         """Builds aiohttp's request options for an environment."""
+        # Plain HTTP, to a service on the same host or network; it never goes through the proxy.
         if environment not in self._believed:
             return {}
         options: dict[str, Any] = {"ssl": self._believed[environment]}

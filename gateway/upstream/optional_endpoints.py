@@ -61,6 +61,7 @@ class InferredOperations:
         try:
             return await self.try_now(call, environment, make)
         except NoSuchOperation as missing:
+            # A list that existed before: a shortened one could make a client pay twice.
             if self._is_known_list(call, environment):
                 raise Unreachable(_NOT_SHORTENED.format(path=call.path)) from missing
             await self._learn(environment, _name(call), present=False)
@@ -199,6 +200,7 @@ async def _see(call: Call, refused: Refused, make: Make) -> None:
         if isinstance(failure, Refused):
             if batch and failure.status == 404 and failure.problems:
                 raise refused from None  # an error of the service itself, not a proxy's page
+            # Says something about the credentials or the limit, not about the object.
             if failure.status in (401, 403, 429):
                 raise
         raise Unreachable("cannot tell whether the path or the request was refused") from None

@@ -158,6 +158,8 @@ class PassthroughClient:
         response = await self._begun(passage, turn)
         try:
             passed = Passed(response, self._seconds)
+            # Checked before any byte goes to the client, while an error response is still
+            # possible.
             if not header_filter.is_writable(passed.headers):
                 raise await _unwritable(passage, passed)
             yield passed
@@ -236,6 +238,7 @@ class PassthroughClient:
             else:
                 if response.status < 200:
                     response.close()
+                    # Such as 101: the connection would switch to a protocol that is not HTTP.
                     raise ResponseLost(f"status {response.status} instead of a final response")
                 return response
 

@@ -91,6 +91,7 @@ class SentOnce:
     async def sign(self, headers: MutableMapping[str, str]) -> None:
         """Adds the credentials, once there is a connection; raises what the fence raises."""
         if self.left:
+            # A bug in aiohttp or here: failing is better than paying twice.
             raise RuntimeError("a request is sent once")
         await self._stamp(headers)
         # The process may be suspended at any point. A pause before the timestamp is made is
@@ -159,6 +160,7 @@ class SignedRequest(aiohttp.ClientRequest):
         # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if conn.protocol is None or conn.protocol.should_close or not conn.protocol.is_connected():
             raise Unfit("no connection that can be used", dropped=True)
+        # yarl may have normalized the target, and then the signature would not match.
         if self.url.raw_path_qs != self.attempt.path:
             raise ValueError("the target would not be sent as it was given")
         await self.attempt.sign(self.headers)

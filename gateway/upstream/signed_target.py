@@ -64,6 +64,7 @@ class SignedTarget:
 
     async def accepted(self, environment: str, target: str, form: Form) -> None:
         """Records that a call signed in this form was accepted; ignored without a query."""
+        # Without a query both forms are equal.
         if "?" not in target or self.known(environment):
             return
         self._known[environment] = form

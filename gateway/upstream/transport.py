@@ -90,6 +90,7 @@ class Origin:
         began = encode_header_block(
             f"{attempt.method} {attempt.path} HTTP/1.1", self._named, headers
         )
+        # One write for head and body: one packet, and no task.
         if len(attempt.body) <= WINDOW:
             transport.write(began + bytes(attempt.body))
             return await _answered(protocol, attempt, most)
