@@ -53,7 +53,7 @@ class Whole(web.StreamResponse):
         began = self._head(request)
         writer, transport = request.writer, request.transport
         if transport is None or transport.is_closing():
-            raise ConnectionResetError("its client has gone")
+            raise ConnectionResetError("the client has disconnected")
         # Content-Length stays that of the body that GET would have (RFC 9110, section 9.3.2).
         whole = began if request.method == "HEAD" else began + self._data
         self._is_sent = True

@@ -157,7 +157,7 @@ class Handler:
                 # Also after an error or cancellation, so that a repeated request counts as a
                 # retry.
                 self._once.undelivered(visit.over)
-        # After the response, so that the client does not wait for the other service.
+        # Queued, so that the client does not wait for the other service.
         if came := visit.compares:
             self._alongside.offer(came, said, partial(self._translated_alone, visit, came))
         self._record(request, visit, said)
@@ -354,7 +354,7 @@ class Handler:
             # Another request has assigned a batch to a service meanwhile: select again.
             with suppress(DecidedOtherwise):
                 return await self._where_decided(request, visit, came)
-        raise Unreachable("others decide at which service it is", retry_after=1)
+        raise Unreachable("concurrent requests keep changing which service has it", retry_after=1)
 
     async def _where_decided(
         self, request: web.BaseRequest, visit: RequestContext, came: InboundRequest
@@ -475,7 +475,7 @@ class Handler:
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
             # Logged only: the response does not say which check failed.
-            visit.told["why"] = "the client's address is not among the key's allowed_ips"
+            visit.told["why"] = "the client's address is not in the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
 

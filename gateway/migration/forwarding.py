@@ -162,7 +162,7 @@ class Sender:
             caller.seconds += asyncio.get_running_loop().time() - began
         if 300 <= status < 400 and status != NOT_MODIFIED:
             # A redirect is not followed, because that would send the API key to another host.
-            raise _lost(came, f"status {status}, which leads elsewhere")
+            raise _lost(came, f"status {status}, a redirect")
         # A proxy answered instead of the service, which may have executed the write.
         if came.writes and status in NO_ANSWER:
             raise Unknown(f"status {status}")
@@ -216,7 +216,7 @@ class Writes:
             carried.headers["Idempotent-Replayed"] = "true"
             return Sent(carried, first)
         # Sending it again could pay twice.
-        raise Unknown("its first try went there, and what became of it is not known")
+        raise Unknown("the outcome of its first try at the legacy service is unknown")
 
     async def _outcome_of(self, first: OperationRecord) -> OperationRecord | None:
         """Waits for an identical request to end; None if it had no effect."""
@@ -224,7 +224,7 @@ class Writes:
         row: OperationRecord | None = first
         while row is not None and self._settling.is_played(row):
             if self._journal.monotonic() > until:
-                raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN)
+                raise Unknown("its first try is still running", retry_after=_ASKS_AGAIN)
             await asyncio.sleep(LOOKS_AGAIN)
             row = await self._journal.rows.read(first.id)
         is_refused = row is not None and row.state == ANSWERED and row.answer is None
@@ -246,9 +246,9 @@ class Writes:
         except Conflict:
             raise DecidedOtherwise from None
         except AlreadyBegun:
-            raise Unknown("its first try is under way", retry_after=_ASKS_AGAIN) from None
+            raise Unknown("its first try is still running", retry_after=_ASKS_AGAIN) from None
         except Overtaken:
-            raise Unknown("another process goes on with it") from None
+            raise Unknown("another process has taken the write over") from None
         finally:
             if came.operation.path.startswith("/recipients"):
                 self._looked_up.forget(one.owner, came.asked.ids.get("id", ""))
@@ -264,7 +264,7 @@ class Writes:
         try:
             refuse_deserted(came.caller)
         except Unknown:
-            course.told(call, Unreachable("not sent: its client does not wait any more"))
+            course.told(call, Unreachable("not sent, because the client has disconnected"))
             await _kept(self._undone(came, course))
             raise
 
@@ -356,7 +356,7 @@ class Writes:
 
     async def _settles(self, row: OperationRecord) -> None:
         if not self._settling.is_played(row) and not await self._settling.settle(row):
-            raise Unknown("a write on it is of unknown outcome")
+            raise Unknown("another write on it is in doubt")
 
 
 def _object(data: bytes) -> dict[str, JSON]:

@@ -129,7 +129,7 @@ class Recorder:
         return int.from_bytes(digest[:6]) < chosen.sample * (1 << 48)
 
     def offer(self, heard: RecordedExchange) -> None:
-        """Queues an exchange without waiting; call it after the response was built."""
+        """Queues an exchange without waiting; called when the client's response is ready."""
         if heard.size > MOST_BYTES:
             self._lose("too_large")
         elif self._held + heard.size > QUEUED_BYTES or self._queue.full():

@@ -24,7 +24,7 @@ def list_recordings(directory: Path) -> list[Path]:
 
 @dataclass(slots=True)
 class RotatingFile:
-    """The file that a process writes; ``max_files`` holds for all processes together.
+    """The file that a process writes; ``max_files`` applies to all processes together.
 
     Methods raise OSError. A partially written line is truncated, so that files have whole lines only.
     """

@@ -102,7 +102,7 @@ class Alongside:
     def offer(
         self, came: InboundRequest, said: LegacyResponse | PassedResponse, translate: Translate
     ) -> None:
-        """Queues a comparison without waiting; call it after the response was sent."""
+        """Queues a comparison without waiting; called when the client's response is ready."""
         if self._chance() >= self._sample:
             return
         try:

@@ -22,7 +22,7 @@ NO_OWNER = ("", "")
 """The tenant of a request without a known key."""
 
 EVERY_SECONDS = 0.7
-"""Together with the duration of a write, at most a second until a count is durable."""
+"""Seconds between two writes; with the duration of a write, a count is durable within a second."""
 
 Counted = tuple[datetime, tuple[str, str], str, str]
 """Start of the span, tenant, key name and operation."""

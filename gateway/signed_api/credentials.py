@@ -66,7 +66,7 @@ def _only(headers: CIMultiDictProxy[str], name: str) -> str:
     given = headers.getall(name, [])
     if len(given) != 1:
         # With repeated headers, the service might verify a different one.
-        raise Malformed(f"{name} is there {len(given)} times")
+        raise Malformed(f"{name} occurs {len(given)} times")
     return given[0]
 
 

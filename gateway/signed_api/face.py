@@ -53,7 +53,7 @@ NEVER = ("CONNECT", "TRACE")
 NOBODY_KNOWN = "unknown keys"
 """Admission name of all senders with unknown access keys, which share the slots of one tenant."""
 
-GONE = "the client went away before anything was sent"
+GONE = "the client disconnected before anything was sent"
 
 NOBODY = 499
 """Logged status if the client disconnected before its response, as in nginx; never sent."""
@@ -164,7 +164,7 @@ class SignedFace:
     async def _answer(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         # Before authentication, because parsers may disagree about what such a path means.
         if request.method in NEVER or not is_forwardable(request.raw_path):
-            raise Refusal(errors.NOT_FOUND, "not a path that is sent on")
+            raise Refusal(errors.NOT_FOUND, "the path must not be forwarded")
         if "Authorization" not in request.headers:
             # Only a preflight gets here without Authorization (``InterfaceRouter``).
             return responses.build_web_response(self._preflight(), visit.request_id)
@@ -271,7 +271,7 @@ class SignedFace:
                     self._kept.forget(sender.owner, "".join(names[1:2]))
             if passed.status == 401 and sender.owner:
                 # Hints at clock skew or credentials that were replaced at the service only.
-                visit.told["why"] = "the service refuses a signature that is good here"
+                visit.told["why"] = "the service refuses a signature that is valid here"
             response = Streamed(passed, visit.request_id, visit.admission)
             trouble = await stream_response(
                 client, response, passed, whole=writes, seconds=self._seconds
@@ -292,7 +292,7 @@ class SignedFace:
         try:
             return await self._transitions.send(Written(*its, stamp, visit.request_id), send)
         except WrongStatus:
-            why = "the ledger says that the batch may not be changed so"
+            why = "the recorded state of the batch does not allow this write"
             raise Refusal(refusals.WRONG_STATUS, why) from None
 
     async def _begun(
@@ -345,7 +345,7 @@ class _Waits:
 def _failed(failure: Failure, visit: Visit) -> LegacyResponse:
     """Builds the response to an invalid body, an unreachable service, or a write in doubt."""
     if isinstance(failure, Invalid):
-        visit.told["why"] = "the body did not come, or not whole"
+        visit.told["why"] = "the body did not arrive completely"
         return responses.build_error_response(refusals.build_refusal_answer(*failure.problems))
     visit.told |= {"failure": type(failure).__name__, "because": str(failure)}
     return responses.build_error_response(errors.translate_failure(failure))

@@ -70,9 +70,9 @@ class Client:
                 await response.prepare(self._request)
                 await response.write(part)
         except ConnectionError:
-            return "the client went away"
+            return "the client disconnected"
         except TimeoutError:
-            return "the client does not take its answer"
+            return "the client does not read its response"
         return ""
 
     def cut_off(self) -> None:

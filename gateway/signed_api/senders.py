@@ -59,16 +59,16 @@ class Senders:
         in_use = [one for one in held if not one.is_revoked]
         # Not treated as unknown: an unknown key may be forwarded, a revoked one never.
         if held and not in_use:
-            raise refuse_invalid_key("every API key that stands for this pair is revoked")
+            raise refuse_invalid_key("every API key with these credentials is revoked")
         if not held and not self._unknown_go_to:
             raise refuse_invalid_key("the access key is unknown")
         admitted = [one for one in in_use if one.admits(address)]
         if in_use and not admitted:
-            why = "the client's address is not among the allowed_ips of any key of this pair"
+            why = "the client's address is not in the allowed_ips of any key with these credentials"
             raise Refusal(errors.NOT_AUTHORIZED, why)
         fresh = [one for one in admitted if self._is_fresh(credentials, one.owner.environment)]
         if not fresh and (held or not self._is_fresh(credentials, self._unknown_go_to)):
-            raise refuse_invalid_key("the timestamp is more than 30 seconds old, or ahead")
+            raise refuse_invalid_key("the timestamp is more than 30 seconds old or in the future")
         return fresh
 
     def _is_fresh(self, credentials: SignatureHeader, environment: str) -> bool:

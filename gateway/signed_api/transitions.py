@@ -188,7 +188,7 @@ class Transitions:
                 its = Record(drafts.SIGNED, first, one_more, also=(seen, still))
                 await self._ledger.record_all(owner, [its])
                 return first
-        raise Unreachable("other changes of the batch are under way", retry_after=1)
+        raise Unreachable("other changes of the batch are in progress", retry_after=1)
 
     async def _counted_out(self, owner: Tenant, first: str, its: Mapping[str, JSON]) -> None:
         """Unregisters a change before its response is sent on.

@@ -118,7 +118,7 @@ class Breakers:
         trial = breaker.ask(self._clock())
         if trial is None:
             seconds = max(1, ceil(breaker.wait(self._clock())))
-            why = "the service has given no answers for a while, and is not asked just now"
+            why = "the circuit breaker is open: the service has not responded for a while"
             raise Unreachable(why, retry_after=seconds)
         return trial
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 UNFIT = 5
-"""Unusable pooled connections after which a call gives up; a server can close every one early."""
+"""Unusable connections after which a call gives up: a server may send unasked data on each."""
 
 NO_ANSWER = frozenset({502, 504, *range(520, 530)})
 """Statuses of proxies and CDNs for a missing response: the service may have executed the request."""

@@ -8,7 +8,7 @@ from gateway.config.settings import Settings
 from gateway.upstream.send_attempt import SignedRequest
 
 CONNECT_PART = 1 / 5
-"""Share of a call's timeout that TCP connect may take, so that another address can be tried."""
+"""Share of a call's timeout that connecting one socket may take."""
 
 IDLE_SECONDS = 4
 """Less than the five seconds after which common servers close an idle connection: a write on a

@@ -55,7 +55,8 @@ def filter_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 def filter_legacy_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """Filters the headers of a legacy request.
 
-    ``Accept-Encoding`` is removed, because the gateway parses the response to a write.
+    ``Accept-Encoding`` is removed, because the gateway parses the response to a write, and
+    ``Authorization``, because it belongs to the other interface.
     """
     passed = _without(headers, OF_THE_GATEWAY - {"x-api-key"})
     for name in ("Accept-Encoding", "Authorization"):
