@@ -62,6 +62,7 @@ NetworkText = Annotated[str, AfterValidator(_network)]
 
 
 class _Checked(BaseModel):
+    # Without the input in errors, because most values are secrets.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 

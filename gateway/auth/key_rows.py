@@ -160,6 +160,7 @@ async def replace_credentials(store: Store, owner: Tenant, pair: Credentials) ->
         change = await increment_key_change_count(connection)
         try:
             await connection.execute(update(pairs).where(_owned(owner)).values(new))
+        # The row exists, so only the uniqueness of the access key can be violated.
         except IntegrityError:
             raise AccessKeyTaken from None
         await note(store, connection, REPLACED, owner)
@@ -217,6 +218,7 @@ async def select_active_key(
     asked = (
         select(counters.c.value.label("changes"), *_WHOLE)
         .select_from(counters)
+        # An outer join, so that the count is returned even if no key matches.
         .outerjoin(keys.join(pairs), and_(hashed, keys.c.revoked_at.is_(None)))
         .where(counters.c.name == "keys")
     )
@@ -236,6 +238,7 @@ async def select_keys_by_access_key(
     asked = (
         select(counters.c.value.label("changes"), *_WHOLE)
         .select_from(counters)
+        # An outer join, so that the count is returned even if no key matches.
         .outerjoin(keys.join(pairs), there)
         .where(counters.c.name == "keys")
     )

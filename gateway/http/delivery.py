@@ -33,6 +33,7 @@ async def wait_until_acknowledged(
         if transport.is_closing():
             return False
         await asyncio.sleep(pause)
+        # Most clients acknowledge within milliseconds; a slow one must not keep the loop busy.
         pause = min(pause * 2, LONGEST_PAUSE)
     return transport is not None
 
@@ -47,6 +48,7 @@ def is_client_disconnected(request: web.BaseRequest) -> bool:
     if connection is None or connection.fileno() < 0:
         return True
     poll = select.poll()
+    # The peer has closed its side, even if there is unread data.
     poll.register(connection.fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))
 

@@ -78,6 +78,7 @@ def mark_authenticated(request: web.BaseRequest) -> None:
 def split_request_target(request: web.BaseRequest) -> tuple[str, str]:
     """Splits the raw target into path and query, without decoding; drops scheme and host."""
     target = request.raw_path
+    # The absolute form (RFC 9112, section 3.2.2).
     if target[:1] != "/":
         target = re.sub(r"^https?://[^/?#]*", "", target, flags=re.IGNORECASE)
     path, _, query = target.partition("#")[0].partition("?")

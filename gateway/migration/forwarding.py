@@ -139,6 +139,7 @@ class Sender:
         caller, began = came.caller, asyncio.get_running_loop().time()
         caller.calls += 1
         spool = Spool()
+        # A copy: after a fallback or for a comparison, the same request is sent again.
         sent_headers = came.headers.copy()
         sent_headers.update(traces.build_trace_headers())
         try:
@@ -381,6 +382,7 @@ def _turn(came: InboundRequest) -> Turn | None:
     course = came.caller.course
     if course is None or came.operation.name != "start_batch":
         return course
+    # A start moves money, so its fence also requires that the client still waits.
     return StartTurn(came.caller, course)
 
 

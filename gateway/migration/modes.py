@@ -96,6 +96,7 @@ class Modes:
 
     async def look(self) -> None:
         """Loads the modes if any has changed; raises StoreUnavailable."""
+        # The poll and the key store's hook may run concurrently.
         async with self._turn:
             await self._look()
 
@@ -108,6 +109,7 @@ class Modes:
         self._tell(switches)
         self._switches = {(one.owner, one.key, one.group): one.mode for one in switches}
         self._owners = frozenset(one.owner for one in switches)
+        # Last: if loading fails, the next poll tries again.
         self._count = count
 
     def _tell(self, switches: list[Switch]) -> None:

@@ -103,6 +103,7 @@ class Recorder:
             return
         try:
             async with asyncio.timeout(END_SECONDS):
+                # Makes the task end after it has written the queued exchanges.
                 await self._queue.put(None)
                 await asyncio.shield(self._task)
             self._tape.close()
@@ -126,6 +127,7 @@ class Recorder:
         part = int(now.timestamp()) // CONVERSATION_SECONDS
         # A hash instead of a random number, so that the decision holds for the whole conversation.
         digest = hmac.digest(self._salt, f"{part}\n{key}".encode(), sha256)
+        # The first 48 bits as a number between 0 and 1, compared with the sampling rate.
         return int.from_bytes(digest[:6]) < chosen.sample * (1 << 48)
 
     def offer(self, heard: RecordedExchange) -> None:

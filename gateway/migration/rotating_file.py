@@ -70,6 +70,7 @@ class RotatingFile:
             self.close()
             path.unlink(missing_ok=True)
             raise
+        # File names begin with the time, so they sort by age.
         for old in list_recordings(self.directory)[: -self.files]:
             old.unlink(missing_ok=True)
 
@@ -79,6 +80,7 @@ class RotatingFile:
         rest = memoryview(line + b"\n")
         try:
             while rest:
+                # A write to a nearly full disk may be partial.
                 rest = rest[os.write(self._open, rest) :]
         except OSError:
             os.ftruncate(self._open, self._size)

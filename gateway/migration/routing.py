@@ -106,6 +106,7 @@ class Forwarding:
         switched = self.is_switched(key, came.operation)
         if find_mode_group(came.operation) != "batches" or not (batches := came.batches):
             return switched
+        # A batch without a recorded service is at the one that the mode selects.
         wanted = "legacy" if switched else "current"
         sides = {await self._begun.side(key.owner, one) or wanted for one in batches}
         if len(sides) > 1:
@@ -122,6 +123,7 @@ class Forwarding:
             return False
         if not self._sender.has(key.environment):
             return False
+        # The legacy service does not have batches that were created at the current one.
         batches = came.batches if group == "batches" else []
         return "current" not in {await self._begun.side(key.owner, one) for one in batches}
 

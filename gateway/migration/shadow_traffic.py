@@ -107,6 +107,7 @@ class Alongside:
             return
         try:
             self._queue.put_nowait(_Item(came, said, translate))
+        # Dropping a comparison is better than delaying requests.
         except asyncio.QueueFull:
             self._tally(came).dropped += 1
 

@@ -103,6 +103,7 @@ class Usage:
         try:
             await add_usage(self._store, _uses(taken), _traffic(taken))
         except StoreUnavailable:
+            # Requests were counted during the failed write.
             for counted, tally in self._tallies.items():
                 taken.setdefault(counted, Tally()).add(tally)
             self._tallies = taken

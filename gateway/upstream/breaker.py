@@ -61,6 +61,7 @@ class Breaker:
         """Admits a request; None if it must not be sent."""
         if self._until is None:
             return BreakerCall(is_probe=False)
+        # One probe at a time, so that a recovering service is not flooded.
         if self._probing or now < self._until:
             return None
         self._probing = True

@@ -22,6 +22,7 @@ class Targets:
     def of(self, call: Call, endpoint: Endpoint) -> str:
         """Builds ``/v1/...`` with its query, percent-encoded."""
         path = f"/v1{call.path}"
+        # These two paths are configurable.
         if own := self._paths.get(endpoint.path):
             found = endpoint.pattern.fullmatch(call.path)
             path = own.format(**(found.groupdict() if found else {}))

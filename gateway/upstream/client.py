@@ -269,6 +269,7 @@ class Upstream:
             except ResponseLost as lost:
                 if not (call.may_repeat and lost.dropped):
                     raise
+                # Only once; a second failure is reported.
                 call.may_repeat = False
 
     async def _once(self, call: _Call, way: _Way) -> Answered:
@@ -299,6 +300,7 @@ class Upstream:
         finally:
             call.left = attempt.left
             call.sent = attempt.sent
+            # Only attempts that reached the network count.
             call.attempts += attempt.left
         raise lost
 

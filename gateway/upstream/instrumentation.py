@@ -44,6 +44,7 @@ class Told:
     ) -> None:
         if isinstance(error, Failure):
             self.outcome = type(error).__name__.lower()
+        # CancelledError is no Exception, so a cancelled call keeps the outcome "cancelled".
         elif isinstance(error, Exception):
             self.outcome = "failed"
         self._span.ended(self.outcome, self.status)

@@ -132,6 +132,7 @@ class InferredOperations:
         now = int(self._clock())
         found: dict[str, Any] = {"present": present, "at": now}
         if present:
+            # Already known: no need to write it again.
             if known and known["present"]:
                 return
             log.info("inferred_operation", environment=environment, operation=name, present=True)

@@ -207,6 +207,7 @@ class PassthroughClient:
         self, passage: PassthroughRequest, response: aiohttp.ClientResponse, crossing: Crossing
     ) -> None:
         """Records the clock skew that the response to an accepted request shows."""
+        # A refusal does not show whether the service accepted the timestamp.
         if self._clock is None or passage.stamp is None or not 200 <= response.status < 300:
             return
         took, wall = time.monotonic() - crossing.sent, self._clock.wall()

@@ -177,6 +177,7 @@ async def _body(
             raise ResponseLost(f"an answer of more than {most} bytes")
         came(len(body))
         return await _decoded(body, headers.get("Content-Encoding", "identity"), most)
+    # Kept compressed while it arrives, because lists can be tens of megabytes.
     whole = CompressedBuffer()
     if size <= most:
         size = 0

@@ -54,6 +54,8 @@ class Origin:
             connection = await self._connection()
             try:
                 answered = await self._on(connection, attempt, headers, most)
+            # Also if it is cancelled: an unread answer would be taken for that of the next
+            # request.
             except BaseException:
                 _ended(connection)
                 raise
@@ -79,6 +81,7 @@ class Origin:
         protocol = connection.protocol
         if protocol is None:
             raise Unfit("no connection that can be used", dropped=True)
+        # Decompressed in ``read_answer``, which detects truncated bodies.
         protocol.set_response_params(read_until_eof=True, auto_decompress=False)
         # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if protocol.should_close or not protocol.is_connected():
