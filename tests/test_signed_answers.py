@@ -664,7 +664,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(tmp_path: Path)
             async with await wire(house.running.port) as connection:
                 await connection.say(CLIENT.request())
                 await until(lambda: bool(logged), seconds=60)
-    assert logged[0]["reason"] == "the client does not take its answer"
+    assert logged[0]["reason"] == "the client does not read its response"
 
 
 # Clients that go away.

@@ -192,9 +192,9 @@ async def test_a_process_reads_its_certificate_again_when_it_is_told_to(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"tls_key_file": "nothing.key"}, "see that both are there"),
-        ({"tls_key_file": "other.key"}, "no certificate with its key"),
-        ({"tls_certificate_file": "gateway.key"}, "no certificate with its key"),
+        ({"tls_key_file": "nothing.key"}, "check that both files exist"),
+        ({"tls_key_file": "other.key"}, "not a certificate and its key"),
+        ({"tls_certificate_file": "gateway.key"}, "not a certificate and its key"),
     ],
 )
 def test_a_certificate_that_cannot_be_used_is_told_before_it_is_served(

@@ -1,4 +1,4 @@
-"""Putting the keys of a file into the store: all of them or none."""
+"""Import of API keys from a file, in one transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IMPORTED = "imported"
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """How many keys of each owner were in the file, and what became of them altogether."""
+    """Counts of an import: keys of each tenant in the file, and in all new, changed and unchanged."""
 
     owners: Counter[Tenant]
     new: int
@@ -44,13 +44,13 @@ class Imported:
 async def import_keys(
     store: Store, lines: Sequence[Numbered], *, reactivate: bool = False
 ) -> Imported:
-    """All in one transaction; ImportRefused or StoreUnavailable leave everything as it was."""
+    """Imports all keys or none; raises ImportRefused and StoreUnavailable."""
     async with store.write() as connection:
-        # Counted first: it keeps other writers of keys away from what is read next.
+        # First, because it locks out other writers of keys until this transaction ends.
         change = await increment_key_change_count(connection)
         there = await _There.read(connection, store.encryption)
         plan = _Plan(there, store, change, reactivate=reactivate)
-        # Named ones first: a made-up name must not take one that a later line asks for.
+        # Named keys first, so that a generated name does not take a name that a later line has.
         for line in sorted(lines, key=lambda line: line.key.name is None):
             plan.add(line)
         await plan.carry_out(connection)
@@ -64,7 +64,7 @@ async def import_keys(
 
 @dataclass(frozen=True, slots=True)
 class _There:
-    """What the database holds already."""
+    """The keys and credentials that the database already holds."""
 
     encryption: EncryptionKeys
     keys: dict[tuple[str, str], AnyRow]
@@ -93,6 +93,7 @@ class _There:
 
     def has(self, row: AnyRow, owner: Tenant, pair: Credentials) -> bool:
         held = decrypt_credentials(row, owner, self.encryption)
+        # Constant time, as for every comparison of secrets.
         return held.access_key == pair.access_key and hmac.compare_digest(
             held.secret_key.encode(), pair.secret_key.encode()
         )
@@ -100,7 +101,7 @@ class _There:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to be written, gathered line by line; nothing is written while a line can fail."""
+    """The rows to write, collected line by line; nothing is written before all lines are checked."""
 
     there: _There
     store: Store
@@ -110,16 +111,17 @@ class _Plan:
     new_keys: list[dict[str, Any]] = field(default_factory=list)
     changed_keys: list[dict[str, Any]] = field(default_factory=list)
     changes: Counter[Tenant] = field(default_factory=Counter)
-    """How many keys of each are new, or not what they were."""
+    """Number of new and changed keys, for the audit log."""
     renamed: list[tuple[Tenant, str, str]] = field(default_factory=list)
-    """Whose key it is, the name that it had, and the one that it has now."""
+    """Tenant, old name and new name; modes are stored by name and follow the key."""
 
     def add(self, line: Numbered) -> None:
         key = line.key
         held = self.there.key(key.api_key)
+        # Moving a key would let its clients act on another merchant's account.
         if held and (held.merchant, held.environment) != key.owner:
             raise ImportRefused(
-                line.number, "api_key", "the key is another merchant's or environment's already"
+                line.number, "api_key", "the key already belongs to another merchant or environment"
             )
         pair_id = self._pair(line)
         if held:
@@ -134,13 +136,14 @@ class _Plan:
                 raise ImportRefused(
                     line.number,
                     "access_key",
-                    "another pair is stored for this merchant and environment; "
-                    "replace it with `payout-gateway keys rotate-secret`",
+                    "other credentials are stored for this merchant and environment; "
+                    "replace them with `payout-gateway keys rotate-secret`",
                 )
             return str(row.id)
+        # Two tenants with one account would see each other's recipients.
         if self.there.holders.get((owner.environment, pair.access_key), owner) != owner:
             raise ImportRefused(
-                line.number, "access_key", "another merchant's keys stand for it already"
+                line.number, "access_key", "another merchant already has this access key"
             )
         if owner not in self.new_pairs:
             self.new_pairs[owner] = self._sealed(owner, pair)
@@ -185,7 +188,7 @@ class _Plan:
                 line.number,
                 "api_key",
                 f"the key was revoked at {held.revoked_at:%Y-%m-%dT%H:%M:%SZ}; "
-                "`--reactivate` brings it back",
+                "use `--reactivate` to reactivate it",
             )
         new = {
             "name": held.name,
@@ -208,7 +211,7 @@ class _Plan:
             raise ImportRefused(line.number, "name", "another key has this name")
 
     def _free(self, owner: Tenant, key_id: str) -> str:
-        """merchant-environment, with the first number behind it that makes it a new name."""
+        """Generates ``merchant-environment``, with the first suffix that makes it unique."""
         plain = f"{owner.merchant}-{owner.environment}"
         name, number = plain, 1
         while self.there.names.setdefault(name, key_id) != key_id:
@@ -225,6 +228,7 @@ class _Plan:
             chosen = update(keys).where(keys.c.id == bindparam("key"))
             await connection.execute(chosen, self.changed_keys)
         for owner, name, renamed in self.renamed:
+            # A renamed key keeps its modes: they must not change by a rename.
             await keep_modes(self.store, connection, owner, name, renamed)
         for owner, number in self.changes.items():
             what = f"{IMPORTED} {pluralize(number, 'key')}"

@@ -1,4 +1,7 @@
-"""What ``keys import`` reads: one JSON object a line, checked without ever quoting a value."""
+"""Parses the input of ``keys import``: one JSON object per line.
+
+Error messages name lines and fields but never quote values, because most values are secrets.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gateway.storage.tenants import Tenant
 
 
 class ImportRefused(Exception):
-    """Why nothing was imported: line and field, never a value."""
+    """Nothing was imported; the message has the line, the field and the problem."""
 
     def __init__(self, line: int, field: str, what: str) -> None:
         super().__init__(f"line {line}: {field + ': ' if field else ''}{what}")
@@ -35,13 +38,13 @@ def _token(text: str) -> str:
 
 
 def _access_key(text: str) -> str:
-    if ":" in text:  # it stands before the signature, parted by a colon
-        raise ValueError("must not hold a colon")
+    if ":" in text:  # a colon separates it from the signature in Authorization
+        raise ValueError("must not contain a colon")
     return _token(text)
 
 
 def _network(text: str) -> str:
-    """An address or a network in its own spelling; host bits are dropped, as routers do."""
+    """Normalizes an address or a network; host bits are dropped."""
     try:
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:
@@ -59,11 +62,12 @@ NetworkText = Annotated[str, AfterValidator(_network)]
 
 
 class _Checked(BaseModel):
+    # Without the input in errors, because most values are secrets.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class PairLine(_Checked):
-    """What ``keys rotate-secret`` reads."""
+    """The input of ``keys rotate-secret``."""
 
     access_key: AccessKey
     secret_key: Secret
@@ -86,7 +90,7 @@ class KeyLine(PairLine):
         return Tenant(self.merchant, self.environment)
 
     def settings(self) -> dict[str, Any]:
-        """What the line says of limits and addresses; what it leaves out stays as it is."""
+        """Returns the limits and addresses that the line has; others stay unchanged."""
         said = {
             "requests_per_hour": self.requests_per_hour,
             "allowed_ips": self.allowed_ips or [],
@@ -101,20 +105,21 @@ class Numbered:
 
 
 def parse_key_lines(data: bytes) -> list[Numbered]:
-    """The keys of a file, and that they agree with one another; raises ImportRefused."""
+    """Parses the keys of a file, and checks that they are consistent; raises ImportRefused."""
     lines = [
         Numbered(number, _object(KeyLine, number, line))
+        # Some editors write a byte order mark.
         for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
         if line.strip()
     ]
     if not lines:
-        raise ImportRefused(1, "", "there is no key in it")
+        raise ImportRefused(1, "", "the file has no keys")
     _agree(lines)
     return lines
 
 
 def parse_credentials(data: bytes) -> Credentials:
-    """``{"access_key", "secret_key"}``; raises ImportRefused."""
+    """Parses ``{"access_key": …, "secret_key": …}``; raises ImportRefused."""
     return _object(PairLine, 1, data).pair
 
 
@@ -124,7 +129,7 @@ def _object(shape: type[Shape], number: int, line: bytes) -> Shape:
     except UnicodeDecodeError:
         raise ImportRefused(number, "", "not UTF-8 text") from None
     except _Twice as twice:
-        raise ImportRefused(number, str(twice), "stands there twice") from None
+        raise ImportRefused(number, str(twice), "duplicate field") from None
     except (ValueError, RecursionError):
         raise ImportRefused(number, "", "not JSON") from None
     if not isinstance(written, dict):
@@ -140,7 +145,7 @@ class _Twice(Exception):
 
 
 def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON would keep the last of two members with one name, and nobody would know."""
+    """Builds an object, and raises if a member is repeated: ``json`` would keep the last one."""
     found: dict[str, Any] = {}
     for name, value in members:
         if name in found:
@@ -154,6 +159,7 @@ def _printed(name: str) -> str:
 
 
 def _first_of(number: int, error: ValidationError) -> ImportRefused:
+    # Without the input, which may be a secret.
     problems = error.errors(include_input=False, include_url=False, include_context=False)
     first = problems[0]
     kinds = {"extra_forbidden": "unknown field", "missing": "missing"}
@@ -165,10 +171,12 @@ def _first_of(number: int, error: ValidationError) -> ImportRefused:
 
 
 def _agree(lines: list[Numbered]) -> None:
-    keys = _Firsts("api_key", "the key stands in line {line} already")
-    pairs = _Firsts("access_key", "line {line} has another pair for this merchant and environment")
-    holders = _Firsts("access_key", "line {line} has it for another merchant")
-    names = _Firsts("name", "line {line} has this name already")
+    keys = _Firsts("api_key", "line {line} already has this key")
+    pairs = _Firsts(
+        "access_key", "line {line} has other credentials for this merchant and environment"
+    )
+    holders = _Firsts("access_key", "line {line} has this access key for another merchant")
+    names = _Firsts("name", "line {line} already has this name")
     for number, key in ((line.number, line.key) for line in lines):
         keys.same(number, key.api_key, number)
         pairs.same(number, key.owner, key.pair)
@@ -178,7 +186,7 @@ def _agree(lines: list[Numbered]) -> None:
 
 
 class _Firsts:
-    """Where something stood first and with what: it has to stand with the same everywhere."""
+    """Checks that equal values have the same related value in every line."""
 
     def __init__(self, field: str, otherwise: str) -> None:
         self._field = field

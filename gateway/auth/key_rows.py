@@ -1,4 +1,4 @@
-"""API keys and pairs as the database has them; secrets are opened only where one is asked for."""
+"""Database rows of API keys and credentials. Secrets are decrypted only when they are needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def place_of_secret(owner: Tenant) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """A key as operators may see it; moments in UTC, no address means any."""
+    """An API key as operators see it. Times are in UTC; no ``allowed_ips`` admits any address."""
 
     id: str = field(repr=False)
     name: str
@@ -54,11 +54,11 @@ class ListedKey:
 
 
 class AccessKeyTaken(Exception):
-    """Another merchant of the environment has this access key."""
+    """Another tenant of the environment has this access key."""
 
 
 async def load_listed_keys(store: Store) -> list[ListedKey]:
-    """Every key, revoked ones too, by merchant, environment and name."""
+    """Loads all keys, also revoked ones, ordered by merchant, environment and name."""
     columns = [column for column in keys.c if column.name in ListedKey.__dataclass_fields__]
     those = select(*columns, pairs.c.access_key).join_from(keys, pairs)
     async with store.read() as connection:
@@ -73,31 +73,33 @@ def _listed(row: AnyRow) -> ListedKey:
 
 
 def find_matching_keys(those: Sequence[ListedKey], word: str) -> list[ListedKey]:
-    """The keys that a name or the beginning of a key means; more than one is ambiguous.
+    """Finds keys by name or by the beginning of the key; more than one match is ambiguous.
 
-    A name goes before a beginning, and keys in use before revoked ones. A beginning shorter than
-    ``SHORTEST`` means nothing, and one that also begins other keys' names is ambiguous.
+    Names take precedence over beginnings, and active keys over revoked ones. A beginning shorter
+    than ``MIN_PREFIX_CHARACTERS`` matches nothing. One that other keys' names begin with matches
+    those too, and so is ambiguous.
     """
     if named := [key for key in those if key.name == word]:
         return named
     begun = [key for key in those if _begins(word, key.prefix)]
     meant = [key for key in those if key in begun or (begun and key.name.startswith(word))]
+    # An active key takes precedence over revoked keys with the same beginning.
     return [key for key in meant if key.revoked_at is None] or meant
 
 
 SHORTEST = 4
-"""Fewer characters of a key are no way to say which is meant to be revoked."""
+"""Fewer characters of a key are too few to say which key to revoke."""
 
 
 def _begins(word: str, prefix: str) -> bool:
-    """Whether a key that is shown as ``prefix`` may begin with this word."""
+    """Whether a key with this displayed prefix may begin with this word."""
     if len(word) < min(SHORTEST, len(prefix)) or not word:
         return False
     return prefix.startswith(word) or word.startswith(prefix)
 
 
 async def increment_key_change_count(connection: AsyncConnection) -> int:
-    """Counts a change of keys; until the transaction ends, other writers of keys wait."""
+    """Increments the change count; other writers of keys wait until the transaction ends."""
     counted = (
         update(counters)
         .where(counters.c.name == "keys")
@@ -108,11 +110,12 @@ async def increment_key_change_count(connection: AsyncConnection) -> int:
 
 
 async def revoke_key(store: Store, key_id: str) -> None:
-    """Running gateways refuse the key at their next poll."""
+    """Revokes a key; running gateways refuse it after their next poll."""
     async with store.write() as connection:
         change = await increment_key_change_count(connection)
         revoked = await connection.execute(
             update(keys)
+            # A key that is already revoked keeps its time of revocation.
             .where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
             .values(revoked_at=store.clock(), changed=change)
             .returning(keys.c.name, keys.c.merchant, keys.c.environment)
@@ -123,14 +126,14 @@ async def revoke_key(store: Store, key_id: str) -> None:
 
 
 async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
-    """Every merchant and environment that has a pair, in order."""
+    """Loads all tenants that have credentials, sorted."""
     async with store.read() as connection:
         rows = await connection.execute(select(pairs.c.merchant, pairs.c.environment))
         return sorted(Tenant(row.merchant, row.environment) for row in rows)
 
 
 async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
-    """Those who have a key that is in use, and not a revoked one alone."""
+    """Loads the tenants that have at least one key that is not revoked."""
     those = select(keys.c.merchant, keys.c.environment).where(keys.c.revoked_at.is_(None))
     async with store.read() as connection:
         rows = await connection.execute(those.distinct())
@@ -138,29 +141,30 @@ async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
 
 
 async def load_credentials(store: Store, owner: Tenant) -> Credentials:
-    """The pair of an owner who has a key; StoreUnavailable."""
+    """Loads the credentials of a tenant, which must exist; raises StoreUnavailable."""
     async with store.read() as connection:
         row = (await connection.execute(select(pairs).where(_owned(owner)))).one()
     return decrypt_credentials(row, owner, store.encryption)
 
 
 def decrypt_credentials(row: AnyRow, owner: Tenant, encryption: EncryptionKeys) -> Credentials:
-    """The pair of a row that has its ``access_key`` and ``secret``; StoreUnavailable."""
+    """Decrypts the credentials in a row with ``access_key`` and ``secret``; raises StoreUnavailable."""
     return Credentials(row.access_key, encryption.unseal(row.secret, place_of_secret(owner)))
 
 
 async def replace_credentials(store: Store, owner: Tenant, pair: Credentials) -> None:
-    """Puts a pair in the place of an owner's; the earlier secret is gone. AccessKeyTaken."""
+    """Replaces a tenant's credentials, and deletes the old secret; raises AccessKeyTaken."""
     sealed = store.encryption.seal(pair.secret_key, place_of_secret(owner))
     new = {"access_key": pair.access_key, "secret": sealed, "created_at": store.clock()}
     async with store.write() as connection:
         change = await increment_key_change_count(connection)
         try:
             await connection.execute(update(pairs).where(_owned(owner)).values(new))
+        # The row exists, so only the uniqueness of the access key can be violated.
         except IntegrityError:
             raise AccessKeyTaken from None
         await note(store, connection, REPLACED, owner)
-        # The pair is a part of each of its keys: to a poll, they are what changed.
+        # Gateways cache credentials with each key, so the poll must see the keys as changed.
         await connection.execute(
             update(keys)
             .where(keys.c.merchant == owner.merchant, keys.c.environment == owner.environment)
@@ -172,7 +176,7 @@ def _owned(owner: Tenant) -> ColumnElement[bool]:
     return and_(pairs.c.merchant == owner.merchant, pairs.c.environment == owner.environment)
 
 
-# What a keyring asks.
+# Queries of ApiKeyStore
 
 _WHOLE = (*keys.c, pairs.c.access_key, pairs.c.secret)
 
@@ -185,7 +189,7 @@ _CHANGES = Statement(lambda _kind: _changes())
 
 
 async def load_key_change_count(store: Store) -> int:
-    """How often any key was changed; StoreUnavailable."""
+    """Loads the count of all changes of keys; raises StoreUnavailable."""
     rows = await store.looked_up(Transaction(lambda: rows_of(_CHANGES)))
     return int(rows[0][0])
 
@@ -195,7 +199,7 @@ async def select_key_change_count(connection: AsyncConnection) -> int:
 
 
 async def select_keys_changed_since(connection: AsyncConnection, count: int) -> Sequence[AnyRow]:
-    """Keys with their pairs, revoked ones too."""
+    """Selects changed keys with their credentials, also revoked ones."""
     those = select(*_WHOLE).join_from(keys, pairs).where(keys.c.changed > count)
     return (await connection.execute(those)).all()
 
@@ -203,9 +207,10 @@ async def select_keys_changed_since(connection: AsyncConnection, count: int) -> 
 async def select_active_key(
     connection: AsyncConnection, digests: Iterable[Digest]
 ) -> tuple[AnyRow | None, int]:
-    """The key that hashes so, with its pair, and the count of changes that this answer knows of.
+    """Selects the active key with one of the digests, with its credentials.
 
-    One statement: between two, there could be a change.
+    Also returns the change count as of this result, in the same statement, because a key could
+    change between two.
     """
     hashed = or_(
         *(and_(keys.c.hash_key_id == key_id, keys.c.key_hash == value) for key_id, value in digests)
@@ -213,6 +218,7 @@ async def select_active_key(
     asked = (
         select(counters.c.value.label("changes"), *_WHOLE)
         .select_from(counters)
+        # An outer join, so that the count is returned even if no key matches.
         .outerjoin(keys.join(pairs), and_(hashed, keys.c.revoked_at.is_(None)))
         .where(counters.c.name == "keys")
     )
@@ -223,15 +229,16 @@ async def select_active_key(
 async def select_keys_by_access_key(
     connection: AsyncConnection, access_key: str
 ) -> tuple[Sequence[AnyRow], int]:
-    """The keys of every pair with this access key, revoked ones too, and the count of changes.
+    """Selects the keys with this access key, also revoked ones, and the change count.
 
-    One statement, as above. The same text may be an access key in both environments.
+    The result may have keys of both environments.
     """
-    # Both environments are named because the index begins with them.
+    # The index begins with the environment, so naming both lets the database use it.
     there = and_(pairs.c.environment.in_(("live", "sandbox")), pairs.c.access_key == access_key)
     asked = (
         select(counters.c.value.label("changes"), *_WHOLE)
         .select_from(counters)
+        # An outer join, so that the count is returned even if no key matches.
         .outerjoin(keys.join(pairs), there)
         .where(counters.c.name == "keys")
     )

@@ -1,12 +1,11 @@
-"""Who is calling: API keys and the pairs that they stand for.
+"""API keys: cached lookup, and checks of the credentials that they stand for.
 
-Looking a key up costs no query once it is known. One task asks the database, once a second,
-whether any key changed, and re-reads those that did; so what another process revokes, imports or
-rotates is seen here within about two seconds.
+A cached key needs no query. A task polls the database once a second for changed keys and loads
+them again, so that a key that another process revokes, imports or rotates takes effect here within
+about two seconds.
 
-While the database cannot be read, known keys go on working for ``GRACE_SECONDS`` after it last
-could; longer would let a key live on that was revoked meanwhile. Unknown keys raise
-StoreUnavailable, because nobody can say whether they exist.
+While the database is unavailable, cached keys keep working for ``GRACE_SECONDS``; after that, a
+key could have been revoked too long ago. Other keys raise StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _log = structlog.get_logger(__name__)
 
 
 def parse_network(text: str) -> Network:
-    """A network; one of IPv4-mapped addresses as IPv4's, because clients' addresses are so read."""
+    """Parses a network; IPv4-mapped IPv6 becomes IPv4, as client addresses do."""
     network = ipaddress.ip_network(text)
     mapped = network.network_address.ipv4_mapped if network.version == 6 else None
     if mapped and network.prefixlen >= 96:
@@ -72,9 +71,9 @@ def parse_network(text: str) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key in use; the key itself is nowhere in it.
+    """An active API key, without the key itself.
 
-    ``requests_per_hour`` None is the configured limit; no network in ``allowed_ips`` is any
+    ``requests_per_hour`` is None for the configured default. Empty ``allowed_ips`` admits any
     address.
     """
 
@@ -88,40 +87,39 @@ class ApiKey:
     allowed_ips: tuple[Network, ...]
     owner: Tenant = field(init=False, repr=False, compare=False)
     who: str = field(init=False, repr=False, compare=False)
-    """Its owner, as a name."""
+    """The tenant as text, precomputed because every request uses it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "owner", Tenant(self.merchant, self.environment))
         object.__setattr__(self, "who", str(self.owner))
 
     def admits(self, address: str | Address) -> bool:
-        """Whether a client at this address may use the key; text that is no address may not."""
+        """Whether a client at this address may use the key; False if the text is no address."""
         return is_address_allowed(self.allowed_ips, address)
 
 
 def is_address_allowed(allowed: Sequence[Network], address: str | Address | None) -> bool:
-    """Whether an address is in one of the networks, of which none is any address."""
+    """Whether an address is in one of the networks; an empty list admits any address."""
     if not allowed:
         return True
     try:
         client = ipaddress.ip_address(address or "")
     except ValueError:
         return False
-    # A socket that serves both kinds shows an IPv4 client as ::ffff:192.0.2.1.
+    # A dual-stack socket reports an IPv4 client as ::ffff:192.0.2.1.
     client = getattr(client, "ipv4_mapped", None) or client
     return any(client in network for network in allowed)
 
 
 class Watcher(Protocol):
     def __call__(self, changed: Sequence[AnyRow] | None, /) -> None:
-        """Hears of the keys that changed, with their pairs; None where anything may have."""
+        """Receives the changed keys with their credentials; None if any key may have changed."""
 
 
 class ApiKeyStore:
-    """Finds keys; ``async with`` it, so that it hears of changes.
+    """Finds API keys; an async context manager that polls for changes.
 
-    What is known is bounded, and what is not known is kept apart and briefly: whoever guesses keys
-    can push no real one out.
+    Unknown keys are cached separately and briefly, so that guessed keys cannot evict real ones.
     """
 
     def __init__(
@@ -136,7 +134,7 @@ class ApiKeyStore:
         self._poll_seconds = poll_seconds
         self._grace_seconds = grace_seconds
         self._clock = clock
-        # By digest, never by the key. No time to live: the poll says when an entry is out of date.
+        # By digest, never by the key itself. No expiry: the poll invalidates changed entries.
         self._known: LRUCache[str, ApiKey] = LRUCache(_KNOWN_KEYS)
         self._unknown: TTLCache[str, bool] = TTLCache(_UNKNOWN_KEYS, _UNKNOWN_SECONDS, clock)
         self._asking: SingleFlight[ApiKey | None] = SingleFlight()
@@ -148,7 +146,7 @@ class ApiKeyStore:
         self._polling: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"Keyring({len(self._known)} known)"
+        return f"ApiKeyStore({len(self._known)} known)"
 
     async def __aenter__(self) -> Self:
         await self.refresh()
@@ -163,24 +161,25 @@ class ApiKeyStore:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether what is known may be used: the database could be read not long ago."""
+        """Whether cached keys may be used: the database was readable within the grace period."""
         return self._clock() - self._confirmed <= self._grace_seconds
 
     @property
     def count(self) -> int:
-        """The count of changes up to which watchers were told."""
+        """The change count up to which listeners have been called."""
         return self._count
 
     def watch(self, watcher: Watcher) -> None:
-        """Has it told of every change from now on."""
+        """Calls the listener with every change from now on."""
         self._watchers.append(watcher)
 
     def look_ahead(self, look: Callable[[], Awaitable[None]]) -> None:
-        """Has this done from now on before a key is used that was changed, or not known."""
+        """Awaits the hook before a changed or newly loaded key is used."""
         self._ahead.append(look)
 
     async def find(self, api_key: str) -> ApiKey | None:
-        """The key in use that a client names; None where there is none; StoreUnavailable."""
+        """Finds an active key; None if there is none. Raises StoreUnavailable."""
+        # Cannot be a key, so it costs no query.
         if not 0 < len(api_key) <= LONGEST_KEY or not api_key.isascii():
             return None
         digest = self._store.encryption.digest(api_key)
@@ -192,21 +191,24 @@ class ApiKeyStore:
         return await self._asking.ask(digest, lambda: self._ask(digest, api_key))
 
     async def refresh(self) -> None:
-        """Re-reads the keys that changed since the last time; StoreUnavailable."""
+        """Loads the keys that changed since the last call; raises StoreUnavailable."""
+        # Taken before the query: a change during it is seen by the next poll.
         started = self._clock()
+        # The common case: one small query, and no key has changed.
         if await load_key_change_count(self._store) == self._count:
             self._confirmed = started
             return
         async with self._store.read() as connection:
             count = await select_key_change_count(connection)
-            # The first time nothing is known yet that could have changed.
+            # On the first call nothing is cached that could have changed.
             news = count > self._count >= 0
             changed = await select_keys_changed_since(connection, self._count) if news else ()
-        if count < self._count:  # the database is another one, or an earlier state of it
+        if count < self._count:  # the database was replaced or restored from a backup
             self._known.clear()
         for look in self._ahead if news else ():
             await look()
         if count != self._count:
+            # A new key may be among them.
             self._unknown.clear()
             for watcher in self._watchers:
                 watcher(changed if news else None)
@@ -238,10 +240,10 @@ class ApiKeyStore:
     def _renew(self, rows: dict[str, AnyRow]) -> None:
         for digest, key in list(self._known.items()) if rows else ():
             if row := rows.get(key.id):
-                # Out first: a row that cannot be read must not leave what it replaces.
+                # Removed first, so that no stale key stays if the new row cannot be decrypted.
                 del self._known[digest]
                 if row.revoked_at is None:
-                    with contextlib.suppress(StoreUnavailable):  # told when the key is next used
+                    with contextlib.suppress(StoreUnavailable):  # raised when the key is next used
                         self._known[digest] = self._key(row)
 
     async def _ask(self, digest: str, api_key: str) -> ApiKey | None:
@@ -252,7 +254,8 @@ class ApiKeyStore:
         for look in self._ahead if key else ():
             await look()
         if count < self._count:
-            return key  # not kept: meanwhile a poll saw a change that this answer does not know of
+            # A poll has seen a newer change than this query: a cached result would be stale.
+            return key
         if key:
             self._known[digest] = key
         else:
@@ -274,14 +277,14 @@ class ApiKeyStore:
         )
 
 
-# Whose account a pair opens. Only reads are made.
+# Checks which account credentials open. They only send reads.
 
 OLDEST = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
-"""The recipients that an account is told by: the oldest, because new ones come at the other end."""
+"""The oldest recipients, which identify an account: new recipients do not change this page."""
 
 
 class Sends(Protocol):
-    """The part of ``gateway.upstream.client.Upstream`` that is needed here."""
+    """The part of ``gateway.upstream.client.UpstreamClient`` that the checks use."""
 
     async def send(
         self,
@@ -306,7 +309,7 @@ class Replied(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a pair sees: the ids of its account's oldest recipients, or why it sees nothing."""
+    """The account that credentials open, by the ids of its oldest recipients, or why none opens."""
 
     result: Literal["accepted", "refused", "unreachable"]
     recipients: tuple[str, ...] = ()
@@ -315,12 +318,12 @@ class Sight:
     @property
     def told(self) -> str:
         if self.result == "accepted" and not self.recipients:
-            return "accepted; the account has no recipients, so it cannot be told from another"
+            return "accepted; the account has no recipients, so it cannot be identified"
         return f"{self.result}, {self.why}" if self.why else self.result
 
 
 async def look(upstream: Sends, environment: str, pair: Credentials) -> Sight:
-    """Asks the service for the account's oldest recipients."""
+    """Fetches the account's oldest recipients."""
     try:
         reply = await upstream.send(
             environment, pair, "GET", OLDEST, None, request_id=uuid4().hex, write=False
@@ -330,19 +333,19 @@ async def look(upstream: Sends, environment: str, pair: Credentials) -> Sight:
     if reply.status in (401, 403):
         return Sight(
             "refused",
-            why=f"the service answered {reply.status}: wrong pair, base_url, clock or vocabulary",
+            why=f"the service answered {reply.status}: wrong credentials, base_url, clock or vocabulary",
         )
     if reply.status != 200:
         return Sight("unreachable", why=f"the service answered {reply.status}")
     try:
         found = [str(recipient["id"]) for recipient in json.loads(bytes(reply.body))["recipients"]]
     except (ValueError, KeyError, TypeError):
-        return Sight("unreachable", why="the answer cannot be read")
+        return Sight("unreachable", why="the response cannot be parsed")
     return Sight("accepted", tuple(found))
 
 
 def find_shared_accounts(seen: Mapping[Tenant, Sight]) -> list[tuple[Tenant, Tenant]]:
-    """Merchants of one environment that see the same recipient: one account under two names."""
+    """Finds pairs of tenants in one environment that open the same account."""
     first: dict[tuple[str, str], Tenant] = {}
     shared: dict[tuple[Tenant, Tenant], None] = {}
     for owner, sight in seen.items():
@@ -354,23 +357,28 @@ def find_shared_accounts(seen: Mapping[Tenant, Sight]) -> list[tuple[Tenant, Ten
 
 
 def why_not_replaced(old: Sight, new: Sight) -> str | None:
-    """Why a new pair must not take the old one's place; None where nothing speaks against it."""
+    """Returns why new credentials must not replace the old ones; None if they may.
+
+    Both must open the same account, or payments would leave the wrong one.
+    """
     if new.result == "refused":
-        return "the service refuses the new pair"
+        return "the service refuses the new credentials"
     if old.result == "refused":
-        return "the service refuses the stored pair, so the accounts cannot be compared"
+        return "the service refuses the stored credentials, so the accounts cannot be compared"
     if "unreachable" in (new.result, old.result):
         return f"the accounts could not be compared: {new.told}"
     if not old.recipients and new.recipients:
-        return "the new pair sees recipients, and the stored pair's account has none"
+        return "the new credentials' account has recipients, but the stored credentials' has none"
     if not set(old.recipients) <= set(new.recipients):
-        return "the new pair does not see the stored pair's oldest recipients: another account"
+        return (
+            "the new credentials' account lacks the stored one's oldest recipients: another account"
+        )
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An owner's pair, the names of the keys that stand for it, and what it sees."""
+    """The checked credentials of a tenant, with the names of its keys."""
 
     owner: Tenant
     access_key_prefix: str
@@ -381,10 +389,11 @@ class Checked:
 async def check_credentials(
     store: Store, upstream: Sends, those: Iterable[ListedKey]
 ) -> list[Checked]:
-    """Has the pair of each key looked through once, some side by side; StoreUnavailable."""
+    """Checks the credentials of each key's tenant once, concurrently; raises StoreUnavailable."""
     names: dict[Tenant, list[str]] = {}
     for key in those:
         names.setdefault(key.owner, []).append(key.name)
+    # Bounded, to spare the service.
     bound = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def check(owner: Tenant) -> Checked:
@@ -397,7 +406,7 @@ async def check_credentials(
 
 
 def describe_credential_problems(checked: Sequence[Checked]) -> list[str]:
-    """What an operator has to see to, one line each."""
+    """Describes the problems for operators, one line each."""
     wrong = [f"{one.owner}: {one.sight.told}" for one in checked if one.sight.result != "accepted"]
     shared = find_shared_accounts({one.owner: one.sight for one in checked})
     return wrong + [

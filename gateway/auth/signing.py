@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from gateway.config.settings import CurrentWords
 
 Form = Literal["path", "path-and-query"]
-"""What "request path" is: the document does not say whether the query string is part of it."""
+"""The signed "request path": the document leaves open whether it includes the query string."""
 
 
 PREFIX_CHARACTERS = 8
 
 
 def extract_key_prefix(key: str) -> str:
-    """The part of an API key or access key that may be shown: never more than a quarter of it.
+    """Returns the part of an API key or access key that may be shown, at most a quarter of it.
 
-    An access key is no secret, but somebody may have taken the secret key for it.
+    An access key is not secret, but an operator may have entered the secret key by mistake.
     """
     return key[: min(PREFIX_CHARACTERS, len(key) // 4)]
 
 
 def shorten_key(key: str) -> str:
-    """A key as logs and commands show it: its prefix and an ellipsis."""
+    """Formats a key for logs and commands: its prefix and an ellipsis."""
     return f"{extract_key_prefix(key)}…"
 
 
@@ -42,19 +42,23 @@ class Credentials:
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
     keyed: KeyedHmac = field(init=False, repr=False, compare=False)
-    """What it signs with."""
+    """The prepared HMAC of the secret key."""
 
     def __post_init__(self) -> None:
+        # Prepared once, because every signature uses it.
         object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
 
 
 def format_signed_target(form: Form, target: str) -> str:
-    """The part of ``/v1/...?...`` that is signed."""
+    """Returns the part of ``/v1/...?...`` that is signed."""
     return target if form == "path-and-query" else target.partition("?")[0]
 
 
 def build_string_to_sign(stamp: int, method: str, target: str, body: bytes) -> bytes:
-    """``stamp`` in whole seconds since 1970, ``target`` as ``format_signed_target`` gives it."""
+    """Builds the string to sign.
+
+    ``stamp`` is in whole seconds since 1970, ``target`` is from ``format_signed_target``.
+    """
     return _head(stamp, method, target) + body + b"\n"
 
 
@@ -67,7 +71,7 @@ def compute_signature(
 def _signed_parts(
     stamp: int, method: str, target: str, body: bytes | CompressedBuffer
 ) -> Iterator[bytes | memoryview]:
-    """``build_string_to_sign`` in pieces: a body may be large, and need not be in hand to be signed."""
+    """Like ``build_string_to_sign``, but in parts, because the body may be large and compressed."""
     yield _head(stamp, method, target)
     yield from iter_windows(body)
     yield b"\n"
@@ -82,7 +86,7 @@ def build_signature_headers(
     target: str,
     body: bytes | CompressedBuffer,
 ) -> dict[str, str]:
-    """The two headers that authenticate a request, in the service's words."""
+    """Builds the two headers that authenticate a request, in the configured vocabulary."""
     signed = compute_signature(pair.keyed, stamp, method, target, body)
     return {
         "Authorization": f"{words.scheme} {pair.access_key}:{signed}",

@@ -1,1 +1,1 @@
-"""HTTP as clients speak it: sockets, TLS, what is read of a request and how an answer is sent."""
+"""HTTP towards clients: request parsing, response bodies, TLS, delivery."""

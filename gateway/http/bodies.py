@@ -1,5 +1,6 @@
-"""An answer on its way out: what is short at once, and a long body a part at a time, so that it holds
-nobody up, and never copied.
+"""Response bodies: short ones are written in one call, long ones in chunks without copies.
+
+Between two chunks other requests are served.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ PART = 256 * 1024
 
 
 class Whole(web.StreamResponse):
-    """An answer that is there: what aiohttp would write of it, in one go and for half of its price.
+    """A response whose body is complete, written in one call at half the cost of ``web.Response``.
 
-    ``headers`` are those of this answer; what HTTP wants besides (length, date, connection) is put to
-    them. A header is never more than one: ValueError.
+    Content-Length, Date and Connection are added to ``headers``. Raises ValueError when it is sent
+    if a header contains a line break.
     """
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
@@ -52,7 +53,8 @@ class Whole(web.StreamResponse):
         began = self._head(request)
         writer, transport = request.writer, request.transport
         if transport is None or transport.is_closing():
-            raise ConnectionResetError("its client has gone")
+            raise ConnectionResetError("the client has disconnected")
+        # Content-Length stays that of the body that GET would have (RFC 9110, section 9.3.2).
         whole = began if request.method == "HEAD" else began + self._data
         self._is_sent = True
         writer.output_size += len(whole)
@@ -60,11 +62,12 @@ class Whole(web.StreamResponse):
         await writer.drain()
 
     async def write_eof(self, _data: bytes = b"") -> None:
-        """All of it has been written."""
+        """Does nothing: ``prepare`` has written the body too."""
 
     def _head(self, request: web.BaseRequest) -> bytes:
         version = request.version
         more = {"Content-Length": str(len(self._data)), "Date": rfc822_formatted_time()}
+        # Only the deviation from the version's default needs a Connection header.
         if self._is_last is (version == HttpVersion11):
             more["Connection"] = "close" if self._is_last else "keep-alive"
         first = f"HTTP/{version[0]}.{version[1]} {self.status} {_phrase(self.status)}"
@@ -80,7 +83,7 @@ def _phrase(status: int) -> str:
 
 
 class Body(Payload):
-    """Bytes that are there already; more than one part waits for the other side to take them."""
+    """A body in memory; its chunks are written as fast as the client takes them."""
 
     _autoclose = True
 
@@ -97,7 +100,7 @@ class Body(Payload):
             part = memoryview(whole)
             for start in range(0, len(part), PART):
                 await writer.write(part[start : start + PART])
-                await asyncio.sleep(0)  # a client that takes all of it at once is not the only one
+                await asyncio.sleep(0)  # a fast client must not keep others waiting
                 went += len(part[start : start + PART])
                 if size > PART:
                     progress.told("sending_response", went, size)

@@ -1,4 +1,4 @@
-"""Where a request comes from: the address that counts behind trusted proxies."""
+"""Client addresses, also behind trusted proxies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _HOP = re.compile(r"([0-9.]+)(?::[0-9]+)?|\[([^\]]+)\](?::[0-9]+)?")
-"""An address as some proxies write it: with the port behind it, that of IPv6 in brackets."""
+"""An address with an optional port, as some proxies write it; IPv6 in brackets."""
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -21,13 +21,14 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 def resolve_client_address(
     remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]
 ) -> Address | None:
-    """The client's address: the last of ``X-Forwarded-For`` that no trusted proxy has.
+    """Returns the last address in ``X-Forwarded-For`` that is not a trusted proxy.
 
-    A header from anybody else says nothing, and neither does one that cannot be read. None where
-    there is no address at all (a Unix socket).
+    The header is ignored unless the peer is a trusted proxy. None if there is no address (a Unix
+    socket) or the header cannot be parsed.
     """
     address = _read(remote)
     hops = [hop for line in forwarded for hop in line.split(",")]
+    # From right to left: only what a trusted proxy has appended cannot be forged by the client.
     while address is not None and hops and _within(address, trusted):
         nearer = _read(_without_port(hops.pop().strip()))
         if nearer is None:
@@ -37,7 +38,10 @@ def resolve_client_address(
 
 
 def counted_as(address: Address | None) -> str:
-    """The name under which requests of an address are counted: one client has a whole /64 of IPv6."""
+    """Formats the name under which an address is rate limited.
+
+    For IPv6 that is its /64 network, because one client usually has all of it.
+    """
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)
@@ -55,6 +59,7 @@ def _within(address: Address, trusted: Sequence[Network]) -> bool:
 @lru_cache(maxsize=1024)
 def _read(text: str | None) -> Address | None:
     try:
+        # Without the zone of a link-local address (RFC 4007).
         address = ipaddress.ip_address((text or "").partition("%")[0])
     except ValueError:
         return None
@@ -63,9 +68,9 @@ def _read(text: str | None) -> Address | None:
 
 
 def is_proxy(remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> bool:
-    """Whether the peer of a connection is a proxy: one that is trusted, or that says so itself.
+    """Whether the peer is a proxy: a trusted one, or one that sends ``X-Forwarded-For``.
 
-    What becomes of such a connection after a response says nothing of the client behind it.
+    The end of such a connection after a response says nothing about the client behind it.
     """
     address = _read(remote)
     return bool(forwarded) or (address is not None and _within(address, trusted))

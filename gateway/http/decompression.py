@@ -1,6 +1,6 @@
-"""Compressed bodies of legacy requests, inflated within bounds.
+"""Bounded decompression of bodies.
 
-Not left to aiohttp, which would inflate every request: those of the signed face go on as they came.
+aiohttp's own decompression is off, because signed requests are forwarded with unchanged bodies.
 """
 
 from __future__ import annotations
@@ -10,38 +10,40 @@ import zlib
 from collections.abc import Callable, Iterator
 
 STEP = 1024 * 1024
-"""Bytes that are inflated before anybody is asked whether there is room for more."""
+"""Bytes to decompress before more memory is reserved."""
 
 _ZLIB_OR_GZIP = 47
 _BARE = -15
-"""``deflate`` without zlib's head: wrong, and sent by some."""
+"""``deflate`` without the zlib header: not conforming, but some clients send it."""
 
 
 class NotInflated(Exception):
-    """The body is not what its Content-Encoding says, or was cut off."""
+    """The body does not match its Content-Encoding, or is truncated."""
 
 
 class TooLarge(Exception):
-    """The body is larger than it may be."""
+    """The decompressed body exceeds the limit."""
 
 
 async def decompress_body(
     body: bytes, encoding: str, most: int, grows: Callable[[int], None] = lambda _size: None
 ) -> bytes:
-    """The body, inflated where its encoding is one of ours; raises NotInflated and TooLarge.
+    """Decompresses a body; raises DecompressionError and DecompressedBodyTooLarge.
 
-    In any other encoding it is returned as it is: it will not be JSON. ``grows`` is told of each
-    part's size, and may raise.
+    Returns the body unchanged if the encoding is not supported; it will then fail to parse.
+    ``reserve_bytes`` is called with the size of each part before the part is kept, and may raise.
     """
     encoding = encoding.strip().lower()
     if encoding not in ("gzip", "x-gzip", "deflate") or not body:
         return body
+    # A zlib header names compression method 8 in its low bits (RFC 1950).
     bare = encoding == "deflate" and body[0] & 0xF != 8
     parts: list[bytes] = []
     size = 0
     steps = _steps(body, _BARE if bare else _ZLIB_OR_GZIP)
-    # In a thread, however small it is: little can become much.
+    # Always in a thread: a small body can decompress to a large one.
     while part := await asyncio.to_thread(next, steps, b""):
+        # Checked for each part, so that a compression bomb is not decompressed to its end.
         if (size := size + len(part)) > most:
             raise TooLarge
         grows(len(part))
@@ -50,8 +52,8 @@ async def decompress_body(
 
 
 def _steps(body: bytes, wbits: int) -> Iterator[bytes]:
-    """The inflated body in parts that are not empty."""
-    while body:  # gzip may be several members, one after the other
+    """Yields the decompressed body in non-empty parts."""
+    while body:  # a gzip body may consist of several members
         inflate = zlib.decompressobj(wbits=wbits)
         rest = body
         while not inflate.eof:
@@ -63,5 +65,6 @@ def _steps(body: bytes, wbits: int) -> Iterator[bytes]:
             if part:
                 yield part
             elif not rest and not inflate.eof:
+                # The input ends before the compressed stream does.
                 raise NotInflated
         body = inflate.unused_data

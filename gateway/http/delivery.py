@@ -1,7 +1,7 @@
-"""Whether a client has got what was written to its connection.
+"""Detects whether a client has received a response.
 
-A client may go away while its answer is on the way: until its machine has acknowledged every byte,
-the same request sent again is a retry, and not another request.
+Until the client's machine has acknowledged every byte of the response, it may have disconnected,
+and the same request sent again is a retry rather than a new request.
 """
 
 from __future__ import annotations
@@ -15,38 +15,40 @@ import termios
 from aiohttp import web
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
-"""Seconds between two looks."""
+"""Pause between two checks; doubles from the first to the maximum."""
 
 _NOTHING = struct.pack("i", 0)
-"""How many bytes are left to be acknowledged, as the system tells it."""
+"""Result of the ``TIOCOUTQ`` ioctl if every byte has been acknowledged."""
 
 
 async def wait_until_acknowledged(
     transport: asyncio.Transport | None, beneath: asyncio.Transport | None = None
 ) -> bool:
-    """Waits until all that was written was acknowledged; False where the connection ends before.
+    """Waits until all written bytes are acknowledged; returns False if the connection ends first.
 
-    ``beneath`` is what carries the transport where that speaks TLS: some may still be there.
+    ``underlying_transport`` is the TCP transport below TLS, which may hold unsent bytes too.
     """
     pause = FIRST_PAUSE
     while transport is not None and not is_acknowledged(transport, beneath):
         if transport.is_closing():
             return False
         await asyncio.sleep(pause)
+        # Most clients acknowledge within milliseconds; a slow one must not keep the loop busy.
         pause = min(pause * 2, LONGEST_PAUSE)
     return transport is not None
 
 
 def is_client_disconnected(request: web.BaseRequest) -> bool:
-    """Whether the client's end of the connection is closed, also if the loop has not read that yet.
+    """Whether the client has closed its side, even if the event loop has not seen that yet.
 
-    A process that was paused goes on where it was, before it hears of what happened meanwhile.
+    After a process was suspended, it continues before the loop reads what happened meanwhile.
     """
     transport = request.transport
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is None or connection.fileno() < 0:
         return True
     poll = select.poll()
+    # The peer has closed its side, even if there is unread data.
     poll.register(connection.fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))
 
@@ -54,10 +56,10 @@ def is_client_disconnected(request: web.BaseRequest) -> bool:
 def is_acknowledged(
     transport: asyncio.Transport | None, beneath: asyncio.Transport | None = None
 ) -> bool:
-    """Whether all that was written was; not of a connection whose socket is closed.
+    """Whether all written bytes are acknowledged; False if the socket is already closed.
 
-    A client that closes its side as soon as it has its answer has acknowledged it: that can be seen
-    as long as this side's socket is open.
+    A client that closes its side right after the response has acknowledged it. The kernel can
+    tell that only while this side's socket is open.
     """
     if transport is None or transport.get_write_buffer_size():
         return False
@@ -70,5 +72,5 @@ def is_acknowledged(
         return False
     try:
         return fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, _NOTHING) == _NOTHING
-    except OSError:  # not every system, or kind of socket, can tell
+    except OSError:  # TIOCOUTQ is not supported by every system and socket type
         return not transport.is_closing()

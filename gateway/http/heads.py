@@ -1,4 +1,4 @@
-"""The head of an HTTP message, as it is sent: of a request to the service, and of an answer to a client."""
+"""Encoding of HTTP header blocks, for requests to the service and responses to clients."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 
 def encode_header_block(first: str, *headers: Mapping[str, str]) -> bytes:
-    """The first line, the headers in their order, and the empty line; ValueError where one would be
-    more than one.
+    """Encodes the start line, the headers in their order, and the empty line.
+
+    Raises ValueError if a line break in a value would inject another header.
     """
     lines = [f"{name}: {value}" for some in headers for name, value in some.items()]
+    # Counting line ends in the result finds an injected one in any name or value.
     text = "\r\n".join([first, *lines, "", ""])
     ends = len(lines) + 2
     if text.count("\r") != ends or text.count("\n") != ends or "\0" in text:

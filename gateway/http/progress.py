@@ -1,7 +1,7 @@
-"""Large requests that are under way, and how far each is: what takes long is to be seen meanwhile.
+"""Progress of large requests in flight, for operators.
 
-``told`` is called from wherever something of a request is done that takes long; what is small never
-says so, and is no large one. Nothing is kept but whose it is and how much of it is done.
+Each step that handles a large body calls ``record_progress``; a request that never does is not
+listed. Only labels and byte counts are kept, never content.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self
 
 MOST = 20
-"""How many of them a process tells others of."""
+"""Requests that a process publishes to other processes; the longest running ones."""
 
 Step = Literal[
     "receiving_request",
@@ -24,8 +24,9 @@ Step = Literal[
     "receiving_response",
     "sending_response",
 ]
-"""Its body comes; it is read and translated; it is sent to the service; that answers; its client is
-answered. The last four are in the log, too (event ``large_payload_progress``).
+"""In order: the request body arrives, is parsed and translated, is sent to the service; the
+service's response arrives, and is sent to the client. The last four are logged (event
+``large_payload_progress``).
 """
 
 
@@ -37,7 +38,7 @@ class Whose(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One of them, as it was just now; ``done`` of ``total`` bytes, which is 0 where nobody knows."""
+    """A snapshot of a request: ``done`` of ``total`` bytes of a step; ``total`` is 0 if unknown."""
 
     operation: str
     merchant: str
@@ -47,11 +48,11 @@ class Seen:
     done: int
     total: int
     here: bool = True
-    """Whether this process has it."""
+    """Whether this process handles the request."""
 
     @classmethod
     def read(cls, text: str) -> list[Self]:
-        """What another process wrote; none where that is of a version that tells something else."""
+        """Parses the list of another process; empty if its version has a different format."""
         try:
             return [cls(**_read(one), here=False) for one in json.loads(text or "[]")]
         except (TypeError, ValueError):
@@ -63,38 +64,41 @@ def _read(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def serialize_progress(those: Iterable[Seen]) -> str:
-    """For other processes; empty where there are none."""
+    """Serializes progress for other processes; empty if there are no large requests."""
     told = []
     for one in list(those)[:MOST]:
+        # Without ``here``, which each reader sets itself.
         told.append({**asdict(one), "began_at": one.began_at.isoformat()})
         del told[-1]["here"]
     return json.dumps(told, separators=(",", ":")) if told else ""
 
 
 class RequestsInProgress:
-    """Those of one process."""
+    """The large requests of one process."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._those: dict[_Request, Seen] = {}
 
     def watch(self, whose: Callable[[], Whose], began: float) -> None:
-        """From here on what the current task does is of this request, until that task ends.
+        """Attributes the work of the current task to a request, until the task ends.
 
-        ``began`` by the loop's clock; ``whose`` is asked when it turns out to be large.
+        ``start_time`` is in seconds of the event loop's clock. ``build_labels`` is called only if
+        the request turns out to be large.
         """
         _here.set(_Request(self, whose, began, asyncio.current_task()))
 
     def those(self) -> list[Seen]:
-        """The one that has taken longest comes first."""
+        """Lists the running requests, the longest running first."""
         seen = [one for request, one in self._those.items() if request.goes_on]
         return sorted(seen, key=lambda one: one.began_at)
 
     def told(self, request: _Request, step: Step, done: int, total: int) -> None:
         seen = self._those.get(request)
         if seen is None:
-            if request.task is None or not request.goes_on:  # what it left behind is nobody's
+            if request.task is None or not request.goes_on:  # a leftover task of an ended request
                 return
+            # Ends with the task, also if the request fails.
             request.task.add_done_callback(lambda _: self._those.pop(request, None))
             passed = timedelta(seconds=asyncio.get_running_loop().time() - request.began)
             began_at = self._clock() - passed
@@ -102,7 +106,7 @@ class RequestsInProgress:
         self._those[request] = replace(seen, step=step, done=done, total=total)
 
 
-@dataclass(slots=True, eq=False)  # not frozen: every request has one, and that takes longer
+@dataclass(slots=True, eq=False)  # not frozen: created for every request, and frozen is slower
 class _Request:
     under_way: RequestsInProgress
     whose: Callable[[], Whose]
@@ -118,6 +122,6 @@ _here: ContextVar[_Request | None] = ContextVar("large", default=None)
 
 
 def told(step: Step, done: int, total: int) -> None:
-    """How far the request is that is being worked on here, if it is anybody's."""
+    """Records how far the request of the current task is; without a request, does nothing."""
     if request := _here.get():
         request.under_way.told(request, step, done, total)

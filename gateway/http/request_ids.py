@@ -1,14 +1,14 @@
-"""Names that nobody has had or can guess: of requests, and of what is made for one."""
+"""Random, unique ids, for requests and for objects created for them."""
 
 from __future__ import annotations
 
 import os
 
 LENGTH = 12
-"""Bytes of one."""
+"""Random bytes in an id."""
 
 AT_ONCE = 256
-"""So many are taken from the system at a time: to ask it takes longer than to make one of it."""
+"""Ids per read of random bytes: the system call costs more than formatting an id."""
 
 _left = b""
 
@@ -26,5 +26,5 @@ def _forget() -> None:
     _left = b""
 
 
-# A process that is forked would go on with the same ones.
+# A forked process would otherwise generate the same ids.
 os.register_at_fork(after_in_child=_forget)

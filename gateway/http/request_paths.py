@@ -1,7 +1,7 @@
-"""Targets of signed requests: which may go on as they came, and what they name.
+"""Targets of signed requests: checks whether they may be forwarded, and parses what they name.
 
-What is sent on is what was sent here, byte for byte. A path that another server might read as
-another path than it says is not sent at all.
+A target is forwarded byte for byte. A path that another server might interpret as a different
+path is refused.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from mappings.grammar import Vocabulary
 
 _TARGET = re.compile(r"/v1/[!-~]*")
 _DISGUISED = re.compile(r"%(?:2[ef]|5c|[01][0-9a-f]|7f|c[01])|\\", re.IGNORECASE)
-"""A dot, a slash, a backslash, a control character, or the beginning of one in overlong UTF-8."""
+"""An encoded dot, slash or control character, or the start of its overlong UTF-8; a backslash."""
 
 _LAYERS = 4
-"""How often a path may be encoded over; more is an attempt at something."""
+"""Nested percent-encodings that are checked; a path with more is an attack and is refused."""
 
 OTHER_WORDS = (
     "profile submerchant onboarding update balances info sandbox direct-debit bank-account "
     "iframe config subscriptions offlinePayments"
 )
-"""Words of section 4.1, 4.4 and 4.5 that no operation here needs; a log may tell them."""
+"""Words of sections 4.1, 4.4 and 4.5 that no operation uses; logs may show them."""
 
 
 def is_forwardable(target: str) -> bool:
-    """Whether a raw target goes on: /v1/, visible ASCII, no fragment, and a plain path."""
+    """Whether a raw target may be forwarded: /v1/, visible ASCII, no fragment, a safe path."""
     return bool(_TARGET.fullmatch(target)) and "#" not in target and _is_plain(_path(target))
 
 
 def _is_plain(path: str) -> bool:
-    """Nothing in it is a way up or in disguise, however often somebody decodes it."""
+    """Whether a path has no dot segment and no encoded separator, however often it is decoded."""
     for _ in range(_LAYERS):
         if _DISGUISED.search(path) or any(_is_dots(part) for part in path.split("/")):
             return False
+        # Nothing left to decode.
         if path == (path := _decoded(path)):
             return True
     return False
@@ -46,7 +47,7 @@ def _is_dots(part: str) -> bool:
 
 
 def _decoded(path: str) -> str:
-    """One letter for each byte, so that nothing grows and this comes to an end."""
+    # Latin-1 maps each byte to one character, so decoding only shortens the path and terminates.
     return unquote_to_bytes(path.encode("latin-1")).decode("latin-1")
 
 
@@ -55,10 +56,10 @@ def _path(target: str) -> str:
 
 
 def names_in(target: str) -> list[str]:
-    """The parts of a target's path after /v1, as the most lenient of services might read them.
+    """Parses the path segments after /v1 as the most lenient service might read them.
 
-    To be asked what a request is about, and never to be sent: decoded, without parameters of a
-    part, without empty parts.
+    Decoded, without path parameters and without empty segments. Only for deciding what a request
+    is about; never sent.
     """
     path = _path(target)
     while (decoded := _decoded(path)) != path:
@@ -68,13 +69,13 @@ def names_in(target: str) -> list[str]:
 
 
 def extract_recipient_id(path: str) -> str:
-    """The recipient that a path below /v1 is about; empty where it is about none, or about several."""
+    """Returns the recipient id in a path below /v1; empty if the path names none."""
     parts = names_in(f"/v1{path}")
     return parts[1] if parts[:1] == ["recipients"] and len(parts) > 1 else ""
 
 
 class PathTemplates:
-    """Paths as a log may tell them: the interface's own words, and nothing else."""
+    """Formats paths for logs: only words of the interface, never ids or other client text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         paths = [one.path for one in ENDPOINTS]
@@ -94,7 +95,7 @@ class PathTemplates:
         return redact_path(_path(target), self.words)
 
     def endpoint(self, method: str, target: str) -> str:
-        """The path of the endpoint that a target leads to, empty where the document lists none."""
+        """Finds the path template of a target's endpoint; empty if the document has none."""
         path = _path(target)
         for its_method, pattern, endpoint in self._endpoints:
             if its_method == method and pattern.fullmatch(path):
@@ -107,5 +108,6 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 def redact_path(path: str, words: frozenset[str] | set[str]) -> str:
-    """A path with an ellipsis for every part that is not one of the words."""
+    """Replaces each path segment that is not one of the words with an ellipsis."""
+    # Bounded, because a client chooses the length of the path.
     return "/".join(part if part in words else "…" for part in path.split("/")[:8])

@@ -1,4 +1,4 @@
-"""What is read of a client's HTTP request: its target, its query, its body, within bounds."""
+"""Reads a client's HTTP request: target, query and body, within limits."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from mappings.errors import TOO_LARGE, ErrorAnswer
 from mappings.grammar import JSON, Invalid, Problem
 
 TOO_SLOW: web.RequestKey[bool] = web.RequestKey("too_slow", bool)
-"""Set where a body did not come in time: nobody waits for the rest of it."""
+"""Set if the body did not arrive in time: the connection does not wait for the rest."""
 
 DESERTED: web.RequestKey[Callable[[bool], None]] = web.RequestKey("deserted", None)
-"""What of a request is to be called when its connection ends before it is over, with whether the
-client has acknowledged all that was sent to it."""
+"""Called if the connection ends before the request does, with whether the client has acknowledged
+everything that was sent to it."""
 
 IS_LAST: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last", None)
-"""Whether an answer that is sent now is its connection's last, and has to say so."""
+"""Whether a response sent now is the last on its connection, and needs ``Connection: close``."""
 
 CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None)
 """The connection that a request came on."""
@@ -41,10 +41,10 @@ ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
 """When the request came, by the loop's clock; earlier than it was read if the process was stopped."""
 
 RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("reset", None)
-"""What of a request is to be called if its connection is reset after its response was acknowledged."""
+"""Called if the connection is reset after the response was acknowledged."""
 
 BENEATH: web.RequestKey[asyncio.Transport] = web.RequestKey("beneath", asyncio.Transport)
-"""The plain connection under one that speaks TLS."""
+"""The TCP transport below TLS."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -55,7 +55,7 @@ class ClientConnection(RequestConnection, Protocol):
 
 
 class Overlong(Exception):
-    """A body over the limit; the rest of it is not read."""
+    """A body over the limit. The rest is not read, so the connection must be closed."""
 
     answer = ErrorAnswer(413, (TOO_LARGE,))
 
@@ -65,15 +65,15 @@ def has_body(request: web.BaseRequest) -> bool:
 
 
 def is_read_with_body(request: web.BaseRequest) -> bool:
-    """Whether it is a GET or HEAD with a body: that is never sent on, and never a request of its own."""
+    """Whether it is a GET or HEAD with a body: never forwarded, nor parsed as another request."""
     return request.method in ("GET", "HEAD") and has_body(request)
 
 
 def ends_connection(request: web.BaseRequest) -> bool:
-    """Whether nothing may follow this request on its connection.
+    """Whether the connection must be closed after this request.
 
-    aiohttp's parser puts the last trailer field of a chunked body in front of the headers of the next
-    request (3.14.5), and a body that nobody expects may be a request in disguise.
+    aiohttp's parser (3.14.5) prepends the last trailer field of a chunked body to the headers of
+    the next request, and an unexpected body may be a smuggled request.
     """
     return "Transfer-Encoding" in request.headers or is_read_with_body(request)
 
@@ -84,8 +84,9 @@ def mark_authenticated(request: web.BaseRequest, tenant: Hashable) -> None:
 
 
 def split_request_target(request: web.BaseRequest) -> tuple[str, str]:
-    """The request target as it was sent, nothing decoded; of an absolute one, what follows the host."""
+    """Splits the raw target into path and query, without decoding; drops scheme and host."""
     target = request.raw_path
+    # The absolute form (RFC 9112, section 3.2.2).
     if target[:1] != "/":
         target = re.sub(r"^https?://[^/?#]*", "", target, flags=re.IGNORECASE)
     path, _, query = target.partition("#")[0].partition("?")
@@ -93,28 +94,33 @@ def split_request_target(request: web.BaseRequest) -> tuple[str, str]:
 
 
 def parse_query(query: str) -> dict[str, str]:
-    """The query parameters that say something; of one given twice, the first."""
+    """Parses the query parameters that are not blank; the first of a repeated one counts."""
     if not query:
         return {}
     pairs = parse_qsl(query, keep_blank_values=False, errors="replace")
+    # Reversed, so that the first of a repeated parameter overwrites the others.
     return {name: value for name, value in reversed(pairs) if value.strip()}
 
 
 def resolve_request_id(request: web.BaseRequest) -> str:
-    """The client's ``X-Request-Id``, or one made here; it is logged, so never one with its credentials."""
+    """Returns the client's ``X-Request-Id``, or a new id.
+
+    The id is logged, so one that contains the client's credentials is replaced.
+    """
     given = request.headers.get("X-Request-Id", "")
     if not given:
         return token()
     keys = [line.strip() for line in request.headers.getall("X-API-Key", ())]
     for line in request.headers.getall("Authorization", ()):
         keys += re.split(r"[:\s]+", line.strip())[1:]
+    # The pattern also keeps line breaks out of logs and headers.
     if any(key and key in given for key in keys) or not _REQUEST_ID.fullmatch(given):
         return token()
     return given
 
 
 def check_content_length(request: web.BaseRequest, most: int) -> None:
-    """Raises Overlong by the length that is declared, before any of it is read."""
+    """Raises BodyTooLarge if the declared length exceeds the limit, before the body is read."""
     if (request.content_length or 0) > most:
         raise Overlong
 
@@ -122,9 +128,9 @@ def check_content_length(request: web.BaseRequest, most: int) -> None:
 async def read_whole_body(
     request: web.BaseRequest, most: int, stay: AdmissionSlot, pace: Pace
 ) -> bytes:
-    """The body as it came, nothing decoded; Overlong, and Invalid where it is not whole.
+    """Reads the raw body; raises BodyTooLarge, and Invalid if it is incomplete.
 
-    Its bytes are held in ``stay``, which raises where there is no room for them.
+    Reserves the memory in ``slot``, which raises if there is not enough.
     """
     body = io.BytesIO()
     async for part in iter_body_chunks(request, most, stay, pace):
@@ -133,10 +139,10 @@ async def read_whole_body(
 
 
 def transcode_to_utf8(body: bytes, declared: str | None, undeclared: str) -> bytes:
-    """A JSON text in UTF-8, of a text in a charset; raises Invalid for one that cannot be read.
+    """Transcodes a JSON text to UTF-8; raises Invalid if the charset is not supported.
 
-    JSON is UTF-8 (RFC 8259); clients in the field send Latin-1, too (contract, section 2). Text that
-    declares no charset and is valid UTF-8 is hardly ever anything else.
+    JSON is UTF-8 (RFC 8259), but existing clients also send Latin-1 (contract, section 2). Text
+    without a declared charset that is valid UTF-8 is taken as UTF-8.
     """
     if body.isascii():
         return body
@@ -159,9 +165,10 @@ def transcode_to_utf8(body: bytes, declared: str | None, undeclared: str) -> byt
 async def decode_json_body(
     body: bytes, encoding: str, charsets: tuple[str | None, str], most: int, stay: AdmissionSlot
 ) -> JSON:
-    """A body as values; raises Invalid where it is no JSON, Overlong where it is too large.
+    """Decodes a JSON body; raises Invalid if it is not JSON, BodyTooLarge if it is too large.
 
-    ``charsets`` are the one that it declares, and that of bodies that declare none.
+    ``charsets`` are the declared charset and the default. The limits hold for the decompressed
+    text and for the memory of its values.
     """
     try:
         plain = await decompress_body(body, encoding, most, stay.hold)
@@ -171,6 +178,7 @@ async def decode_json_body(
         cost = await run_in_thread_if(
             len(plain) > json_codec.LARGE, json_codec.estimate_memory_bytes, plain
         )
+        # Estimated before parsing: a small text of nested values can need many times its size.
         if len(plain) + cost <= stay.most_bytes:
             stay.hold(cost)
             return await run_in_thread_if(
@@ -192,17 +200,18 @@ NOT_IN_TIME = Problem("invalid_field", "The body did not arrive in time.")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a body has to come: something in every ``seconds``, and after the first of them
-    never less in all than ``bytes_per_second`` makes.
+    """The minimum rate of a body: something within each ``seconds``, and after the first
+    ``seconds``, ``bytes_per_second`` on average (0 is no minimum).
     """
 
     seconds: float
     bytes_per_second: int
 
     def patience(self, elapsed: float, size: int) -> float:
-        """Seconds that the next part may take; none or less where it is too late already."""
+        """Returns the seconds that the next chunk may take; 0 or less if it is already late."""
         if not self.bytes_per_second:
             return self.seconds
+        # Otherwise a client could hold a slot for hours with one byte at a time.
         due = self.seconds + size / self.bytes_per_second
         return min(self.seconds, due - elapsed)
 
@@ -210,19 +219,22 @@ class Pace:
 async def iter_body_chunks(
     request: web.BaseRequest, most: int, stay: AdmissionSlot, pace: Pace
 ) -> AsyncIterator[bytes]:
-    """The body as it comes, nothing decoded; raises Overlong, and Invalid where it is not whole."""
+    """Yields the raw body while it arrives; raises BodyTooLarge, and Invalid if it is incomplete."""
     held = request.content_length or 0
+    # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
     stay.hold(held)
     if request.headers.get("Expect", "").lower() == "100-continue":
-        # Only now: whoever has no key, or is over the limit, need not send the body.
+        # Sent here and not earlier, so that a refused client does not send its body.
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # so that the answer itself still counts as not begun
+        # Otherwise aiohttp takes the final response for one that has already started.
+        request.writer.output_size = 0
     loop = asyncio.get_running_loop()
     began, size = loop.time(), 0
     while part := await _part(request, pace.patience(loop.time() - began, size)):
         size += len(part)
         if size > most:
             raise Overlong
+        # Without a declared length (chunked), memory is reserved as the body arrives.
         if size > held:
             stay.hold(size - held)
             held = size

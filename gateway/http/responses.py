@@ -1,4 +1,4 @@
-"""HTTP answers of the legacy interface: compact JSON that begins with ``ok``, and their headers."""
+"""Responses of the legacy interface: compact JSON that begins with ``ok``, and headers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SERVER = "payout-gateway"
 NOTHING: Mapping[str, str] = {}
 
 PREFLIGHT_SECONDS = 86_400
-"""How long a browser may remember a preflight."""
+"""How long a browser may cache a preflight response."""
 
 
 @unchanging(frozen=True, slots=True)
 class LegacyResponse:
-    """What a client is told: status, body (``ok`` first) and the headers of this answer alone.
+    """A response to a legacy client: status, body (``ok`` first) and its specific headers.
 
-    ``written`` is the body's text, in parts, where it was told before or is long.
+    ``chunks`` is the encoded body, if it is long or was encoded for an earlier try.
     """
 
     status: int
@@ -47,7 +47,7 @@ class LegacyResponse:
 
 @unchanging(frozen=True, slots=True)
 class PassedResponse:
-    """The legacy service's own answer to a request that was passed on to it."""
+    """The legacy service's response to a forwarded request."""
 
     status: int
     headers: CIMultiDict[str]
@@ -55,7 +55,7 @@ class PassedResponse:
 
 
 def build_success_response(body: Mapping[str, JSON]) -> LegacyResponse:
-    """Success status is 200, for deletes too: an empty body breaks clients in the field."""
+    """Builds a 200 response, also for deletes: existing clients fail on an empty body."""
     return LegacyResponse(200, {"ok": True, **body})
 
 
@@ -67,7 +67,7 @@ def build_error_response(answer: ErrorAnswer, *, closes: bool = False) -> Legacy
 def build_preflight_response(
     methods: Iterable[str], headers: Iterable[str] = ("X-API-Key", "Content-Type")
 ) -> LegacyResponse:
-    """The answer to a browser that asks first: any origin, the methods of the path."""
+    """Builds the response to a CORS preflight: any origin, and the methods of the path."""
     return LegacyResponse(
         200,
         {"ok": True},
@@ -85,7 +85,7 @@ def build_web_response(
     admission: Admission | None = None,
     told: Mapping[str, str] = NOTHING,
 ) -> web.StreamResponse:
-    """``told`` are headers that every answer of the legacy face has, of its end."""
+    """Builds the aiohttp response, with the headers that every response has."""
     headers = {
         **told,
         "Content-Type": "application/json; charset=utf-8",
@@ -93,6 +93,7 @@ def build_web_response(
         "Server": SERVER,
         "X-Request-Id": request_id,
         **build_rate_limit_headers(admission),
+        # Last, so that a response can override any of them.
         **said.headers,
     }
     made: web.StreamResponse
@@ -111,11 +112,12 @@ def build_passthrough_response(
     admission: Admission | None = None,
     told: Mapping[str, str] = NOTHING,
 ) -> web.Response:
-    """As it came, with what every answer here has, where it does not say so itself.
+    """Builds the aiohttp response from a forwarded one, with the headers that every response has.
 
-    Of its end clients are told here, in ``told``: a date of the service's and one of ours beside each
-    other would be neither's. Links are a list, so its own stay.
+    The gateway's deprecation dates replace the service's, because two dates would be ambiguous.
+    ``Link`` is a list, so the service's links stay.
     """
+    # A copy, because shadow traffic still compares the original.
     headers = one.headers.copy()
     if not any(name.lower().startswith("ratelimit") for name in headers):
         headers.update(build_rate_limit_headers(admission))

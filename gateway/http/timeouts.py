@@ -1,7 +1,7 @@
-"""A time within which something has to be done, for what every request does.
+"""A timeout for code that runs in every request.
 
-As ``asyncio.timeout``, at half of its cost; and to give it more time, as each part of an answer that
-comes does, costs nothing: that it is more is seen when the time would be up.
+Works like ``asyncio.timeout`` at half its cost. Extending it costs nothing: the timer is not
+rescheduled, but checks the deadline again when it fires.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any, Self
 
 
 class Timeout:
-    """To be entered by a task: after so many seconds what it waits for is cancelled, and TimeoutError
-    raised. ``when`` is the moment, by the loop's clock.
+    """Cancels the task that entered it at ``deadline``, and raises TimeoutError.
+
+    ``deadline`` is in seconds of the event loop's clock.
     """
 
     __slots__ = ("_alarm", "_before", "_due", "_is_up", "_loop", "_task", "when")
@@ -29,13 +30,15 @@ class Timeout:
     def __enter__(self) -> Self:
         task: asyncio.Task[Any] | None = asyncio.current_task()
         if task is None:
-            raise RuntimeError("only a task can be told that its time is up")
+            raise RuntimeError("a timeout must be entered by a task")
         self._task = task
+        # Tells a cancellation by somebody else from that by this timeout.
         self._before = task.cancelling()
         self._alarm = self._loop.call_at(self._due, self._up)
         return self
 
     def _up(self) -> None:
+        # It was extended meanwhile: wait for the rest.
         if self.when > self._due:
             self._due = self.when
             self._alarm = self._loop.call_at(self._due, self._up)
@@ -50,7 +53,7 @@ class Timeout:
         trace: TracebackType | None,
     ) -> None:
         self._alarm.cancel()
-        # Others may have cancelled the task as well: that is for them.
+        # If somebody else cancelled the task as well, CancelledError must reach them.
         is_only_us = self._is_up and self._task.uncancel() <= self._before
         if is_only_us and kind is asyncio.CancelledError:
             raise TimeoutError from error

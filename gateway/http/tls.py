@@ -1,4 +1,4 @@
-"""TLS: the certificate that clients see, and whom the gateway believes to be the service."""
+"""TLS: the listener's certificate, and verification of the service's certificate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import structlog
 from gateway.config.settings import Misconfigured, Server
 
 LOOK_SECONDS = 5
-"""How often it is looked whether the files have changed."""
+"""Seconds between two checks whether the certificate files have changed."""
 
 PROTOCOLS = ["http/1.1"]
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Certificate:
-    """The listener's; each new connection gets the latest that could be read."""
+    """The listener's certificate; a new connection uses the last one that could be loaded."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Raises Misconfigured."""
@@ -33,7 +33,7 @@ class Certificate:
         self.context = _listening(certificate, key)
 
     def reload(self) -> None:
-        """Reads the files again; where they are no good, what there is stays."""
+        """Loads the files again; if that fails, the current certificate stays in use."""
         self._seen = self._stamps()
         try:
             self.context = _listening(*self._files)
@@ -47,7 +47,7 @@ class Certificate:
             log.info("certificate_reloaded", **{"file.path": str(self._files[0])})
 
     async def watch(self, every: float = LOOK_SECONDS) -> None:
-        """For ever."""
+        """Reloads the certificate whenever its files change; runs until it is cancelled."""
         while True:
             await asyncio.sleep(every)
             if self._stamps() != self._seen:
@@ -66,7 +66,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def load_certificate(server: Server) -> Certificate | None:
-    """None where clients are to speak plain HTTP; raises Misconfigured."""
+    """Loads the configured certificate; None for plain HTTP. Raises Misconfigured."""
     if server.tls_certificate_file is None or server.tls_key_file is None:
         return None
     return Certificate(server.tls_certificate_file, server.tls_key_file)
@@ -77,39 +77,39 @@ def _listening(certificate: Path, key: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(PROTOCOLS)
     try:
-        # The password is for a key that is encrypted: nobody is there to be asked for it.
+        # Without a password OpenSSL would prompt for that of an encrypted key, and block.
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
-        told = f"server.tls_certificate_file, tls_key_file: no certificate with its key ({error.reason})"
-        do = "both are PEM, the key is not encrypted, and it is the certificate's own"
+        told = f"server.tls_certificate_file, tls_key_file: not a certificate and its key ({error.reason})"
+        do = "both must be PEM files, and the key unencrypted and that of the certificate"
         raise Misconfigured([f"{told}; {do}"]) from None
     except OSError as error:
         told = f"server.tls_certificate_file, tls_key_file: {error.strerror or error}"
-        raise Misconfigured([f"{told}; see that both are there and can be read"]) from None
+        raise Misconfigured([f"{told}; check that both files exist and can be read"]) from None
     return context
 
 
 def create_client_ssl_context(
     authorities: Path | None, key: str = "upstream.ca_file"
 ) -> ssl.SSLContext:
-    """For calls of the service: certificates are always verified. Raises Misconfigured.
+    """Creates the TLS context for calls to the service, whose certificate is always verified.
 
-    ``authorities`` is a PEM file of those that are believed in the place of the system's, and
-    ``key`` the setting that names it.
+    ``ca_file`` is a PEM file of certificate authorities that replace the system's, and ``setting``
+    the name of its setting. Raises Misconfigured.
     """
     try:
         context = ssl.create_default_context(cafile=authorities)
     except (OSError, ssl.SSLError) as error:
         why = getattr(error, "reason", None) or error.strerror or "no certificates"
         raise Misconfigured(
-            [f"{key}: {authorities} cannot be used ({why}); it is a PEM file"]
+            [f"{key}: {authorities} cannot be used ({why}); it must be a PEM file"]
         ) from None
     context.set_alpn_protocols(PROTOCOLS)
     return context
 
 
 def start_eagerly(work: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
-    """A coroutine whose first step is done here and now; the rest when it is awaited."""
+    """Runs a coroutine up to its first suspension; the rest runs when the result is awaited."""
     try:
         waits_for = work.send(None)
     except StopIteration as done:

@@ -1,7 +1,6 @@
-"""Between a client's words and those of flows: its request, its answer, and what it is refused with.
+"""Legacy codec: decodes requests for flows and encodes their answers and failures for clients.
 
-Both are put into the words of the configured vocabulary, and every id into the one that the other side
-knows.
+Translates the configured vocabulary, and replaces each id by the id that the other side knows.
 """
 
 from __future__ import annotations
@@ -68,7 +67,10 @@ class LegacyCodec:
     async def read(
         self, request: web.BaseRequest, visit: RequestContext, data: bytes
     ) -> tuple[JSON, tuple[Problem, ...]]:
-        """A body's bytes as values, and what is wrong in them; raises Invalid and Overlong."""
+        """Decodes a request body.
+
+        Returns its values and the problems found in them. Raises Invalid and BodyTooLarge.
+        """
         takes = visit.operation.takes if visit.operation else None
         if takes is None:
             return None, ()
@@ -76,12 +78,13 @@ class LegacyCodec:
         charset = request.charset, self._undeclared_charset
         stay = cast("AdmissionSlot", visit.stay)
         body = await request_reader.decode_json_body(data, encoding, charset, self._most, stay)
-        # Of a compressed one the bytes do not tell what it became.
+        # The size of a compressed body says nothing about its decompressed size.
         is_long = len(data) > json_codec.LARGE or bool(encoding)
         own = self._spelling.inward(takes, body)
         found: tuple[JSON, tuple[Problem, ...]]
         found = await run_in_thread_if(is_long, kinds.read, takes, own)
         if visit.caller:
+            # A long request is handled in slices and in threads, so that it does not block others.
             visit.caller.is_long = json_codec.has_rows(found[0])
             _tell(visit, "translating_request", len(data), is_long=visit.caller.is_long)
         return found
@@ -93,21 +96,24 @@ class LegacyCodec:
         ids: Mapping[str, str],
         read: tuple[JSON, tuple[Problem, ...]],
     ) -> Request:
-        """The request as flows have it; ``ids`` are its path's, and its body was ``read``."""
+        """Builds the request for a flow from the ids in the path and the decoded body."""
         operation = cast("Operation", visit.operation)
         query = request_reader.split_request_target(request)[1]
         body, problems = read
         given = self._spelling.inward(operation.query, request_reader.parse_query(query))
         unknown = given.keys() - getattr(operation.query, "__annotations__", {}).keys()
         if unknown:
+            # Ignored as documented (contract, section 3), but counted: a client may expect an
+            # effect.
             metrics.count_ignored_parameters(operation.name, len(unknown))
         names = await self._stood_for(visit, ids, body, given)
         body = replace_ids(operation.takes, body, names)
-        if names and json_codec.has_rows(body):  # it is read again and again
+        if names and json_codec.has_rows(body):
+            # The flow iterates over the lists several times: replace ids once, not in each pass.
             body = await run_in_thread(_made, body)
         return Request(
             now=self._clock(),
-            seed=token(),  # not the request id: a client may send one twice
+            seed=token(),  # not the request id: a client may use one for two requests
             ids={name: names.get(id_, id_) for name, id_ in ids.items()},
             query=replace_ids(operation.query, given, names),
             body=body,
@@ -120,7 +126,10 @@ class LegacyCodec:
     def _imported(
         self, visit: RequestContext, path: Mapping[str, str], names: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Of very many names only those of the path: they say what it is about. No retry is looked for of a read."""
+        """Returns the imported ids of a write, which also identify a retry of it.
+
+        For a long request, only the ids in the path: they name the object that it changes.
+        """
         if visit.caller is None or not names or not cast("Operation", visit.operation).writes:
             return {}
         if visit.caller.is_long:
@@ -130,7 +139,7 @@ class LegacyCodec:
     async def _stood_for(
         self, visit: RequestContext, path: Mapping[str, str], body: JSON, query: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """What the ids of a request stand for, where that is something else."""
+        """Maps the ids of a request to current ids; ids that are the same in both are left out."""
         if visit.caller is None:
             return {}
         operation = cast("Operation", visit.operation)
@@ -149,18 +158,20 @@ class LegacyCodec:
         found, names = _many_sent(path, takes, body), Keyed()
         while sent := await run_in_thread(next, found, None):
             those = await self._ids.current(owner, sent, keeps=False)
-            # In the order in which they are looked for: that way they are found soonest.
+            # Keyed looks up entries fastest in the order in which they were added.
             await run_in_thread(names.update, [(id_, those[id_]) for id_ in sent if id_ in those])
         return names
 
     async def answered(self, visit: RequestContext, answer: Answer) -> LegacyResponse:
-        """An answer with the words and the ids that its client knows."""
+        """Builds the response to a client, in its vocabulary and with its ids."""
         operation = cast("Operation", visit.operation)
         visit.notices, body = answer.notices, dict(answer.body)
         is_long = visit.caller is not None and visit.caller.is_long and json_codec.has_rows(body)
         if visit.caller is not None:
             course = visit.caller.course
-            # The very many of a long answer are recorded a slice at a time.
+            # New ids are recorded together with the outcome of the write, but those of a long
+            # answer are recorded one slice at a time, to bound the size of a transaction.
+            # Only a started write has an outcome to record them with.
             later = course.names if course is not None and course.begun and not is_long else None
             owner = visit.caller.key.owner
             changed = await self._names_in(visit, owner, body, later, is_long=is_long)
@@ -181,7 +192,7 @@ class LegacyCodec:
         *,
         is_long: bool,
     ) -> Mapping[str, str]:
-        """What clients call the ids of an answer, where that is something else; see ``Ids.legacy``."""
+        """Maps the ids of an answer to client ids; ids that are the same in both are left out."""
         gives = cast("Operation", visit.operation).gives
         if not is_long:
             named = collect_ids(gives, body)
@@ -194,11 +205,12 @@ class LegacyCodec:
         return changed
 
     async def refusal(self, visit: RequestContext, failure: Failure) -> LegacyResponse:
-        """What a client is told of a failure, on the fields that it sent."""
+        """Builds the error response for a failure, with the field names that the client sent."""
         is_long = visit.caller is not None and visit.caller.is_long
         answer = await run_in_thread_if(is_long, errors.translate_failure, failure)
         visit.told["error_codes"] = list(dict.fromkeys(one.code for one in answer.problems))
         if fields := [one.field for one in answer.problems if one.field]:
+            # Bounded, because one body may have problems in thousands of fields.
             visit.told["error_fields"] = fields[:10]
         if answer.status >= 500 or isinstance(failure, Refused | Halted):
             visit.told |= {"error.type": failure.error_type, **_because(failure)}
@@ -223,12 +235,14 @@ class LegacyCodec:
             **await run_in_thread_if(bool(visit.named), _sent_as, visit.named, found),
         }
         try:
+            # The client's own spelling takes precedence over the recorded one.
             return await self._ids.known(visit.caller.key.owner, found) | as_sent
         except StoreUnavailable:
+            # The client needs the error more than the ids in its message.
             return as_sent
 
     def _named(self, problem: Problem, takes: Any, names: Mapping[str, str]) -> Problem:
-        """A problem with its field in the client's own words, in the message too."""
+        """Translates the field name and the ids of a problem, also within its message."""
         message = replace_ids_in_text(problem.message, names.get)
         if problem.field is None:
             return Problem(problem.code, message)
@@ -243,27 +257,27 @@ def _tell(
     *,
     is_long: bool,
 ) -> None:
-    """Of what takes long, how far it is."""
+    """Records progress on a long request, in the log and for operators."""
     if is_long:
         log.info("large_payload_progress", request_id=visit.request_id, step=step, body_bytes=size)
         progress.told(step, size if step == "translating_request" else 0, size)
 
 
 def _sent(path: Mapping[str, str], *named: Named) -> AbstractSet[str]:
-    """The ids of a request; of what is no id, a state has no use."""
+    """Selects the ids of a request, in order; values that cannot be ids are left out."""
     those = [*path.values(), *(id_ for ids, _mentioned in named for _kind, id_ in ids)]
     return dict.fromkeys(filter(SHAPE.fullmatch, those)).keys()
 
 
 def _many_sent(path: Mapping[str, str], takes: Any, body: JSON) -> Iterator[AbstractSet[str]]:
-    """The same, some at a time."""
+    """Like ``_select_sent_ids``, but yields slices, because the body may hold very many ids."""
     named = (id_ for some, _mentioned in iterate_id_slices(takes, body) for _kind, id_ in some)
     for sent in iterate_chunks(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
         yield dict.fromkeys(sent).keys()
 
 
 def _made(body: JSON) -> JSON:
-    """A body with its long lists as they are, in place of what they are made of."""
+    """Materializes the lazy lists of a body as compressed lists."""
     return {name: packed(one) for name, one in body.items()}
 
 
@@ -272,14 +286,15 @@ def _spelled(
     names: Mapping[str, str],
     as_sent: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Of some ids, and of those that are only mentioned, what a client is told in their place."""
+    """Yields (current id, client id) for collected ids that differ between the two."""
     for id_ in dict.fromkeys(chain((id_ for _kind, id_ in some[0]), some[1])):
+        # The client's own spelling of an id takes precedence.
         if (name := as_sent.get(id_, names.get(id_, id_))) != id_:
             yield id_, name
 
 
 def _sent_as(named: Mapping[str, str], those: Container[str]) -> dict[str, str]:
-    """Of some ids that stand in what a long request sent, what it called them."""
+    """Maps those of the wanted current ids that a long request sent to the ids that it used."""
     return {current: id_ for id_, current in named.items() if current in those}
 
 
@@ -291,7 +306,11 @@ def _keys(request: web.BaseRequest, visit: RequestContext) -> tuple[str, ...]:
 
 
 def _because(failure: Failure) -> dict[str, Any]:
-    """Of a refusal its status and the codes that are known; other texts are the service's."""
+    """Builds the log fields of a failure.
+
+    Of a refusal, only the status and known codes: other texts come from the service and may
+    hold personal data.
+    """
     if not isinstance(failure, Refused):
         return {"reason": str(failure)}
     codes = [one.code if one.code in KNOWN_CODES else "unknown" for one in failure.problems]

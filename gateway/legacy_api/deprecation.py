@@ -1,7 +1,7 @@
-"""The announced end of the legacy interface, told with every answer (current interface, section 9).
+"""Deprecation of the legacy interface (current interface, section 9).
 
-``Deprecation`` is RFC 9745's, ``Sunset`` RFC 8594's. If a page about it is
-configured, links lead there and to what takes its place.
+Each response carries ``Deprecation`` (RFC 9745) and ``Sunset`` (RFC 8594). If a page about the
+deprecation is configured, ``Link`` refers to it and to the successor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mappings.grammar import Problem
 
 
 class End:
-    """When the legacy interface ends, and what clients are told of it."""
+    """The configured deprecation: response headers, and the refusal after the sunset."""
 
     def __init__(self, settings: Deprecation, environments: Environments) -> None:
         self._announced = _midnight(settings.announced) if settings.announced else None
@@ -28,11 +28,11 @@ class End:
         self._headers = {name: self._told(name) for name in (None, *self._successors)}
 
     def headers(self, environment: str | None = None) -> Mapping[str, str]:
-        """``Deprecation``, ``Sunset`` and ``Link``; none where nothing is announced."""
+        """Returns ``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
         return self._headers.get(environment, {})
 
     def refusal(self, now: datetime) -> Problem | None:
-        """What a client is told after the sunset, where it is refused then."""
+        """Returns the problem with which requests are refused after the sunset, if they are."""
         if self._sunset is None or not self._refuses or now < self._sunset:
             return None
         return Problem(
@@ -50,6 +50,7 @@ class End:
         }
         if not self._page:
             return dates
+        # Without a key the environment is unknown; any configured one shows where to migrate to.
         successor = self._successors.get(environment or next(iter(self._successors), ""))
         links = [f'<{successor}>; rel="successor-version"'] if successor else []
         links += [f'<{self._page}>; rel="deprecation"', f'<{self._page}>; rel="sunset"']

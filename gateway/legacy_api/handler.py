@@ -1,7 +1,8 @@
-"""The door: a legacy HTTP request comes in, a legacy HTTP answer goes out, whatever happens.
+"""HTTP handler of the legacy interface.
 
-In this order: path, key, address, limit, body, a place. Then the operation's flow is played. Every failure
-leaves through one error table, and every request leaves one line in the log.
+Checks the path, API key, address, rate limit and body, in this order, waits for an admission slot,
+and runs the operation's flow. Translates every failure with one error table, and writes one
+access log line for each request.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ from mappings.grammar import (
 )
 
 DECISIONS = 5
-"""How often it is decided at which service a request's batches are, while others touch them first."""
+"""Attempts to select the service of a request while other requests change where its batches are."""
 
 log = structlog.get_logger()
 
 
 class Handler:
-    """Called by the server with each request."""
+    """Answers requests of the legacy interface; an aiohttp handler."""
 
     def __init__(
         self,
@@ -131,6 +132,8 @@ class Handler:
             if visit.stay:
                 visit.stay.end()
         try:
+            # Before the response is sent: a client that has its response finds the request in the
+            # log.
             self._note(request, visit, said.status)
             environment = visit.caller.key.environment if visit.caller else None
             told = self._end.headers(environment)
@@ -146,12 +149,16 @@ class Handler:
             if visit.over and await self._comes(request, response, visit, visit.over):
                 self._once.delivered(visit.over)
                 forwarded = request.headers.getall("X-Forwarded-For", [])
+                # A proxy resets its own connections, which says nothing about the client.
                 if not is_proxy(request.remote, forwarded, self._trusted):
                     reset: Callable[[], None] = partial(self._once.reopen, visit.over)
                     request[request_reader.RESET] = reset
         finally:
             if visit.over:
+                # Also after an error or cancellation, so that a repeated request counts as a
+                # retry.
                 self._once.undelivered(visit.over)
+        # Queued, so that the client does not wait for the other service.
         if came := visit.compares:
             self._alongside.offer(came, said, partial(self._translated_alone, visit, came))
         self._record(request, visit, said)
@@ -160,7 +167,10 @@ class Handler:
     def _record(
         self, request: web.BaseRequest, visit: RequestContext, said: LegacyResponse | PassedResponse
     ) -> None:
-        """What got as far as an operation; refusals of a key, a limit or a brownout are not."""
+        """Offers the exchange to the recorder.
+
+        Only requests whose body was read: refusals of a key, a limit or a brownout are not recorded.
+        """
         operation, key = visit.operation, visit.caller.key if visit.caller else None
         if operation is None or visit.data is None or not self._recorder.is_on:
             return
@@ -191,7 +201,8 @@ class Handler:
         )
 
     def _note(self, request: web.BaseRequest, visit: RequestContext, status: int) -> None:
-        """One line in the log, and one count of who used what: the two agree."""
+        """Writes the access log line and counts the usage."""
+        # One duration for both, so that the log and the counts agree.
         seconds = asyncio.get_running_loop().time() - visit.began
         _log(request, visit, status, seconds)
         caller = visit.caller
@@ -211,8 +222,12 @@ class Handler:
         visit: RequestContext,
         over: OperationRecord,
     ) -> bool:
-        """Sends the answer here, to know whether its client got it."""
+        """Sends the response and waits until the client has acknowledged it.
+
+        Returns False if the connection ended first: a repeated request is then a retry.
+        """
         if (is_last := request.get(request_reader.IS_LAST)) and is_last():
+            # The client must not send another request on a connection that is about to close.
             response.force_close()
         try:
             await response.prepare(request)
@@ -251,6 +266,7 @@ class Handler:
         except Overloaded as overloaded:
             visit.told["reason"] = overloaded.why
             said = await self._wording.refusal(visit, overloaded)
+            # The rest of the body is not read, so the connection cannot be used again.
             return replace(said, closes=not request.content.is_eof())
         except Failure as failure:
             return await self._wording.refusal(visit, failure)
@@ -264,7 +280,8 @@ class Handler:
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             visit.told |= logs.describe_exception(error)
             if visit.caller and visit.caller.course and visit.caller.course.writes:
-                # Such as an answer without the id of what was made: it is settled like a lost one.
+                # The write may have taken effect (for example, an answer without the new id):
+                # the client must not read 500 as "not executed", and reconciliation decides.
                 return responses.build_error_response(
                     errors.translate_failure(Unknown(type(error).__name__))
                 )
@@ -279,6 +296,7 @@ class Handler:
             visit.told["reason"] = f"no operation matches {self._routes.outline(path)}"
             raise Invalid(errors.NOT_FOUND)
         if request.method == "OPTIONS":
+            # Before authentication: browsers send preflights without credentials.
             return responses.build_preflight_response(matched.route.operations)
         operation = matched.route.operations.get(request.method)
         if operation is None:
@@ -286,6 +304,7 @@ class Handler:
         visit.operation = operation
         if gone := self._end.refusal(self._clock()):
             raise Invalid(gone)
+        # Before the body is read, so that a refused client costs no memory.
         visit.admission = await self._admitted(request, visit, operation)
         if not visit.admission.admitted:
             visit.told["reason"] = metrics.OVER_LIMIT
@@ -298,6 +317,7 @@ class Handler:
             )
         request_reader.check_content_length(request, self._most)
         stay = self._stays(request, visit)
+        # The selected service may depend on the body, so it is selected after the body is read.
         if visit.caller and self._forwarding.concerns(visit.caller):
             return await self._on_either_side(request, visit, matched.ids, stay)
         takes = operation.takes is not None
@@ -308,7 +328,7 @@ class Handler:
         )
         visit.data = data if self._recorder.is_on else b""
         read = await self._wording.read(request, visit, data)
-        del data  # what follows may take long, and it may be large
+        del data  # it may be large, and the flow may take long
         asked = await self._wording.asked(request, visit, matched.ids, read)
         del read
         if visit.caller:
@@ -322,7 +342,7 @@ class Handler:
         ids: Mapping[str, str],
         stay: AdmissionSlot,
     ) -> LegacyResponse | PassedResponse:
-        """What may be for the legacy service: its answer, else that of the current one's calls."""
+        """Answers from the legacy service, or with calls of the current one if that is selected."""
         is_dropped = request_reader.is_read_with_body(request)
         data = (
             b""
@@ -335,9 +355,10 @@ class Handler:
         if await self._forwarding.compares(came):
             visit.compares, visit.told["mode"] = came, COMPARE
         for _ in range(DECISIONS):
+            # Another request has assigned a batch to a service meanwhile: select again.
             with suppress(DecidedOtherwise):
                 return await self._where_decided(request, visit, came)
-        raise Unreachable("others decide at which service it is", retry_after=1)
+        raise Unreachable("concurrent requests keep changing which service has it", retry_after=1)
 
     async def _where_decided(
         self, request: web.BaseRequest, visit: RequestContext, came: InboundRequest
@@ -379,7 +400,7 @@ class Handler:
     async def _translated_alone(
         self, visit: RequestContext, came: InboundRequest
     ) -> LegacyResponse:
-        """What would be answered to a read by the current service's calls; raises Unreachable."""
+        """Runs a read against the current service for comparison; raises Unreachable."""
         caller = Caller(came.caller.key, visit.request_id)
         alone = RequestContext(
             visit.request_id,
@@ -401,15 +422,20 @@ class Handler:
     async def _came(
         self, request: web.BaseRequest, visit: RequestContext, ids: Mapping[str, str], data: bytes
     ) -> InboundRequest:
-        """The request as it came, and as flows would have it, where it can be read at all."""
+        """Builds the request to forward, with the flow request by which a retry is recognized.
+
+        A body that cannot be parsed is identified by its digest.
+        """
         try:
             read = await self._wording.read(request, visit, data)
             asked = await self._wording.asked(request, visit, ids, read)
         except Invalid:
+            # The legacy service decides about such a body; its digest still identifies a retry.
             digest = sha256(data).hexdigest()
             asked = Request(self._clock(), token(), ids, body={"unread": digest})
         path, query = request_reader.split_request_target(request)
         headers = header_filter.filter_legacy_request_headers(request.headers)
+        # The id that was validated and logged, not the raw header.
         headers["X-Request-Id"] = visit.request_id
         target = f"{path}?{query}" if query else path
         operation, caller = cast("Operation", visit.operation), cast("Caller", visit.caller)
@@ -428,8 +454,9 @@ class Handler:
         )
 
     def _stays(self, request: web.BaseRequest, visit: RequestContext) -> AdmissionSlot:
-        """Raises Overloaded where there is no use in reading the body."""
+        """Acquires an admission slot; raises Overloaded before the body is read."""
         if visit.caller is None:
+            # All keyless requests share one name, so that they cannot displace those with keys.
             visit.stay = self._load.stay("without a key")
         else:
             merchant = visit.caller.key.who
@@ -440,14 +467,14 @@ class Handler:
     async def _admitted(
         self, request: web.BaseRequest, visit: RequestContext, operation: Operation
     ) -> Admission:
-        """Who is calling, and whether they may do so once more; raises Invalid for nobody we know."""
+        """Identifies the caller and counts the request; raises Invalid if the key is refused."""
         address = visit.address
         if operation.keyless:
             visit.caller = await self._named_all_the_same(request, visit, operation, address)
             name = f"address {counted_as(address)}"
             return await self._strangers.admit(name, self._requests_per_hour)
         key = await self._key(request, visit)
-        # To find the key may have taken a while: nobody heard of a client that went away meanwhile.
+        # The client may have disconnected during the lookup, before there was a caller to mark.
         visit.caller = Caller(
             key,
             visit.request_id,
@@ -456,7 +483,8 @@ class Handler:
             began=visit.began,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
-            visit.told["reason"] = "the client's address is not among the key's allowed_ips"
+            # Logged only: the response does not say which check failed.
+            visit.told["reason"] = "the client's address is not in the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
 
@@ -467,7 +495,7 @@ class Handler:
         operation: Operation,
         address: Address | None,
     ) -> Caller | None:
-        """Whose a request is that needs no key, where that decides who answers it."""
+        """Finds the caller of an operation that needs no key, if the key selects the service."""
         given = request.headers.getall("X-API-Key", [])
         if not (self._forwarding.any and len(given) == 1):
             return None
@@ -499,7 +527,11 @@ class Handler:
 
 
 def _whose(seen: ref[RequestContext]) -> Whose:
-    """Only as long as it is there: a connection that it opened, and keeps its context, outlives it."""
+    """Builds the progress labels of a request.
+
+    Takes a weak reference: a pooled connection keeps the context variables of the request that
+    opened it, and would keep the request alive.
+    """
     visit = seen()
     owner = visit.caller.key.owner if visit and visit.caller else NO_OWNER
     return Whose(visit.operation.name if visit and visit.operation else "", *owner)
@@ -507,14 +539,15 @@ def _whose(seen: ref[RequestContext]) -> Whose:
 
 def _idempotency(request: web.BaseRequest) -> str | None:
     given = request.headers.getall("Idempotency-Key", [])
-    # A summary may write too; it is a read to its client, and never what one asks for twice.
+    # A GET may write (the summary does), but to its client it is a read, which needs no key.
     return idempotency_key(given) if request.method != "GET" else None
 
 
 def _log(request: web.BaseRequest, visit: RequestContext, status: int, took: float) -> None:
     caller, told = visit.caller, visit.told
     if visit.over and visit.over.request_id != visit.request_id:
-        told = {**told, "retry_of": visit.over.request_id}  # which is what `trace` knows
+        # `trace` finds an operation by the request id of its first try.
+        told = {**told, "retry_of": visit.over.request_id}
     access_log.log_request(
         status=status,
         method=request.method,

@@ -1,4 +1,4 @@
-"""What is known of a request on its way through the house."""
+"""State of a legacy request while it is handled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from mappings.grammar import Operation
 
 @dataclass(slots=True, weakref_slot=True)
 class RequestContext:
-    """One request on its way through: what is known of it so far, for the answer and the log."""
+    """A request and what has been found out about it, for the response and the log.
+
+    ``start_time`` is in seconds of the event loop's clock.
+    """
 
     request_id: str
     began: float
@@ -28,18 +31,18 @@ class RequestContext:
     admission: Admission | None = None
     notices: tuple[str, ...] = ()
     as_sent: dict[str, str] = field(default_factory=dict)
-    """The ids of the request, by what they stand for: an answer spells them as it did."""
+    """Ids as the client sent them, by current id: the response repeats the client's spelling."""
     named: Mapping[str, str] = field(default_factory=dict)
-    """What the ids of a long request stand for, which only the message of a refusal may name."""
+    """Current ids by sent id, of a long request. Only error messages need them."""
     told: dict[str, Any] = field(default_factory=dict)
     stay: AdmissionSlot | None = None
     over: OperationRecord | None = None
-    """What is over as soon as the client has its answer."""
+    """The write that ends when the client has acknowledged the response."""
     compares: InboundRequest | None = None
-    """What the other service is asked too, once the client has its answer."""
+    """The request to repeat at the other service after the response is sent."""
     data: bytes | None = field(default=None, repr=False)
-    """The body as it came; None where none was read, and the request went no further."""
+    """The raw body; None if the request was refused before its body was read."""
     is_written: bool = False
-    """Whether the whole answer was handed to the connection."""
+    """Whether the whole response was handed to the connection."""
     has_come: bool = False
-    """Whether the connection ended when the client had it."""
+    """Whether the client had acknowledged the response when the connection ended."""

@@ -1,4 +1,7 @@
-"""Paths of the legacy interface to operations; ids are matched strictly, everything else is 404."""
+"""Maps paths of the legacy interface to operations.
+
+Ids match a strict pattern; every other path is answered with 404.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ KINDS = {
     "payments": "P-[A-Za-z0-9]{1,64}",
     "countries": "[A-Za-z]{2}",
 }
-"""What stands below each collection: an id (legacy interface, section 2), or a code."""
+"""Pattern of the path segment below each collection (legacy interface, section 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path and what it can be asked; ``operations`` by method."""
+    """A path and its operations by HTTP method."""
 
     pattern: re.Pattern[str]
     operations: Mapping[str, Operation]
@@ -35,26 +38,31 @@ class Match:
 
 
 class Routes:
-    """Every route, words in paths spelled as the service does; raw paths are matched."""
+    """The route table, with the configured words in paths."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         words = {"wallet": vocabulary.legacy_wallet, "service": vocabulary.legacy_service}
         paths: dict[str, dict[str, Operation]] = {}
         for operation in (*OPERATIONS, *UNLISTED):
+            # Grouped by path, because a preflight lists all methods of a path.
             paths.setdefault(operation.path, {})[operation.method] = operation
         self.routes = tuple(
             Route(_pattern(path, words), operations) for path, operations in paths.items()
         )
 
     def match(self, path: str) -> Match | None:
-        """The route of a raw path, as it was sent: an encoded character is in no id and no path."""
+        """Finds the route of a raw path.
+
+        The path is not decoded first: no id and no route holds an encoded character, so
+        ``..%2F`` and its like never match.
+        """
         for route in self.routes:
             if found := route.pattern.fullmatch(path):
                 return Match(route, found.groupdict())
         return None
 
     def outline(self, path: str) -> str:
-        """A path that leads nowhere as a log may tell it: words of ours, and nothing else of it."""
+        """Formats an unknown path for the log: parts that are no words of the interface are masked."""
         known = {"v1", *(part for one in OPERATIONS for part in one.path.split("/"))}
         return redact_path(path, known)
 
@@ -67,5 +75,5 @@ def _pattern(path: str, words: Mapping[str, str]) -> re.Pattern[str]:
             parts.append(f"(?P<{name}>{KINDS[parts[-1]]})")
         else:
             parts.append(re.escape(words[name]) if part.startswith("<") else part)
-    # A trailing slash is as good as none (clients in the field send both).
+    # Existing clients send paths with and without a trailing slash.
     return re.compile(f"/v1{'/'.join(parts)}/?")

@@ -1,1 +1,1 @@
-"""Which service answers a key: routing, forwarding, shadow traffic, brownouts, usage."""
+"""Migration: routing to the legacy or current service, shadow traffic, brownouts, usage."""

@@ -1,7 +1,7 @@
-"""Brownouts: windows in which chosen requests are refused on purpose, so that whoever still depends
-on the legacy interface finds out while it can still be helped.
+"""Brownouts: time windows in which selected requests are refused on purpose.
 
-They are looked up twice a second, so switching one off needs no restart.
+Clients that still depend on the legacy interface notice that before it ends. Windows are polled
+twice a second, so one can be switched off without a restart.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """What a client is told, and in how many seconds it is over."""
+    """The problem with which a request is refused, and the seconds until the brownout ends."""
 
     problem: Problem
     seconds: int
 
 
 class Brownouts:
-    """``async with`` it: it hears of changes from then on."""
+    """The open brownouts; an async context manager that polls for changes."""
 
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
@@ -53,13 +53,14 @@ class Brownouts:
         await self._rounds.__aexit__()
 
     def interruption(self, key: ApiKey, operation: str) -> Interruption | None:
-        """What a request meets at this moment; those that only count are counted."""
+        """Finds the brownout that refuses a request now, and counts all that match it."""
         if not self._open:
             return None
         now = self._clock()
         met = [one for one in self._open if one.meets(key.merchant, key.name, operation, now)]
         for one in met:
             self._hits[Hit(one.id, key.owner, key.name, operation)] += 1
+        # The others only count, to preview the effect of a brownout.
         ends = [one.ends_at for one in met if one.refuses]
         return _interruption(max(ends), now) if ends else None
 
@@ -69,6 +70,7 @@ class Brownouts:
         try:
             await add_hits(self._store, taken)
         except StoreUnavailable:
+            # Counted again at the next poll.
             self._hits.update(taken)
             raise
 

@@ -1,7 +1,8 @@
-"""One legacy request on its way to the legacy service: sent once, and a write entered before.
+"""Forwards legacy requests to the legacy service; writes are recorded first and sent once.
 
-What became of a write that was not answered cannot be read there: it stays unsettled, is never sent
-again, and a person finds out. A client that did not get an answer gets it when it asks again.
+The outcome of a write without an answer cannot be read from the legacy service. It stays in doubt,
+is never sent again, and an operator resolves it. A client that did not receive its answer gets it
+when it sends the request again.
 """
 
 from __future__ import annotations
@@ -62,21 +63,21 @@ from mappings.grammar import (
 )
 
 MOST_BYTES = 2 * ANSWER_BYTES
-"""Memory for the values of a body that is read only to see what it names (``wire.memory_cost``)."""
+"""Memory for the values of a body that is parsed only for its ids (``estimate_memory_bytes``)."""
 
 NOT_MODIFIED = 304
 _OF_THE_BATCH_ALONE = frozenset({"delete_batch", "generate_quote", "start_batch"})
-"""They name nothing else that may be not found."""
+"""They name only the batch, so that a 404 means that the batch does not exist."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class InboundRequest:
-    """A legacy request as it came: ``target`` from /v1 on, ``ids`` those of its path.
+    """A legacy request as it was received; ``target`` starts with /v1, ``ids`` are from its path.
 
-    ``asked`` is the same as it would be translated, to know a retry of it by, ``told`` what the log
-    says of it. ``batches`` are those that it names, as the client spells them, if it is about batches.
+    ``flow_request`` is its translation, by which retries are recognized. ``log_fields`` are added
+    to the access log. ``batches`` are the batch ids that it names, in the client's spelling.
     """
 
     operation: Operation
@@ -98,7 +99,7 @@ class InboundRequest:
 async def named_batches(
     operation: Operation, ids: Mapping[str, str], asked: Request, body: bytes
 ) -> Sequence[str]:
-    """The batches that a request names, as its client spells them; see ``InboundRequest``."""
+    """Lists the batches that a request names, in the client's spelling."""
     if not operation.path.startswith("/batches"):
         return []
     if ids:
@@ -112,7 +113,7 @@ async def named_batches(
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An answer, and what is over as soon as the client of a write has it."""
+    """A response, and the write that ends when its client has received it."""
 
     carried: PassedResponse
     over: OperationRecord | None = None
@@ -123,11 +124,11 @@ class Sender:
         self._passing = passing
 
     def has(self, environment: str) -> bool:
-        """Whether it is known where to."""
+        """Whether the environment has a legacy address."""
         return self._passing.has(environment)
 
     async def sent(self, came: InboundRequest) -> PassedResponse:
-        """Sends it once; raises Unreachable, and for a write Unknown."""
+        """Sends a request once; raises Unreachable, and for a write Unknown."""
         with instrumentation.instrument_legacy_call(
             came.caller.key.environment, came.operation
         ) as told:
@@ -139,6 +140,7 @@ class Sender:
         caller, began = came.caller, asyncio.get_running_loop().time()
         caller.calls += 1
         spool = Spool()
+        # A copy: after a fallback or for a comparison, the same request is sent again.
         sent_headers = came.headers.copy()
         sent_headers.update(traces.build_trace_headers())
         try:
@@ -161,15 +163,16 @@ class Sender:
             spool.close()
             caller.seconds += asyncio.get_running_loop().time() - began
         if 300 <= status < 400 and status != NOT_MODIFIED:
-            # To follow it would take the API key elsewhere, and the client would do no better.
-            raise _lost(came, f"status {status}, which leads elsewhere")
+            # A redirect is not followed, because that would send the API key to another host.
+            raise _lost(came, f"status {status}, a redirect")
+        # A proxy answered instead of the service, which may have executed the write.
         if came.writes and status in NO_ANSWER:
             raise Unknown(f"status {status}")
         return PassedResponse(status, headers, body)
 
 
 class Writes:
-    """Those that go to the legacy service."""
+    """Executes writes at the legacy service: recorded, sent once, and answered again for retries."""
 
     def __init__(
         self,
@@ -191,9 +194,9 @@ class Writes:
         self._looked_up = kept
 
     async def answer(self, came: InboundRequest) -> Sent | None:
-        """Its answer, or that of its first try; None for the retry of what was translated first.
+        """Returns the answer to a write, or that of its first try.
 
-        Raises DecidedOtherwise.
+        None for a retry of a write that was translated. Raises DecidedOtherwise.
         """
         one = self._journal.undertaking(
             came.caller.key,
@@ -214,15 +217,16 @@ class Writes:
             carried = await run_in_thread_if(is_long, _carried, first.answer)
             carried.headers["Idempotent-Replayed"] = "true"
             return Sent(carried, first)
-        raise Unknown("its first try went there, and what became of it is not known")
+        # Sending it again could pay twice.
+        raise Unknown("the outcome of its first try at the legacy service is unknown")
 
     async def _outcome_of(self, first: OperationRecord) -> OperationRecord | None:
-        """An identical request that is open, once it is over; None if it came to nothing."""
+        """Waits for an identical request to end; None if it had no effect."""
         until = self._journal.monotonic() + self._patience
         row: OperationRecord | None = first
         while row is not None and self._settling.is_played(row):
             if self._journal.monotonic() > until:
-                raise Unknown("its first try is under way", retry_after=ASKS_AGAIN)
+                raise Unknown("its first try is still running", retry_after=ASKS_AGAIN)
             await asyncio.sleep(LOOKS_AGAIN)
             row = await self._journal.rows.read(first.id)
         is_refused = row is not None and row.state == ANSWERED and row.answer is None
@@ -235,7 +239,8 @@ class Writes:
         )
         try:
             call = _call(came, one)
-            # Before it leaves: also where nobody will know what became of it, they stay there.
+            # Recorded before it is sent: even if its outcome stays in doubt, further requests
+            # about its batches must go to the legacy service.
             course.placing = await self._begun.marks(one.owner, came.batches, one.id)
             await course.enter(call)
             await self._refuse_deserted(came, course, call)
@@ -243,9 +248,9 @@ class Writes:
         except Conflict:
             raise DecidedOtherwise from None
         except AlreadyBegun:
-            raise Unknown("its first try is under way", retry_after=ASKS_AGAIN) from None
+            raise Unknown("its first try is still running", retry_after=ASKS_AGAIN) from None
         except Overtaken:
-            raise Unknown("another process goes on with it") from None
+            raise Unknown("another process has taken the write over") from None
         finally:
             if came.operation.path.startswith("/recipients"):
                 self._looked_up.forget(one.owner, came.asked.ids.get("id", ""))
@@ -254,11 +259,14 @@ class Writes:
     async def _refuse_deserted(
         self, came: InboundRequest, course: OperationExecution, call: Call
     ) -> None:
-        """Another instance may have been asked again before it could see this."""
+        """Refuses a write whose client has disconnected.
+
+        The client may have sent it to another instance again before that could see this one.
+        """
         try:
             refuse_deserted(came.caller)
         except Unknown:
-            course.told(call, Unreachable("not sent: its client does not wait any more"))
+            course.told(call, Unreachable("not sent, because the client has disconnected"))
             await _kept(self._undone(came, course))
             raise
 
@@ -278,7 +286,7 @@ class Writes:
         return carried
 
     async def _undone(self, came: InboundRequest, course: OperationExecution) -> None:
-        """Nothing of it was sent: its batches are where they were."""
+        """Records that nothing was sent, and undoes the routing of its batches."""
         await course.close(UNDONE)
         await self._begun.take_back(course.one.owner, came.batches, course.one.id)
 
@@ -288,7 +296,7 @@ class Writes:
         text = await run_in_thread_if(len(carried.body) > json_codec.LARGE, _text, carried)
         if carried.status >= 400:
             course.told(call, Refused(carried.status))
-            # As of what is translated: the rest need not be so the next time.
+            # As for translated writes: any other error may not occur on the next try.
             lasts = carried.status in (404, 406)
             keeps = lasts and came.idempotency is not None
             await course.close(ANSWERED if lasts else UNDONE, text if keeps else None)
@@ -309,9 +317,10 @@ class Writes:
                     reason="the response of the legacy service has no readable batch id",
                 )
             else:
-                # With its end: what its client was told of is over, and stays there, or is neither.
+                # In the transaction that ends the write, so that a batch that the client knows
+                # always has its routing recorded.
                 await course.record(Record(BEGUN, made, LEGACY))
-        # Before others can see that it is done: its client has it as good as got.
+        # Before the write is visible as done: from then on its response counts as on its way.
         self._journal.delivering[course.one.id] = course
         try:
             await course.finish(text)
@@ -324,7 +333,7 @@ class Writes:
     # Retries
 
     async def _first(self, one: OperationRecord) -> OperationRecord | None:
-        """Its first try; raises Invalid, and Unknown where another write is in the way."""
+        """Finds the first try of a write; raises Invalid, and Unknown if another write blocks it."""
         rows = await self._journal.rows.open_ones(one)
         await self._settling.know_instances(rows)
         for row in [*rows, *self._journal.unseen(one, rows)]:
@@ -347,7 +356,7 @@ class Writes:
         if self._journal.is_delivered(row):
             return False
         if not row.operation.startswith(PASSED_ON):
-            return True  # which of the two it is, those say who translate
+            return True  # whether it counts as a retry is decided by the translated path
         is_running = row.state == RUNNING and self._settling.is_played(row)
         return self._joins_running or not is_running or self._journal.is_away(row)
 
@@ -358,7 +367,7 @@ class Writes:
 
 
 def _object(data: bytes) -> dict[str, JSON]:
-    """A body's fields; none of one that is no JSON object, or takes more memory than it is worth."""
+    """Parses a body's fields; empty if it is not a JSON object or would take too much memory."""
     try:
         body = json_codec.read(data, json_codec.LONG, MOST_BYTES)
     except json_codec.Unreadable:
@@ -367,7 +376,7 @@ def _object(data: bytes) -> dict[str, JSON]:
 
 
 def _made(came: InboundRequest, body: bytes) -> str | None:
-    """The id of what a create made."""
+    """Parses the id of a created object from a response."""
     for name in ("batch", "payment", "recipient"):
         if came.operation.name == f"create_{name}":
             made = (_object(body).get(name) or {}).get("id")
@@ -379,16 +388,17 @@ def _turn(came: InboundRequest) -> Turn | None:
     course = came.caller.course
     if course is None or came.operation.name != "start_batch":
         return course
+    # A start moves money, so its fence also requires that the client still waits.
     return StartTurn(came.caller, course)
 
 
 def _passed_on(one: OperationRecord) -> OperationRecord:
-    """By another name: nobody plays its flow."""
+    """Builds the record of a forwarded write; its operation name keeps it from being resumed."""
     return replace(one, operation=f"{PASSED_ON}{one.operation}")
 
 
 def _call(came: InboundRequest, one: OperationRecord) -> Call:
-    """The write as the journal has it; what it sends is the client's bytes."""
+    """Builds the recorded call of a write; the bytes sent are the client's own."""
     path = came.target.partition("?")[0].removeprefix("/v1").rstrip("/")
     return Call(came.operation.method, path, settle=never_read, known_by=[one.fingerprint])
 
@@ -407,7 +417,10 @@ def _carried(text: Text) -> PassedResponse:
 
 
 async def _kept(keeping: Awaitable[None]) -> None:
-    """What cannot be written down now stays unsettled; the client gets its answer all the same."""
+    """Awaits the saving of an outcome; if that fails, the write stays in doubt.
+
+    The client gets its response anyway.
+    """
     try:
         await keeping
     except StoreUnavailable as unavailable:
@@ -415,7 +428,7 @@ async def _kept(keeping: Awaitable[None]) -> None:
 
 
 async def _whole(parts: AsyncGenerator[bytes]) -> bytes:
-    """An answer to its end; raises Lost."""
+    """Reads a response body to its end; raises ResponseLost."""
     whole = bytearray()
     async with aclosing(parts):
         async for part in parts:
@@ -426,12 +439,12 @@ async def _whole(parts: AsyncGenerator[bytes]) -> bytes:
 
 
 async def _plain(body: bytes, headers: CIMultiDict[str]) -> bytes:
-    """A body that came compressed though nobody asked for that: its ids are to be read here."""
+    """Decompresses a body that is compressed without having been requested, to parse its ids."""
     try:
         plain = await decompress_body(body, headers.get("Content-Encoding", ""), ANSWER_BYTES)
     except (NotInflated, TooLarge):
         return body
-    if plain is not body:  # else it is in an encoding of the client's own
+    if plain is not body:  # otherwise its encoding is unknown here and passes to the client
         headers.popall("Content-Encoding", None)
     return plain
 

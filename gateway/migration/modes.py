@@ -1,12 +1,12 @@
-"""Modes: which service answers a key's requests of a group of operations.
+"""Modes: which service answers a key's requests for a group of operations.
 
-    translate  the current one: requests become its calls
-    forward    the legacy one, while it lives: requests go to it as they came
-    compare    the one that the configuration names; of reads the other is asked too, alongside
+    translate  the current service: requests are translated to its calls
+    forward    the legacy service: requests are forwarded unchanged
+    compare    the service that the configuration names; reads are also sent to the other one
 
-They are looked up a few times a second, so switching needs no restart. A request keeps the mode
-that it met. While the state cannot be read, what was known last holds: to guess would be to begin
-on the other side.
+Modes are polled a few times a second, so switching needs no restart. A request keeps the mode that
+it started with. While the database is unavailable, the last known modes apply, because a wrong
+guess would create objects at the other service.
 """
 
 from __future__ import annotations
@@ -43,19 +43,23 @@ _ROOMS: Mapping[str, Group] = {
     "geography": "geography",
 }
 _UNLISTED = frozenset({"list_payments", "read_any_payment"})
-"""They name no batch, so they need not go where batches go."""
+"""They name no batch, so their mode does not depend on that of the batches."""
 
 
 def find_mode_group(operation: Operation) -> Group:
-    """What is switched together: a batch, its payments, quote, summary and start are one."""
+    """Returns the group that an operation is switched with.
+
+    A batch, its payments, quote, summary and start are one group.
+    """
     if operation.name in _UNLISTED:
         return "payments"
     return _ROOMS[operation.flow.__module__.rpartition(".")[2]]
 
 
 class Modes:
-    """``async with`` it: it hears of switches from then on, and before a key of ``keyring`` is used
-    by another name.
+    """The modes of all tenants; an async context manager that polls for changes.
+
+    Also refreshed before ``key_store`` uses a changed key, because modes refer to keys by name.
     """
 
     def __init__(self, store: Store, keyring: ApiKeyStore | None = None) -> None:
@@ -78,12 +82,12 @@ class Modes:
         await self._rounds.__aexit__()
 
     def of(self, key: ApiKey, group: Group) -> Mode:
-        """What is said of the key, else of every key of its merchant."""
+        """Selects the mode of the key, or else that of all keys of its tenant."""
         own = self._switches.get((key.owner, key.name, group))
         return own or self._switches.get((key.owner, "", group), TRANSLATE)
 
     def has(self, owner: Tenant) -> bool:
-        """Whether anything of an owner was ever switched: only then can it be on two sides."""
+        """Whether a tenant was ever switched: only then can it have batches at both services."""
         return owner in self._owners
 
     @property
@@ -91,12 +95,13 @@ class Modes:
         return bool(self._owners)
 
     async def look(self) -> None:
-        """Hears of what was switched up to now."""
+        """Loads the modes if any has changed; raises StoreUnavailable."""
+        # The poll and the key store's hook may run concurrently.
         async with self._turn:
             await self._look()
 
     async def _look(self) -> None:
-        # The count first: what is switched between the two is seen the next time.
+        # The count first: a switch between the two queries is then seen by the next poll.
         count = await count_of_switches(self._store)
         if count == self._count:
             return
@@ -104,9 +109,11 @@ class Modes:
         self._tell(switches)
         self._switches = {(one.owner, one.key, one.group): one.mode for one in switches}
         self._owners = frozenset(one.owner for one in switches)
+        # Last: if loading fails, the next poll tries again.
         self._count = count
 
     def _tell(self, switches: list[Switch]) -> None:
+        # Not on the first load, which would log every mode as a change.
         for one in switches if self._count >= 0 else []:
             if self._switches.get((one.owner, one.key, one.group)) != one.mode:
                 log.warning(

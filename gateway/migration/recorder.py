@@ -1,13 +1,11 @@
-"""What legacy clients ask and are answered, recorded for `compare`: scrubbed before it is written.
+"""Records legacy traffic for `compare`; keys and personal data are scrubbed before it is written.
 
-Nobody waits for it: what is to be written stands in a short queue, and where that is full it is left
-out and counted. What reaches the disk has been through ``compare.scrub``: no key, and no person. What
-stands for whom is decided by a key that this process makes when it starts and that is nowhere else,
-so that nobody can turn it back, and so that what two processes write has different names for one
-person.
+Exchanges wait in a bounded queue; if it is full, they are dropped and counted. ``compare.scrub``
+replaces personal data by pseudonyms under a random key that exists only in this process. Nobody
+can reverse them, and two processes use different pseudonyms for one person.
 
-A share of the traffic is one of *conversations*: what a key asks within some minutes is recorded
-whole or not at all, since a request is of little use without the answer that its ids came from.
+The sample consists of conversations: all requests of a key within some minutes are recorded, or
+none, because a request is of little use without the response that its ids came from.
 """
 
 from __future__ import annotations
@@ -32,14 +30,15 @@ from gateway.migration.rotating_file import RotatingFile
 from gateway.observability import logs, metrics
 
 HOST = "https://recorded.invalid"
-"""HAR wants whole addresses; whose it was is nobody's business."""
+"""HAR requires absolute URLs; the real host is not recorded."""
 
 CONVERSATION_SECONDS = 600
 MOST_BYTES = 256 * 1024
-"""Of a request and its answer; larger ones are left out, since scrubbing takes time from answering."""
+"""Size of request and response; larger exchanges are dropped, because scrubbing them would slow
+down requests."""
 
 FEWEST_OF_A_KEY = 6
-"""Characters; what is shorter stands in any text by chance."""
+"""Shorter secrets are not scrubbed, because they occur in any text by chance."""
 
 QUEUED_BYTES = 16 << 20
 TELL_EVERY_SECONDS = 60
@@ -50,10 +49,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class RecordedExchange:
-    """A request and its answer; ``keys`` are what must not be in it, wherever it stands.
+    """A request and its response; ``secrets`` are scrubbed wherever they occur.
 
-    ``key`` is the name of the API key, empty for a request that needs none; ``began`` and
-    ``seconds`` are when it came and how long it took.
+    ``key`` is the name of the API key, empty for a request without one. ``seconds`` is the
+    duration of the request.
     """
 
     operation: str
@@ -74,7 +73,7 @@ class RecordedExchange:
 
 
 class Recorder:
-    """``async with`` it: it writes from then on, where a directory is configured."""
+    """Writes exchanges in the background if a directory is configured; an async context manager."""
 
     def __init__(
         self,
@@ -104,11 +103,12 @@ class Recorder:
             return
         try:
             async with asyncio.timeout(END_SECONDS):
+                # Makes the task end after it has written the queued exchanges.
                 await self._queue.put(None)
                 await asyncio.shield(self._task)
             self._tape.close()
         except TimeoutError:
-            # A thread may still be writing: the file ends with the process.
+            # A thread may still be writing, so the file stays open until the process ends.
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._tell()
@@ -118,18 +118,20 @@ class Recorder:
         return self._task is not None
 
     def wants(self, operation: str, key: str, now: datetime) -> bool:
-        """Whether a request is to be recorded; ``now`` decides which conversation it is of."""
+        """Whether a request is in the sample; ``now`` selects its conversation."""
         chosen = self._settings
         if not self._task or (chosen.keys and key not in chosen.keys):
             return False
         if chosen.operations and operation not in chosen.operations:
             return False
         part = int(now.timestamp()) // CONVERSATION_SECONDS
+        # A hash instead of a random number, so that the decision holds for the whole conversation.
         digest = hmac.digest(self._salt, f"{part}\n{key}".encode(), sha256)
+        # The first 48 bits as a number between 0 and 1, compared with the sampling rate.
         return int.from_bytes(digest[:6]) < chosen.sample * (1 << 48)
 
     def offer(self, heard: RecordedExchange) -> None:
-        """Called when the answer is on its way to the client; waits for nothing."""
+        """Queues an exchange without waiting; called when the client's response is ready."""
         if heard.size > MOST_BYTES:
             self._lose("too_large")
         elif self._held + heard.size > QUEUED_BYTES or self._queue.full():
@@ -144,7 +146,7 @@ class Recorder:
                 await asyncio.to_thread(self._write, heard)
             except OSError as error:
                 self._lose("failed", **logs.describe_exception(error), errno=error.errno)
-            except Exception as error:  # noqa: BLE001 - one that fails must not end the recording
+            except Exception as error:  # noqa: BLE001 - one failure must not end the task
                 self._lose("failed", **logs.describe_exception(error))
             else:
                 metrics.recorded.labels("written").inc()
@@ -166,18 +168,18 @@ class Recorder:
             self._tell(**told)
 
     def _tell(self, **told: Any) -> None:
-        """What is not in the recording, since the last time."""
+        """Logs the counts of exchanges lost since the last log line."""
         if self._lost:
             log.warning("recording_incomplete", requests_not_recorded=self._lost, **told)
         self._lost = {}
 
 
 def _entry(heard: RecordedExchange) -> dict[str, Any]:
-    """An entry of HAR 1.2, not scrubbed yet."""
+    """Builds a HAR 1.2 entry, not scrubbed yet."""
     milliseconds = round(heard.seconds * 1000, 3)
     request: dict[str, Any] = {"method": heard.method, "url": f"{HOST}{heard.target}"}
     if heard.body:
-        # One that is compressed or is no text is left out for what it is: no JSON.
+        # Scrubbing drops a compressed or binary body, because it does not parse as JSON.
         text = heard.body.decode(errors="replace")
         request["postData"] = {"mimeType": heard.content_type, "text": text}
     mime = "application/json"

@@ -1,7 +1,7 @@
-"""Recorded traffic on the disk: lines of HAR 1.2, in files that are bounded in size and number.
+"""Files of recorded traffic: HAR 1.2 as JSON lines, bounded in size and number.
 
-A file begins with a line that says what it is, ``{"log": {"version": "1.2", "creator": …}}``; every
-line after it is one entry of ``log.entries``. ``compare`` reads it as it is, while it is written too.
+The first line is the header ``{"log": {"version": "1.2", "creator": …}}``; each further line is one
+entry of ``log.entries``. ``compare`` can read a file while it is written.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ PREFIX, SUFFIX = "recording-", ".har.jsonl"
 
 
 def list_recordings(directory: Path) -> list[Path]:
-    """The files of a directory, oldest first; none where there is no such directory."""
+    """Lists the files in a directory, oldest first; empty if the directory does not exist."""
     return sorted(directory.glob(f"{PREFIX}*{SUFFIX}"))
 
 
 @dataclass(slots=True)
 class RotatingFile:
-    """Where one process writes; ``files`` is how many there may be, of all processes together.
+    """The file that a process writes; ``max_files`` applies to all processes together.
 
-    All of it raises OSError and leaves whole lines only: what was written of a line is taken back.
+    Methods raise OSError. A partially written line is truncated, so that files have whole lines only.
     """
 
     directory: Path
@@ -38,7 +38,7 @@ class RotatingFile:
     _size: int = field(default=0)
 
     def write(self, line: bytes) -> None:
-        """Adds a line, in a new file where it has no room in this one."""
+        """Appends a line; opens a new file if there is no room in the current one."""
         if self._open is not None and not self._takes(len(line) + 1):
             self.close()
         if self._open is None:
@@ -51,15 +51,17 @@ class RotatingFile:
         self._open = None
 
     def _takes(self, size: int) -> bool:
-        # Another process may have removed it as the oldest.
+        # Another process may have deleted it as the oldest file.
         is_there = os.fstat(self._open or 0).st_nlink > 0
         return is_there and self._size + size <= self.file_bytes
 
     def _begin(self) -> None:
+        # Recordings are scrubbed, but still not for other users of the machine.
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._number += 1
         when = f"{self.clock():%Y%m%dT%H%M%S%fZ}"
         path = self.directory / f"{PREFIX}{when}-{os.getpid()}-{self._number}{SUFFIX}"
+        # Never an existing file or a symbolic link that somebody placed there.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._open, self._size = os.open(path, flags, 0o600), 0
         try:
@@ -68,6 +70,7 @@ class RotatingFile:
             self.close()
             path.unlink(missing_ok=True)
             raise
+        # File names begin with the time, so they sort by age.
         for old in list_recordings(self.directory)[: -self.files]:
             old.unlink(missing_ok=True)
 
@@ -77,6 +80,7 @@ class RotatingFile:
         rest = memoryview(line + b"\n")
         try:
             while rest:
+                # A write to a nearly full disk may be partial.
                 rest = rest[os.write(self._open, rest) :]
         except OSError:
             os.ftruncate(self._open, self._size)

@@ -1,8 +1,7 @@
-"""Which requests go to the legacy service as they came, while it lives.
+"""Selects the service that answers a request.
 
-Those of keys and groups that are switched to ``forward``, and those of batches that were begun
-there. They go to ``legacy_base_url``, with the client's own API key, and the answer comes back as
-it is.
+Requests of keys and groups in mode ``forward``, and requests about batches created at the legacy
+service, are forwarded unchanged to ``legacy_base_url`` with the client's own API key.
 """
 
 from __future__ import annotations
@@ -45,26 +44,26 @@ class Forwarding:
 
     @property
     def any(self) -> bool:
-        """Whether anything was ever switched."""
+        """Whether any tenant was ever switched."""
         return self._modes.any
 
     def is_switched(self, key: ApiKey, operation: Operation) -> bool:
-        """Whether the key's requests of this kind go to the legacy service."""
+        """Whether the key's mode forwards the operation to the legacy service."""
         mode = self._modes.of(key, find_mode_group(operation))
         return mode == FORWARD or (mode == COMPARE and self._answers_compared)
 
     def is_translated(self, key: ApiKey, operation: Operation) -> bool:
-        """Whether the legacy service has nothing to do with them."""
+        """Whether the key's mode for the operation is ``translate``."""
         return self._modes.of(key, find_mode_group(operation)) == TRANSLATE
 
     def concerns(self, caller: Caller | None) -> bool:
-        """Whether a request of this caller may be one to pass on."""
+        """Whether a request of this caller may have to be forwarded or compared."""
         return caller is not None and self._modes.has(caller.key.owner)
 
     async def answer(self, came: InboundRequest) -> Sent | None:
-        """The legacy service's answer; None where the current one's calls are to be made.
+        """Returns the legacy service's answer; None if the request is to be translated.
 
-        Raises DecidedOtherwise: it is to be asked again.
+        Raises DecidedOtherwise if another request has just decided otherwise; call it again then.
         """
         if not await self._goes_there(came):
             return None
@@ -81,7 +80,9 @@ class Forwarding:
         return sent
 
     async def placing(self, came: InboundRequest) -> Sequence[Record]:
-        """What a write by the current service's calls finds with its first change: batches of no mark."""
+        """Loads the records that a translated write checks in its first transaction: that no other
+        request has assigned its batches to a service meanwhile.
+        """
         return await self._begun.nowhere(came.caller.key.owner, came.batches if came.writes else [])
 
     async def _read(self, came: InboundRequest) -> Sent | None:
@@ -89,7 +90,7 @@ class Forwarding:
         return None if _names_any_payment(came) and carried.status == 404 else Sent(carried)
 
     async def instead(self, came: InboundRequest, failure: Failure) -> PassedResponse | None:
-        """The legacy service's answer about a payment that the current one does not know."""
+        """Fetches the legacy service's answer about a payment that the current service lacks."""
         if not (_names_any_payment(came) and errors.translate_failure(failure).status == 404):
             return None
         if not self._sender.has(came.caller.key.environment):
@@ -105,29 +106,32 @@ class Forwarding:
         switched = self.is_switched(key, came.operation)
         if find_mode_group(came.operation) != "batches" or not (batches := came.batches):
             return switched
+        # A batch without a recorded service is at the one that the mode selects.
         wanted = "legacy" if switched else "current"
         sides = {await self._begun.side(key.owner, one) or wanted for one in batches}
         if len(sides) > 1:
+            # One request cannot be split: a failure of one part could not be reported.
             raise Invalid(BOTH_SIDES)
         return sides == {"legacy"}
 
     # Comparing
 
     async def compares(self, came: InboundRequest) -> bool:
-        """Whether both services are to be asked: a read of what both may know."""
+        """Whether a request is also sent to the other service: a read of data that both may have."""
         key, group = came.caller.key, find_mode_group(came.operation)
         if came.writes or self._modes.of(key, group) != COMPARE:
             return False
         if not self._sender.has(key.environment):
             return False
+        # The legacy service does not have batches that were created at the current one.
         batches = came.batches if group == "batches" else []
         return "current" not in {await self._begun.side(key.owner, one) for one in batches}
 
     async def read(self, came: InboundRequest) -> PassedResponse:
-        """The legacy service's answer to a read, whoever answers it; raises Unreachable."""
+        """Fetches the legacy service's answer to a read; raises Unreachable."""
         return await self._sender.sent(came)
 
 
 def _names_any_payment(came: InboundRequest) -> bool:
-    """It names no batch, so nobody can say at which service it is."""
+    # It names no batch, so either service may have the payment.
     return came.operation.name == "read_any_payment"

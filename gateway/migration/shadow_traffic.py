@@ -1,9 +1,8 @@
-"""Asking the other service too, once a client has its answer, and counting how the two differ.
+"""Shadow traffic: sends reads to the other service too, and counts the differences.
 
-Only reads are asked twice, of keys and groups that are switched to ``compare``. A client waits for
-nothing of it: what is to be compared stands in a short queue, and where that is full it is not
-compared. What differs is looked at once more, since something may have changed between the two;
-what is kept of it is where it is, and no value.
+Only reads of keys and groups in mode ``compare``, after the client has its response. They wait in
+a bounded queue, and are dropped if it is full. A difference is checked again, because the data may
+have changed between the two reads. Only the places of differences are stored, never values.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from mappings.grammar import Failure
 EVERY_SECONDS = 1.0
 SIDE_BY_SIDE = 4
 AGAIN_AFTER = 0.5
-"""Seconds until what differs is asked once more."""
+"""Seconds before a difference is checked again."""
 
 MOST_PLACES = 200
-"""Of an operation, between two writings; answers can be unlike in any number of places."""
+"""Places per operation between two writes; further ones are counted as one."""
 
 ELSEWHERE = ("too many", "$")
 END_SECONDS = 2
@@ -58,11 +57,11 @@ class _Item:
 
 
 class _NotComparable(Exception):
-    """One of the two gave no answer of its own, or one that takes too much memory to read."""
+    """One of the two answers is missing, or would take too much memory to parse."""
 
 
 class Alongside:
-    """``async with`` it: it compares from then on."""
+    """Compares the services in the background; an async context manager."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class Alongside:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """What waits is left, and what is being compared is finished, unless it takes too long."""
+        """Drops queued comparisons, and waits a bounded time for running ones."""
         while not self._queue.empty():
             self._tally(self._queue.get_nowait().came).dropped += 1
             self._queue.task_done()
@@ -103,11 +102,12 @@ class Alongside:
     def offer(
         self, came: InboundRequest, said: LegacyResponse | PassedResponse, translate: Translate
     ) -> None:
-        """Called when the answer is on its way to the client; waits for nothing."""
+        """Queues a comparison without waiting; called when the client's response is ready."""
         if self._chance() >= self._sample:
             return
         try:
             self._queue.put_nowait(_Item(came, said, translate))
+        # Dropping a comparison is better than delaying requests.
         except asyncio.QueueFull:
             self._tally(came).dropped += 1
 
@@ -116,7 +116,7 @@ class Alongside:
             item = await self._queue.get()
             try:
                 await self._compared(item)
-            except Exception as error:  # noqa: BLE001 - one that fails must not end the comparing
+            except Exception as error:  # noqa: BLE001 - one failure must not end the task
                 self._tally(item.came).failed += 1
                 log.error("comparison_failed", **logs.describe_exception(error))
             finally:
@@ -127,6 +127,7 @@ class Alongside:
             differences = await self._differences(item, item.said)
             if differences:
                 await asyncio.sleep(AGAIN_AFTER)
+                # Only differences that both rounds have in common.
                 differences &= await self._differences(item, None)
         except (_NotComparable, Failure, StoreUnavailable):
             self._tally(item.came).failed += 1
@@ -142,10 +143,11 @@ class Alongside:
     async def _differences(
         self, item: _Item, said: LegacyResponse | PassedResponse | None
     ) -> set[Place]:
-        """Where the two differ; what was ``said`` already is not asked again."""
+        """Finds the places where the two differ; an answer in ``response`` is not fetched again."""
         control = (
             said if isinstance(said, PassedResponse) else await self._forwarding.read(item.came)
         )
+        # An outage, a cached answer or a limit says nothing about the data.
         if control.status >= 500 or control.status in (304, 429):
             raise _NotComparable
         candidate = said if isinstance(said, LegacyResponse) else await item.translate()
@@ -172,7 +174,7 @@ class Alongside:
         return tally
 
     async def _write(self) -> None:
-        """What cannot be written now is written the next time."""
+        """Writes the counts; if that fails, they are written next time."""
         taken, self._tallies = self._tallies, {}
         try:
             await add_tallies(self._store, taken)
@@ -182,7 +184,7 @@ class Alongside:
 
 
 def merge_tallies(one: Mapping[Asked, Tally], other: Mapping[Asked, Tally]) -> dict[Asked, Tally]:
-    """The counts of both, added up."""
+    """Adds up the counts of both."""
     found = dict(one)
     for asked, tally in other.items():
         before = found.get(asked)

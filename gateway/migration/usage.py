@@ -1,7 +1,6 @@
-"""Counts who still uses what, and the traffic: in memory for each request, in the state about once a second.
+"""Counts usage by key and operation, and traffic; written to the database about once a second.
 
-After a clean stop the counts are exact; a process that is killed loses what it counted since it
-last wrote them, at most a second's worth.
+After a clean stop the counts are exact. A killed process loses at most one second of counts.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from gateway.storage.traffic_rows import SPAN, Span, Traffic, span_of
 from gateway.storage.usage_rows import Count, Use, add_usage
 
 NO_OWNER = ("", "")
-"""The owner of a request without a key that is known."""
+"""The tenant of a request without a known key."""
 
 EVERY_SECONDS = 0.7
-"""With what writing takes, less than a second from a request until it is counted for good."""
+"""Seconds between two writes; with the duration of a write, a count is durable within a second."""
 
 Counted = tuple[datetime, tuple[str, str], str, str]
-"""When the span began; the owner, the key's name, the operation."""
+"""Start of the span, tenant, key name and operation."""
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class Tally(Count):
-    """Also how long requests took, and the slowest of them, in milliseconds."""
+    """Counts with durations and the slowest request, in milliseconds."""
 
     slowest_ms: int = 0
     gateway: Durations = field(default_factory=Durations)
@@ -50,12 +49,12 @@ class Tally(Count):
 
 
 class Usage:
-    """``async with`` it: it writes what is counted from then on."""
+    """Counts requests; an async context manager that writes the counts periodically."""
 
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
-        # A span is within one day: of one count come both, who used what and the traffic.
+        # A span never crosses midnight, so usage per day and traffic come from the same counts.
         self._tallies: dict[Counted, Tally] = {}
         self._span = span_of(clock())
         self._rounds = PeriodicTask("usage_write", EVERY_SECONDS, self._write)
@@ -77,9 +76,9 @@ class Usage:
         seconds: float = 0,
         service_seconds: float = 0,
     ) -> None:
-        """One request, as its answer leaves."""
+        """Counts one request when its response is sent."""
         now = self._clock()
-        # A clock that is set back begins another span.
+        # Not only "later than the span": the clock may be set back.
         if not self._span <= now < self._span + SPAN:
             self._span = span_of(now)
         counted = (self._span, owner, key, operation)
@@ -92,18 +91,19 @@ class Usage:
         tally.ms += ms
         tally.service_ms += round(service_seconds * 1000)
         tally.slowest_ms = max(tally.slowest_ms, ms)
-        # Reads side by side are at the service for longer together than the request took.
+        # With concurrent calls, the sum of their durations can exceed that of the request.
         tally.gateway.count(max(seconds - service_seconds, 0) * 1000)
         if service_seconds:
             tally.service.count(service_seconds * 1000)
         tally.last_at = now
 
     async def _write(self) -> None:
-        """What cannot be written now is written the next time."""
+        """Writes the counts; if that fails, they are written next time."""
         taken, self._tallies = self._tallies, {}
         try:
             await add_usage(self._store, _uses(taken), _traffic(taken))
         except StoreUnavailable:
+            # Requests were counted during the failed write.
             for counted, tally in self._tallies.items():
                 taken.setdefault(counted, Tally()).add(tally)
             self._tallies = taken
@@ -120,5 +120,6 @@ def _uses(tallies: Mapping[Counted, Tally]) -> dict[Use, Count]:
 def _traffic(tallies: Mapping[Counted, Tally]) -> dict[Span, Traffic]:
     found: dict[Span, Traffic] = {}
     for (span, owner, _key, operation), tally in tallies.items():
+        # Without the key, to bound the number of rows.
         found.setdefault(Span(span, *owner, operation), Traffic()).add(tally)
     return found

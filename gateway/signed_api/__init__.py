@@ -1,1 +1,1 @@
-"""The signed face: requests of the current interface itself."""
+"""The current interface itself: checks signed requests and passes them on."""

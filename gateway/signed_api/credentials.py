@@ -1,4 +1,4 @@
-"""What a signed request says of who sends it, and the proof (current interface, section 5)."""
+"""Parses and verifies the signature of a request (current interface, section 5)."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
     from gateway.config.settings import CurrentWords
 
 MOST_SECONDS = 30
-"""How old a stamp may be, or how far ahead: 30 seconds still are well, 31 are not."""
+"""Largest difference, in either direction, between a timestamp and now; 30 is still accepted."""
 
 _ACCESS_KEY = r"(?P<access_key>[!-9;-~]{1,512})"
 _SIGNATURE = r"(?P<signature>[0-9a-f]{64})"
-"""Lower-case, as the document says. Upper-case digits are refused: the service need not take them."""
+"""Lower-case, as documented. The service may refuse upper-case digits, so they are refused here."""
 
 _STAMP = re.compile(r"[0-9]{1,12}")
 
 
 class Malformed(Exception):
-    """Headers that are not the document's; says why, and quotes nothing."""
+    """Signature headers that do not conform. The message quotes no header value."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureHeader:
-    """The two headers, read; ``stamp`` as it was written, which is how it is signed."""
+    """The parsed signature headers. ``stamp`` is the unchanged text, because that is what is signed."""
 
     access_key: str = field(repr=False)
     signature: str = field(repr=False)
     stamp: str
 
     def is_fresh(self, now: float) -> bool:
-        """Whether the stamp is near enough to ``now``, both in whole seconds since 1970."""
+        """Whether the timestamp is close enough to ``now``, in seconds since 1970."""
         return abs(int(now) - int(self.stamp)) <= MOST_SECONDS
 
 
 def has_scheme(headers: MultiMapping[str], scheme: str) -> bool:
-    """Whether the request is signed, well or badly: an Authorization header has the scheme."""
+    """Whether an Authorization header has the scheme, with a valid signature or not."""
     given = headers.getall("Authorization", ())
     if not given:
         return False
@@ -50,7 +50,7 @@ def has_scheme(headers: MultiMapping[str], scheme: str) -> bool:
 
 
 def parse_signature_header(headers: CIMultiDictProxy[str], words: CurrentWords) -> SignatureHeader:
-    """Raises Malformed."""
+    """Parses the two signature headers; raises MalformedSignature."""
     authorization = _only(headers, "Authorization")
     stamp = _only(headers, words.timestamp_header)
     written = rf"(?i:{re.escape(words.scheme)}) +{_ACCESS_KEY}:{_SIGNATURE}"
@@ -65,15 +65,16 @@ def parse_signature_header(headers: CIMultiDictProxy[str], words: CurrentWords) 
 def _only(headers: CIMultiDictProxy[str], name: str) -> str:
     given = headers.getall(name, [])
     if len(given) != 1:
-        raise Malformed(f"{name} is there {len(given)} times")
+        # With repeated headers, the service might verify a different one.
+        raise Malformed(f"{name} occurs {len(given)} times")
     return given[0]
 
 
 class Proof:
-    """Whose secret a request is signed with, found out while its body comes.
+    """Verifies a signature against several secrets while the body arrives.
 
-    The document does not say whether the signed path includes the query, so either is taken. The
-    work is the same whichever of the secrets it is, and whether it is one of them.
+    The document leaves open whether the signed path includes the query, so both forms are
+    accepted. Takes the same time whichever secret matches, or if none does.
     """
 
     def __init__(
@@ -92,10 +93,11 @@ class Proof:
                 digest.update(part)
 
     def found(self) -> list[bool]:
-        """Of each secret, in order, whether it is the one; the body must be whole."""
+        """Returns for each secret whether it made the signature; call it after the last body part."""
         self.add(b"\n")
         return [self._is_one(digests) for digests in self._digests]
 
     def _is_one(self, digests: Sequence[hmac.HMAC]) -> bool:
+        # A list, not a generator: comparing all of them takes the same time for every result.
         made = [digest.hexdigest().encode() for digest in digests]
         return any([hmac.compare_digest(one, self._signature) for one in made])  # noqa: C419 - all of them

@@ -1,9 +1,9 @@
-"""The signed face: requests of the current interface itself, checked and passed on as they came.
+"""HTTP handler of signed requests: checks them and passes them on unchanged.
 
-In this order: path, headers, access key, address, stamp, body, signature, limit, a place, what the
-ledger says. The signature needs the body, and a merchant's limit counts nothing that is not proven to be
-the merchant's: what a stranger sends in its name counts for nobody. The service checks what it is
-sent once more, end to end. Every refusal made here is the current document's (section 7).
+Checks the path, headers, access key, address, timestamp, body, signature, rate limit, admission
+and recorded batch state, in this order. The signature covers the body, and only verified requests
+count against a tenant's limit, so that strangers cannot use it up. The service verifies each
+request again. Refusals have the codes of the current interface (section 7).
 """
 
 from __future__ import annotations
@@ -53,23 +53,26 @@ from mappings.grammar import JSON, Failure, Invalid, Problem, Unknown, Unreachab
 
 READS = ("GET", "HEAD", "OPTIONS")
 METHODS = (*READS[:2], "POST", "PUT", "PATCH", "DELETE")
-"""What a preflight is told; a request may have any but those that are not sent on."""
+"""Methods in a preflight response; a request may have any method that is not refused."""
 
 NEVER = ("CONNECT", "TRACE")
-"""They speak to the server in between, and TRACE repeats the credentials."""
+"""Addressed to intermediaries; and a response to TRACE would repeat the credentials."""
 
 NOBODY_KNOWN = "unknown keys"
-"""Who sends with a key that is not held here: together they have the share of one merchant."""
+"""Admission name of all senders with unknown access keys, which share the slots of one tenant."""
 
-GONE = "the client went away before anything was sent"
+GONE = "the client disconnected before anything was sent"
 
 NOBODY = 499
-"""The status in the log, and nowhere else, of a request whose client went away before its answer."""
+"""Logged status if the client disconnected before its response, as in nginx; never sent."""
 
 
 @dataclass(slots=True)
 class Visit:
-    """One request on its way through: what is known of it so far, for the answer and the log."""
+    """A request and what has been found out about it, for the response and the log.
+
+    ``start_time`` is in seconds of the event loop's clock.
+    """
 
     request_id: str
     began: float
@@ -89,7 +92,7 @@ class Visit:
 
 
 class SignedFace:
-    """Called with each request that is signed, well or badly."""
+    """Answers signed requests; an aiohttp handler."""
 
     def __init__(
         self,
@@ -127,12 +130,13 @@ class SignedFace:
         try:
             response = await self._answered(request, visit)
             if request.transport is not None or visit.calls:
+                # Otherwise the client disconnected before anything was sent, and 499 stays.
                 visit.status = response.status
         finally:
             if visit.stay:
                 visit.stay.end()
             _tell(request, visit)
-            # Beside the legacy operations: what has moved already.
+            # Counted beside the legacy operations, to show how far a tenant has migrated.
             began, now = visit.began, asyncio.get_running_loop().time()
             self._usage.count(
                 visit.owner or NO_OWNER,
@@ -175,13 +179,16 @@ class SignedFace:
         return responses.build_web_response(said, visit.request_id, visit.admission)
 
     async def _answer(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        # Before authentication, because parsers may disagree about what such a path means.
         if request.method in NEVER or not is_forwardable(request.raw_path):
-            raise Refusal(errors.NOT_FOUND, "not a path that is sent on")
+            raise Refusal(errors.NOT_FOUND, "the path must not be forwarded")
         if "Authorization" not in request.headers:
+            # Only a preflight gets here without Authorization (``InterfaceRouter``).
             return responses.build_web_response(self._preflight(), visit.request_id)
         credentials, address = self._credentials(request), visit.address
         signers = await self._senders.held(credentials, address)
         if request_reader.is_read_with_body(request):
+            # Servers disagree about such bodies, which allows request smuggling.
             raise Refusal(BODY_OF_READ, "a GET or HEAD has a body")
         request_reader.check_content_length(request, self._most)
         secrets = [one.pair.secret_key for one in signers]
@@ -217,7 +224,10 @@ class SignedFace:
         signers: Sequence[Signer],
         address: Address | None,
     ) -> AdmissionSlot:
-        """Nothing is proven yet: the body is held in the name of the client's address."""
+        """Acquires an admission slot in the name of the client's address.
+
+        The signature is not verified yet, so the body must not use up the tenant's share.
+        """
         owner = str(signers[0].owner if signers else NOBODY_KNOWN)
         connection = request.get(request_reader.CONNECTION)
         visit.stay = self._load.stay(f"unproven {counted_as(address)}", connection)
@@ -233,6 +243,7 @@ class SignedFace:
             async for part in request_reader.iter_body_chunks(
                 request, self._most, stay, self._pace
             ):
+                # Verified while it arrives, so that the body is not read twice.
                 proof.add(part)
                 await spool.add(part)
             yield spool
@@ -254,6 +265,7 @@ class SignedFace:
     ) -> web.StreamResponse:
         writes = request.method not in READS
         headers = header_filter.filter_request_headers(request.headers)
+        # The client's own id is passed on unchanged.
         headers.setdefault("X-Request-Id", visit.request_id)
         passage = PassthroughRequest(
             sender.environment,
@@ -264,7 +276,7 @@ class SignedFace:
             write=writes,
             stamp=stamp,
         )
-        # With its client a read ends, and a write that has begun never does.
+        # A read is cancelled if its client disconnects. A write that has been sent is not.
         client = Client(request, None if writes else asyncio.current_task())
         async with AsyncExitStack() as stack:
             send = partial(self._begun, stack, passage, client, visit)
@@ -275,9 +287,12 @@ class SignedFace:
             finally:
                 names = names_in(passage.target) if writes else []
                 if sender.owner and names[:1] == ["recipients"]:
+                    # Even if the write failed: it may have changed the recipient, and a cached one
+                    # would be stale.
                     self._kept.forget(sender.owner, "".join(names[1:2]))
             if passed.status == 401 and sender.owner:
-                visit.told["reason"] = "the service refuses a signature that is good here"
+                # Hints at clock skew or credentials that were replaced at the service only.
+                visit.told["reason"] = "the service refuses a signature that is valid here"
             response = Streamed(passed, visit.request_id, visit.admission)
             trouble = await stream_response(
                 client, response, passed, whole=writes, seconds=self._seconds
@@ -300,7 +315,7 @@ class SignedFace:
         try:
             return await self._transitions.send(written, send)
         except WrongStatus:
-            why = "the ledger says that the batch may not be changed so"
+            why = "the recorded state of the batch does not allow this write"
             raise Refusal(refusals.WRONG_STATUS, why) from None
 
     async def _begun(
@@ -311,9 +326,9 @@ class SignedFace:
         visit: Visit,
         turn: Turn | None = None,
     ) -> Passed:
-        """Sends the request; the answer from its head on.
+        """Sends the request, and returns the response once its headers have arrived.
 
-        Nothing is begun for a client that has gone: it may have asked again, and been answered.
+        Sends nothing for a disconnected client, which may already have sent the request again.
         """
         if client.is_gone:
             raise Unreachable(GONE)
@@ -322,6 +337,7 @@ class SignedFace:
         path = self._outlines.endpoint(passage.method, passage.target)
         try:
             with instrumentation.instrument_call(passage.environment, passage.method, path) as told:
+                # Within the span, so that the service's span becomes its child.
                 passage.headers.update(traces.build_trace_headers())
                 passed = await stack.enter_async_context(
                     self._passing.sent(passage, turn or _Waits(client))
@@ -353,7 +369,7 @@ BODY_OF_READ = Problem("invalid_field", "A GET or HEAD has no body.")
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """The turn of whoever waits for an answer; until there is a connection it may be over."""
+    """A fence that stops the request if the client disconnects before there is a connection."""
 
     client: Client
 
@@ -366,9 +382,9 @@ class _Waits:
 
 
 def _failed(failure: Failure, visit: Visit) -> LegacyResponse:
-    """Of a body that is no good, of a service that cannot be reached, or whose answer is open."""
+    """Builds the response to an invalid body, an unreachable service, or a write in doubt."""
     if isinstance(failure, Invalid):
-        visit.told["reason"] = "the body did not come, or not whole"
+        visit.told["reason"] = "the body did not arrive completely"
         return responses.build_error_response(refusals.build_refusal_answer(*failure.problems))
     visit.told |= {"error.type": failure.error_type, "reason": str(failure)}
     return responses.build_error_response(errors.translate_failure(failure))

@@ -1,4 +1,4 @@
-"""Refusals of the signed face: the current document's codes and statuses (section 7)."""
+"""Refusals of signed requests, with the codes and statuses of the current interface (section 7)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this
 
 
 class Refusal(Exception):
-    """A request that does not go on; ``why`` is for the log and quotes nothing of it."""
+    """A request that is not passed on. ``reason`` is for the log and quotes nothing of the request."""
 
     def __init__(self, problem: Problem, why: str, *, retry_after: int | None = None) -> None:
         super().__init__(why)
@@ -30,7 +30,10 @@ class Refusal(Exception):
 
 
 def refuse_invalid_key(why: str) -> Refusal:
-    """Also for a stale stamp and malformed headers: the document leaves those codes open."""
+    """Builds a 401 refusal.
+
+    Also used for a stale timestamp and malformed headers, for which the document names no code.
+    """
     return Refusal(errors.INVALID_KEY, why)
 
 

@@ -1,4 +1,4 @@
-"""A service's answer on its way back to a client of the signed face: as it comes, or cut off."""
+"""Streams a response of the service to the client of a signed request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from gateway.upstream.passthrough import Passed
 from gateway.upstream.send_attempt import ResponseLost
 
 AT_ONCE = struct.pack("ii", 1, 0)
-"""What is not sent yet is thrown away when the connection is closed, and it is reset."""
+"""``SO_LINGER`` value: on close, discards unsent data and resets the connection."""
 
 
 class Streamed(web.StreamResponse):
-    """An answer as the service gave it: status, headers and the bytes of its body."""
+    """The service's response: status, headers and unchanged body bytes."""
 
     def __init__(self, passed: Passed, request_id: str, admission: Admission | None) -> None:
         headers = header_filter.filter_response_headers(passed.headers)
+        # The service's own limit matters more to the client than the gateway's.
         if not any(name.lower().startswith("ratelimit") for name in headers):
             headers.update(build_rate_limit_headers(admission))
         headers.setdefault("X-Request-Id", request_id)
@@ -35,19 +36,19 @@ class Streamed(web.StreamResponse):
             headers["Content-Length"] = length
         super().__init__(status=passed.status, headers=headers)
         if not passed.tells_its_end:
-            # Neither may this one tell an end that nobody knows of: it ends with its connection.
+            # The end of such a body is the end of the connection, so this one must close as well.
             self._length_check = False
             self.force_close()
 
     async def _prepare_headers(self) -> None:
         names_type = "Content-Type" in self.headers
         await super()._prepare_headers()
-        if not names_type:  # aiohttp puts one in
+        if not names_type:  # aiohttp adds a default that the service did not send
             self.headers.popall("Content-Type", None)
 
 
 class Client:
-    """Who waits for an answer. ``reading`` is the task that ends when its client goes away."""
+    """The client of a request. ``read_task`` is cancelled if the client disconnects."""
 
     def __init__(self, request: web.BaseRequest, reading: asyncio.Task[Any] | None) -> None:
         self.is_gone = request.transport is None
@@ -63,21 +64,24 @@ class Client:
             self._reading.cancel()
 
     async def give(self, response: web.StreamResponse, part: bytes, seconds: float) -> str:
-        """Sends a part of an answer; why it could not be, or nothing."""
+        """Sends a part of the response; returns why it failed, or an empty string."""
         try:
             async with asyncio.timeout(seconds):
                 await response.prepare(self._request)
                 await response.write(part)
         except ConnectionError:
-            return "the client went away"
+            return "the client disconnected"
         except TimeoutError:
-            return "the client does not take its answer"
+            return "the client does not read its response"
         return ""
 
     def cut_off(self) -> None:
-        """Resets it: an answer that ends with its connection would look whole if it were closed."""
+        """Resets the connection.
+
+        If it were closed, a client could take a truncated response without length for a whole one.
+        """
         if self.is_gone or self._connection is None:
-            return  # its socket may be another's by now
+            return  # the file descriptor may belong to another connection by now
         if held := self._connection.get_extra_info("socket"):
             held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         self._connection.abort()
@@ -86,11 +90,11 @@ class Client:
 async def stream_response(
     client: Client, response: Streamed, passed: Passed, *, whole: bool, seconds: float
 ) -> str:
-    """Sends an answer on while it comes; what kept it from being sent whole, or nothing.
+    """Forwards a response while it arrives; returns why it was truncated, or an empty string.
 
-    What is cut off there is cut off here. ``whole`` has it read to its end though the client has
-    gone: a service may still be at work while it answers. A client may take ``seconds`` for each
-    part.
+    A response that the service truncates is truncated for the client too. With ``reads_to_end``
+    the rest is read even after the client has disconnected, because the service may still execute
+    the request while it responds. A client has ``seconds`` to take each part.
     """
     trouble = ""
     try:

@@ -1,11 +1,10 @@
-"""Two faces on one port: a request's own credentials say which it is for.
+"""Routes a request to one of the two interfaces by its credentials.
 
-``Authorization`` with the current interface's scheme is a request of the current interface, signed
-well or badly, and goes to the signed face; every other goes to the legacy one. A request with both
-that and an ``X-API-Key`` is for the signed face: a signature is made for this one request, and an
-API key may be what a client sends with everything.
-
-A browser that asks first shows no credentials, but names the headers that it is going to send.
+A request whose ``Authorization`` has the current interface's scheme is handled as a signed
+request, whether or not its signature is valid. Every other request is a legacy one. If a request
+has an ``X-API-Key`` too, the signature decides: it was made for this request, while a client may
+send its API key with every request. A CORS preflight has no credentials, but lists the headers
+that will follow.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Face = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class InterfaceRouter:
-    """Called by the server with each request."""
+    """Calls the handler of the interface that a request uses."""
 
     def __init__(self, words: CurrentWords, *, legacy: Face, signed: Face) -> None:
         self._words = words
@@ -46,4 +45,5 @@ class InterfaceRouter:
     def _will_be_signed(self, request: web.BaseRequest) -> bool:
         asked = request.headers.getall("Access-Control-Request-Headers", [])
         names = {name.strip().lower() for line in asked for name in line.split(",")}
+        # A legacy client sends neither header.
         return not names.isdisjoint(("authorization", self._words.timestamp_header.lower()))

@@ -1,12 +1,10 @@
-"""Who signs: the pairs that are held, by their access key.
+"""Credentials that may sign requests, cached by access key.
 
-The signed face asks for them as the legacy face asks for API keys: known ones cost no query, the
-keyring's poll says when one is out of date, and they go on working as long as API keys do while
-the database cannot be read.
+Known access keys need no query. The API key store's poll invalidates entries, and while the
+database cannot be read, entries work for as long as API keys do.
 
-A pair has no address list, limit and end of its own: it has those of the API keys that stand for
-it. An address is admitted when any of them that is in use admits it, the highest of their limits
-holds, and a pair whose API keys are all revoked is revoked too.
+Credentials inherit the restrictions of their tenant's API keys: an address is admitted if any
+active key admits it, the highest limit applies, and the credentials are revoked if all keys are.
 """
 
 from __future__ import annotations
@@ -31,8 +29,9 @@ _UNKNOWN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A merchant's pair; ``allowed`` and ``limits`` are the address lists and the requests per hour of
-    its API keys that are in use, None for a key that has no figure of its own.
+    """A tenant's credentials, with the address lists and hourly limits of its active API keys.
+
+    A limit is None for a key without its own.
     """
 
     owner: Tenant
@@ -52,7 +51,10 @@ class Signer:
 
 
 class Signers:
-    """``async with`` it. An access key is one pair's in an environment, and may be in both."""
+    """Finds signers by access key; an async context manager.
+
+    An access key is unique within an environment, and may exist in both.
+    """
 
     def __init__(self, store: Store, keyring: ApiKeyStore) -> None:
         self._store = store
@@ -63,7 +65,7 @@ class Signers:
         keyring.watch(self._changed)
 
     def __repr__(self) -> str:
-        return f"Signers({len(self._known)} known)"
+        return f"SignerStore({len(self._known)} known)"
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,7 +74,7 @@ class Signers:
         await self._asking.end()
 
     async def find(self, access_key: str) -> tuple[Signer, ...]:
-        """Whose the access key is, one for each environment, revoked ones too; StoreUnavailable."""
+        """Finds the signer of each environment, also revoked ones; raises StoreUnavailable."""
         if self._keyring.is_fresh:
             if signers := self._known.get(access_key):
                 return signers
@@ -85,10 +87,12 @@ class Signers:
             rows, count = await select_keys_by_access_key(connection, access_key)
         signers = self._of(rows)
         if count < self._keyring.count:
-            return signers  # not kept: a poll saw a change that this answer does not know of
+            # A poll has seen a newer change than this query: a cached result would be stale.
+            return signers
         if signers:
             self._known[access_key] = signers
         else:
+            # Briefly, so that a flood of unknown keys does not become a flood of queries.
             self._unknown[access_key] = True
         return signers
 
@@ -107,6 +111,7 @@ class Signers:
         )
 
     def _changed(self, rows: Sequence[AnyRow] | None) -> None:
+        # A new key may be among them.
         self._unknown.clear()
         if rows is None:
             self._known.clear()

@@ -1,11 +1,11 @@
-"""What the ledger and the journal have to say of a signed write, before it leaves and after.
+"""Coordinates signed writes on batches with legacy writes.
 
-Signed writes on batches take the same transitions as legacy ones. A batch that was abandoned (its
-legacy clients go on with another in its place) is not changed and not started by anybody. A start
-is an undertaking like any other: entered before it leaves, and settled where no answer came. Changes
-of what a batch holds, and its quotes, are counted in and out, so that a legacy edit reads it without
-any under way. The transaction that counts one in, or enters a start, checks that no edit has
-superseded the batch. An operator's freeze keeps all of them from leaving.
+- A superseded batch, which its legacy clients have replaced, is neither changed nor started.
+- A start is recorded as an operation before it is sent, and reconciled if it has no answer.
+- Changes and quotes of a batch are registered while they are in flight, so that a legacy edit
+  can wait for them. The transaction that registers one, or records a start, checks that the batch
+  has not been superseded.
+- A freeze stops all of them.
 """
 
 from __future__ import annotations
@@ -47,39 +47,41 @@ from mappings.starts import START
 
 _START = "start-processing"
 _QUOTE = "generate-quote"
-"""Which changes nothing of what a batch holds."""
+"""Does not change the batch, so an unanswered quote leaves nothing in doubt."""
 
 _WAITED_FOR = ("editing", "deleting")
-"""Phases that may end with the service's batch superseded."""
+"""Phases that may end with the batch superseded; a signed change waits for their end."""
 
 LONGEST_PAUSE = 0.2
-"""Seconds between two looks at an edit that is waited for: many may wait for one."""
+"""Longest pause between two checks of an edit; bounds the load of many waiting requests."""
 
 COUNTED_WITHIN = 1.0
-"""Seconds for which an answer waits until it is written down that its change is over."""
+"""Seconds for which a response waits until its change is unregistered."""
 
 
 class WrongStatus(Exception):
-    """The ledger knows that this batch may not be changed so, now or ever; nothing was sent."""
+    """The recorded state of the batch does not allow the write; nothing was sent."""
 
 
 class HasStatus(Protocol):
-    """An answer whose head is there."""
+    """A response whose status is known."""
 
     @property
     def status(self) -> int: ...
 
 
-Its = TypeVar("Its", bound=HasStatus)
+Response = TypeVar("Response", bound=HasStatus)
 
-Send = Callable[[Turn | None], Awaitable[Its]]
-"""Sends the write as its client signed it, as long as the turn is its own."""
+Send = Callable[[Turn | None], Awaitable[Response]]
+"""Sends the write as its client signed it, unless the fence refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A signed write that is about to leave; ``owner`` and ``pair`` are None where its key is not
-    held here. ``stamp`` is its client's, in seconds since 1970.
+    """A signed write to send.
+
+    ``tenant`` and ``credentials`` are None for an unknown access key. ``stamp`` is the client's
+    timestamp, in seconds since 1970.
     """
 
     owner: Tenant | None
@@ -101,7 +103,7 @@ class Transitions:
         now: Callable[[], datetime],
         patience: float,
     ) -> None:
-        """``patience`` is in seconds: for how long a change waits for an edit of the batch."""
+        """``edit_wait_seconds`` is how long a change waits for an edit of its batch."""
         self._ledger = ledger
         self._rows = rows
         self._once = once
@@ -109,17 +111,18 @@ class Transitions:
         self._patience = patience
         self._counting: set[asyncio.Future[None]] = set()
 
-    async def send(self, written: Written, send: Send[Its]) -> Its:
-        """The service's answer.
+    async def send(self, written: Written, send: Send[Response]) -> Response:
+        """Sends a write and returns the service's response.
 
-        Raises WrongStatus, StoreUnavailable, and the Failure that kept it from leaving or from
-        being answered.
+        Raises WrongBatchStatus, StoreUnavailable, and the Failure because of which the write was
+        not sent or not answered.
         """
         await self._refuse_frozen(written.owner or Tenant("", written.environment))
         batch, action = _on_batch(written.target)
         if batch is None:
             return await send(None)
         if written.owner is None or written.pair is None:
+            # The tenant is unknown, so any tenant's record of the batch counts.
             if await self._ledger.is_anyones(written.environment, "alias", batch, "abandoned"):
                 raise WrongStatus
             if action == _START and await self._rows.is_being_checked():
@@ -140,15 +143,21 @@ class Transitions:
             raise Halted(errors.FROZEN, retry_after=errors.FROZEN_SECONDS)
 
     async def _change(
-        self, written: Written, owner: Tenant, batch: str, action: str, send: Send[Its]
-    ) -> Its:
-        """A change or quote of a batch: a legacy edit of it waits until that is there to be read."""
+        self,
+        written: Written,
+        owner: Tenant,
+        batch: str,
+        action: str,
+        send: Send[Response],
+    ) -> Response:
+        """Sends a change or quote of a batch, registered so that a legacy edit waits for it."""
         name = os.urandom(8).hex()
         first = await self._counted_in(owner, batch, name)
-        is_lost = True  # also where whoever sends it is cancelled, at the end of this process
+        is_lost = True  # also if this task is cancelled at shutdown
         added: list[Record] = []
         try:
             passed = await send(None)
+            # After a 5xx the service may still have executed it.
             is_lost = passed.status >= 500
             if written.payment is not None and 200 <= passed.status < 300:
                 added = [Record(SIGNED_ADDS, first, {name: written.payment})]
@@ -156,17 +165,18 @@ class Transitions:
             is_lost = isinstance(failure, Unknown)
             raise
         finally:
-            # One without an answer may come there as long as its stamp is good; a quote changes nothing.
+            # An unanswered change may still take effect while its timestamp is valid. A quote
+            # changes nothing.
             lost = self._now() if is_lost and action != _QUOTE else None
             its = drafts.remove_signed_change(name, lost)
             await self._counted_out(owner, Record(drafts.SIGNED, first, its, also=added))
         return passed
 
     async def _counted_in(self, owner: Tenant, batch: str, name: str) -> str:
-        """Waits for an edit that is under way; the id by which the ledger knows the batch.
+        """Waits for a running edit, registers the change, and returns the batch's recorded id.
 
-        That nothing has superseded it is checked in the transaction that counts the change in: an edit
-        that begins later waits for it.
+        The transaction that registers the change checks that the batch has not been superseded;
+        an edit that starts later waits for the change.
         """
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
         over = loop.time() + self._patience
@@ -180,8 +190,9 @@ class Transitions:
             # What is added here is claimed by no write: one in doubt could be taken for it.
             if facts.get("phase") in _WAITED_FOR or facts.get(drafts.ADDS):
                 await asyncio.sleep(pause)
+                # Backs off, because many requests may wait for one edit.
                 pause = min(pause * 2, LONGEST_PAUSE)
-                await self._refuse_frozen(owner)  # meanwhile
+                await self._refuse_frozen(owner)  # an operator may freeze it while this waits
                 continue
             one_more = drafts.add_signed_change(signed, name, self._now())
             seen = Record("batch", first, {}, find=drafts.build_batch_condition(facts))
@@ -190,11 +201,12 @@ class Transitions:
                 its = Record(drafts.SIGNED, first, one_more, also=(seen, still))
                 await self._ledger.record_all(owner, [its])
                 return first
-        raise Unreachable("other changes of the batch are under way", retry_after=1)
+        raise Unreachable("other changes of the batch are in progress", retry_after=1)
 
     async def _counted_out(self, owner: Tenant, its: Record) -> None:
-        """Before the answer goes on, but where the state hangs: who waits in vain for the answer to what
-        was added asks for it once more.
+        """Unregisters a change before its response is sent on.
+
+        Waits for a bounded time: a client that waits too long for its response sends the change again.
         """
         counting = asyncio.ensure_future(self._count_out(owner, its))
         self._counting.add(counting)
@@ -202,7 +214,7 @@ class Transitions:
         await asyncio.wait([counting], timeout=COUNTED_WITHIN)
 
     async def _count_out(self, owner: Tenant, its: Record) -> None:
-        """What cannot be written down now is over by itself."""
+        # A change that stays registered expires.
         with suppress(StoreUnavailable):
             await self._ledger.record_all(owner, [its])
 
@@ -230,7 +242,7 @@ _AMOUNTS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrenc
 
 
 def _on_batch(target: str) -> tuple[str | None, str]:
-    """The batch that a write is on, and what it is to do with it."""
+    """Returns the batch that a write names, or None, and the action on it."""
     names = names_in(target)
     if len(names) < 2 or names[0].lower() not in ("batches", "batch"):
         return None, ""
@@ -238,39 +250,41 @@ def _on_batch(target: str) -> tuple[str | None, str]:
 
 
 def _key(owner: Tenant, pair: Credentials) -> ApiKey:
-    """What stands for an API key in the journal."""
+    """Builds the key under which signed starts of a tenant are recorded."""
     return ApiKey(f"signed {owner.merchant}", "signed", "", *owner, pair, None, ())
 
 
-class Start(Generic[Its]):
-    """A start that its client signed, made as any other: entered, sent once, and settled."""
+class Start(Generic[Response]):
+    """A client-signed start, executed like a legacy one: recorded, sent once, reconciled."""
 
-    def __init__(self, wanted: Wanted, send: Send[Its]) -> None:
+    def __init__(self, wanted: Wanted, send: Send[Response]) -> None:
         self._wanted = wanted
         self._send = send
-        self._passed: Its | None = None
+        self._passed: Response | None = None
         self._failure: Failure | None = None
 
-    async def made(self, once: IdempotencyGuard, stamp: int) -> Its:
+    async def made(self, once: IdempotencyGuard, stamp: int) -> Response:
         caller = self._wanted.caller
         caller.sends, caller.stamped = self._sent, datetime.fromtimestamp(stamp, UTC)
         try:
             _, one = await once.answer(self._wanted, self._say, self._refuse)
         except Failure as failure:
-            # The service's own words go first: what is open is the journal's to find out.
+            # A response of the service takes precedence; reconciliation resolves the rest.
             if self._passed is None:
                 raise self._of_the_face(failure) from None
         else:
             if one is not None:
                 once.delivered(one)
         if self._passed is None:
-            # Without a failure it is a retry of one that happened.
+            # No response and no failure: a retry of a start that has already happened.
             raise self._of_the_face(self._failure)
         return self._passed
 
     async def _sent(self, _call: Call, turn: Turn | None) -> JSON:
-        """In the place of the player's own sending."""
+        """Sends the call with the client's signature, in place of the player's signed call."""
         passed = self._passed = await self._send(turn)
+        # The recorded answer of a start has no content; the client gets the service's own
+        # response.
         if 200 <= passed.status < 300:
             return {}
         if not 400 <= passed.status < 500:

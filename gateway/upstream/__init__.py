@@ -1,1 +1,1 @@
-"""The current service, from here: one client, and what a request of it needs to leave once and well."""
+"""HTTP clients of the services: signing, sending once, clock skew, circuit breakers."""

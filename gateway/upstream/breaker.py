@@ -1,11 +1,9 @@
-"""Whether an environment of the service is asked at all, after it gave no answers for a while.
+"""Circuit breakers: fail requests fast while an environment of a service does not respond.
 
-So many failures in a row, connections that fail or answers that do not come, and nothing more is
-asked for some seconds: clients are told at once what they would be told after waiting. Then one
-request is let through, and its answer decides for all. Any answer is one, whatever its status: it
-may be a refusal of that one request, and a service that refuses is there.
-
-Only what has not been sent is ever kept back. What was sent is none of its business.
+After a number of consecutive failures (failed connections and missing responses) the breaker opens
+for some seconds, and requests fail without being sent. Then one probe is sent, and its result
+closes or reopens the breaker. Any response counts as success, whatever its status: a service that
+refuses a request is up. Requests that were already sent are not affected.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class BreakerCall:
-    """A request that is let through; what it met is for the breaker to know."""
+    """A request that the breaker admits, and its outcome."""
 
     is_probe: bool
     met: Literal["answer", "failure", "nothing"] = "nothing"
@@ -40,7 +38,10 @@ class BreakerCall:
 
 
 class Breaker:
-    """Of one environment; ``now`` is a monotonic clock's, in seconds. No failures: never opens."""
+    """The breaker of one environment; ``now`` is in seconds of a monotonic clock.
+
+    With 0 ``failures`` it never opens.
+    """
 
     def __init__(self, failures: int, seconds: float) -> None:
         self._most = failures
@@ -56,16 +57,17 @@ class Breaker:
         return "half_open" if self._probing else "open"
 
     def ask(self, now: float) -> BreakerCall | None:
-        """None where nothing is to be sent."""
+        """Admits a request; None if it must not be sent."""
         if self._until is None:
             return BreakerCall(is_probe=False)
+        # One probe at a time, so that a recovering service is not flooded.
         if self._probing or now < self._until:
             return None
         self._probing = True
         return BreakerCall(is_probe=True)
 
     def wait(self, now: float) -> float:
-        """Seconds until another probe may go."""
+        """Returns the seconds until the next probe may be sent."""
         if self._until is None:
             return 0
         return self._seconds if self._probing else max(0, self._until - now)
@@ -73,9 +75,11 @@ class Breaker:
     def over(self, trial: BreakerCall, now: float) -> None:
         if trial.is_probe:
             self._probing = False
-            if trial.met != "nothing":  # else the next one is the probe
+            if trial.met != "nothing":  # otherwise the next request becomes the probe
                 self._decide(now, good=trial.met == "answer")
-        elif self._until is None and trial.met != "nothing":  # those of before say nothing new
+        # Requests that were sent before the breaker opened say nothing new when they end.
+        elif self._until is None and trial.met != "nothing":
+            # Consecutive failures only: any response resets the count.
             self._failures = 0 if trial.met == "answer" else self._failures + 1
             if self._most and self._failures >= self._most:
                 self._decide(now, good=False)
@@ -86,7 +90,7 @@ class Breaker:
 
 
 class Breakers:
-    """One for each environment of a service; every change is logged."""
+    """The breakers of a service, by environment; logs state changes."""
 
     def __init__(
         self,
@@ -105,7 +109,7 @@ class Breakers:
         return {name: breaker.state for name, breaker in self._by.items()}
 
     def trial(self, environment: str) -> _Trying:
-        """One request, until it is known what it met; raises Unreachable where none is to be sent."""
+        """Returns a context manager for one request; entering raises Unreachable if it is open."""
         return _Trying(self, environment)
 
     def asked(self, environment: str) -> BreakerCall:
@@ -115,7 +119,9 @@ class Breakers:
         trial = breaker.ask(self._clock())
         if trial is None:
             seconds = max(1, ceil(breaker.wait(self._clock())))
-            why = "circuit breaker open: the service did not respond to several calls in a row"
+            why = (
+                "the circuit breaker is open: the service did not respond to several calls in a row"
+            )
             raise Unreachable(why, retry_after=seconds)
         return trial
 
@@ -137,7 +143,7 @@ class Breakers:
 
 
 class _Trying:
-    """The ``with`` of a trial. No generator: each call has one."""
+    """Context manager of ``Breakers.track``; a class, because a generator costs more per call."""
 
     __slots__ = ("_breakers", "_environment", "_trial")
 

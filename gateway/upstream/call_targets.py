@@ -1,4 +1,4 @@
-"""Request targets of the current interface, as they are sent and as they are signed."""
+"""Request targets of the current interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mappings.spelling import build_current_spelling
 
 
 class Targets:
-    """Paths and queries in a service's own words."""
+    """Builds paths and queries in the configured vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._spelling = build_current_spelling(vocabulary)
@@ -20,8 +20,9 @@ class Targets:
         }
 
     def of(self, call: Call, endpoint: Endpoint) -> str:
-        """``/v1/...``, percent-encoded, with its query."""
+        """Builds ``/v1/...`` with its query, percent-encoded."""
         path = f"/v1{call.path}"
+        # These two paths are configurable.
         if own := self._paths.get(endpoint.path):
             found = endpoint.pattern.fullmatch(call.path)
             path = own.format(**(found.groupdict() if found else {}))

@@ -1,4 +1,4 @@
-"""What was found out about each environment's service, in memory, in the state, and by every process."""
+"""Capabilities of the service found at run time: stored, cached, and shared by all processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RELOAD_SECONDS = 1.0
 
 
 class CapabilityCache:
-    """Made by ``load_capabilities``; reads never wait for the state."""
+    """Capabilities by environment and name, from ``load_capabilities``. Reads use memory only."""
 
     def __init__(self, ledger: Ledger, environments: Iterable[str] = ()) -> None:
         self._ledger = ledger
@@ -24,17 +24,18 @@ class CapabilityCache:
         return self._known.get((environment, name))
 
     def since(self, environment: str, name: str) -> datetime | None:
-        """When it was found out; None if that was by this process, since it was last reloaded."""
+        """Returns when it was found; None if this process found it after the last reload."""
         return self._since.get((environment, name))
 
     async def put(self, environment: str, name: str, value: Any) -> None:
-        """Raises StoreUnavailable; it is known in this process all the same."""
+        """Stores a value; if that raises StoreUnavailable, this process uses the value anyway."""
         self._known[environment, name] = value
+        # The stored time follows with the next reload.
         self._since.pop((environment, name), None)
         await self._ledger.learn(environment, name, value)
 
     async def reload(self) -> None:
-        """Takes over what other processes and commands found out; raises StoreUnavailable."""
+        """Loads what other processes and commands have found; raises StoreUnavailable."""
         for environment in self._environments:
             for name, (value, since) in (await self._ledger.learned(environment)).items():
                 self._known[environment, name] = value

@@ -1,12 +1,10 @@
-"""The only HTTP client: signed requests of the current interface.
+"""HTTP client for signed requests of the current interface.
 
-The service sees each request exactly once for each attempt that is meant:
-
-- a write is sent once. Only if the service itself says that it refuses the signature, so that nothing
-  was executed, is it signed again;
-- a read is sent once more when its connection failed;
-- a 401 may be due to this machine's clock (``clock``), or to what the document leaves open,
-  whether the signed path includes the query (``signed_target``). Both are tried, once each.
+- A write is sent once. It is signed and sent again only if the service itself refuses the
+  signature, which means that nothing was executed.
+- A read is sent again once if its connection failed.
+- A 401 may be caused by clock skew (``clock``), or by the query, which the document leaves open
+  whether to sign (``signed_target``). Each correction is tried once.
 """
 
 from __future__ import annotations
@@ -46,14 +44,13 @@ if TYPE_CHECKING:
 
 
 UNFIT = 5
-"""Connections that one call finds unfit before it gives up: a server may speak first on each."""
+"""Unusable connections after which a call gives up: a server may send unasked data on each."""
 
 NO_ANSWER = frozenset({502, 504, *range(520, 530)})
-"""Words of proxies and delivery networks for having no answer of the service: what it did, or still
-does, they do not say."""
+"""Statuses of proxies and CDNs for a missing response: the service may have executed the request."""
 
 ANSWER_BYTES = 64 * 1024 * 1024
-"""An answer of the service may be as large, whatever clients may send."""
+"""Limit for responses of the service, unless the limit for request bodies is higher."""
 
 TARGET = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
 
@@ -72,10 +69,10 @@ log = structlog.get_logger()
 
 @unchanging(frozen=True, slots=True)
 class Reply:
-    """What the service answered, whatever its status; ``headers`` in any case.
+    """A response of the service, with any status; ``headers`` are case-insensitive.
 
-    ``body`` is decoded where it came compressed, and folded where it is large. ``seconds`` is how
-    long the call took with all its ``attempts``, the times that it was sent.
+    ``body`` is decompressed, or a CompressedBuffer if it is large. ``seconds`` is the duration of
+    the call with all ``attempts``, the number of times it was sent.
     """
 
     status: int
@@ -87,7 +84,7 @@ class Reply:
 
 @unchanging(frozen=True, slots=True)
 class _Way:
-    """How a call is signed, and whether that is because it was refused otherwise."""
+    """How a call is signed, and which options differ from a refused attempt."""
 
     form: Form
     correction: float
@@ -96,9 +93,9 @@ class _Way:
 
 
 class Deadline:
-    """When a call has taken too long: the later, the more bytes it sends and is answered.
+    """The timeout of a call, extended for each byte sent and received at a minimum rate.
 
-    How fast they come is not asked as long as the first ``seconds`` last.
+    0 ``bytes_per_second`` is no extension.
     """
 
     def __init__(self, seconds: float, bytes_per_second: int) -> None:
@@ -107,13 +104,13 @@ class Deadline:
         self._within: Timeout | None = None
 
     def of(self, size: int) -> Timeout:
-        """To be entered by a call that sends so many bytes."""
+        """Starts the timeout of a call with a body of ``size`` bytes; to be entered by its task."""
         self._seconds += self._for(size)
         self._within = Timeout(self._seconds)
         return self._within
 
     def came(self, size: int) -> None:
-        """So many bytes more of the answer."""
+        """Extends the timeout for ``size`` received bytes."""
         if self._within is not None:
             more = self._for(size)
             self._seconds += more
@@ -149,7 +146,7 @@ class _Call:
 
 
 class Upstream:
-    """Made by ``open_upstream``."""
+    """Sends signed requests; created by ``open_upstream``."""
 
     def __init__(
         self,
@@ -185,13 +182,14 @@ class Upstream:
         write: bool,
         turn: Turn | None = None,
     ) -> Reply:
-        """Sends ``target`` (``/v1/...``, its query percent-encoded) byte for byte.
+        """Sends a request with the ``target`` (``/v1/...``, percent-encoded) byte for byte.
 
-        What waits for a connection is signed when it has one, and only while it is its ``turn``.
+        It is signed when it has a connection, and only if the ``fence`` confirms that this process
+        still owns the write.
 
-        Raises Unreachable (a write that never left, a read without an answer) and Unknown (a
-        write that left and has no answer that can be read: it may have happened). While the
-        service gives no answers, it is not even tried (``breaker``).
+        Raises Unreachable if a write was not sent or a read has no answer, also while the circuit
+        breaker is open; and Unknown if a write was sent and its answer cannot be read, so that it
+        may have been executed.
         """
         if not TARGET.fullmatch(target):
             raise ValueError("a target begins with /v1/ and is visible ASCII")
@@ -220,10 +218,12 @@ class Upstream:
                 met = await self._answer(call)
         except TimeoutError:
             failure = call.failure(str(call.deadline))
-            if call.left:  # else it waited for a connection that others have
+            if call.left:  # otherwise it only waited for a free connection
                 trial.failed()
         except ResponseLost as lost:
             failure = call.failure(str(lost))
+            # A response that cannot be parsed shows that something responds: no failure for the
+            # breaker.
             if lost.dropped or not call.attempts:
                 trial.failed()
             else:
@@ -239,10 +239,11 @@ class Upstream:
         answered = await self._attempt(call, way)
         while answered.status == 401 and (other := self._other_way(call, way, answered)):
             if call.write and not _refuses_signature(answered.body):
-                break  # perhaps a proxy's page: what the service did, or still does, it does not say
+                break  # it may be a proxy's page, and the service may have executed the write
             way = other
             if call.turn and way.other_time:
-                # A machine that slept with all its clocks is told so by nothing but this.
+                # After a suspend that stopped all clocks, the skew is the first sign that another
+                # process may own the write by now.
                 await call.turn.fence()
             answered = await self._attempt(call, way)
         return way, answered
@@ -262,12 +263,13 @@ class Upstream:
         while True:
             try:
                 return await self._once(call, way)
-            except Unfit:  # whatever the call is, nothing of it was sent
+            except Unfit:  # nothing was sent, so writes may be tried again too
                 if (unfit := unfit + 1) == UNFIT:
                     raise
             except ResponseLost as lost:
                 if not (call.may_repeat and lost.dropped):
                     raise
+                # Only once; a second failure is reported.
                 call.may_repeat = False
 
     async def _once(self, call: _Call, way: _Way) -> Answered:
@@ -275,7 +277,7 @@ class Upstream:
         origin = self._origins.get(call.environment)
         if origin is None:
             raise ResponseLost(f"no environment {call.environment} is configured")
-        # A prefix of base_url is sent and not signed: the signed path starts with /v1.
+        # A path prefix in base_url is sent but not signed: the signed path starts with /v1.
         attempt = Attempt(
             pair=call.pair,
             words=self._words,
@@ -293,25 +295,27 @@ class Upstream:
         except Exception as error:
             if isinstance(error, ResponseLost) or not attempt.left:
                 raise
-            # Once it has left, whatever goes wrong leaves open what the service did.
+            # After it was sent, any error leaves open whether the service executed it.
             lost = ResponseLost(type(error).__name__)
         finally:
             call.left = attempt.left
             call.sent = attempt.sent
+            # Only attempts that reached the network count.
             call.attempts += attempt.left
         raise lost
 
     async def _note(self, call: _Call, way: _Way, answered: Answered) -> None:
-        """What the last answer tells of the clock, the signed target and the pair."""
+        """Records what an answer shows about clock skew, the signed target and the credentials."""
         accepted = 200 <= answered.status < 300
+        # Every attempt was refused, so the credentials are wrong or revoked.
         if answered.status == 401:
             log.error(
                 "credentials_refused",
                 environment=call.environment,
                 access_key=shorten_key(call.pair.access_key),
             )
-        # Any other refusal says that the signature was good only where it stands against a 401
-        # of the same call. By itself it may come from before the check, or from a proxy.
+        # Another refusal shows that the signature was valid only after a 401 of the same call.
+        # Otherwise it may come from a proxy, or from a check before the signature.
         passed = accepted or (400 <= answered.status < 500 and answered.status not in (401, 429))
         if way.other_time and passed:
             self.clock.prove(call.environment, way.correction)
@@ -322,7 +326,7 @@ class Upstream:
 
 
 def _refuses_signature(body: bytes | CompressedBuffer) -> bool:
-    """Whether a 401 has the service's own form (current interface, section 7)."""
+    """Whether a 401 body is an error of the service itself (current interface, section 7)."""
     if len(body) > json_codec.LARGE:
         return False
     try:

@@ -1,9 +1,8 @@
-"""The time that requests are stamped with: this machine's, corrected by the service's own.
+"""Timestamps of requests: the local clock, corrected by the measured skew to the service's clock.
 
-The service refuses a stamp that is 30 seconds old (current interface, section 5), so a clock that
-is off stops every payment. Its answers say what time it is there (``Date``). That is believed
-with care: a proxy in between may say something else, and a wrong correction stops every payment
-just as well.
+The service refuses a timestamp that is 30 seconds old (current interface, section 5), so clock skew
+stops all payments. Skew is measured with the ``Date`` header. A proxy may send a wrong one, and a
+wrong correction stops all payments too, so a sample is used only if it is confirmed.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SMALL = 2.0
-"""Seconds: offsets below this are none, and two that are this close are the same."""
+"""Offsets below this count as none, and two that are this close count as equal."""
 
 NOTEWORTHY = 5.0
-"""Seconds: an offset that deserves the operator's attention; smaller ones are the network's."""
+"""Offsets from which operators are alerted; smaller ones may be network delay."""
 
 STAMP_AGE = 30.0
-"""Seconds after which the service refuses a stamp."""
+"""Age from which the service refuses a timestamp."""
 
 log = structlog.get_logger()
 
 
 @unchanging(frozen=True, slots=True)
 class SkewSample:
-    """One answer's ``Date`` against the wall clock: how far the service is ahead, in seconds.
+    """A measured skew, in seconds: how far the service's clock is ahead of the local one.
 
-    The truth lies within ``uncertainty`` of ``offset``: half the round trip, and half a second
-    since ``Date`` has whole ones.
+    The true value lies within ``uncertainty`` of ``offset``: half the round trip, plus half a
+    second because ``Date`` has whole seconds.
     """
 
     offset: float
@@ -49,7 +48,7 @@ class SkewSample:
         return abs(self.offset - correction) <= max(SMALL, self.uncertainty)
 
     def allows(self, stamped: float) -> bool:
-        """Whether a service with this clock takes a stamp that is so far ahead of the wall clock."""
+        """Whether a service with this skew accepts a timestamp that far ahead of the local clock."""
         return abs(self.offset - stamped) <= STAMP_AGE + 2 * self.uncertainty
 
     @property
@@ -58,8 +57,12 @@ class SkewSample:
 
 
 def measure_skew(headers: Mapping[str, str], received: float, seconds: float) -> SkewSample | None:
-    """``received`` by the wall clock, after ``seconds``; None where no time was told."""
-    if "Age" in headers:  # a cache tells when it was first answered
+    """Measures the skew from the headers of a response.
+
+    ``received_at`` is in seconds of the wall clock, ``seconds`` the duration of the call. None if
+    the response has no usable ``Date``.
+    """
+    if "Age" in headers:  # a cached response has the date of the original one
         return None
     try:
         told = _moment(headers.get("Date", ""))
@@ -70,16 +73,16 @@ def measure_skew(headers: Mapping[str, str], received: float, seconds: float) ->
 
 @lru_cache(maxsize=16)
 def _moment(told: str) -> float:
-    """Kept: all answers of one second tell the same."""
+    # Cached, because all responses of one second have the same date.
     return parsedate_to_datetime(told).replace(tzinfo=UTC).timestamp()
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one environment's clock.
+    """The skew of one environment.
 
-    ``proven``: a call was refused, and accepted as soon as it was stamped with ``correction``.
-    ``odd``: what the last accepted call's answer said, where that is something else.
+    ``is_proven``: a refused call was accepted when its timestamp was corrected by ``correction``.
+    ``unconfirmed_offset``: the sample of the last accepted call, if it disagrees.
     """
 
     correction: float = 0.0
@@ -88,9 +91,9 @@ class _Known:
 
 
 class Clock:
-    """The wall clock, and for each environment how far the service's is ahead of it.
+    """The local clock, and the skew of each environment.
 
-    ``monotonic`` tells how long ago something was, which a wall clock that is set does not.
+    ``monotonic`` measures durations, because the wall clock may be set meanwhile.
     """
 
     def __init__(
@@ -101,20 +104,21 @@ class Clock:
         self._known: dict[str, _Known] = {}
 
     def offset(self, environment: str) -> float:
-        """Seconds that are added to the wall clock in this environment; 0.0 where it is right."""
+        """Returns the seconds to add to the wall clock in this environment; 0.0 if it is right."""
         return self._of(environment).correction
 
     def accepted(self, environment: str, seen: SkewSample, stamped: float | None = None) -> None:
-        """Takes note of the time that an accepted call's answer told.
+        """Records the sample of an accepted call.
 
-        The stamp was good enough, so there is no hurry: what it told is believed once the next
-        one says the same, and never where the service, if that were its time, would have refused
-        the stamp. ``stamped`` is how far ahead of the wall clock that was, where a client made it.
+        The timestamp was accepted, so a differing sample is used only if the next one confirms it,
+        and never if the service would have refused the timestamp at that skew. ``stamp_offset`` is
+        how far a client's own timestamp was ahead of the wall clock.
         """
         known = self._of(environment)
         odd, known.odd = known.odd, None
         if seen.agrees_with(known.correction):
             return
+        # The sample contradicts the fact that the service accepted the timestamp: a proxy's date.
         if not seen.allows(known.correction if stamped is None else stamped):
             return
         if odd is not None and abs(seen.offset - odd) <= SMALL:
@@ -125,19 +129,20 @@ class Clock:
     def after_refusal(
         self, environment: str, seen: SkewSample | None, correction: float
     ) -> float | None:
-        """What to correct by when a refused call, stamped with ``correction``, is tried again.
+        """Selects the correction for another try of a call refused with ``correction``.
 
-        What the refusal told; where it was stamped with that already, nothing, for it may be
-        wrong itself. None where there is no other time to try.
+        The sample of the refusal; or no correction, if the call already used that sample, because
+        the correction itself may be wrong. None if there is nothing else to try.
         """
         if seen and not seen.agrees_with(correction):
             return seen.correction
+        # The current correction was never proven, so the local clock may be right.
         if correction and not self._of(environment).proven:
             return 0.0
         return None
 
     def prove(self, environment: str, correction: float) -> None:
-        """A call that had been refused was accepted when stamped with this correction."""
+        """Records that a refused call was accepted with this correction."""
         self._correct(environment, correction, proven=True)
 
     def _of(self, environment: str) -> _Known:
@@ -146,7 +151,7 @@ class Clock:
     def _correct(self, environment: str, correction: float, *, proven: bool) -> None:
         before = self.offset(environment)
         self._known[environment] = _Known(correction, proven)
-        # Calls side by side find the same out, each a little differently: said once.
+        # Concurrent calls measure slightly different skews: log only real changes.
         if abs(correction - before) > SMALL:
             log.warning(
                 "clock_corrected", environment=environment, offset_seconds=round(correction, 1)

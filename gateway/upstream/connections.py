@@ -1,4 +1,4 @@
-"""Connections to a service: how many, how long they are kept, and what is sent on them by itself."""
+"""Connection pools to the services."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from gateway.config.settings import Settings
 from gateway.upstream.send_attempt import SignedRequest
 
 CONNECT_PART = 1 / 5
-"""The part of the time for a call that may be spent on one connection's TCP and TLS."""
+"""Share of a call's timeout that connecting one socket may take."""
 
 IDLE_SECONDS = 4
-"""Less than the five seconds after which common servers close an idle connection: a write that
-meets the closing one is a write of unknown outcome."""
+"""Less than the five seconds after which common servers close an idle connection: a write on a
+connection that is being closed would be in doubt."""
 
 
 def create_session(settings: Settings, *unset: str) -> aiohttp.ClientSession:
-    """Connections of its own, which nobody else's slow answers take; ``unset`` are headers of
-    aiohttp's that are not sent.
+    """Creates a session with its own connection pool, so that slow responses elsewhere do not use
+    up its connections.
+
+    ``skipped_headers`` are default headers of aiohttp that are not sent.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             limit=0,
-            limit_per_host=settings.upstream.connections,  # a sandbox that hangs takes none of live's
+            # Per host, so that a hanging sandbox does not use up the connections to live.
+            limit_per_host=settings.upstream.connections,
             keepalive_timeout=IDLE_SECONDS,
         ),
         request_class=SignedRequest,

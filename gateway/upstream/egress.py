@@ -1,4 +1,4 @@
-"""How the service is reached: whose certificates are believed, and through which proxy."""
+"""Egress options: the proxy and TLS context for each environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from gateway.http.tls import create_client_ssl_context
 
 
 class EgressConfig:
-    """Raises Misconfigured when it is made; ``origins`` are the services' addresses."""
+    """The egress options; ``origins`` are addresses by environment.
+
+    The constructor raises Misconfigured.
+    """
 
     def __init__(self, settings: Settings, origins: Mapping[str, str] | None = None) -> None:
         upstream, environments = settings.upstream, settings.environments.configured()
@@ -28,7 +31,8 @@ class EgressConfig:
         }
 
     def of(self, environment: str) -> dict[str, Any]:
-        """What aiohttp is to be told with a request to this environment."""
+        """Builds aiohttp's request options for an environment."""
+        # Plain HTTP, to a service on the same host or network; it never goes through the proxy.
         if environment not in self._believed:
             return {}
         options: dict[str, Any] = {"ssl": self._believed[environment]}

@@ -1,7 +1,7 @@
-"""Which headers of a request go on to the service as it came, and which of its answer come back.
+"""Filters the headers of forwarded requests and responses.
 
-All end-to-end headers, both ways, but those that speak of the connection, of the host (which to the
-client is the gateway), or that the gateway itself has to decide.
+All end-to-end headers pass, except those about the connection or the host, and those that the
+gateway sets itself.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ HOP_BY_HOP = _named(
     "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
     "transfer-encoding upgrade"
 )
-"""RFC 9110, section 7.6.1; besides, whatever ``Connection`` names."""
+"""RFC 9110, section 7.6.1; also removed are the headers that ``Connection`` lists."""
 
 OF_THE_HOST = _named(
     "access-control-allow-credentials alt-svc clear-site-data content-length nel public-key-pins "
     "report-to reporting-endpoints server set-cookie set-cookie2 strict-transport-security via "
     "x-lighttpd-send-file x-litespeed-location x-reproxy-url x-sendfile"
 )
-"""Of responses: what a browser or library would keep of the gateway's address, what a proxy in front of
-it would carry out (``X-Accel-*``, too), and what is set here.
+"""Headers that a client would store for the gateway's host, that a proxy in front of the gateway
+would act on (also ``X-Accel-*``), or that the gateway sets.
 """
 
 OF_THE_GATEWAY = _named(
@@ -36,23 +36,28 @@ OF_THE_GATEWAY = _named(
     "x-cluster-client-ip x-forwarded x-http-method x-http-method-override x-method-override "
     "x-original-host x-original-method x-original-uri x-original-url x-real-ip x-rewrite-url"
 )
-"""Of requests: what is set here, belongs to the other interface, or could make a service that trusts the
-gateway see another client, method or path than the ones checked here (``X-Forwarded-*``, too).
+"""Headers that the gateway sets, that belong to the other interface, or that could make a service
+that trusts the gateway see a different client, method or path than the checked one (also
+``X-Forwarded-*``).
 """
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-"""What no field value may hold (RFC 9110, section 5.5)."""
+"""Characters that a field value must not contain (RFC 9110, section 5.5)."""
 
 _OWN_PREFIXES = ("x-accel-", "x-forwarded-", "x-payout-gateway-", "cf-connecting-")
 
 
 def filter_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
-    """Every end-to-end header of a signed request but those of the gateway itself."""
+    """Filters the headers of a signed request."""
     return _without(headers, OF_THE_GATEWAY)
 
 
 def filter_legacy_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
-    """The answer to a write is read here, so it is not to come in an encoding that is not known here."""
+    """Filters the headers of a legacy request.
+
+    ``Accept-Encoding`` is removed, because the gateway parses the response to a write, and
+    ``Authorization``, because it belongs to the other interface.
+    """
     passed = _without(headers, OF_THE_GATEWAY - {"x-api-key"})
     for name in ("Accept-Encoding", "Authorization"):
         passed.popall(name, None)
@@ -64,8 +69,8 @@ def filter_response_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 def is_writable(headers: CIMultiDictProxy[str]) -> bool:
-    """Whether a client can be sent what of a response is passed on: aiohttp reads what it does not write."""
-    if not any(map(_CONTROL.search, headers.values())):  # as nearly always
+    """Whether the filtered headers can be sent: aiohttp parses values that it refuses to write."""
+    if not any(map(_CONTROL.search, headers.values())):  # the common case, without filtering
         return True
     return not any(map(_CONTROL.search, filter_response_headers(headers).values()))
 
@@ -80,13 +85,13 @@ def _without(headers: CIMultiDictProxy[str], unwanted: frozenset[str]) -> CIMult
 
 
 def _nominated(headers: CIMultiDictProxy[str]) -> frozenset[str]:
-    """The headers that are said to be for this connection alone."""
+    """Lists the headers that ``Connection`` declares hop-by-hop."""
     lines: Iterable[str] = headers.getall("Connection", [])
     return frozenset(name.strip().lower() for line in lines for name in line.split(","))
 
 
 def _writable(headers: CIMultiDictProxy[str]) -> Iterator[tuple[str, str]]:
-    """Those that can be written as they came: a value that is not UTF-8 cannot."""
+    """Yields the headers whose values are valid UTF-8; others cannot be sent unchanged."""
     for name, value in headers.items():
         if not any("\ud800" <= letter <= "\udfff" for letter in value):
             yield name, value

@@ -1,4 +1,4 @@
-"""A call of a service, told to the metrics and the traces: where it went, and what came of it."""
+"""Metrics and traces of calls to the services."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mappings.grammar import Failure, Operation
 
 
 class Told:
-    """Has the outcome of a call; one that nobody told was cut off.
+    """Records the outcome of a call in a span and a metric; without a status, it is "cancelled".
 
-    ``count`` is what takes note of the outcome. No generator: each call has one.
+    A class, because a generator-based context manager costs more per call.
     """
 
     __slots__ = ("_count", "_opened", "_span", "outcome", "status")
@@ -44,6 +44,7 @@ class Told:
     ) -> None:
         if isinstance(error, Failure):
             self.outcome = error.error_type
+        # CancelledError is no Exception, so a cancelled call keeps the outcome "cancelled".
         elif isinstance(error, Exception):
             self.outcome = "failed"
         self._span.ended(self.outcome, self.status)
@@ -52,12 +53,12 @@ class Told:
 
 
 def instrument_call(environment: str, method: str, path: str) -> Told:
-    """A call of the service; ``path`` as the endpoint has it, empty where the document lists none."""
+    """Instruments a call; ``path`` is the endpoint's template, empty for an unknown endpoint."""
     span = traces.start_call_span(method, path, environment)
     return Told(span, partial(metrics.count_call, environment, method, path))
 
 
 def instrument_legacy_call(environment: str, operation: Operation) -> Told:
-    """A request that goes to the legacy service as it came."""
+    """Instruments a request that is forwarded to the legacy service."""
     span = traces.start_call_span(operation.method, operation.path, environment, service="legacy")
     return Told(span, partial(metrics.count_legacy_call, environment, operation.name))

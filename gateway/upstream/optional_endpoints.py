@@ -1,9 +1,9 @@
-"""Inferred operations: paths that the current document does not list, and may be there all the same.
+"""Optional endpoints: paths that the current document does not list but the service may have.
 
-A service that is briefly broken, a page of something in front of it, or an id that is wrong must not send
-a batch the long way round, nor shorten a list. So a path is only taken not to exist if it is refused twice
-and a documented read is answered right before and right after the second refusal: for an edit one that
-shows the very object (contract of the translation, section 5).
+An outage, an error page of a proxy or a wrong id must not make the gateway take the longer
+documented way, or shorten a list. So a path counts as missing only if it is refused twice, and a
+documented read succeeds right before and right after the second refusal; for an edit, a read that
+shows the object (contract, section 5).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mappings.payment_lists import extract_batch, extract_payments
 
 MISSING_SECONDS = 600
 LONGEST_MISSING_SECONDS = 86_400
-"""For how long a path is not tried again: at first, and doubled each time it is confirmed, at most."""
+"""How long a missing path is not tried again: at first, and at most; doubled when confirmed."""
 
 LACKING = frozenset({404, 405, 501})
 
@@ -34,7 +34,10 @@ log = structlog.get_logger()
 
 
 class InferredOperations:
-    """``learned`` is what all processes on one database know, each a second late at most."""
+    """Sends calls to optional endpoints, and remembers which ones are missing.
+
+    All processes on one database share ``capabilities``, with a delay of at most a second.
+    """
 
     def __init__(
         self,
@@ -47,23 +50,28 @@ class InferredOperations:
         self._clock = clock
 
     async def call(self, call: Call, environment: str, make: Make) -> JSON:
-        """Makes the call; NoSuchOperation if the service does not have the operation.
+        """Sends a call; raises NoSuchOperation if the service does not have the operation.
 
-        A list that the service gave before is never replaced by the ledger's for a refusal: that would
-        leave out what was made elsewhere. Unreachable then, until it answers or `doctor` is run.
+        A list that the service has answered before is not replaced by the recorded one, which
+        would lack objects created elsewhere: raises Unreachable until the service answers again
+        or an operator runs `doctor`.
         """
         if lacking := self.lacks(call, environment):
             raise NoSuchOperation(lacking)
         try:
             return await self.try_now(call, environment, make)
         except NoSuchOperation as missing:
+            # A list that existed before: a shortened one could make a client pay twice.
             if self._is_known_list(call, environment):
                 raise Unreachable(_NOT_SHORTENED.format(path=call.path)) from missing
             await self._learn(environment, _name(call), present=False)
             raise
 
     async def try_now(self, call: Call, environment: str, make: Make) -> JSON:
-        """Makes the call, whatever is known; NoSuchOperation, which is not remembered yet, if it is missing."""
+        """Sends a call whatever is remembered.
+
+        Raises NoSuchOperation if the operation is missing, without remembering that.
+        """
         try:
             body = await make(call)
         except Refused as refused:
@@ -74,10 +82,10 @@ class InferredOperations:
         return body
 
     async def find_out(self, call: Call, environment: str, make: Make) -> bool:
-        """Whether the service has the operation, tried now and remembered for every process.
+        """Tries a call now, and remembers for all processes whether the operation exists.
 
-        For an operator who asks: also a list that was there before is taken not to exist then.
-        Raises the failure if it cannot be told.
+        For operators: also a list that existed before may count as missing then. Raises the
+        failure if it is inconclusive.
         """
         try:
             await self.try_now(call, environment, make)
@@ -87,11 +95,11 @@ class InferredOperations:
         return True
 
     def confirms(self, status: int) -> bool:
-        """Whether reads are made to tell if a response of this status is about the path."""
+        """Whether a response with this status is followed by reads, to tell if the path is missing."""
         return self._mode == "auto" and status in LACKING
 
     def lacks(self, call: Call, environment: str) -> str | None:
-        """The operation's name, if the service is known not to have it."""
+        """Returns the operation's name if the service is known not to have it."""
         name = _name(call)
         known = self._learned.get(environment, name)
         is_missing = self._mode == "auto" and self._clock() < missing_until(known)
@@ -104,11 +112,11 @@ class InferredOperations:
     def _may_be_missing(self, refused: Refused) -> bool:
         if self._mode == "use" or refused.status not in LACKING:
             return False
-        # Where the body names a field, what that names is not found; the path is there.
+        # A problem with a field is about an object in the body, so the path exists.
         return not any(problem.field for problem in refused.problems)
 
     async def _confirm(self, call: Call, first: Refused, make: Make) -> JSON:
-        """The body, if the second try is taken; NoSuchOperation if it is refused like the first."""
+        """Sends the call again; raises NoSuchOperation if it is refused like the first time."""
         await _see(call, first, make)
         try:
             return await make(call)
@@ -124,6 +132,7 @@ class InferredOperations:
         now = int(self._clock())
         found: dict[str, Any] = {"present": present, "at": now}
         if present:
+            # Already known: no need to write it again.
             if known and known["present"]:
                 return
             log.info(
@@ -133,7 +142,7 @@ class InferredOperations:
             )
         else:
             if now < missing_until(known):
-                return  # another request has found it out at the same time
+                return  # a concurrent request has found the same
             found["seconds"] = _next_seconds(known)
             log.warning(
                 "inferred_operation_missing",
@@ -144,29 +153,29 @@ class InferredOperations:
             )
         try:
             await self._learned.put(environment, name, found)
-        except Exception as error:  # noqa: BLE001 - the answer in hand is worth more than this
+        except Exception as error:  # noqa: BLE001 - the client's answer matters more than this
             log.warning("capability_not_saved", name=name, **{"error.type": type(error).__name__})
 
 
 def missing_until(known: Mapping[str, Any] | None) -> float:
-    """Until when (Unix time) a path is taken not to exist; 0 if it is not."""
+    """Returns until when (Unix time) a path counts as missing; 0 if it does not."""
     if not known or known["present"]:
         return 0
     return float(known["at"] + known.get("seconds", MISSING_SECONDS))
 
 
 def describe_endpoint(known: Mapping[str, Any]) -> str:
-    """What is known of a path, for an operator: whether it is there, or when it is tried again."""
+    """Describes for operators whether a path exists, or when it is tried again."""
     if known["present"]:
         return "there"
     again = datetime.fromtimestamp(missing_until(known), UTC)
-    return f"not there, tried again when needed from {again:%Y-%m-%d %H:%M} UTC on"
+    return f"not there; tried again when needed after {again:%Y-%m-%d %H:%M} UTC"
 
 
 _NOT_SHORTENED = (
-    "GET {path} is refused as if the service had no such path, and it had it before: the list is not "
-    "made from the ledger, which may lack batches made elsewhere. See what answers in front of the "
-    "service; if it has the path no longer, run `payout-gateway doctor`"
+    "GET {path} is refused as if the path did not exist, but it existed before: the list is not built "
+    "from the gateway's own records, which may lack batches created elsewhere. Check what is in front "
+    "of the service; if the service no longer has the path, run `payout-gateway doctor`"
 )
 
 
@@ -182,10 +191,10 @@ def _name(call: Call) -> str:
 
 
 async def _see(call: Call, refused: Refused, make: Make) -> None:
-    """A documented read that shows what the call names, or for a list that the service answers.
+    """Checks with a documented read that the object of a call exists; for a list, any read.
 
-    Raises ``refused`` if the service says that the object is gone, and Unreachable if it says nothing
-    that can be believed: a client that was told 404 would take what it names for gone.
+    Raises the refusal if the service confirms that the object does not exist. Raises Unreachable
+    if the read is inconclusive: after a 404, a client would take the object for deleted.
     """
     batch, *payments = call.witness or ("",)
     read = Call("GET", SUMMARY.format(id=batch)) if batch else _ANY_READ
@@ -194,18 +203,19 @@ async def _see(call: Call, refused: Refused, make: Make) -> None:
     except Failure as failure:
         if isinstance(failure, Refused):
             if batch and failure.status == 404 and failure.problems:
-                raise refused from None  # the service's own words: no page of something before it
+                raise refused from None  # an error of the service itself, not a proxy's page
+            # Says something about the credentials or the limit, not about the object.
             if failure.status in (401, 403, 429):
                 raise
-        raise Unreachable("it cannot be seen whether it was refused for the path's sake") from None
+        raise Unreachable("cannot tell whether the path or the request was refused") from None
     if batch and extract_batch(body).get("id", batch) != batch:
-        raise Unreachable("its batch is not in sight")
+        raise Unreachable("the service's summary does not show the batch")
     if payments and not await run_in_thread_if(json_codec.has_rows(body), _shows, body, payments):
         raise refused
 
 
 _ANY_READ = Call("GET", "/recipients", query={"page": "1", "pageSize": "1"})
-"""Answered by every service (current interface, 4.1)."""
+"""A read that every service answers (current interface, section 4.1)."""
 
 
 def _shows(summary: JSON, payments: Sequence[str]) -> bool:

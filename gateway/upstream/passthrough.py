@@ -1,8 +1,8 @@
-"""Requests that carry their own credentials, passed on as they came, and answers as they come.
+"""Passes requests with the client's own credentials on unchanged, and streams the responses.
 
-Signed ones go to the current service, and those of clients that are not moved yet to the legacy
-one. A service sees a request once. What goes wrong with it is told, never tried again: a signature
-is good for any copy of it. Only a connection on which nothing was sent yet is replaced by another.
+Signed requests go to the current service, requests of unmigrated clients to the legacy one. A
+request is sent once and never retried, because its signature is valid for a copy too. Only a
+connection on which nothing was sent is replaced by another.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ UNWRITABLE = "a response with a control character in a header"
 
 @dataclass(frozen=True, slots=True)
 class PassthroughRequest:
-    """A request: ``target`` from /v1 on and ``headers`` are sent as they are, with the body.
+    """A request to pass on; ``target`` starts with /v1, and ``headers`` are sent as they are.
 
-    ``write`` tells that it may change something: no answer leaves open whether it did. ``stamp``
-    is its client's, in seconds since 1970, where it has one.
+    ``is_write``: it may change something, so without an answer its outcome is in doubt. ``stamp``
+    is the client's timestamp in seconds since 1970, if it has one.
     """
 
     environment: str
@@ -59,7 +59,7 @@ class PassthroughRequest:
 
 @dataclass(slots=True)
 class Crossing(SentOnce):
-    """One sending whose credentials are the client's: its stamp is not renewed."""
+    """One sending of a request with the client's credentials, which are not replaced."""
 
     path: str
     turn: Turn | None = None
@@ -71,7 +71,7 @@ class Crossing(SentOnce):
 
 
 class Passed:
-    """An answer whose head is there."""
+    """A response whose headers have arrived."""
 
     def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
         self.status = response.status
@@ -82,21 +82,21 @@ class Passed:
 
     @property
     def tells_its_end(self) -> bool:
-        """Whether a cut-off body can be told from a whole one."""
+        """Whether a truncated body can be told from a complete one."""
         chunked = "chunked" in self.headers.get("Transfer-Encoding", "").lower()
         empty = self.status in BODILESS or self._response.method == "HEAD"
         return chunked or empty or "Content-Length" in self.headers
 
     async def parts(self) -> AsyncGenerator[bytes]:
-        """The body's bytes as they come, nothing decoded; raises Lost where they stop."""
+        """Yields the raw body while it arrives; raises ResponseLost if it is truncated."""
         while part := await self._part():
             yield part
         if not self.tells_its_end and self._was_reset:
-            raise ResponseLost("the connection was reset, which is no end")
+            raise ResponseLost("the connection was reset before the end of the response")
 
     @property
     def _was_reset(self) -> bool:
-        # aiohttp takes the end of a connection for the end of such a body, whatever its cause.
+        # For a body without length, aiohttp treats a reset like a normal end of the connection.
         return self._protocol is not None and isinstance(self._protocol.exception(), OSError)
 
     async def _part(self) -> bytes:
@@ -104,16 +104,16 @@ class Passed:
             async with asyncio.timeout(self._seconds):
                 return await self._response.content.readany()
         except TimeoutError:
-            lost = ResponseLost(f"nothing more of the answer within {self._seconds:g} s")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the answer is lost
+            lost = ResponseLost(f"the response stalled for {self._seconds:g} s")
+        except Exception as error:  # noqa: BLE001 - after any error the rest of the body is lost
             lost = build_response_lost(error)
         raise lost
 
 
 async def _unwritable(passage: PassthroughRequest, passed: Passed) -> Unknown | Unreachable:
-    """What is told instead of a response with a header that may not be sent."""
+    """Builds the failure for a response with a header that must not be sent on."""
     if passage.write:
-        with suppress(ResponseLost):  # the service may still be at work while it responds
+        with suppress(ResponseLost):  # the service may execute the write until its response ends
             async for _ in passed.parts():
                 pass
         return Unknown(UNWRITABLE)
@@ -121,7 +121,7 @@ async def _unwritable(passage: PassthroughRequest, passed: Passed) -> Unknown | 
 
 
 class PassthroughClient:
-    """Made by ``open_passthrough``."""
+    """Passes requests on to a service; created by ``open_passthrough``."""
 
     def __init__(
         self,
@@ -139,30 +139,32 @@ class PassthroughClient:
         self._origins = {name: URL(origin) for name, origin in origins.items()}
 
     def has(self, environment: str) -> bool:
-        """Whether it is known where to."""
+        """Whether the environment has an address."""
         return environment in self._origins
 
     @asynccontextmanager
     async def sent(
         self, passage: PassthroughRequest, turn: Turn | None = None
     ) -> AsyncIterator[Passed]:
-        """Sends it once, as long as the turn is its own, and gives the answer from its head on.
+        """Sends a request once, unless the fence refuses, and yields its response.
 
-        Raises Unreachable (a write that never left, a read without an answer) and Unknown (a
-        write that left and has no answer, or one that no client can be sent: it may have happened).
-        The answer's head must come
-        within ``upstream.timeout_seconds``, and after it something in every such time.
+        Raises Unreachable if a write was not sent or a read has no response; and Unknown if a
+        write was sent and has no response that can be passed on, so that it may have been
+        executed. The headers must arrive within ``upstream.timeout_seconds``, and then at least
+        one byte of the body within each such period.
         """
         if not is_forwardable(passage.target):
-            raise ValueError("a target that may not be sent")
+            raise ValueError("a target that must not be forwarded")
         response = await self._begun(passage, turn)
         try:
             passed = Passed(response, self._seconds)
+            # Checked before any byte goes to the client, while an error response is still
+            # possible.
             if not header_filter.is_writable(passed.headers):
                 raise await _unwritable(passage, passed)
             yield passed
         finally:
-            response.close()  # where it was read to its end, the connection is kept all the same
+            response.close()  # after a complete read, the connection has already been released
 
     async def _begun(
         self, passage: PassthroughRequest, turn: Turn | None
@@ -183,7 +185,7 @@ class PassthroughClient:
                 response = await self._sent(passage, url, crossing)
         except TimeoutError:
             why = f"no answer within {self._seconds:g} s"
-            if crossing.left:  # else it waited for a connection that others have
+            if crossing.left:  # otherwise it only waited for a free connection
                 trial.failed()
         except ResponseLost as lost:
             why = str(lost)
@@ -194,7 +196,7 @@ class PassthroughClient:
         except Exception as error:
             if not crossing.left:
                 raise
-            why = type(error).__name__  # once it has left, it is open what the service did
+            why = type(error).__name__  # it was sent, so the service may have executed it
         else:
             trial.answered()
             self._note(passage, response, crossing)
@@ -204,7 +206,8 @@ class PassthroughClient:
     def _note(
         self, passage: PassthroughRequest, response: aiohttp.ClientResponse, crossing: Crossing
     ) -> None:
-        """What an accepted request's answer tells of the service's clock."""
+        """Records the clock skew that the response to an accepted request shows."""
+        # A refusal does not show whether the service accepted the timestamp.
         if self._clock is None or passage.stamp is None or not 200 <= response.status < 300:
             return
         took, wall = time.monotonic() - crossing.sent, self._clock.wall()
@@ -236,12 +239,13 @@ class PassthroughClient:
             else:
                 if response.status < 200:
                     response.close()
-                    raise ResponseLost(f"status {response.status}, which is no answer")
+                    # Such as 101: the connection would switch to a protocol that is not HTTP.
+                    raise ResponseLost(f"status {response.status} instead of a final response")
                 return response
 
 
 def _url(origin: URL, path: str) -> URL:
-    """The whole target as a path: yarl drops a query that is empty, and nothing is to be dropped."""
+    # The whole target is passed as the path, because yarl drops an empty query.
     return URL.build(scheme=origin.scheme, authority=origin.raw_authority, path=path, encoded=True)
 
 
@@ -252,7 +256,7 @@ async def open_passthrough(
     breakers: Breakers,
     clock: Clock | None = None,
 ) -> AsyncIterator[PassthroughClient]:
-    """``origins`` are the service's addresses, by environment; ``clock`` learns what time it is there."""
+    """Opens a client; ``origins`` are addresses by environment, ``clock`` records the skew."""
     unset = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
     async with create_session(settings, *unset) as session:
         yield PassthroughClient(settings, session, origins, breakers, clock)

@@ -1,4 +1,4 @@
-"""One sending of one request: signed when it leaves, sent once, answered or lost."""
+"""A single sending of a request: signed when it has a connection, and sent at most once."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from gateway.config.settings import CurrentWords
 
 LARGE = 1024 * 1024
-"""Bytes from which hashing a body is worth a thread: it would hold up every other request."""
+"""Bytes from which a body is hashed in a thread, so that it does not block other requests."""
 
 
 class ResponseLost(Exception):
-    """No answer that can be read. ``dropped``: the connection failed, so another may do."""
+    """There is no usable response; after a connection failure, another connection may work."""
 
     def __init__(self, why: str, *, dropped: bool = False) -> None:
         super().__init__(why)
@@ -43,18 +43,18 @@ class ResponseLost(Exception):
 
 
 class Unfit(ResponseLost):
-    """A connection that cannot be used, or not any more; nothing was sent on it."""
+    """The connection cannot be used, and nothing was sent on it."""
 
 
 class Turn(Protocol):
-    """Whose turn it is to send something that nobody else may send meanwhile."""
+    """Guards a write that only one process may send: its fencing token must still be current."""
 
     @property
     def is_fenced(self) -> bool:
-        """Whether it was made sure of so short a time ago that nobody can have taken it."""
+        """Whether ownership was confirmed so recently that no other process can have taken it."""
 
     async def fence(self) -> None:
-        """Makes sure of it; raises what the sender is to know where another has it."""
+        """Confirms ownership; raises if another process owns the write."""
 
 
 @unchanging(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Answered:
 
 
 class SentOnce:
-    """One sending, handed to one request as its middleware: it leaves once, or not at all.
+    """A client middleware that sends one request at most once.
 
-    ``path`` is what must stand in the request line. ``left`` tells whether a byte of it may have
-    reached the service.
+    ``path`` must equal the target in the request line. ``has_left``: a byte of the request may
+    have reached the service.
     """
 
     path: str
@@ -84,29 +84,34 @@ class SentOnce:
             return await handler(request)
         except (aiohttp.ClientError, OSError) as error:
             lost = build_response_lost(error)
-        # In the place of aiohttp's own error: when the connection drops it would send GET, PUT
-        # and DELETE a second time by itself, and the service would see a request twice.
+        # Replaces aiohttp's own error: after a dropped connection aiohttp would silently send
+        # GET, PUT and DELETE again.
         raise lost
 
     async def sign(self, headers: MutableMapping[str, str]) -> None:
-        """Called with a connection in hand."""
+        """Adds the credentials, once there is a connection; raises what the fence raises."""
         if self.left:
+            # A bug in aiohttp or here: failing is better than paying twice.
             raise RuntimeError("a request is sent once")
         await self._stamp(headers)
-        # A process may be paused anywhere, for any time. If that is before the stamp is made, it is
-        # seen here; if it is after this, the service refuses the stamp.
+        # The process may be suspended at any point. A pause before the timestamp is made is
+        # detected here; after a long pause later, the service refuses the timestamp.
         while self.turn and not self.turn.is_fenced:
             await self.turn.fence()
             await self._stamp(headers)
         self.left = True
 
     async def _stamp(self, headers: MutableMapping[str, str]) -> None:
-        """Puts the credentials on; one that its client has signed has its own."""
+        """Adds the credentials to the headers, unless the client has signed the request."""
 
 
 @dataclass(slots=True)
 class Attempt(SentOnce):
-    """What is to be signed; ``signed`` is the target that is. ``came`` hears how many bytes came."""
+    """A sending that the gateway signs.
+
+    ``signed_target`` is the target as it is signed. ``on_bytes_received`` is called with the
+    number of bytes of each received part.
+    """
 
     pair: Credentials
     words: CurrentWords
@@ -141,20 +146,21 @@ class Attempt(SentOnce):
     async def answer(
         self, status: int, headers: CIMultiDictProxy[str], content: StreamReader, most: int
     ) -> Answered:
-        """Reads the rest of the answer, up to ``most`` bytes of body; raises Lost."""
+        """Reads the rest of the answer, with at most ``max_bytes`` of body; raises ResponseLost."""
         seen = measure_skew(headers, self.wall(), time.monotonic() - self.sent)
         return Answered(status, headers, await _body(headers, content, most, self.came), seen)
 
 
 class SignedRequest(aiohttp.ClientRequest):
-    """A request that is signed with a connection in hand: waiting for one does not age it."""
+    """A request that is signed when it has a connection, so that waiting does not age it."""
 
     attempt: SentOnce
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        # What came unasked while it was idle (a proxy's 408, say) would be read as the answer.
+        # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if conn.protocol is None or conn.protocol.should_close or not conn.protocol.is_connected():
             raise Unfit("no connection that can be used", dropped=True)
+        # yarl may have normalized the target, and then the signature would not match.
         if self.url.raw_path_qs != self.attempt.path:
             raise ValueError("the target would not be sent as it was given")
         await self.attempt.sign(self.headers)
@@ -165,12 +171,13 @@ async def _body(
     headers: CIMultiDictProxy[str], content: StreamReader, most: int, came: Callable[[int], None]
 ) -> bytes | CompressedBuffer:
     declared = size = int(headers.get("Content-Length", 0))
-    if size <= most and content.is_eof():  # all of it came with its head, as of most answers
+    if size <= most and content.is_eof():  # the usual case: it arrived with the headers
         body = content.read_nowait()
         if len(body) > most:
             raise ResponseLost(f"an answer of more than {most} bytes")
         came(len(body))
         return await _decoded(body, headers.get("Content-Encoding", "identity"), most)
+    # Kept compressed while it arrives, because lists can be tens of megabytes.
     whole = CompressedBuffer()
     if size <= most:
         size = 0
@@ -190,11 +197,11 @@ async def _body(
 
 
 async def _decoded(body: bytes, encoding: str, most: int) -> bytes:
-    """Not left to aiohttp, which takes a cut-off gzip for a whole one."""
+    # aiohttp's own decoding accepts a truncated gzip body as complete.
     if _is_plain(encoding) or not body:
         return body
     if encoding.strip().lower() not in ("gzip", "deflate"):
-        raise ResponseLost("an answer in an encoding that was not asked for")
+        raise ResponseLost("an answer in an encoding that was not requested")
     try:
         return await decompress_body(body, encoding, most)
     except (NotInflated, TooLarge):
@@ -206,7 +213,7 @@ def _is_plain(encoding: str) -> bool:
 
 
 def _unconnected(error: aiohttp.ClientConnectorError) -> str:
-    """Where to, and why not: aiohttp's own words name TLS also where none was to be spoken."""
+    """Describes a connect error; aiohttp's own message mentions TLS also for plain HTTP."""
     where = f"[{error.host}]" if ":" in error.host else error.host
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         where = f"the proxy {where}"
@@ -221,7 +228,7 @@ def _unconnected(error: aiohttp.ClientConnectorError) -> str:
 
 
 def build_response_lost(error: Exception) -> ResponseLost:
-    """The error in words without its URL, whose query may name a person."""
+    """Converts an error; the message does not contain the URL, whose query may name a person."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return ResponseLost(_unconnected(error), dropped=True)
     if isinstance(error, aiohttp.ClientHttpProxyError):
@@ -229,9 +236,9 @@ def build_response_lost(error: Exception) -> ResponseLost:
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         return ResponseLost("an answer that is not HTTP")
     if isinstance(error, aiohttp.ClientPayloadError):
-        return ResponseLost("an answer that is cut off", dropped=True)
+        return ResponseLost("a truncated answer", dropped=True)
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return ResponseLost("the connection was closed before an answer came", dropped=True)
+        return ResponseLost("the connection was closed before an answer arrived", dropped=True)
     if isinstance(error, OSError) and error.errno:
         return ResponseLost(
             f"the connection failed: {os.strerror(error.errno).lower()}", dropped=True

@@ -1,7 +1,7 @@
-"""Whether the query is signed: what the current document (section 5) leaves open.
+"""Whether the signed path includes the query, which the current document (section 5) leaves open.
 
-``auto`` signs over the path alone until a service has refused that and accepted the other form.
-What it accepted is remembered for each environment, and no other form is tried from then on.
+``auto`` signs the path alone until a service has refused that and accepted the other form. The
+accepted form is remembered for each environment, and no other form is tried from then on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class Learned(Protocol):
-    """What was found out about an environment, and is worth keeping over a restart."""
+    """Stores what was found out about an environment, across restarts."""
 
     def get(self, environment: str, name: str) -> Any | None: ...
 
@@ -30,7 +30,7 @@ class Learned(Protocol):
 
 
 class Forgetful:
-    """Keeps nothing over a restart."""
+    """Stores nothing."""
 
     def get(self, environment: str, name: str) -> None: ...
 
@@ -47,26 +47,28 @@ class SignedTarget:
                 self._known[environment] = form
 
     def known(self, environment: str) -> Form | None:
-        """The form that is set or was found out; None while it is open."""
+        """Returns the configured or remembered form; None while it is open."""
         return self._known.get(environment) if self._setting == "auto" else self._setting
 
     def first(self, environment: str) -> Form:
         return self.known(environment) or "path"
 
     def other(self, environment: str, target: str, refused: Form) -> Form | None:
-        """The form to try a refused call in once more; None where there is none to try.
+        """Returns the form for another try of a refused call; None if there is none.
 
-        Not only while it is open: another call may have found it out since this one was sent.
+        Also if the form is known by now: a concurrent call may have found it after this one was
+        sent.
         """
         tells = "?" in target and self._setting == "auto" and refused == "path"
         return "path-and-query" if tells and self.known(environment) != "path" else None
 
     async def accepted(self, environment: str, target: str, form: Form) -> None:
-        """A call was accepted that was signed in this form; one without a query tells nothing."""
+        """Records that a call signed in this form was accepted; ignored without a query."""
+        # Without a query both forms are equal.
         if "?" not in target or self.known(environment):
             return
         self._known[environment] = form
         try:
             await self._learned.put(environment, NAME, form)
-        except Exception as error:  # noqa: BLE001 - the answer in hand is worth more than this
+        except Exception as error:  # noqa: BLE001 - the client's answer matters more than this
             log.warning("capability_not_saved", name=NAME, **{"error.type": type(error).__name__})

@@ -1,4 +1,4 @@
-"""A body, kept whole before its first byte goes on: in memory while it is small, then in a file."""
+"""Buffer for a request body until it is complete: in memory if small, otherwise in a file."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator
 from tempfile import SpooledTemporaryFile
 
 IN_MEMORY = 1024 * 1024
-"""Bytes up to which a body is in memory. The file has no name, and is gone when it is closed."""
+"""Size up to which a body is in memory. The file has no name and vanishes when it is closed."""
 
 PART = 256 * 1024
 
 
 class Spool:
-    """To be closed; ``size`` in bytes."""
+    """A buffered body of ``size`` bytes; must be closed."""
 
     def __init__(self) -> None:
         self.size = 0
-        self._file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - it is closed by who made it
+        self._file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - closed by ``close``
 
     async def add(self, part: bytes) -> None:
         self.size += len(part)
@@ -27,7 +27,7 @@ class Spool:
             self._file.write(part)
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """From the beginning; one reader at a time."""
+        """Yields the body from its beginning; only one reader at a time."""
         self._file.seek(0)
         while part := await self._read():
             yield part

@@ -1,7 +1,7 @@
-"""A request and its answer, on aiohttp's connections and by its parser, and by nothing else of it.
+"""HTTP/1.1 exchanges on aiohttp's connections and parser, without its client.
 
-Cookies, redirects, middlewares, decoding and second tries are for others; to be kept out of the way by
-aiohttp's client they cost as much as all the rest of a read.
+Cookies, redirects, middlewares, decoding and retries are not needed here, and in aiohttp's client
+they cost as much as the rest of a read even if they are disabled.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class Origin:
-    """Where a service is: the connections to it, and what every request of it begins with.
+    """The origin of a service: its connections, path prefix and Host header.
 
-    ``way_out`` is what aiohttp is to be told of the way there.
+    ``egress_options`` are aiohttp's request options for the proxy and TLS.
     """
 
     def __init__(
@@ -42,15 +42,20 @@ class Origin:
         self._connector = session.connector
         self._timeout = session.timeout
         proxy = {"proxy": URL(way_out["proxy"])} if "proxy" in way_out else {}
-        # Tells the connector where to; it is never sent.
+        # Carries the address for the connector; it is never sent.
         self._there = aiohttp.ClientRequest("GET", address, session=session, **{**way_out, **proxy})
 
     async def exchanged(self, attempt: Attempt, headers: dict[str, str], most: int) -> Answered:
-        """Sends it once, and reads the answer, up to ``most`` bytes of body; raises Lost."""
+        """Sends a request once and reads the answer, with at most ``max_bytes`` of body.
+
+        Raises ResponseLost.
+        """
         try:
             connection = await self._connection()
             try:
                 answered = await self._on(connection, attempt, headers, most)
+            # Also if it is cancelled: an unread answer would be taken for that of the next
+            # request.
             except BaseException:
                 _ended(connection)
                 raise
@@ -76,8 +81,9 @@ class Origin:
         protocol = connection.protocol
         if protocol is None:
             raise Unfit("no connection that can be used", dropped=True)
+        # Decompressed in ``read_answer``, which detects truncated bodies.
         protocol.set_response_params(read_until_eof=True, auto_decompress=False)
-        # What came unasked while it was idle (a proxy's 408, say) would be read as the answer.
+        # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if protocol.should_close or not protocol.is_connected():
             raise Unfit("no connection that can be used", dropped=True)
         await attempt.sign(headers)
@@ -87,6 +93,7 @@ class Origin:
         began = encode_header_block(
             f"{attempt.method} {attempt.path} HTTP/1.1", self._named, headers
         )
+        # One write for head and body: one packet, and no task.
         if len(attempt.body) <= WINDOW:
             transport.write(began + bytes(attempt.body))
             return await _answered(protocol, attempt, most)
@@ -99,13 +106,13 @@ class Origin:
 async def _written(
     protocol: ResponseHandler, body: bytes | CompressedBuffer
 ) -> AsyncIterator[None]:
-    """Has a large body sent, a slice after the other, while the answer is waited for."""
+    """Writes a large body in the background, because the answer may arrive before its end."""
     writing = asyncio.ensure_future(_write(protocol, body))
     try:
         yield
     finally:
         if not writing.done() or writing.cancelled() or writing.exception():
-            protocol.force_close()  # another request would be taken for the rest of this one
+            protocol.force_close()  # the next request would be parsed as the rest of this body
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
 
@@ -116,11 +123,11 @@ async def _write(protocol: ResponseHandler, body: bytes | CompressedBuffer) -> N
         await writer.write(window)
         went += len(window)
         progress.told("calling_service", went, len(body))
-        await asyncio.sleep(0)  # others are to be served meanwhile
+        await asyncio.sleep(0)  # lets other requests run
 
 
 async def _answered(protocol: ResponseHandler, attempt: Attempt, most: int) -> Answered:
-    """The answer, and not those that say that it will come."""
+    """Reads the final answer; informational (1xx) ones are skipped."""
     while True:
         message, content = await protocol.read()
         if not 100 <= message.code <= 199 or message.code == 101:
@@ -128,13 +135,13 @@ async def _answered(protocol: ResponseHandler, attempt: Attempt, most: int) -> A
 
 
 def _is_all_sent(connection: Connection) -> bool:
-    """Whether nothing is left of the request: a service may answer before it has all of it."""
+    """Whether the whole request is sent: a service may answer before it has read all of it."""
     transport = connection.transport
     return transport is None or not transport.get_write_buffer_size()
 
 
 def _ended(connection: Connection) -> None:
-    """What is left of the request is not sent any more: nobody waits for what comes of it."""
+    """Closes a connection without sending the rest of its request."""
     if connection.transport is not None and not _is_all_sent(connection):
         connection.transport.abort()
     connection.close()

@@ -237,9 +237,7 @@ async def test_verify_of_good_pairs_ends_well(service: Service, aside: Any) -> N
     heads, acme, bolt = done.stdout.splitlines()
     assert heads.split() == ["merchant", "environment", "access", "key", "result"]
     assert acme.split() == ["acme", "live", "acme…", "accepted"]
-    assert bolt.endswith(
-        "accepted; the account has no recipients, so it cannot be told from another"
-    )
+    assert bolt.endswith("accepted; the account has no recipients, so it cannot be identified")
 
 
 async def test_verify_finds_one_account_under_two_names_and_wrong_pairs(
@@ -252,7 +250,7 @@ async def test_verify_finds_one_account_under_two_names_and_wrong_pairs(
     assert [pair["result"] for pair in done["pairs"]] == ["accepted", "accepted", "refused"]
     assert done["pairs"][0]["keys"] == ["acme-live"]
     assert done["findings"] == [
-        "core live: refused, the service answered 401: wrong pair, base_url, clock or vocabulary",
+        "core live: refused, the service answered 401: wrong credentials, base_url, clock or vocabulary",
         "same account under two merchant names: acme live and bolt live",
     ]
     assert (await aside("verify", "acme-live", "key-of-a")).exit_code == 0
@@ -308,8 +306,8 @@ async def test_rotation_to_a_pair_of_the_same_account(service: Service, aside: A
     ("accounts", "why"),
     [
         ({"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-2"]}, "another account"),
-        ({"acme-access-key-1": ["R-1"]}, "refuses the new pair"),
-        ({"new-access-key-1": ["R-1"]}, "refuses the stored pair"),
+        ({"acme-access-key-1": ["R-1"]}, "refuses the new credentials"),
+        ({"new-access-key-1": ["R-1"]}, "refuses the stored credentials"),
     ],
 )
 async def test_rotation_that_cannot_be_right_replaces_nothing_unless_told(

@@ -413,20 +413,20 @@ def listing(*ids: str) -> Reply:
     ("reply", "told"),
     [
         (listing("R-1"), "accepted"),
-        (listing(), "accepted; the account has no recipients, so it cannot be told from another"),
+        (listing(), "accepted; the account has no recipients, so it cannot be identified"),
         (
             Reply(401, b""),
-            "refused, the service answered 401: wrong pair, base_url, clock or vocabulary",
+            "refused, the service answered 401: wrong credentials, base_url, clock or vocabulary",
         ),
         (
             Reply(403, b""),
-            "refused, the service answered 403: wrong pair, base_url, clock or vocabulary",
+            "refused, the service answered 403: wrong credentials, base_url, clock or vocabulary",
         ),
         (Reply(503, b""), "unreachable, the service answered 503"),
-        (Reply(200, b"<html>"), "unreachable, the answer cannot be read"),
-        (Reply(200, b"\xff"), "unreachable, the answer cannot be read"),
-        (Reply(200, b'{"recipients": [{}]}'), "unreachable, the answer cannot be read"),
-        (Reply(200, b'{"recipients": null}'), "unreachable, the answer cannot be read"),
+        (Reply(200, b"<html>"), "unreachable, the response cannot be parsed"),
+        (Reply(200, b"\xff"), "unreachable, the response cannot be parsed"),
+        (Reply(200, b'{"recipients": [{}]}'), "unreachable, the response cannot be parsed"),
+        (Reply(200, b'{"recipients": null}'), "unreachable, the response cannot be parsed"),
     ],
 )
 async def test_what_the_service_says_of_a_pair_is_told(reply: Reply, told: str) -> None:
@@ -486,7 +486,7 @@ def test_refused_and_unreachable_pairs_are_findings_and_empty_accounts_are_none(
         (sees("R-1", "R-2"), sees("R-2"), "another account"),
         (sees("R-1"), sees(), "another account"),
         (sees(), sees("R-1"), "has none"),
-        (sees("R-1"), Sight("refused"), "refuses the new pair"),
+        (sees("R-1"), Sight("refused"), "refuses the new credentials"),
         (Sight("refused"), sees("R-1"), "cannot be compared"),
     ],
 )

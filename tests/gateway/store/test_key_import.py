@@ -70,7 +70,7 @@ async def store(state: State) -> AsyncIterator[Store]:
         ({"api_key": "hunter2é"}, "line 2: api_key: must be visible ASCII"),
         ({"api_key": "hunter2" * 100}, "line 2: api_key: "),
         ({"api_key": 12345}, "line 2: api_key: "),
-        ({"access_key": "hunter2:x"}, "line 2: access_key: must not hold a colon"),
+        ({"access_key": "hunter2:x"}, "line 2: access_key: must not contain a colon"),
         ({"secret_key": ""}, "line 2: secret_key: "),
         ({"secret_key": "hunter2\n"}, "line 2: secret_key: "),
         ({"secret_key": "hunter2\ud800"}, "line 2: secret_key: "),
@@ -108,7 +108,7 @@ def test_a_missing_field_is_named_and_others_counted() -> None:
         (b'{"merchant": "hunter2"', "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b'"\xff"', "not UTF-8 text"),
-        (b'{"api_key": "hunter2", "api_key": "hunter2"}', "api_key: stands there twice"),
+        (b'{"api_key": "hunter2", "api_key": "hunter2"}', "api_key: duplicate field"),
     ],
 )
 def test_a_line_that_is_no_object_is_told_by_its_number(line: bytes, says: str) -> None:
@@ -130,12 +130,15 @@ def test_blank_lines_windows_line_ends_and_a_byte_order_mark_are_nothing() -> No
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        (ACME, "line 2: api_key: the key stands in line 1 already"),
-        ({**BOLT, "api_key": ACME["api_key"]}, "line 2: api_key: the key stands in line 1"),
-        ({**SECOND, "secret_key": "other"}, "line 2: access_key: line 1 has another pair"),
-        ({**SECOND, "access_key": "other"}, "line 2: access_key: line 1 has another pair"),
-        ({**BOLT, "access_key": "access-acme"}, "line 2: access_key: line 1 has it for another"),
-        ({**SECOND, "name": "main"}, "line 2: name: line 1 has this name"),
+        (ACME, "line 2: api_key: line 1 already has this key"),
+        ({**BOLT, "api_key": ACME["api_key"]}, "line 2: api_key: line 1 already has this key"),
+        ({**SECOND, "secret_key": "other"}, "line 2: access_key: line 1 has other credentials"),
+        ({**SECOND, "access_key": "other"}, "line 2: access_key: line 1 has other credentials"),
+        (
+            {**BOLT, "access_key": "access-acme"},
+            "line 2: access_key: line 1 has this access key for another",
+        ),
+        ({**SECOND, "name": "main"}, "line 2: name: line 1 already has this name"),
     ],
 )
 def test_lines_that_contradict_each_other_are_refused(second: dict[str, Any], says: str) -> None:
@@ -215,11 +218,17 @@ async def test_a_key_is_updated_by_what_its_line_says_and_null_sets_back(store: 
 @pytest.mark.parametrize(
     ("second", "says"),
     [
-        ({**ACME, "merchant": "bolt", "access_key": "b"}, "api_key: the key is another merchant"),
-        ({**ACME, "environment": "sandbox", "access_key": "b"}, "api_key: the key is another"),
-        ({**SECOND, "secret_key": "typo"}, "access_key: another pair .* rotate-secret"),
-        ({**SECOND, "access_key": "typo"}, "access_key: another pair .* rotate-secret"),
-        ({**BOLT, "access_key": "access-acme"}, "access_key: another merchant's keys"),
+        (
+            {**ACME, "merchant": "bolt", "access_key": "b"},
+            "api_key: the key already belongs to another merchant",
+        ),
+        (
+            {**ACME, "environment": "sandbox", "access_key": "b"},
+            "api_key: the key already belongs to another",
+        ),
+        ({**SECOND, "secret_key": "typo"}, "access_key: other credentials .* rotate-secret"),
+        ({**SECOND, "access_key": "typo"}, "access_key: other credentials .* rotate-secret"),
+        ({**BOLT, "access_key": "access-acme"}, "access_key: another merchant already has"),
         ({**BOLT, "name": "main"}, "name: another key has this name"),
     ],
 )

@@ -372,7 +372,7 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used_for_a_write()
 
 async def test_a_read_is_sent_once_more_when_its_connection_is_dropped():
     async with between(drops) as (service, upstream):
-        with pytest.raises(Unreachable, match="the connection was closed before an answer came"):
+        with pytest.raises(Unreachable, match="the connection was closed before an answer arrived"):
             await get(upstream)
     assert len(service.seen) == 2
 
