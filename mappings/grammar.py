@@ -230,9 +230,9 @@ class Found:
 
 @unchanging(frozen=True, slots=True)
 class Recall:
-    """Loads the state that the gateway stores of an object of the tenant.
+    """Loads the facts that the gateway stores about an object of the tenant.
 
-    Yields a mapping, empty if nothing is stored. Without ``id`` it yields the states of all objects
+    Yields a mapping, empty if nothing is stored. Without ``id`` it yields the facts of all objects
     of the kind, or of those in ``ids``, by id. Two kinds are special: "abandoned" yields the
     redirects of superseded batches only, and "legacy id" the legacy ids of the objects in ``ids``.
     """
@@ -244,9 +244,9 @@ class Recall:
 
 @unchanging(frozen=True, slots=True)
 class Record:
-    """Updates the stored state of an object; a value of None deletes the entry. Yields None.
+    """Updates the stored facts of an object; a fact of None is deleted. Yields None.
 
-    If the stored state differs from ``expected``, nothing is stored and Conflict is thrown: of two
+    If the stored facts differ from ``expected``, nothing is stored and Conflict is thrown: of two
     concurrent changes of an object, one wins. The ``linked`` updates are stored in the same
     transaction; if they are very many, they must not expect anything.
     """
@@ -267,9 +267,9 @@ class Record:
 
 @unchanging(frozen=True, slots=True)
 class Await:
-    """Waits until another request has finished with an object. Yields the object's state then.
+    """Waits until another request has finished with an object. Yields the object's facts then.
 
-    ``condition`` tells from the state whether it has. Conflict is thrown if it has not within the
+    ``condition`` tells from the facts whether it has. Conflict is thrown if it has not within the
     timeout of a call to the service.
     """
 
@@ -402,7 +402,7 @@ class Refused(Failure):
 
 
 class Conflict(Failure):
-    """The stored state of an object is not the expected one: another request has changed it."""
+    """The stored facts of an object are not the expected ones: another request has changed them."""
 
 
 class NoSuchOperation(Failure):
