@@ -6,5 +6,5 @@ from pathlib import Path
 
 from gateway.docgen.reference import render_reference_pages
 
-for path, text in render_reference_pages(Path(__file__).parents[2]).items():
+for path, text in render_reference_pages(Path(__file__).parents[3]).items():
     path.write_text(text, "utf-8")
