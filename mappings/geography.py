@@ -69,6 +69,6 @@ OPERATIONS = (
         "answered by the gateway from CLDR (names, currency) and ISO 3166-2 (regions)",
         gives=CountryAnswer,
         keyless=True,
-        rests_on="the document names no source of names, currencies and region codes",
+        rests_on="names and regions are those of CLDR and ISO 3166-2; the document names no source",
     ),
 )
