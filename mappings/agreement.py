@@ -1,8 +1,8 @@
 """Comparison of the gateway's records with the service, for `payout-gateway reconcile`.
 
-The flows only read from the service. Their answers contain ``differences``, each with a ``kind`` and a
-description (``says``) without personal data. One difference is also recorded, because the service is
-authoritative for it: that a batch was started outside the gateway.
+The flows only read from the service. Their answers contain ``differences``, each with a ``kind``
+and a description (``says``) without personal data. One difference is also recorded, because the
+service is authoritative for it: that a batch was started outside the gateway.
 """
 
 from __future__ import annotations

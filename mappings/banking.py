@@ -1,8 +1,8 @@
 """Validation of bank accounts and government ids by country.
 
-It runs before the first call (current interface, sections 2.4 and 2.6), so that a refused request has
-changed nothing and the error names the client's own field. Rules that the documents leave open are
-left to the service.
+It runs before the first call (current interface, sections 2.4 and 2.6), so that a refused request
+has changed nothing and the error names the client's own field. Rules that the documents leave open
+are left to the service.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mappings.kinds import is_mask
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """The format of an identifier: its length, and a pattern if it has other characters than digits."""
+    """The format of an identifier: its length and, if it has other characters, a pattern."""
 
     least: int
     most: int
@@ -127,8 +127,9 @@ SEPA = frozenset(
         "VA",
     ]
 )
-"""SEPA countries, where an account can only be reached by its IBAN. Other countries in the IBAN registry
-(GB with its sort codes, Brazil, Costa Rica, Kazakhstan and more) also use domestic numbers."""
+"""SEPA countries, where an account can only be reached by its IBAN. Other countries in the IBAN
+registry (GB with its sort codes, Brazil, Costa Rica, Kazakhstan and more) also use domestic
+numbers."""
 
 
 def find_government_id_rule(country: JSON, recipient_type: JSON) -> Digits | None:

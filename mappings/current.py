@@ -260,7 +260,7 @@ class Endpoint:
 
 
 ID = r"[A-Za-z]{1,4}-[A-Za-z0-9]+"
-"""Section 2.2. Strict, because ids become path segments: ``../`` must not reach another endpoint."""
+"""Section 2.2. Strict, because ids become path segments and must not reach another endpoint."""
 
 SUMMARY = "/batch/{id}/summary"
 BALANCE = "/balance"

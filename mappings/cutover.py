@@ -1,8 +1,8 @@
 """Import of the data that only the legacy service has, before the cutover.
 
 Each flow takes an object of the legacy service, finds the same object at the current service with
-reads, and answers the facts to store about it. Ids may differ: an object is found by its id, or else
-by a combination of fields that only one object has. An ambiguous object is not mapped.
+reads, and answers the facts to store about it. Ids may differ: an object is found by its id, or
+else by a combination of fields that only one object has. An ambiguous object is not mapped.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 def parse_instant(text: JSON) -> datetime:
-    """Parses a timestamp, as UTC if it has no offset; returns the earliest instant if it is invalid.
+    """Parses a timestamp, as UTC if it has no offset; returns the earliest instant if invalid.
 
     A row without a valid date thus sorts first, instead of failing the whole list.
     """

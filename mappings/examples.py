@@ -21,8 +21,8 @@ MOMENT = "2026-01-01T00:00:00.000Z"
 class Imagined:
     """The state of the simulated service for one request.
 
-    The objects that the client's body (``request_body``) and path (``ids``) name exist beforehand. A
-    request with a body finds a recipient without accounts, as the body may add the first one; a
+    The objects that the client's body (``request_body``) and path (``ids``) name exist beforehand.
+    A request with a body finds a recipient without accounts, as the body may add the first one; a
     request without a body finds one with two.
     """
 

@@ -45,7 +45,7 @@ def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
 def validate_recipient_facts(
     recipient_id: str, given: Mapping[str, JSON], facts: Facts
 ) -> Generator[Step, Any, Facts]:
-    """Returns the facts that still hold; deletes a stored status that no longer fits the service's."""
+    """Deletes a stored status that no longer fits the service's; returns the remaining facts."""
     if is_gone(given, facts):
         raise Invalid(NOT_FOUND)
     word = facts.get("status")

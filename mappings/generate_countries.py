@@ -5,8 +5,8 @@ For each country of the legacy interface, section 4.6:
 - ``name``: the English name from CLDR (babel), such as ``Czechia`` or ``Hong Kong SAR China``.
 - ``currency``: the legal tender without an end date in CLDR, so that the output does not depend on
   the current date; its English name. ``_select_currency`` chooses if there are several.
-- ``regions``: all subdivisions of ISO 3166-2 (pycountry) at every level, because an address may name
-  a French department or region. Codes have no country prefix (``US-CA`` is ``CA``).
+- ``regions``: all subdivisions of ISO 3166-2 (pycountry) at every level, because an address may
+  name a French department or region. Codes have no country prefix (``US-CA`` is ``CA``).
 
 The output depends only on the versions of these libraries, which are stored at its beginning.
 """
@@ -81,8 +81,8 @@ def _country(code: str) -> Country:
 def _tender(code: str) -> str:
     """Selects the currency whose code begins with the country code (BTN of BT), else the oldest.
 
-    Bhutan also uses the rupee, Lesotho and Namibia the rand, Haiti and Panama the dollar. babel sorts
-    currencies by age, unlike CLDR, which would put the rupee and the rand first.
+    Bhutan also uses the rupee, Lesotho and Namibia the rand, Haiti and Panama the dollar. babel
+    sorts currencies by age, unlike CLDR, which would put the rupee and the rand first.
     """
     tender = get_territory_currencies(code, date.max)
     return next((one for one in tender if one.startswith(code)), tender[0])

@@ -1,8 +1,8 @@
 """Government ids of a recipient: ``ssn`` and ``accounts.bank.governmentId``.
 
 The service stores a list, returns its values masked, and replaces the whole list on an update. The
-gateway can therefore only send the client's own entries. If this would delete others, the request is
-refused, unless ``government_ids`` is set to ``replace``.
+gateway can therefore only send the client's own entries. If this would delete others, the request
+is refused, unless ``government_ids`` is set to ``replace``.
 """
 
 from __future__ import annotations

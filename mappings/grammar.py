@@ -1,8 +1,8 @@
 """The types that flows are written with: requests, steps, answers, failures and operations.
 
 A *flow* is a generator function that carries out one operation: it yields the steps to perform and
-returns the answer. It does no I/O and has no clock or randomness. It can therefore be tested without
-an event loop, and an interrupted flow is resumed by replaying the results of its steps.
+returns the answer. It does no I/O and has no clock or randomness. It can therefore be tested
+without an event loop, and an interrupted flow is resumed by replaying the results of its steps.
 
 If a step fails, the executor throws a ``Failure`` into the flow at its ``yield``. A flow undoes its
 earlier calls after ``Refused`` and ``Unreachable``, but never after ``Unknown``: the write may have
@@ -78,9 +78,9 @@ class Request:
     write while there are any problems. ``query`` contains no empty parameters.
 
     ``seed`` is unique to the request; the ids that the gateway generates are derived from it.
-    ``api_keys`` are the caller's own keys, which answers must mask. ``imported_ids`` maps current ids
-    to the imported legacy ids of the same objects: before the import, an identical request named
-    these objects by other ids.
+    ``api_keys`` are the caller's own keys, which answers must mask. ``imported_ids`` maps current
+    ids to the imported legacy ids of the same objects: before the import, an identical request
+    named these objects by other ids.
     """
 
     now: datetime
@@ -108,7 +108,7 @@ class Request:
 
 
 def _places(field: str | None) -> list[str]:
-    """Lists a field and the fields around it: ``payments[3].memo``, ``payments[3]``, ``payments``."""
+    """Lists a field and its parents: ``payments[3].memo``, ``payments[3]``, ``payments``."""
     if field is None:
         return []
     return [field, *(field[: found.start()] for found in re.finditer(r"[.\[]", field))]
@@ -140,14 +140,14 @@ class Call:
     each followed by a read that shows the batch and payment that the call names. For a call that
     names none, such as a list, any successful documented read counts.
 
-    ``cache_seconds`` allows a read to be answered from a response of at most that age, provided that
-    nothing was written through the gateway since.
+    ``cache_seconds`` allows a read to be answered from a response of at most that age, provided
+    that nothing was written through the gateway since.
 
     ``reconcile`` is the rule that finds out, by reads, whether a write without a response was
     executed. It searches for an object with the fields ``match_fields``, or with those of the whole
-    body if that is None. A write that is ``only_while_client_waits`` is never sent by the background
-    reconciler. A cleanup does not stop the flow if its outcome stays unknown: it counts as refused
-    unless there is proof that it was executed.
+    body if that is None. A write that is ``only_while_client_waits`` is never sent by the
+    background reconciler. A cleanup does not stop the flow if its outcome stays unknown: it counts
+    as refused unless there is proof that it was executed.
     """
 
     method: str
@@ -191,14 +191,14 @@ class Find:
 
     ``native_query`` is the query with which the service answers it in one call, or None if the
     service cannot. Otherwise the executor reads all rows that pass ``prefilter``, drops those that
-    ``is_hidden``, keeps those that ``is_match``, and sorts them by ``sort_key``, then by id; without
-    a sort key the rows stay in the order of the service.
+    ``is_hidden``, keeps those that ``is_match``, and sorts them by ``sort_key``, then by id;
+    without a sort key the rows stay in the order of the service.
 
     ``excluded_ids`` are rows that the client must not see although the service lists them.
-    ``scan_sort`` is the sort order to request while reading all rows. A list is ``is_indexed`` if its
-    rows have an update time by which the service can filter, so that a cached copy can be refreshed.
-    It is ``is_sorted_by_id`` if the client sorts by id: legacy ids sort differently from the current
-    ids that ``sort_key`` returns.
+    ``scan_sort`` is the sort order to request while reading all rows. A list is ``is_indexed`` if
+    its rows have an update time by which the service can filter, so that a cached copy can be
+    refreshed. It is ``is_sorted_by_id`` if the client sorts by id: legacy ids sort differently from
+    the current ids that ``sort_key`` returns.
     """
 
     path: str
@@ -290,8 +290,8 @@ class InDoubtWrite:
     """A write that was sent but not answered, as an outcome rule sees it.
 
     ``not_before`` is the earliest time, by the service's clock, at which it can have been executed.
-    ``claimed_ids`` are the objects that are known to result from other writes. ``identical_count`` is
-    the number of writes in doubt that ask for the same, including this one. An operator may have
+    ``claimed_ids`` are the objects that are known to result from other writes. ``identical_count``
+    is the number of writes in doubt that ask for the same, including this one. An operator may have
     looked up the created object (``operator_object_id``), or found that the write was executed
     (``is_confirmed_by_operator``).
     """
@@ -305,7 +305,7 @@ class InDoubtWrite:
 
 @unchanging(frozen=True, slots=True)
 class Confirmed:
-    """The write was executed: ``body`` is the response to assume, ``object_id`` the created object."""
+    """The write was executed; ``body`` is the response to assume."""
 
     body: JSON = field(default_factory=dict)
     made: str | None = None
@@ -330,7 +330,7 @@ class MayExist(Absent):
 
 @unchanging(frozen=True, slots=True)
 class Inconclusive:
-    """The reads do not decide it. ``reason`` tells the operator, who has to look it up elsewhere."""
+    """The reads do not decide it; ``reason`` tells the operator, who has to look elsewhere."""
 
     why: str
 
@@ -451,7 +451,8 @@ class Operation:
 
     ``path`` is below ``/v1``, with ids as ``{name}`` and vocabulary words as ``<name>``. The shapes
     are those of the request body, the query parameters and the answer. An ``is_keyless`` operation
-    needs no API key. ``assumption`` is what the translation presumes without proof in the documents.
+    needs no API key. ``assumption`` is what the translation presumes without proof in the
+    documents.
 
     The name of the flow function is the name of the operation in metrics, logs and stored records.
     """

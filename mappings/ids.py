@@ -52,7 +52,7 @@ def derive_stand_in(key: bytes, merchant: str, id_: str) -> str:
 
 
 def derive_id(prefix: str, *parts: str) -> str:
-    """Derives an id for an object that the service does not have yet; equal parts give equal ids."""
+    """Derives an id for an object that the service does not have; equal parts give equal ids."""
     text = "\n".join(parts).encode()
     return f"{prefix}-{_characters(hashlib.sha256(text).digest())}"
 
@@ -67,8 +67,8 @@ def _characters(digest: bytes) -> str:
 
 
 TOGETHER = 3000
-"""Texts of a large body whose ids are collected together: few enough to bound the memory, and enough
-for storing new alias ids in large batches.
+"""Texts of a large body whose ids are collected together: few enough to bound the memory, and
+enough for storing new alias ids in large batches.
 """
 
 

@@ -332,8 +332,8 @@ def build_type_adapter(shape: Any) -> TypeAdapter[Any]:
 def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     """Returns the normalized body without its invalid values, and a problem for each of these.
 
-    Problems name the client's own fields. Raises Invalid if the body is not an object, if a required
-    field is missing, or if there are more than ``MAX_PROBLEMS`` problems.
+    Problems name the client's own fields. Raises Invalid if the body is not an object, if a
+    required field is missing, or if there are more than ``MAX_PROBLEMS`` problems.
     """
     if not isinstance(body, dict):
         raise Invalid(Problem("invalid_field", "The body must be a JSON object."))
@@ -411,7 +411,7 @@ class _Found:
             start += len(some)
 
     def _taken(self, shape: Any, body: Any, at: tuple[str, int] | None = None) -> Any:
-        """Normalizes a body, or a slice of the list at ``offset``; None if it cannot be repaired."""
+        """Normalizes a body, or a slice of a list at ``offset``; None if it cannot be repaired."""
         told: set[Problem] = set()
         number = 0
         is_counted_only = self.is_full

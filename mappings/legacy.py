@@ -1,7 +1,7 @@
 """Shapes of the legacy interface, as its document describes them (sections 2 and 4).
 
-Shapes that end in ``Body`` are request bodies. All others are parts of answers, with their fields in
-the order of the document. ``Word`` and ``WordKey`` mark the words of the vocabulary. The OpenAPI
+Shapes that end in ``Body`` are request bodies. All others are parts of answers, with their fields
+in the order of the document. ``Word`` and ``WordKey`` mark the words of the vocabulary. The OpenAPI
 description uses the names of these classes.
 """
 
@@ -442,7 +442,7 @@ class BatchBody(TypedDict, total=False):
 
 
 class PaymentChangeBody(TypedDict, total=False):
-    """A change of a payment. Clients send whole payments back, with amounts as answers show them."""
+    """A change of a payment. Clients send whole payments back, with amounts as in answers."""
 
     recipient: Annotated[PaymentRecipientBody, An_object] | None
     sourceAmount: ShownAmount | None

@@ -71,8 +71,8 @@ def complete_meta(given: JSON, page: Page, rows: int) -> dict[str, int]:
 def count_pages_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) -> int:
     """Returns the last page to read after page ``number``: from ``meta``, else the next one.
 
-    Returns 0 if the page contained no new row: some services ignore the page parameter and return the
-    same rows again, and some announce pages that do not exist.
+    Returns 0 if the page contained no new row: some services ignore the page parameter and return
+    the same rows again, and some announce pages that do not exist.
     """
     if not is_new:
         return 0

@@ -1,7 +1,7 @@
 """Changes of the payout of an existing recipient, and the calls that they need.
 
-Clients send whole objects back. Values equal to those in answers, in particular masks, are not sent;
-the remaining ones update the account that was shown, or create a new one.
+Clients send whole objects back. Values equal to those in answers, in particular masks, are not
+sent; the remaining ones update the account that was shown, or create a new one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Changes:
     def is_new(self, method: str) -> bool:
         """Tells if the account must be created: there is none, or its country changes.
 
-        An invalid country counts as a change: without it the account cannot be validated as an update.
+        An invalid country counts as a change: without it the account cannot be validated as an
+        update.
         """
         held = self.account(method)
         if held is None or (self.replaces and not self._is_sent_back(method, held)):

@@ -15,8 +15,8 @@ def create_payout_method(request: Request) -> Flow:
 
     GET    /recipients/:id                    the existing accounts
     PATCH  /recipients/:id                    governmentIds if one was sent: the account may need it
-    PATCH  /recipients/:id/accounts/:account  for an existing account that is sent back with its mask:
-                                              the changed fields, and the primary flag; no call if
+    PATCH  /recipients/:id/accounts/:account  for an existing account sent back with its mask: the
+                                              changed fields, and the primary flag; no call if
                                               nothing changed
     POST   /recipients/:id/accounts           for each new account, the primary one first
     PATCH  /recipients/:id/accounts/:account  for a wallet with another currency

@@ -83,8 +83,8 @@ def parse_payout(
 
     def account(name: str) -> Mapping[str, JSON] | None:
         its = given(accounts.get(name))
-        # Typed clients also send the accounts that they do not use, with all fields null. An account
-        # whose only values were invalid is empty here too, but must not be ignored.
+        # Typed clients also send the accounts that they do not use, with all fields null. An
+        # account whose only values were invalid is empty here too, but must not be ignored.
         had = any(field and field.startswith(f"{place}accounts.{name}.") for field in told)
         return its if its or had or method == name else None
 
@@ -147,7 +147,7 @@ def resolve_primary_method(payout: Payout) -> str | None:
 
 
 def validate_new_payout(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
-    """Validates a payout of new accounts; ``recipient`` needs only ``type`` and ``governmentIds``."""
+    """Validates a payout of new accounts; of ``recipient`` it reads type and government ids."""
     yield from validate_primary_method(payout)
     for sent in payout.methods:
         yield from validate_account(payout, sent, recipient)
@@ -260,8 +260,8 @@ def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dic
         told["currency"] = f"{payout.place}primary.currency"
     if bank.get("iban") and not bank.get("accountNum"):
         told["accountNum"] = f"{place}iban"
-    # A bank transfer also has requirements on the recipient, which errors may name. The address is in
-    # the client's body only if the whole recipient is.
+    # A bank transfer also has requirements on the recipient, which errors may name. The address is
+    # in the client's body only if the whole recipient is.
     told["governmentIds"] = f"{place}governmentId"
     return {**told, **_OF_THE_ADDRESS} if payout.place else told
 
@@ -314,9 +314,9 @@ def add_planned_accounts(
 ) -> Sub:
     """Adds the planned accounts, then deletes the accounts that they replace.
 
-    Returns the recipient with its new accounts. If an account is refused, the ones already added are
-    deleted, unless the caller deletes the whole recipient (``is_undone_by_caller``). An old account
-    that cannot be deleted remains as a non-primary account, which does no harm.
+    Returns the recipient with its new accounts. If an account is refused, the ones already added
+    are deleted, unless the caller deletes the whole recipient (``is_undone_by_caller``). An old
+    account that cannot be deleted remains as a non-primary account, which does no harm.
     """
     before = recipient
     added: list[dict[str, JSON]] = []

@@ -1,8 +1,8 @@
 """Index of the marked values in a shape, so that translating a body visits only those.
 
-The shapes in ``legacy.py`` and ``current.py`` mark ids (``Id``) and vocabulary words (``Word`` for a
-value, ``WordKey`` for a field name). The index is built once for each shape. Parts of a body without
-marks are neither walked nor copied.
+The shapes in ``legacy.py`` and ``current.py`` mark ids (``Id``) and vocabulary words (``Word`` for
+a value, ``WordKey`` for a field name). The index is built once for each shape. Parts of a body
+without marks are neither walked nor copied.
 """
 
 from __future__ import annotations

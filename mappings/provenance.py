@@ -1,7 +1,7 @@
 """Documentation of the translation, derived from flows and field tables.
 
-Lists the calls of an operation, the reason why a field is not sent, and the source of each field of an
-answer.
+Lists the calls of an operation, the reason why a field is not sent, and the source of each field of
+an answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _MORE = re.compile(r" {4,}(?P<note>\S.*)")
 def list_current_calls(operation: Operation) -> list[dict[str, str]]:
     """Lists the current calls of an operation, parsed from the docstring of its flow.
 
-    Each call is a line with the method, the path and an optional note, below the title of the docstring.
+    Each call is a line with the method, the path and an optional note, below the title of the
+    docstring.
     """
     _title, *lines = (inspect.getdoc(operation.flow) or "").splitlines()
     found: list[dict[str, str]] = []
@@ -49,8 +50,8 @@ def list_current_calls(operation: Operation) -> list[dict[str, str]]:
 def list_client_calls(operation: Operation) -> list[dict[str, str]]:
     """Lists the calls that a client of the current interface makes itself: those not for drafts.
 
-    Drafts exist only in the gateway. A client that created the batch again before a quote or start, as
-    the gateway does for a draft, would pay it twice.
+    Drafts exist only in the gateway. A client that created the batch again before a quote or start,
+    as the gateway does for a draft, would pay it twice.
     """
     return [
         one for one in list_current_calls(operation) if not one["note"].startswith("for a draft")

@@ -126,9 +126,9 @@ def validate_update(
 def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
     """Returns the status that the client asks for, or None if it only repeats the shown one.
 
-    The status that was shown before the service's own changed counts as repeated too, so that sending
-    `inactive` back never lifts a suspension. For the statuses that stop payments this applies only to
-    whole objects sent back: a client that sends such a status alone does want it.
+    The status that was shown before the service's own changed counts as repeated too, so that
+    sending `inactive` back never lifts a suspension. For the statuses that stop payments this
+    applies only to whole objects sent back: a client that sends such a status alone does want it.
     """
     status, before = body.get("status"), facts.get("status_shown_before")
     if status == before and (before == "inactive" or body.get("id")):
@@ -165,8 +165,9 @@ def build_update_fields(
 def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
     """Tells if ``name`` must be sent.
 
-    The service derives an individual's name from the first and last name, so ``name`` is sent only if
-    it comes alone. A whole object sent back always has all three, even if unchanged ones were dropped.
+    The service derives an individual's name from the first and last name, so ``name`` is sent only
+    if it comes alone. A whole object sent back always has all three, even if unchanged ones were
+    dropped.
     """
     if body.get("type", recipient.get("type")) == "business":
         return True

@@ -1,7 +1,7 @@
 """Translation of the recipient list's query, whose parameters have other meanings on each side.
 
-If the service can answer the query, it takes one call. Otherwise the gateway reads the whole list and
-applies the filters and the order of the legacy document (legacy interface, section 4.1).
+If the service can answer the query, it takes one call. Otherwise the gateway reads the whole list
+and applies the filters and the order of the legacy document (legacy interface, section 4.1).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Question:
     """Whether the service's filters alone give exactly the rows that the client asked for."""
 
     def ask(self, test: Callable[[Row], bool], **narrow: str) -> None:
-        """Adds a filter of the service; the test is for the case that the gateway reads all rows."""
+        """Adds a filter of the service; ``test`` is used if the gateway reads all rows."""
         self.narrow |= narrow
         self.tests.append(test)
 
@@ -166,8 +166,8 @@ def _payout_currency(question: _Question, value: str, query: Mapping[str, str], 
 def _start_date(question: _Question, value: str, *_: Any) -> None:
     if found := parse_span(value):
         start, _end = found
-        # The service filters by update time. That is safe: a row created since then was also updated
-        # since then. The gateway filters the rest by creation time.
+        # The service filters by update time. That is safe: a row created since then was also
+        # updated since then. The gateway filters the rest by creation time.
         text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         question.ask(lambda row: parse_created_at(row) >= start, startDate=text)
         question.decide(lambda row: parse_created_at(row) >= start)

@@ -170,9 +170,9 @@ def read_recipient(request: Request) -> Flow:
 def list_recipients(request: Request) -> Flow:
     """GET /recipients
 
-    GET /recipients  once if the service can answer the query or one page holds all; else the cached list
-                     is refreshed: the total, the recipients changed since, and the archived ones if
-                     the total has shrunk; without a cache, every page
+    GET /recipients  once if the service can answer the query or one page holds all; else to refresh
+                     the cached list: the total, the recipients changed since, and the archived ones
+                     if the total has shrunk; without a cache, every page
     """
     remembered = yield Recall("recipient")
     result = yield recipient_queries.build_find(request.query, remembered)
@@ -241,8 +241,8 @@ def read_recipient_payments(request: Request) -> Flow:
     """GET /recipients/:id/payments
 
     GET /recipients/:id
-    GET /recipients/:id/payments  paged by the service; every page if there are payments to hide or to
-                                  add, or a filter
+    GET /recipients/:id/payments  paged by the service; every page if there are payments to hide or
+                                  to add, or a filter
     GET /batch/:id/summary        for each batch with stored memos that pays the recipient several
                                   times, to match the memos
     """
@@ -372,8 +372,8 @@ def update_recipient(request: Request) -> Flow:
 
     GET    /recipients/:id                    to find the changed fields
     PATCH  /recipients/:id                    the fields sent, without those that only answers have
-    PATCH  /recipients/:id/accounts/:account  with a payout: the changed fields of an existing account
-    POST   /recipients/:id/accounts           with a payout: if there is none, or its country changes
+    PATCH  /recipients/:id/accounts/:account  with a payout: the changed fields of the account
+    POST   /recipients/:id/accounts           with a payout: if none exists, or its country changes
     DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
 
     If the payout is refused, the changes of the recipient stay; sending them again is harmless.
@@ -451,7 +451,7 @@ def delete_recipients(request: Request) -> Flow:
 
 
 def _all_found(ids: list[str]) -> Sub:
-    """Raises if a recipient does not exist; reads in chunks, to stop early in a long invalid list."""
+    """Raises if a recipient does not exist; reads in chunks, to stop early in a long list."""
     if not all(map(RECIPIENT_ID.fullmatch, ids)):
         raise Invalid(NOT_FOUND)
     remembered = yield Recall("recipient", ids=tuple(ids))

@@ -2,8 +2,8 @@
 
 A batch may have a hundred thousand payments. As objects they take forty times the memory of their
 text, and freeing them at once blocks the event loop for too long. A ``LazySequence`` can replace a
-list that is read from front to back, any number of times; its rows must not be modified. Short lists
-stay plain lists: the functions of this module accept both.
+list that is read from front to back, any number of times; its rows must not be modified. Short
+lists stay plain lists: the functions of this module accept both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLICE = 200
 """Rows that are decoded at a time."""
 
 _QUICKLY = 1
-"""The fastest level: rows of one kind still shrink to a fifth, in less time than serializing takes."""
+"""The fastest level: rows still shrink to a fifth, in less time than serializing takes."""
 
 
 BLOCK = 256 * 1024
@@ -120,14 +120,15 @@ class Each(Rows):
     def slice_at(self, number: int) -> list[Any]:
         there, some = self._last
         if number != there:
-            # Cached, because two sequences that are derived from this one are often read in parallel.
+            # Cached, because two sequences that are derived from this one are often read in
+            # parallel.
             some = _side_by_side(self._change, [_slice_of(one, number) for one in self._sources])
             self._last = number, some
         return some
 
 
 class Keyed(Mapping[str, Any]):
-    """A compressed mapping for very many entries, with random access; the last value of a name wins.
+    """A compressed mapping for very many entries, with random access; last value wins.
 
     Entries are compressed in small chunks, and an open-addressing hash table holds their positions.
     A dictionary would take more memory than its contents, and freeing a hundred thousand strings

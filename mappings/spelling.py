@@ -30,7 +30,7 @@ _NEUTRAL = {
 
 
 class Spelling:
-    """Translates the words of one side; ``words`` maps the name of each word to the side's own word.
+    """Translates the words of one side; ``words`` maps each word's name to the side's own word.
 
     With ``rejects_neutral_words``, a neutral word is unknown if the side has its own word for it: a
     name that the client's real service does not know must not be accepted by the gateway either.
@@ -96,7 +96,7 @@ class Spelling:
         return name, self._words.get(place.keys.get(name, ""), name)
 
     def _neutral_field(self, place: Object, spelled: str) -> tuple[str, str] | None:
-        """Returns None for a neutral word for which the side has its own: such a field is unknown."""
+        """Returns None for a neutral word if the side has its own: such a field is unknown."""
         for name, word in place.keys.items():
             if self._words.get(word) == spelled:
                 return name, name

@@ -1,8 +1,8 @@
 """Immutable value classes that cost no more than mutable ones.
 
 The type checker enforces immutability; nothing does at run time. The ``__init__`` of a frozen
-dataclass bypasses its own ``__setattr__`` for each field, which is three times slower, and a request
-creates about thirty of these values.
+dataclass bypasses its own ``__setattr__`` for each field, which is three times slower, and a
+request creates about thirty of these values.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ ABOUT = """# Operations
 
 <!-- Generated from mappings/ by `make docs`. Do not edit. -->
 
-This page shows how the gateway translates each operation of the legacy interface into calls of the current
-interface. It uses the neutral words of the documents. To translate a request of your own, with the words of
-your service, run `payout-gateway explain`. To see which optional endpoints your service has, run
-`payout-gateway operations`.
+This page shows how the gateway translates each operation of the legacy interface into calls of the
+current interface. It uses the neutral words of the documents. To translate a request of your own,
+with the words of your service, run `payout-gateway explain`. To see which optional endpoints your
+service has, run `payout-gateway operations`.
 
 Each operation has one of these levels of exactness:
 
@@ -45,9 +45,9 @@ Each operation has one of these levels of exactness:
 - *inferred*: needs an endpoint that the document of the current interface does not list.
 - *lossy*: part of the legacy behavior is lost; the description says which part.
 
-The first table of an operation lists all calls that it can make, in order. The example below it shows the
-calls for one request, made to a simulated service in which every object exists and every write succeeds.
-Validation, errors and special cases are in `tests/cases/`.
+The first table of an operation lists all calls that it can make, in order. The example below it
+shows the calls for one request, made to a simulated service in which every object exists and every
+write succeeds. Validation, errors and special cases are in `tests/cases/`.
 """
 
 OBJECTS: dict[str, Fields] = {
@@ -175,8 +175,9 @@ def _room(operation: Operation) -> str:
 def _objects() -> Iterator[str]:
     yield "## Fields\n"
     yield (
-        "For each field of the legacy objects: the current field that it is sent as, and the current "
-        "field that answers take it from. The program does not start if a field has no entry.\n"
+        "For each field of the legacy objects: the current field that it is sent as, and the "
+        "current field that answers take it from. The program does not start if a field is missing "
+        "here.\n"
     )
     for name, fields in OBJECTS.items():
         yield f"### {name}\n"
