@@ -56,6 +56,7 @@ def check_batch(batch_id: str, now: str, *, is_busy: bool) -> Flow:
     facts = yield Recall("batch", batch_id)
     phase = facts.get("phase")
     stuck = _difference("stuck", f"a change of it ({phase}) was begun, but no request continues it")
+    # A lock without a running request is one that no process will release.
     left = [] if is_unlocked(facts) or is_busy else [stuck]
     if phase == "deleted" or facts.get("upstream") is None:
         return _answer(*left)
@@ -133,6 +134,7 @@ def check_abandoned_batch(upstream: str, now: str) -> Flow:
         return _answer()
     known = yield Recall("alias", upstream)
     when = known.get("started") or given.get("sentAt") or now
+    # Recorded once, so that a later run reports the same time and does not alert again.
     if not known.get("started"):
         yield Record("alias", upstream, {"started": when})
     says = (

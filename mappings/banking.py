@@ -227,10 +227,12 @@ def _number_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
     if not has_ibans(country):
         if not number:
             yield empty(f"{place}accountNum")
+    # Outside SEPA either number will do.
     elif not iban and (country in SEPA or not number):
         yield empty(f"{place}iban")
     if iban and not is_mask(iban) and not is_iban(iban):
         yield invalid(f"{place}iban", "is not a valid IBAN")
+    # Clients confuse the two fields; the service expects a domestic number here.
     if number and is_iban_like(number):
         yield invalid(f"{place}accountNum", "must not hold an IBAN; send it as iban")
 
@@ -243,6 +245,7 @@ def validate_government_id(
     needed = find_government_id_rule(country, recipient_type)
     rule = needed or OPTIONAL_IDS.get(str(country))
     given, field = bank.get("governmentId"), f"{place}governmentId"
+    # A stored government id, of which only the mask is known, satisfies the requirement.
     if needed and not given and not held:
         yield empty(field)
     elif rule and given and not is_mask(given) and not rule.fits(given):
@@ -254,6 +257,7 @@ def is_iban(text: str) -> bool:
         IBAN(normalize_iban(text))
     except SchwiftyException:
         return False
+    # Upper-casing turns some other letters into ASCII ones ("ß" becomes "SS").
     return text.isascii()
 
 

@@ -90,6 +90,7 @@ def _recipient_of(shown: Shown) -> Sub:
         for row in rows or []
         if not is_gone(row, {}) and all(row.get(name) == shown.get(name) for name in named)
     ]
+    # A wrong match would attach a client's id to another person, so one that is ambiguous is none.
     return alike[0] if len(alike) == 1 else None
 
 
@@ -148,6 +149,7 @@ def match_batch(
         found = yield from _summary(id_)
         if found is not None and _is_like(shown, wanted, found):
             same.append((id_, found))
+    # The client would start, edit or delete the wrong batch.
     if len(same) != 1:
         what = "several batches" if same else "no batch"
         return _unmapped(f"{what} of the current service can be this one; see `ids import`")

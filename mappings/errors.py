@@ -117,6 +117,7 @@ def derive_refusal_status(problems: Sequence[Problem]) -> int:
 
 def is_transient(failure: Failure) -> bool:
     """Tells if a read failed for a temporary reason that says nothing about the object."""
+    # Any other refusal is an answer: the object does not exist, or must not be read.
     if isinstance(failure, Refused):
         return failure.status == 429 or failure.status >= 500
     return True
@@ -161,11 +162,13 @@ def _refused(refused: Refused) -> ErrorAnswer:
         return build_legacy_error(_said(refused, INTERNAL))
     if refused.status == 429:
         return ErrorAnswer(429, (_said(refused, OVER_LIMIT),), refused.retry_after)
+    # Validation errors take precedence: the client can correct them.
     if faults := [one for one in refused.problems if one.code in VALIDATION]:
         words = _words(refused.sent_as)
         told = [_named(one, refused.sent_as, words) for one in faults[:MAX_ERRORS]]
         return ErrorAnswer(406, truncate_problems([*_once(told)], len(faults) - len(told)))
     code = next((one.code for one in refused.problems if one.code in _BY_CODE), None)
+    # The service's message would be about the gateway's credentials, not about the client's key.
     if code == "invalid_api_key":
         return build_legacy_error(INVALID_KEY)
     return build_legacy_error(_said(refused, _BY_CODE[code] if code else INTERNAL))
@@ -274,6 +277,7 @@ def _reworded(message: str, sent_as: Mapping[str, str], words: Mapping[str, str]
 
     def spelled(found: re.Match[str]) -> str:
         name = found[0]
+        # The last part of a field path is the most common form, and needs no further search.
         if name in words:
             return words[name]
         if not _HAS_A_PLACE.search(name):

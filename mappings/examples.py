@@ -35,6 +35,7 @@ class Imagined:
         """Returns the result of a step."""
         match step:
             case Call():
+                # Copied, because flows may modify a response, and this service keeps its objects.
                 return deepcopy(self._answer(step))
             case Parallel(calls):
                 return [deepcopy(self._answer(call)) for call in calls]

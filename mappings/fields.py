@@ -72,6 +72,7 @@ class Fields:
             {name for shape in current for name in get_type_hints(shape)},
         )
         self._by_legacy = {row.legacy: row for row in self.rows}
+        # Precomputed, because every object of every answer is translated with them.
         answered = [self._by_legacy[name] for name in get_type_hints(legacy[0])]
         # Looking up None finds nothing, so a legacy field without a source becomes null.
         self._names = [row.legacy for row in answered]
@@ -123,6 +124,7 @@ class Fields:
         for row in self.rows:
             if row.current is None or (not row.sends and not row.why):
                 continue
+            # Several legacy fields may become one current field; errors name the first of the table.
             names.setdefault(row.current, prefix + row.legacy)
             if row.nested:
                 inner = row.nested.sent_as(f"{prefix}{row.legacy}.")

@@ -37,6 +37,7 @@ def load_recipient_with_call(
 
 def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
     facts: Facts = yield Recall("recipient", recipient_id)
+    # Known without a call, and true even if the service could not delete the recipient.
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
     return facts

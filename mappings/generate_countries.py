@@ -64,6 +64,7 @@ def collect_source_versions() -> dict[str, str]:
 
 
 def _known(code: str) -> bool:
+    # date.max selects currencies without an end date, so that the output does not depend on today.
     in_cldr = code in ENGLISH.territories and get_territory_currencies(code, date.max)
     return bool(in_cldr and pycountry.countries.get(alpha_2=code))
 

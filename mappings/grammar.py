@@ -98,6 +98,7 @@ class Request:
 
         Reports only the first problem of a field, and none inside a field that was removed.
         """
+        # A field with an invalid value was removed, so a flow would also report it as missing.
         told = {problem.field for problem in self.problems if problem.field}
         others: dict[tuple[str, str], Problem] = {}
         for one in found:
@@ -157,12 +158,14 @@ class Call:
     sent_as: Mapping[str, str] = field(default_factory=dict)
     witness: tuple[str, ...] | None = None
     keeps: float = 0
+    # Not compared: a rule is a closure, and a replayed flow builds a new one for the same call.
     settle: Settle | None = field(default=None, compare=False, repr=False)
     prompt: bool = False
     is_cleanup: bool = False
     known_by: JSON = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Checked here, so that no flow can send a write whose outcome could stay unknown forever.
         if not self.reads and self.settle is None:
             raise TypeError("a write needs a rule that finds out whether it was executed")
 
@@ -371,6 +374,7 @@ class Invalid(Failure):
     """
 
     def __init__(self, *problems: Problem, more: int = 0) -> None:
+        # Codes only: exception texts end up in logs, and messages can contain personal data.
         super().__init__(", ".join(problem.code for problem in problems))
         self.problems = problems
         self.more = more
@@ -395,6 +399,7 @@ class Refused(Failure):
 
     def names(self, code: str, field: str) -> bool:
         """Tells if the refusal reports this code for this field, by the current field name."""
+        # Services name a field with or without the path to it.
         return any(
             problem.code == code and (problem.field or "").rpartition(".")[2] == field
             for problem in self.problems

@@ -47,6 +47,7 @@ def derive_stand_in(key: bytes, merchant: str, id_: str) -> str:
 
     It is derived rather than random, so that instances that race to translate an id agree on it.
     """
+    # Keyed, so that an alias id reveals nothing about the current id.
     text = f"{merchant}\n{id_}".encode()
     return f"{id_.partition('-')[0]}-{_characters(hmac.digest(key, text, hashlib.sha256))}"
 
@@ -58,6 +59,7 @@ def derive_id(prefix: str, *parts: str) -> str:
 
 
 def _characters(digest: bytes) -> str:
+    # 36 to the 16th is about 2 to the 83rd: collisions are not a concern.
     number = int.from_bytes(digest, "big") % len(_DIGITS) ** LENGTH
     text = ""
     for _ in range(LENGTH // 2):
@@ -90,6 +92,7 @@ def iterate_id_slices(shape: Any, value: JSON) -> Iterator[Named]:
 
 
 def _named(those: Iterable[tuple[Mark, str]]) -> Named:
+    # Dictionaries instead of sets: they keep the order, so that equal bodies give equal queries.
     found: dict[tuple[str, str], None] = {}
     mentioned: dict[str, None] = {}
     for mark, text in those:

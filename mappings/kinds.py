@@ -81,6 +81,7 @@ def missing() -> PydanticCustomError:
 def _text(value: Any) -> Any:
     if isinstance(value, str):
         return value
+    # A bool is an int in Python, but is never meant as text.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise wrong("must be text")
@@ -117,7 +118,7 @@ def to_alpha_2(code: str) -> str | None:
     code = code.strip().upper()
     if not re.fullmatch("[A-Z]{2,3}", code):
         return None
-    if code in ("XK", "XKX"):  # Kosovo: user-assigned, in use by banks, not in ISO's table
+    if code in ("XK", "XKX"):  # Kosovo: a user-assigned code that banks use, not in the ISO table.
         return "XK"
     countries = pycountry.countries
     found = countries.get(alpha_2=code) if len(code) == 2 else countries.get(alpha_3=code)
@@ -154,6 +155,7 @@ def _code_of(value: Any) -> Any:
 def _email(value: Any) -> Any:
     if value is None:
         raise missing()
+    # Deliberately loose: the service decides which addresses it accepts.
     if isinstance(value, str) and re.fullmatch(r"[^@\s]{1,256}@[^@\s]{1,256}", value):
         return value
     raise wrong("must be an email address")
@@ -166,6 +168,7 @@ def _day(value: Any) -> Any:
         except ValueError:
             pass
         else:
+            # Answers show full timestamps, which clients send back.
             if len(value) == 10 or value[10] == "T":
                 return value[:10]
     raise wrong("must be a date written YYYY-MM-DD")
@@ -187,6 +190,7 @@ def _whole(value: Any) -> Any:
     raise wrong("must be a whole number")
 
 
+# The bound on the digits keeps conversions to decimals cheap for hostile input.
 _AN_AMOUNT = re.compile(r"[0-9]{1,1000}(\.[0-9]{2})?")
 
 
@@ -210,6 +214,7 @@ def check_amount(text: Any) -> str | None:
     """Returns the fault of an amount to be paid, or None if it is valid."""
     if not isinstance(text, str) or not _AN_AMOUNT.fullmatch(text):
         return "must be an amount: digits, and either two decimals or none"
+    # An amount of zero consists of zeros and a point only; comparing text avoids a conversion.
     return None if text.strip("0.") else "must be more than zero"
 
 
@@ -340,6 +345,7 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     found = _Found(shape)
     value = found.read(body)
     problems = tuple(dict.fromkeys(one for those in found.rounds for one in those))
+    # Beyond the limit the rest was not validated, so the body must not reach a flow.
     if found.is_full:
         raise Invalid(*problems, more=found.uncounted)
     if found.missing:
@@ -395,6 +401,7 @@ class _Found:
         """Returns the normalized body; long lists are validated in slices to bound the memory."""
         body = {name: _unpaged(name, value) for name, value in body.items()}
         long = {name: value for name, value in body.items() if _is_long(value)}
+        # An empty list takes the place of each long one, so that its presence is still validated.
         value = self._taken(self.shape, drop_empty_fields({**body, **{name: [] for name in long}}))
         for name, rows in long.items():
             if value and name in value:
@@ -429,6 +436,7 @@ class _Found:
                 return None
             places = [one["loc"] for one in wrong_ones]
             problems = [_problem(one, at) for one in wrong_ones]
+            # No new problem: removing these values did not help, so a larger part must go.
             if told.issuperset(problems):
                 if at:
                     return None  # An item that is not an object cannot be replaced by an empty one.

@@ -1,8 +1,7 @@
 """Shapes of the legacy interface, as its document describes them (sections 2 and 4).
 
-Shapes that end in ``Body`` are request bodies. All others are parts of answers, with their fields
-in the order of the document. ``Word`` and ``WordKey`` mark the words of the vocabulary. The OpenAPI
-description uses the names of these classes.
+Shapes named ``…Body`` are request bodies, all others answers, with fields in the document's order.
+``Word`` and ``WordKey`` mark vocabulary words. The class names appear in the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class Recipient(TypedDict, total=False):
     address: Address | None
     payout: Payout
     payoutMethod: Annotated[str | None, Word("wallet")]
-    """Not in section 2, but existing clients read it; it has the values of the list's filter."""
+    """Not in section 2, but existing clients read it; the values are those of the list filter."""
     primaryCurrency: str | None
     createdAt: str | None
     updatedAt: str | None
@@ -399,10 +398,7 @@ class SearchQuery(TypedDict, total=False):
 
 
 class FilteredQuery(SearchQuery, total=False):
-    """Query parameters of batches, payments, and the payments of a recipient.
-
-    Existing clients send them; the document only lists ``search`` for batches.
-    """
+    """Query parameters that clients send to lists; the document only has ``search`` of batches."""
 
     status: str
     startDate: str

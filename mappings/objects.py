@@ -169,6 +169,7 @@ def determine_government_id_type(country: str) -> str:
 
 def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
     """Returns the masked government id of a country, of the type that the gateway creates."""
+    # Only the types that the gateway itself creates have a legacy field.
     for entry in recipient.get("governmentIds") or []:
         if entry.get("country") == country and entry.get("type") == determine_government_id_type(
             country
@@ -238,6 +239,7 @@ def build_payout_answer(
     recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
 ) -> dict[str, JSON] | None:
     """Builds the payout object of the legacy interface, section 2; None without an account."""
+    # The legacy interface has one payout with a primary method, so the primary account decides.
     primary = find_primary_account(recipient)
     if primary is None:
         return None
@@ -281,6 +283,7 @@ def build_bank_answer(
     shown["branch"] = branch
     shown["branchNum"] = branch if country == "CA" or country in EITHER_NAME else None
     shown["routing"] = branch if country == "US" or country in EITHER_NAME else None
+    # Just after a write the account has the name of the request instead of that of responses.
     shown["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
     shown["accountNum"] = mask_account_number(account.get("accountNum"))
     shown["governmentId"] = find_masked_government_id(recipient, country)
@@ -291,6 +294,7 @@ def mask_account_number(number: JSON) -> JSON:
     """Masks an account number except for its last two characters."""
     if not isinstance(number, str) or not number or is_mask(number):
         return number
+    # At least two asterisks, so that is_mask recognizes the mask of a very short number.
     return "*" * max(len(number) - 2, 2) + number[-2:]
 
 
@@ -364,6 +368,7 @@ def build_payment_answer(
     for side in ("source", "target"):
         code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
         shown[name] = payment.get(name) or (look_up_currency_name(code) if code else None)
+    # Without a conversion some services leave the target amount out; clients expect it.
     target = shown["targetCurrency"]
     if shown["targetAmount"] is None and target and target == shown["sourceCurrency"]:
         shown["targetAmount"] = shown["sourceAmount"]

@@ -160,6 +160,7 @@ class Changes:
         if self.payout.currency and self.target == legacy.BANK:
             sent.setdefault("currency", self.payout.currency)
         shown = self.shown_bank
+        # Some clients send the province back under this name.
         shown["bankRegion"] = shown["bankProvince"]
         return {name: value for name, value in sent.items() if value != shown.get(name)}
 
@@ -254,6 +255,7 @@ def _change(
     except Refused as refused:
         if refused.status != 404:
             raise
+        # Each change of an account gives it a new id, so another client may just have changed it.
         fresh = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
         found = select_shown_accounts(fresh).get(ACCOUNT_TYPES[method])
         if found is None:

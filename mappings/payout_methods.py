@@ -38,6 +38,7 @@ def create_payout_method(request: Request) -> Flow:
         *government_ids.validate_government_ids(ids, recipient, request.manners),
     )
     holds = payouts.collect_new_holds(payout, facts)
+    # Before the accounts: in some countries the service requires the government id first.
     if ids:
         recipient = {**recipient, **(yield _with_ids(recipient["id"], ids))["recipient"]}
         changes = replace(changes, recipient=recipient)

@@ -215,6 +215,7 @@ def build_account_body(payout: Payout, method: str, recipient: Recipient) -> dic
         return {"type": current.WALLET, **WALLET.to_current(payout.wallet or {})}
     bank = payout.bank or {}
     account = {"type": current.BANK_TRANSFER, **translate_bank_account(bank)}
+    # setdefault: fields inside the account take precedence over those of the payout.
     account.setdefault("currency", payout.currency)
     account.setdefault("accountHolderName", derive_account_holder(recipient))
     return account
@@ -334,12 +335,14 @@ def add_planned_accounts(
                 added[-1] |= yield from _in_currency(
                     recipient, added[-1], planned.currency, sent_as
                 )
+    # Not after Unknown: the account may exist, and reconciliation decides that first.
     except (Refused, Unreachable):
         if not whole:
             yield from _take_back(before, added)
         raise
     shown = select_shown_accounts(before)
     replaced = [shown[account["type"]] for account in added if account["type"] in shown]
+    # The new accounts exist, so the request has succeeded: a failed deletion must not change that.
     for account in replaced:
         with suppress(Failure):
             yield from _where_it_is(before, added, account, _deletion)
@@ -364,6 +367,7 @@ def _in_currency(
 
 def _take_back(recipient: Recipient, added: list[dict[str, JSON]]) -> Sub:
     """Deletes the accounts just added and makes the previous primary account primary again."""
+    # Best effort: the client gets the error that caused the undo, not one of the undo itself.
     with suppress(Failure):
         for account in added:
             yield _deletion(recipient["id"], account)
@@ -399,6 +403,7 @@ def _where_it_is(
             and not one.get("primary")
             and _but_its_id(one) == its
         ]
+        # With several candidates the wrong account could be deleted; none is better than that.
         if len(renamed) == 1:
             yield call(before["id"], renamed[0])
 

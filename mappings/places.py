@@ -87,6 +87,7 @@ def rewrite_marked_texts(
         }
     if not isinstance(place, Object):
         return value
+    # Without renaming, unmarked fields keep their place, so copying the dict is enough.
     if rename is None:
         return _in_fields(place, value, rewrite)
     named = [(rename(place, name), one) for name, one in value.items()]
@@ -119,6 +120,7 @@ def iterate_marked_texts(place: Place | None, value: JSON) -> Iterator[tuple[Mar
 
 def _in_rows(long: list[tuple[Place, Rows]]) -> Iterator[tuple[Mark, str]]:
     for place, rows in long:
+        # Collecting may append nested lazy lists to the list that is iterated over: they follow.
         for some in rows.slices():
             found: list[tuple[Mark, str]] = []
             _collect(Items(place), some, found, long)
@@ -185,6 +187,7 @@ def locate_marks(shape: Any, marks: Marks = WORDS + IDS) -> Place | None:
             (one for one in all_marks if isinstance(one, marks) and _is_of_value(one)), None
         )
         return Value(mark) if mark else locate_marks(inner, marks)
+    # The unions are optional types: at most one member contains marks.
     if origin in (Union, UnionType):
         return next((place for one in get_args(shape) if (place := locate_marks(one, marks))), None)
     if origin is list:

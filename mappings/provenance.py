@@ -42,6 +42,7 @@ def list_current_calls(operation: Operation) -> list[dict[str, str]]:
         if one := _CALL.fullmatch(line):
             note = (one["note"] or "").lstrip(". ")
             found.append({"call": " ".join(one["call"].split()), "note": note})
+        # Long notes continue on the next, indented line.
         elif found and (more := _MORE.fullmatch(line)):
             found[-1]["note"] += f" {more['note']}"
     return found
@@ -162,6 +163,7 @@ def trace_answer_fields(
         if isinstance(value, Mapping):
             yield from trace_answer_fields(value, inner, where)
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            # All items have the same fields, so the first one represents them.
             yield from trace_answer_fields(value[0], inner, f"{where}[]")
 
 

@@ -24,6 +24,7 @@ def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` passes
     as empty for clients, but ``settling`` never takes it as proof that a write was not executed.
     """
+    # Treating the response to a write as an error would leave its outcome in doubt.
     if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
         return True
     if endpoint.path == BALANCE:

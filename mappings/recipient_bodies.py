@@ -53,6 +53,7 @@ def _language_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
 
 def build_create_body(body: Mapping[str, JSON], ids: list[Sent]) -> dict[str, JSON]:
     sent = RECIPIENT.to_current(body)
+    # The create call of the current interface takes no language; select_later_fields has it.
     sent.pop("language", None)
     if body["type"] == "business":
         sent["name"] = body["name"]
@@ -190,5 +191,6 @@ def derive_status_fact(
         return (
             {"status": None} if word and status and not is_status_word_valid(word, status) else {}
         )
+    # "active" means the same on both sides, so nothing needs to be stored for it.
     word = body["status"] if body["status"] != "active" else None
     return {"status": word} if word != facts.get("status") else {}

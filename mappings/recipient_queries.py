@@ -70,6 +70,7 @@ def build_find(query: Mapping[str, str], remembered: Remembered) -> Find:
     descending = query.get("sortBy", "").lower() != "asc"
     page = parse_page_params(query)
     sorting = {"orderBy": order, "sortBy": "desc" if descending else "asc"}
+    # The service still lists recipients whose deletion failed, so its own paging would be wrong.
     still_there = any(facts.get("still_there") for facts in remembered.values())
     gone = frozenset(id_ for id_, facts in remembered.items() if facts.get("deleted"))
     askable = question.exact and order in SERVICE_ORDERS and not still_there
@@ -108,6 +109,7 @@ def _status(question: _Question, value: str, _: Any, remembered: Remembered) -> 
     def is_shown(row: Row) -> bool:
         return bool(derive_legacy_status(row, remembered.get(row["id"], {})) == value)
 
+    # A stored status replaces the service's in answers, so the service's filter alone is wrong.
     worded = any(
         UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in remembered.values()
     )
@@ -142,6 +144,7 @@ def _payout_method(question: _Question, value: str, query: Mapping[str, str], _:
     def is_primary(row: Row) -> bool:
         return bool(determine_payout_method(row) == value)
 
+    # The service filters bank accounts by method only together with a currency.
     with_currency = bool(query.get("payoutCurrency"))
     if value == current.WALLET or (value == current.BANK_TRANSFER and with_currency):
         question.ask(is_primary, payoutMethod=value)

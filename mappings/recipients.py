@@ -72,6 +72,7 @@ def create_recipient(request: Request) -> Flow:
     """
     body = request.body
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
+    # Everything is validated before the first call, so that a refused request changes nothing.
     ids = [*recipient_bodies.extract_ssn(body), *payouts.extract_government_ids(payout)]
     request.refuse(
         *recipient_bodies.validate_create(body),
@@ -94,6 +95,7 @@ def create_recipient(request: Request) -> Flow:
     try:
         recipient = yield from _complete(created, body, payout, request.manners)
     except (Refused, Unreachable) as failure:
+        # Without the undo, the client's retry would create a second recipient.
         yield from _undo(created["id"])
         if isinstance(failure, Refused) and failure.status == 404:
             # A 404 is about the new recipient, which the client did not name: hide it.
@@ -214,6 +216,7 @@ def _with_page(id_: str, call: Call) -> Sub:
     return (yield from found.load_recipient_with_call(id_, replace(call, query=query)))
 
 
+# Header names are checked too, because keys that have been revoked since can appear in old entries.
 _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature")
 _CREDENTIALS = re.compile(r"(?i)^\s*(bearer|basic|digest|\w*sign)\s+\S")
 
@@ -259,6 +262,7 @@ def read_recipient_payments(request: Request) -> Flow:
         all_ = [*(yield from _as_clients_know(left)), *(yield from _drafted(id_))]
         if filters:
             all_ = yield from _found_by(filters, all_, id_, shown)
+        # Merged with payments of drafts, the order of the service is no longer by creation time.
         if abandoned:
             all_.sort(key=recipient_queries.parse_created_at, reverse=True)
         known, counts = parse_page_params(request.query).of(all_)
@@ -311,6 +315,7 @@ def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -
     facts = yield Recall("batch", ids=tuple(untold))
     memos: dict[JSON, JSON] = {}
     unread: list[str] = []
+    # A batch with has_memos false needs no look-up; older records lack the flag.
     for batch_id in (one for one in untold if facts.get(one, {}).get("has_memos", one in facts)):
         entries = (yield Recall("payments", batch_id)).get("entries", [])
         its = filter_rows(entries, lambda one: recipient_id(one) == id_)

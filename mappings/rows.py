@@ -80,6 +80,7 @@ class Packed(Rows):
             ends.append(len(block))
             self._count += len(some)
             self.types.update(map(type, some))
+            # Slices share large allocations; see BLOCK_BYTES.
             if len(block) >= BLOCK:
                 self._keep(block, ends)
                 block, ends = bytearray(), [0]
@@ -158,6 +159,7 @@ class Keyed(Mapping[str, Any]):
                 self._packed += _shrunk(self._left)
                 self._ends.append(len(self._packed))
                 self._left = []
+            # Linear probing becomes slow in a table that is more than half full.
             if 2 * self._count > len(self._slots):
                 self._make_room()
 
@@ -200,6 +202,7 @@ class Keyed(Mapping[str, Any]):
         return self._pair(number)[1]
 
     def __iter__(self) -> Iterator[str]:
+        # An overwritten entry stays stored, but its slot points to the newer one: skip it.
         for number in range(len(self._hashes)):
             name = self._pair(number)[0]
             if self._slots[self._slot(name, self._hashes[number])] == number:
@@ -272,6 +275,7 @@ def packed(rows: Sequence[Any]) -> Sequence[Any]:
 def filter_rows(rows: Sequence[Any], which: Callable[[Any], bool]) -> Sequence[Any]:
     """Returns the rows that satisfy the predicate."""
     if isinstance(rows, Rows):
+        # Most filters keep everything, and then the rows need not be compressed again.
         if all(map(which, rows)):
             return rows
         return Packed(row for row in rows if which(row))

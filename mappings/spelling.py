@@ -37,6 +37,7 @@ class Spelling:
     """
 
     def __init__(self, words: Mapping[str, str], *, knows_no_other: bool = False) -> None:
+        # Only words that differ are kept: in the default configuration nothing is translated.
         self._words = {name: word for name, word in words.items() if word != _NEUTRAL[name]}
         self._knows_no_other = knows_no_other
 
@@ -74,6 +75,7 @@ class Spelling:
         is_other = (
             word == value and isinstance(mark, Word) and self._is_spelled_otherwise(mark, value)
         )
+        # This text equals no word, so flows treat the value like any other unknown word.
         return f"not {value}" if is_other and self._knows_no_other else word
 
     def _is_spelled_otherwise(self, mark: Word, value: str) -> bool:
