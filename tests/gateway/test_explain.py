@@ -71,7 +71,7 @@ def test_each_field_says_where_it_was_sent_and_what_became_of_it() -> None:
 def test_what_is_not_sent_is_named_with_its_reason() -> None:
     found = told("POST", "/v1/recipients", KINGS)
     kept = dict(found.kept)
-    assert "remembered" in kept["payout.holdup.limit"]
+    assert "stored" in kept["payout.holdup.limit"]
     assert "payout.primary.method" not in kept, "it is the type of the account"
     assert any("holdup" in line for line in found.remembered)
 
