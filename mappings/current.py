@@ -221,7 +221,7 @@ class SummaryBatch(BatchFields, total=False):
 
 
 class SummaryAnswer(TypedDict, total=False):
-    """The field names under which services send a batch and its payments (``payment_lists``)."""
+    """The field names under which services send a batch and its payments (``payloads``)."""
 
     batchSummary: SummaryBatch
     batch: SummaryBatch

@@ -21,8 +21,8 @@ LISTS = {
 def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     """Tells if the response to a read contains the expected list or balances.
 
-    Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` passes
-    as empty for clients, but ``settling`` never takes it as proof that a write was not executed.
+    Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` is
+    shown as empty, but ``outcome_rules`` never takes it as proof that a write was not executed.
     """
     # Treating the response to a write as an error would leave its outcome in doubt.
     if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
