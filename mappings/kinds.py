@@ -195,10 +195,8 @@ _AN_AMOUNT = re.compile(r"[0-9]{1,1000}(\.[0-9]{2})?")
 
 
 def _amount(value: Any) -> Any:
-    """Parses a positive amount: digits, optionally followed by a point and exactly two digits.
-
-    The text is checked, not a number made of it, so that the amount is sent exactly as written.
-    """
+    """Parses a positive amount: digits, optionally followed by a point and exactly two digits."""
+    # The amount stays text, so that it is sent exactly as written.
     text = value
     if not isinstance(value, str):
         if value is None:
@@ -219,10 +217,7 @@ def check_amount(text: Any) -> str | None:
 
 
 def _shown_amount(value: Any) -> Any:
-    """Parses an amount that may be one from an answer, with any number of decimals.
-
-    The caller compares it with the amount that was shown, and validates it if it differs.
-    """
+    """Parses an amount that may come from an answer; the caller validates it if it is changed."""
     text = str(value) if isinstance(value, int | Decimal) else value
     if isinstance(text, str) and re.fullmatch(r"[0-9]{1,1000}(\.[0-9]{1,1000})?", text):
         return text
@@ -358,10 +353,7 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
 
 
 MAX_PROBLEMS = 100
-"""Limit of reported problems; beyond it, problems are only counted.
-
-It bounds the work and the response for a hostile body of a hundred thousand invalid payments.
-"""
+"""Further problems are only counted, which bounds the work and the response for a hostile body."""
 
 
 def _is_long(value: Any) -> bool:
@@ -383,7 +375,6 @@ def _unpaged(name: str, value: Any) -> Any:
 class _Found:
     """Validates a body repeatedly, each time without the invalid values of the previous round.
 
-    pydantic reports nothing inside a value whose type is wrong, so one round does not find all.
     ``problem_rounds`` collects the problems of each round, over all slices of the long lists.
     """
 
@@ -450,10 +441,7 @@ class _Found:
 
 
 def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
-    """Removes the values at these places; a removed list item is replaced by an empty object.
-
-    Dropping the item would shift the positions that later problems name.
-    """
+    """Removes the values at these places; replaces list items by ``{}`` to keep the positions."""
     if not isinstance(value, dict | list):
         return value
     inside: dict[int | str, list[tuple[int | str, ...]]] = {}

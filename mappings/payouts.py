@@ -101,10 +101,7 @@ def parse_payout(
 
 
 def drop_shown_masks(payout: Payout, recipient: Recipient) -> Payout:
-    """Drops masked values equal to those in answers, which clients read and send back.
-
-    The values behind them stay unchanged; a new account needs them in full.
-    """
+    """Drops the masks from answers that clients send back; the values behind them stay."""
     if not payout.bank:
         return payout
     account = select_shown_accounts(recipient).get(current.BANK_TRANSFER) or {}
@@ -132,10 +129,7 @@ def given(sent: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Accounts to create, the primary one first, each with its field map.
-
-    ``wallet_currency`` is set afterwards, because creating a wallet account takes no currency.
-    """
+    """Accounts to create with their field maps, primary first; a wallet gets its currency later."""
 
     accounts: tuple[tuple[dict[str, JSON], dict[str, str]], ...]
     currency: str | None = None
@@ -261,8 +255,7 @@ def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dic
         told["currency"] = f"{payout.place}primary.currency"
     if bank.get("iban") and not bank.get("accountNum"):
         told["accountNum"] = f"{place}iban"
-    # A bank transfer also has requirements on the recipient, which errors may name. The address is
-    # in the client's body only if the whole recipient is.
+    # A bank transfer also has requirements on fields of the recipient, which errors may name.
     told["governmentIds"] = f"{place}governmentId"
     return {**told, **_OF_THE_ADDRESS} if payout.place else told
 
@@ -352,10 +345,7 @@ def add_planned_accounts(
 def _in_currency(
     recipient: Recipient, wallet: dict[str, JSON], currency: JSON, sent_as: dict[str, str]
 ) -> Sub:
-    """Changes the currency of a wallet account if the service chose another one.
-
-    Calls PATCH /recipients/:id/accounts/:account and returns the changed fields.
-    """
+    """Changes the currency of a wallet if the service chose another; returns the changed fields."""
     if not currency or wallet.get("currency") in (None, currency):
         return {}
     fields = {"currency": currency}
