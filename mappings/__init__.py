@@ -1,4 +1,7 @@
-"""Both interfaces, and how one becomes the other: pure, without I/O, clock or randomness."""
+"""The legacy and the current interface, and the translation between them.
+
+Pure code: no I/O, no clock, no randomness.
+"""
 
 from mappings import (
     balances,
@@ -19,14 +22,15 @@ OPERATIONS = (
     *balances.OPERATIONS,
     *geography.OPERATIONS,
 )
-"""Every operation of the legacy interface, all 29."""
+"""All 29 operations of the legacy interface."""
 
 UNLISTED = payments.UNLISTED
-"""What clients in the field use besides."""
+"""Operations that clients in the field use although the legacy document does not list them."""
 
 SIGNED = (starts.START,)
-"""What clients of the current interface sign themselves and the ledger has a part in."""
+"""Signed requests of clients that the gateway does not only pass through: it also records them."""
 
+# Building an adapter takes milliseconds: the first request of a process must not pay for it.
 for _operation in OPERATIONS:
     if _operation.takes is not None:
         kinds.build_type_adapter(_operation.takes)

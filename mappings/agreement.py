@@ -1,8 +1,8 @@
-"""The ledger held against the service, by reads alone: what `payout-gateway reconcile` asks.
+"""Comparison of the gateway's records with the service, for `payout-gateway reconcile`.
 
-Each is a flow whose answer holds ``differences``: a ``kind`` and what it ``says``, with no personal
-data. What the service is sure of and the ledger did not know is recorded: that somebody started a
-batch elsewhere.
+The flows only read from the service. Their answers contain ``differences``, each with a ``kind``
+and a description (``says``) without personal data. One difference is also recorded, because the
+service is authoritative for it: that a batch was started outside the gateway.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ def _difference(kind: str, says: str, **more: JSON) -> Found:
     return {"kind": kind, "says": says, **more}
 
 
-# A batch that the ledger knows
+# Batches that the gateway has records of
 
 
 def check_batch(batch_id: str, now: str, *, is_busy: bool) -> Flow:
     """GET /batch/:id/summary, unless it is deleted or a draft
 
-    ``is_busy`` where a request that writes is open on it: it may be changing at this moment.
-    Conflict is thrown where it was changed meanwhile.
+    ``is_busy`` means that a request that writes to the batch is running, so it may be changing now.
+    Raises Conflict if the batch was changed concurrently.
     """
     facts = yield Recall("batch", batch_id)
     phase = facts.get("phase")
-    stuck = _difference("stuck", f"a change of it ({phase}) was begun, and nobody carries it on")
+    stuck = _difference("stuck", f"a change of it ({phase}) was begun, but no request continues it")
+    # A lock without a running request is one that no process will release.
     left = [] if is_unlocked(facts) or is_busy else [stuck]
     if phase == "deleted" or facts.get("upstream") is None:
         return _answer(*left)
@@ -78,32 +79,32 @@ def _status_agrees(batch: Batch, now: str) -> Sub:
     if status is None or not is_unlocked(batch.facts):
         return []
     if started and status in EDITABLE:
-        says = f"it was started through the gateway at {started}, and the service says {status}"
+        says = f"it was started through the gateway at {started}, but its status there is {status}"
         return [_difference("not_started", says)]
     if started or status in EDITABLE:
         return []
     when = batch.given.get("sentAt") or now
-    says = f"somebody started it elsewhere ({when}): the service says {status}"
+    says = f"it was started outside the gateway ({when}): its status there is {status}"
     found = {name: batch.facts.get(name) for name in ("phase", "version", "started")}
     yield Record("batch", batch.id, {"started": when}, find=found)
-    return [_difference("started_elsewhere", f"{says}; the ledger knows it now", recorded=True)]
+    return [_difference("started_elsewhere", f"{says}; this is now recorded", recorded=True)]
 
 
 def _payments_agree(batch: Batch) -> Sub:
-    """What `verify_before_start` compares."""
+    """Compares the payments as `verify_before_start` does."""
     made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if not made_here or (yield from is_as_asked(batch)):
         return []
     currency = batch.facts.get("currency")
     there, asked = _sums(batch.payments, currency), _sums(batch.entries, currency)
-    says = f"it pays {there}, and {asked} was asked for through the gateway"
+    says = f"it pays {there}, but {asked} was requested through the gateway"
     if there == asked:
-        says = f"it pays {there} as asked for, but not to whom, or not each what, was asked for"
+        says = f"it pays {there} as requested, but to other recipients or in other amounts"
     return [_difference("payments", says)]
 
 
 def _sums(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
-    """How many payments of how much in all, by currency."""
+    """Describes the number of payments, and their total by currency."""
     sums: dict[str, Decimal] = {}
     for payment in payments:
         side = "source" if payment.get("sourceAmount") else "target"
@@ -117,11 +118,11 @@ def _sums(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
     return f"{number} payment{'' if number == 1 else 's'}" + (f" of {told}" if told else "")
 
 
-# One that was abandoned
+# Superseded batches
 
 
 def check_abandoned_batch(upstream: str, now: str) -> Flow:
-    """GET /batch/:id/summary; whether somebody started what must never be."""
+    """GET /batch/:id/summary; reports a superseded batch that was started, as it must never be."""
     try:
         given = extract_batch((yield Call("GET", SUMMARY.format(id=upstream))))
     except Refused as refused:
@@ -133,21 +134,22 @@ def check_abandoned_batch(upstream: str, now: str) -> Flow:
         return _answer()
     known = yield Recall("alias", upstream)
     when = known.get("started") or given.get("sentAt") or now
+    # Recorded once, so that a later run reports the same time and does not alert again.
     if not known.get("started"):
         yield Record("alias", upstream, {"started": when})
     says = (
-        f"it was abandoned, and somebody started it elsewhere ({when}): the service says {status}. "
-        "What it pays was changed, deleted, or is paid by another batch"
+        f"it is superseded, but was started outside the gateway ({when}): its status there is "
+        f"{status}. Its payments were changed or deleted, or another batch pays them"
     )
     told = _difference("abandoned_started", says, alert=True, recorded=not known.get("started"))
     return _answer(told)
 
 
-# Batches that the ledger does not know
+# Batches that the gateway has no records of
 
 
 def find_unknown_batches() -> Flow:
-    """GET /batches, where the service has it; ``listed`` is None where it has not."""
+    """GET /batches, if the service has it; else ``listed`` is None."""
     known, aliases = (yield Recall("batch")), (yield Recall("alias"))
     ours = {*known, *aliases, *(facts.get("upstream") for facts in known.values())}
     found: dict[str, JSON] = {}
@@ -170,10 +172,9 @@ def find_unknown_batches() -> Flow:
 
 
 def find_unnamed_recipients() -> Flow:
-    """GET /recipients, the newest first; ``unnamed`` are those that clients have no name for here.
+    """GET /recipients, newest first; ``unnamed`` are those that have no alias id yet.
 
-    As far as a page has any: whoever was there when clients were last told of recipients has one,
-    where these need one at all.
+    Stops after a page without any: older recipients got their alias ids when they were last listed.
     """
     found: list[JSON] = []
     number, pages = 1, 1
@@ -191,7 +192,7 @@ def find_unnamed_recipients() -> Flow:
 
 
 def check_deleted_recipient(recipient_id: str) -> Flow:
-    """GET /recipients/:id; whether one that clients deleted can be paid again."""
+    """GET /recipients/:id; reports a recipient that clients deleted but that can be paid."""
     facts = yield Recall("recipient", recipient_id)
     try:
         given: Any = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
@@ -202,7 +203,7 @@ def check_deleted_recipient(recipient_id: str) -> Flow:
     if given.get("status") == "archived" or not facts.get("deleted"):
         return _answer()
     if facts.get("still_there"):
-        says = "it was made in vain and could not be deleted again; archive it in the dashboard"
+        says = "its creation failed and could not be undone; archive it in the dashboard"
         return _answer(_difference("left_over", says))
-    says = f"clients deleted it, and the service says {given.get('status')}"
+    says = f"clients deleted it, but its status at the service is {given.get('status')}"
     return _answer(_difference("active_again", says))

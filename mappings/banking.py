@@ -1,8 +1,8 @@
-"""What a bank account and its government id must look like, country by country.
+"""Validation of bank accounts and government ids by country.
 
-Checked before the first call (current interface, sections 2.4 and 2.6), so that a refusal changes
-nothing and names the client's own field. Where the documents leave a rule open, the service
-decides.
+It runs before the first call (current interface, sections 2.4 and 2.6), so that a refused request
+has changed nothing and the error names the client's own field. Rules that the documents leave open
+are left to the service.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mappings.kinds import is_mask
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How many digits an identifier has; ``pattern`` where it is not digits alone."""
+    """The format of an identifier: its length and, if it has other characters, a pattern."""
 
     least: int
     most: int
@@ -32,7 +32,7 @@ class Digits:
     pattern: str = "[0-9]+"
 
     def bare(self, text: str) -> str:
-        """The identifier without the separators that people write."""
+        """Removes the separators that people write in identifiers."""
         return re.sub(r"[\s.\-/]", "", text)
 
     def fits(self, text: str) -> bool:
@@ -59,7 +59,7 @@ BRANCHES = {
 INSTITUTION = Digits(3, 3, "institution code")
 """Current interface, section 2.6: ``bankId``, required in Canada."""
 
-_RUT = "[0-9]+[0-9Kk]"  # the check digit of a Chilean RUT may be the letter K
+_RUT = "[0-9]+[0-9Kk]"  # The check digit of a Chilean RUT may be the letter K.
 
 PERSONAL_IDS = {
     "AR": Digits(11, 11, "CUIT"),
@@ -80,7 +80,7 @@ OPTIONAL_IDS = {"US": Digits(9, 9, "social security number")}
 
 @lru_cache(maxsize=512)
 def has_ibans(country: str) -> bool:
-    """Whether the IBAN registry has the country."""
+    """Tells if the IBAN registry contains the country."""
     try:
         get_iban_spec(country)
     except SchwiftyException:
@@ -127,8 +127,9 @@ SEPA = frozenset(
         "VA",
     ]
 )
-"""Where nothing but an IBAN reaches an account. In the other countries of the IBAN registry (GB
-with its sort codes, Brazil, Costa Rica, Kazakhstan and more) domestic numbers are in use too."""
+"""SEPA countries, where an account can only be reached by its IBAN. Other countries in the IBAN
+registry (GB with its sort codes, Brazil, Costa Rica, Kazakhstan and more) also use domestic
+numbers."""
 
 
 def find_government_id_rule(country: JSON, recipient_type: JSON) -> Digits | None:
@@ -140,10 +141,10 @@ def normalize_iban(text: str) -> str:
 
 
 def resolve_branch(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
-    """The branch id that a client means.
+    """Returns the branch id that the client means.
 
-    Where either name will do and both were sent, the one that differs from what was shown is
-    what the client changed.
+    If both names are allowed and both were sent, the client changed the one that differs from the
+    shown branch.
     """
     country = bank.get("country")
     if country == "US":
@@ -158,7 +159,7 @@ def resolve_branch(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
 
 
 def _sort_code(bank: Mapping[str, JSON]) -> str | None:
-    """For GB with an IBAN only: the sort code stands in the IBAN."""
+    """Returns the sort code that a British IBAN contains, or None."""
     iban = normalize_iban(bank.get("iban") or "")
     if bank.get("country") != "GB" or not iban.startswith("GB"):
         return None
@@ -169,7 +170,7 @@ def _sort_code(bank: Mapping[str, JSON]) -> str | None:
 
 
 def extract_account_number(iban: str) -> str | None:
-    """The domestic account number that the structure of an IBAN contains."""
+    """Returns the domestic account number that an IBAN contains, or None."""
     try:
         return IBAN(iban).account_code or None
     except SchwiftyException:
@@ -177,7 +178,7 @@ def extract_account_number(iban: str) -> str | None:
 
 
 def choose_branch_field(bank: Mapping[str, JSON]) -> str:
-    """The client's own name for the branch id, the one that it used where it used one."""
+    """Returns the client's own name for the branch id: the one it sent, else the country's."""
     if bank.get("country") == "US":
         return "routing"
     if (
@@ -190,7 +191,7 @@ def choose_branch_field(bank: Mapping[str, JSON]) -> str:
 
 
 def validate_bank_account(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
-    """What is wrong with a whole bank account, by the client's fields below ``place``."""
+    """Validates a complete bank account; problems name the client's fields below ``prefix``."""
     if bank.get("country"):
         yield from _branch_problems(bank, place)
         yield from _number_problems(bank, place)
@@ -226,10 +227,12 @@ def _number_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
     if not has_ibans(country):
         if not number:
             yield empty(f"{place}accountNum")
+    # Outside SEPA either number will do.
     elif not iban and (country in SEPA or not number):
         yield empty(f"{place}iban")
     if iban and not is_mask(iban) and not is_iban(iban):
         yield invalid(f"{place}iban", "is not a valid IBAN")
+    # Clients confuse the two fields; the service expects a domestic number here.
     if number and is_iban_like(number):
         yield invalid(f"{place}accountNum", "must not hold an IBAN; send it as iban")
 
@@ -237,11 +240,12 @@ def _number_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
 def validate_government_id(
     bank: Mapping[str, JSON], recipient_type: JSON, place: str, held: JSON = None
 ) -> Iterator[Problem]:
-    """``held`` is what the service shows of a government id that it has already."""
+    """Validates the government id; ``masked_id`` is the one that the service already has."""
     country = bank.get("country")
     needed = find_government_id_rule(country, recipient_type)
     rule = needed or OPTIONAL_IDS.get(str(country))
     given, field = bank.get("governmentId"), f"{place}governmentId"
+    # A stored government id, of which only the mask is known, satisfies the requirement.
     if needed and not given and not held:
         yield empty(field)
     elif rule and given and not is_mask(given) and not rule.fits(given):
@@ -253,11 +257,12 @@ def is_iban(text: str) -> bool:
         IBAN(normalize_iban(text))
     except SchwiftyException:
         return False
+    # Upper-casing turns some other letters into ASCII ones ("ß" becomes "SS").
     return text.isascii()
 
 
 def is_iban_like(text: str) -> bool:
-    """Whether it is one in any way that people write it: with blanks or hyphens, or named as one."""
+    """Tells if it is an IBAN in any notation: with blanks or hyphens, or prefixed with "IBAN"."""
     bare = re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper().removeprefix("IBAN")
     return bool(re.match("[A-Z]{2}[0-9]{2}", bare)) and is_iban(bare)
 

@@ -1,5 +1,6 @@
-"""The current interface: its objects as its document describes them (sections 2 and 4), and the
-endpoints that it lists. A flow can make no other call.
+"""Shapes and endpoints of the current interface (sections 2 and 4 of its document).
+
+A flow can call only the endpoints that are listed here.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Compliance(TypedDict, total=False):
 
 
 class Account(TypedDict, total=False):
-    """Section 2.6; ``bankRegion`` in requests is ``bankRegionCode`` in answers."""
+    """Section 2.6. The ``bankRegion`` of requests is called ``bankRegionCode`` in responses."""
 
     recipientAccountId: str
     primary: bool
@@ -96,11 +97,11 @@ class Recipient(TypedDict, total=False):
     updatedAt: str
 
 
-# The legacy document's section 2, which the current one points to
+# Section 2 of the legacy document, to which the current one refers
 
 
 class BatchFields(TypedDict, total=False):
-    """What a summary says of a batch."""
+    """The fields of a batch in a summary."""
 
     id: str
     status: str
@@ -124,7 +125,7 @@ class Batch(TypedDict, total=False):
 
 
 class Payment(TypedDict, total=False):
-    """``amount`` and ``currency`` are what a create sends."""
+    """A payment; ``amount`` and ``currency`` are sent by a create and never returned."""
 
     id: str
     amount: str
@@ -151,7 +152,7 @@ class Payment(TypedDict, total=False):
     batch: Batch
 
 
-# Section 4: what answers carry
+# Section 4: requests and responses
 
 
 class RecipientAnswer(TypedDict):
@@ -208,7 +209,7 @@ class BatchCreate(TypedDict, total=False):
 
 
 class SummaryMethod(TypedDict, total=False):
-    """Its figures aside, which have no words in them."""
+    """The labels of a payout method in a summary; its totals contain no vocabulary words."""
 
     accountType: Annotated[str | None, Word("wallet_label", any_case=True)]
     displayName: Annotated[str | None, Word("wallet_label", any_case=True)]
@@ -220,7 +221,7 @@ class SummaryBatch(BatchFields, total=False):
 
 
 class SummaryAnswer(TypedDict, total=False):
-    """The names under which a batch and its payments may stand; see ``payment_lists``."""
+    """The field names under which services send a batch and its payments (``payloads``)."""
 
     batchSummary: SummaryBatch
     batch: SummaryBatch
@@ -242,7 +243,7 @@ class BalanceAnswer(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One line of section 4; ``path`` below ``/v1``, ids as ``{name}``."""
+    """An endpoint of section 4. ``path`` is below ``/v1``, with ids as ``{name}``."""
 
     method: str
     path: str
@@ -250,7 +251,7 @@ class Endpoint:
     gives: Any = None
     query: Any = None
     inferred: bool = False
-    """Not listed in section 4; presumed to be there, because section 1.8 says what it is for."""
+    """Optional: not listed in section 4, but presumed because section 1.8 mentions its purpose."""
     pattern: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -259,11 +260,11 @@ class Endpoint:
 
 
 ID = r"[A-Za-z]{1,4}-[A-Za-z0-9]+"
-"""Section 2.2. Strict, so that no id can make a path lead elsewhere."""
+"""Section 2.2. Strict, because ids become path segments and must not reach another endpoint."""
 
 SUMMARY = "/batch/{id}/summary"
 BALANCE = "/balance"
-"""The two whose paths a service may spell otherwise (``[vocabulary.current]``)."""
+"""The two endpoints whose paths are configurable (``[vocabulary.current]``)."""
 
 ENDPOINTS = (
     # 4.1 Recipients
@@ -304,7 +305,7 @@ _BY_METHOD = {
 
 
 def find_endpoint(method: str, path: str) -> Endpoint:
-    """The endpoint that a call goes to; a call to any other is a mistake in a flow."""
+    """Returns the endpoint of a call. Raises LookupError for an unlisted one, a bug in a flow."""
     for endpoint in _BY_METHOD.get(method, ()):
         if endpoint.pattern.fullmatch(path):
             return endpoint

@@ -1,8 +1,8 @@
-"""What the legacy service knows and the current one cannot tell, as the ledger keeps it.
+"""Import of the data that only the legacy service has, before the cutover.
 
-Each flow is given an object as the legacy service shows it, finds the same one at the current
-service by reads alone, and answers what is to be remembered of it. Ids may differ: an object is
-found by its own id, or else by what nobody else has. What is not found for certain is not mapped.
+Each flow takes an object of the legacy service, finds the same object at the current service with
+reads, and answers the facts to store about it. Ids may differ: an object is found by its id, or
+else by a combination of fields that only one object has. An ambiguous object is not mapped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mappings.payouts import Sub
 Shown = Mapping[str, JSON]
 
 KEPT = ("status", "autoswitch", "holdup")
-"""The facts of a recipient that the current service has no place for."""
+"""Facts of a recipient that the current service has no place for."""
 
 
 def _mapped(current: str, facts: Shown, **more: JSON) -> Answer:
@@ -55,17 +55,21 @@ def match_recipient(shown: Shown) -> Flow:
     """GET /recipients/:id, else GET /recipients?email="""
     found = yield from _recipient_of(shown)
     if found is None:
-        return _unmapped("the current service has no recipient of this id, nor just one like it")
+        return _unmapped(
+            "the current service has no recipient with this id, and not exactly one that is like it"
+        )
     word = shown.get("status")
     facts = dict.fromkeys(KEPT) | _holds(shown)
     if word in UPSTREAM_STATUS:
         if not is_status_word_valid(str(word), found.get("status")):
             return _unmapped(
-                f"it is {word} there, and {found.get('status')} at the current service"
+                f"it is {word} at the legacy service, but {found.get('status')} at the current one"
             )
         facts["status"] = word
     elif derive_legacy_status(found, {}) != word:
-        return _unmapped(f"it is {word} there, and {found.get('status')} at the current service")
+        return _unmapped(
+            f"it is {word} at the legacy service, but {found.get('status')} at the current one"
+        )
     return _mapped(str(found["id"]), facts)
 
 
@@ -86,6 +90,7 @@ def _recipient_of(shown: Shown) -> Sub:
         for row in rows or []
         if not is_gone(row, {}) and all(row.get(name) == shown.get(name) for name in named)
     ]
+    # A wrong match would attach a client's id to another person, so one that is ambiguous is none.
     return alike[0] if len(alike) == 1 else None
 
 
@@ -103,7 +108,7 @@ def _holds(shown: Shown) -> dict[str, JSON]:
 
 
 def load_listed_batches() -> Flow:
-    """GET /batches, where the service has it; ``batches`` is None where it has not."""
+    """GET /batches, if the service has it; else ``batches`` is None."""
     rows: dict[str, JSON] = {}
     number, pages, seen = 1, 1, 0
     while number <= pages:
@@ -124,10 +129,10 @@ def match_batch(
     names: Mapping[str, str],
     listed: Sequence[Shown] | None,
 ) -> Flow:
-    """GET /batch/:id/summary, of its own id, else of those that may be it
+    """GET /batch/:id/summary, by its own id, else for each candidate
 
-    ``names`` are the current ids of those that are known by another. Which may be it is told by the
-    ``listed`` batches of the service, or where it lists none by GET /recipients/:id/payments.
+    ``current_ids`` maps legacy ids to differing current ids. Candidates come from the ``listed``
+    batches of the service, or from GET /recipients/:id/payments if it cannot list batches.
     """
     wanted = _pays(payments, names)
     own = names.get(shown["id"], shown["id"])
@@ -144,11 +149,10 @@ def match_batch(
         found = yield from _summary(id_)
         if found is not None and _is_like(shown, wanted, found):
             same.append((id_, found))
+    # The client would start, edit or delete the wrong batch.
     if len(same) != 1:
-        what = "several" if same else "none"
-        return _unmapped(
-            f"of the current service's batches, {what} can be this one; see `ids import`"
-        )
+        what = "several batches" if same else "no batch"
+        return _unmapped(f"{what} of the current service can be this one; see `ids import`")
     return _batch(shown, payments, names, *same[0])
 
 
@@ -168,7 +172,7 @@ def _summary(id_: str) -> Sub:
 
 
 def _of_a_payee(shown: Shown, payments: Sequence[Shown], names: Mapping[str, str]) -> Sub:
-    """The batches in which one of those who are paid was paid at that moment."""
+    """Lists the batches with the same creation time that pay the first recipient of the batch."""
     if not payments:
         return []
     payee = _payee(payments[0], names)
@@ -200,7 +204,10 @@ def _payee(payment: Shown, names: Mapping[str, str]) -> str:
 
 
 def _pay(payment: Shown, names: Mapping[str, str]) -> tuple[JSON, ...]:
-    """What one payment pays to whom; a quote changes the other side's amount."""
+    """Builds a key of recipient, source amount and target currency.
+
+    Without the target amount, which a quote changes.
+    """
     source = money.parse_amount(payment.get("sourceAmount"))
     return _payee(payment, names), source, payment.get("targetCurrency")
 
@@ -215,10 +222,10 @@ def _batch(
     there = extract_payments(found)
     paired = _paired(payments, there, names)
     if paired is None:
-        return _unmapped("the current service has it with other payments")
+        return _unmapped("it has other payments at the current service")
     status, told = shown.get("status"), derive_batch_status(extract_batch(found))
     if status in STATUSES and told is not None and (status in EDITABLE) != (told in EDITABLE):
-        return _unmapped(f"it is {status} there, and {told} at the current service")
+        return _unmapped(f"it is {status} at the legacy service, but {told} at the current one")
     facts: dict[str, JSON] = {
         "phase": "sent",
         "upstream": id_,
@@ -238,7 +245,10 @@ def _batch(
 def _paired(
     payments: Sequence[Shown], there: Sequence[Shown], names: Mapping[str, str]
 ) -> list[tuple[Shown, str]] | None:
-    """Each payment with its id at the current service; alike ones in the order they are listed in."""
+    """Pairs each payment with its current id; identical payments are paired in listing order.
+
+    Returns None if the two lists do not contain the same payments.
+    """
     by_id = {str(one.get("id")): one for one in there}
     left: dict[tuple[JSON, ...], list[str]] = defaultdict(list)
     known = {names.get(str(one["id"]), str(one["id"])) for one in payments}
@@ -256,12 +266,13 @@ def _paired(
 
 
 def _entry(payment: Shown, current: str, names: Mapping[str, str]) -> Entry:
-    """A payment as it was asked for, as far as that can still be told."""
+    """Reconstructs the entry that was requested for a payment, as far as that is possible."""
     recipient = {
         **extract_listed_recipient(payment.get("recipient") or {}),
         "id": _payee(payment, names),
     }
-    recipient.pop("status", None)  # the current service's own, whenever it is shown
+    # Answers take the status from the current service, so a stored copy would only become stale.
+    recipient.pop("status", None)
     named = ("sourceAmount", "memo", "createdAt", "updatedAt")
     kept = {name: payment[name] for name in named if payment.get(name) not in (None, "")}
     return {"id": current, "recipient": recipient, **kept}

@@ -1,4 +1,4 @@
-"""Dates as both interfaces write them (ISO 8601, UTC), and the span of time that one means in a query."""
+"""Parsing of timestamps (ISO 8601, UTC) and of the date filters of list queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 def parse_instant(text: JSON) -> datetime:
-    """A date of the interfaces (ISO 8601, UTC where it does not say); the beginning of time if none."""
+    """Parses a timestamp, as UTC if it has no offset; returns the earliest instant if invalid.
+
+    A row without a valid date thus sorts first, instead of failing the whole list.
+    """
     try:
         read = datetime.fromisoformat(text)
         return read.astimezone(UTC) if read.tzinfo else read.replace(tzinfo=UTC)
@@ -20,13 +23,13 @@ def parse_instant(text: JSON) -> datetime:
 
 
 def parse_span(text: str) -> tuple[datetime, datetime] | None:
-    """The first and the last instant that a date means; one without a time means its whole day.
+    """Returns the first and last instant of a date; without a time, it covers its whole day.
 
-    None for what is no date.
+    Returns None if the text is not a date.
     """
     text = text.strip().upper()
     day = _day(text.removesuffix("Z"))
-    # A plus sign in a query is read as a space; before an offset it was a plus.
+    # Query decoding turns a plus sign into a space; before an offset it was a plus.
     start = parse_instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
     if start == BEGINNING:
         return None
@@ -34,7 +37,7 @@ def parse_span(text: str) -> tuple[datetime, datetime] | None:
 
 
 def _day(text: str) -> date | None:
-    """A date without a time, in any of ISO 8601's ways to write it."""
+    """Parses a date without a time, in any ISO 8601 format."""
     try:
         return date.fromisoformat(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""The way out: every failure as the legacy interface says it (legacy interface, section 7).
+"""Translation of failures into legacy error responses (legacy interface, section 7).
 
-A response with status 2xx and ``ok: false`` is a refusal by its codes if each of them is in
-``REFUSAL_STATUS``: "callers must check ``ok``" (current interface, section 7). With any other code, or
-with no errors, it proves nothing: a write is then in doubt, as after a 5xx, and a read has failed.
+A response with status 2xx and ``ok: false`` is a refusal if all of its codes are in ``REFUSAL_STATUS``: "callers
+must check ``ok``" (current interface, section 7). With any other code, or without errors, it proves
+nothing: a write is then in doubt, as after a 5xx, and a read has failed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ STATUS = {
     "rate_limit_exceeded": 429,
     "internal_server_error": 500,
 }
-"""Legacy interface, section 7: code to HTTP status."""
+"""Error code to HTTP status (legacy interface, section 7)."""
 
 VALIDATION = frozenset({"invalid_status", "invalid_field", "empty_field", "expired_quote"})
-"""The codes that the service answers with 400 or, for some operations, 406."""
+"""Codes for which the service responds with 400 or, for some operations, 406."""
 
 REFUSAL_STATUS = {
     **dict.fromkeys(VALIDATION, 400),
@@ -72,7 +72,7 @@ FROZEN = Problem(
     "Writes are stopped for the moment by the operator of this gateway; nothing was done.",
 )
 FROZEN_SECONDS = 60
-"""After which a client may ask whether a freeze is over."""
+"""The ``Retry-After`` of requests that are refused because of a freeze."""
 BEING_CHECKED = Problem(
     "internal_server_error",
     "The gateway's records are being checked; nothing was started. Try again later.",
@@ -87,7 +87,7 @@ TOO_LARGE = Problem("invalid_field", "The body is too large.")
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """A legacy error: its HTTP status and the entries of ``errors``."""
+    """A legacy error response: its HTTP status and the entries of ``errors``."""
 
     status: int
     problems: tuple[Problem, ...]
@@ -105,7 +105,7 @@ def _entry(problem: Problem) -> dict[str, str]:
 
 
 def translate_failure(failure: Failure) -> ErrorAnswer:
-    """What a legacy client is told of a failure that no flow dealt with."""
+    """Builds the legacy response for a failure that the flow did not handle."""
     if isinstance(failure, Invalid):
         return ErrorAnswer(
             STATUS[failure.problems[0].code], truncate_problems(failure.problems, failure.more)
@@ -120,7 +120,7 @@ def translate_failure(failure: Failure) -> ErrorAnswer:
 
 
 def truncate_problems(problems: Sequence[Problem], more: int = 0) -> tuple[Problem, ...]:
-    """The first ``MAX_ERRORS`` problems; the last one says how many more there are."""
+    """Returns the first ``MAX_ERRORS`` problems; the last one says how many more there are."""
     reported = tuple(problems[:MAX_ERRORS])
     more += len(problems) - len(reported)
     if not more:
@@ -134,10 +134,10 @@ def _wait(seconds: int | None) -> str | None:
 
 
 def derive_refusal_status(problems: Sequence[Problem]) -> int:
-    """The status that belongs to the codes of a 2xx with ``ok: false``.
+    """Derives the status of a 2xx with ``ok: false`` from its codes.
 
-    It is a refusal if every code blames the client. Any other code proves nothing, and neither do no
-    errors at all: 500.
+    It is a refusal if every code blames the client. Any other code proves nothing, and neither does
+    the absence of errors: 500.
     """
     statuses = [REFUSAL_STATUS.get(one.code, 500) for one in problems]
     if not statuses or 500 in statuses:
@@ -146,14 +146,18 @@ def derive_refusal_status(problems: Sequence[Problem]) -> int:
 
 
 def is_transient(failure: Failure) -> bool:
-    """Whether a read failed in a way that tells nothing of what was to be read."""
+    """Tells if a read failed for a temporary reason that says nothing about the object."""
+    # Any other refusal is an answer: the object does not exist, or must not be read.
     if isinstance(failure, Refused):
         return failure.status == 429 or failure.status >= 500
     return True
 
 
 def convert_not_found(refused: Refused) -> Refused:
-    """A refusal of what the *body* names: what is not found is a wrong value of its field."""
+    """Turns "not found" into an invalid field, for a call whose *body* names the missing object.
+
+    A 404 would tell the client that the object in its own path is missing.
+    """
     told = [
         replace(problem, code="invalid_field") if problem.code == "not_found" else problem
         for problem in refused.problems
@@ -163,7 +167,7 @@ def convert_not_found(refused: Refused) -> Refused:
 
 
 def convert_not_found_in_fields(refused: Refused) -> Refused:
-    """The refusal as one of the body where it names a field of it, else as it is."""
+    """Applies ``convert_not_found`` if the refusal names a field of the body."""
     return convert_not_found(refused) if any(one.field for one in refused.problems) else refused
 
 
@@ -180,23 +184,28 @@ _BY_CODE = {
 
 
 def _refused(refused: Refused) -> ErrorAnswer:
-    """By code; the document gives several of them two statuses. A 5xx is internal whatever it says."""
+    """Translates by code, because the document gives several codes two statuses.
+
+    A 5xx is an internal error whatever code it has: the service may send any code with it.
+    """
     if refused.status >= 500:
         return build_legacy_error(_said(refused, INTERNAL))
     if refused.status == 429:
         return ErrorAnswer(429, (_said(refused, OVER_LIMIT),), refused.retry_after)
+    # Validation errors take precedence: the client can correct them.
     if faults := [one for one in refused.problems if one.code in VALIDATION]:
         words = _words(refused.sent_as)
         told = [_named(one, refused.sent_as, words) for one in faults[:MAX_ERRORS]]
         return ErrorAnswer(406, truncate_problems([*_once(told)], len(faults) - len(told)))
     code = next((one.code for one in refused.problems if one.code in _BY_CODE), None)
+    # The service's message would be about the gateway's credentials, not about the client's key.
     if code == "invalid_api_key":
         return build_legacy_error(INVALID_KEY)
     return build_legacy_error(_said(refused, _BY_CODE[code] if code else INTERNAL))
 
 
 def _said(refused: Refused, default: Problem) -> Problem:
-    """The service's own message under the legacy code, where it gave one."""
+    """Returns the legacy error with the first message of the service, if it sent any."""
     for problem in refused.problems:
         if problem.message:
             words = _words(refused.sent_as)
@@ -205,9 +214,9 @@ def _said(refused: Refused, default: Problem) -> Problem:
 
 
 def _once(told: Sequence[Problem]) -> Iterable[Problem]:
-    """Several fields of a call may be one of the client's: it has made one mistake.
+    """Drops equal problems: several fields of a call may come from one field of the client.
 
-    What names no field is told as often as the service does: each may be of another payment.
+    Problems without a field are all kept, because each may be about another payment.
     """
     apart = {(one, place if one.field is None else None): one for place, one in enumerate(told)}
     return apart.values()
@@ -216,7 +225,7 @@ def _once(told: Sequence[Problem]) -> Iterable[Problem]:
 def _named(problem: Problem, sent_as: Mapping[str, str], words: Mapping[str, str]) -> Problem:
     field = _client_field(problem.field, sent_as) if problem.field else None
     if problem.field and field:
-        # Its own name goes before what the same field of another item is called.
+        # The same field of another item may have another name: this one's takes precedence.
         words = {**words, **_words({problem.field: field})}
         if _HAS_A_PLACE.search(problem.field):
             words[problem.field] = field
@@ -225,10 +234,10 @@ def _named(problem: Problem, sent_as: Mapping[str, str], words: Mapping[str, str
 
 
 def _client_field(field: str, sent_as: Mapping[str, str]) -> str | None:
-    """The client's own name of a field; None for one that the client did not send.
+    """Returns the client's own path of a field, or None if the client did not send it.
 
-    The service may name a part of what was sent (``governmentIds[0].value``): the longest
-    beginning that was sent counts.
+    The service may name a part of a field (``governmentIds[0].value``): the longest prefix that was
+    sent is used.
     """
     parts = _placed(field).split(".")
     for length in range(len(parts), 0, -1):
@@ -242,18 +251,21 @@ def _client_field(field: str, sent_as: Mapping[str, str]) -> str | None:
 
 
 def _placed(name: str) -> str:
-    """A field of an item as calls name it, where a service writes ``payments.3.amount``."""
+    """Rewrites ``payments.3.amount``, as some services write it, to ``payments[3].amount``."""
     return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", name)
 
 
 MANY, FEW = 5000, 100
-"""Of more names than many only a few are told, and those that a refusal mentions."""
+"""Of more field names than the first number, only a sample and the mentioned ones are stored.
+
+A call with a hundred thousand payments has several names for each of them.
+"""
 
 
 def select_mentioned_names(
     sent_as: Mapping[str, str], problems: Sequence[Problem]
 ) -> Mapping[str, str]:
-    """Of the names of fields those that are needed to tell of some problems."""
+    """Selects the entries of a field map that are needed to report these problems."""
     if len(sent_as) <= MANY:
         return sent_as
     names = dict(islice(sent_as.items(), FEW))
@@ -271,14 +283,14 @@ def select_mentioned_names(
 
 
 _NAMES = re.compile(r"\w+(?:\[\d+\])*(?:\.\w+(?:\[\d+\])*)*")
-"""Words, and names of fields such as ``payments[3].amount``."""
+"""Matches words and field paths such as ``payments[3].amount``."""
 
 _HAS_A_PLACE = re.compile(r"[.\[]")
-"""In a name that says where a field stands, not only what it is called."""
+"""Matches names that are paths, not only the last part of one."""
 
 
 def _words(sent_as: Mapping[str, str]) -> dict[str, str]:
-    """What fields are called, without where they stand; a word of both interfaces stays."""
+    """Maps the last part of current field paths to the legacy one; shared names stay unchanged."""
     words: dict[str, str] = {}
     for current, legacy in sent_as.items():
         word = current.rpartition(".")[2]
@@ -287,14 +299,15 @@ def _words(sent_as: Mapping[str, str]) -> dict[str, str]:
 
 
 def _reworded(message: str, sent_as: Mapping[str, str], words: Mapping[str, str]) -> str:
-    """A message with the client's names of fields for the current interface's.
+    """Replaces current field names in a message by the client's own.
 
-    One look at each word of it, however many fields were sent: a batch may be refused with as many
-    messages as it has payments.
+    The cost depends on the length of the message and not on the number of fields: a batch may be
+    refused with as many messages as it has payments.
     """
 
     def spelled(found: re.Match[str]) -> str:
         name = found[0]
+        # The last part of a field path is the most common form, and needs no further search.
         if name in words:
             return words[name]
         if not _HAS_A_PLACE.search(name):

@@ -1,7 +1,7 @@
-"""An imagined service: what it would answer, so that a flow can be shown without a real one.
+"""A simulated service that answers the steps of a flow, to show its calls without a real service.
 
-It has whatever it is asked about, and takes whatever it is sent. Ids of what it makes end in
-``EXAMPLE``; nothing in it is anybody's.
+Every object that is requested exists, and every write is accepted. Ids of created objects end in
+``EXAMPLE``; all data is fictitious.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ MOMENT = "2026-01-01T00:00:00.000Z"
 
 @dataclass
 class Imagined:
-    """``sent`` and ``ids`` are of what the client sent: what they name has to be there before it.
+    """The state of the simulated service for one request.
 
-    Who sends a body may be about to give a recipient its first account; whoever only asks finds two.
+    The objects that the client's body (``request_body``) and path (``ids``) name exist beforehand.
+    A request with a body finds a recipient without accounts, as the body may add the first one; a
+    request without a body finds one with two.
     """
 
     sent: JSON = None
@@ -30,9 +32,10 @@ class Imagined:
     recipients: dict[str, dict[str, JSON]] = field(default_factory=dict)
 
     def given(self, step: Step) -> Any:
-        """What a step of a flow would be given."""
+        """Returns the result of a step."""
         match step:
             case Call():
+                # Copied, because flows may modify a response, and this service keeps its objects.
                 return deepcopy(self._answer(step))
             case Parallel(calls):
                 return [deepcopy(self._answer(call)) for call in calls]
@@ -106,7 +109,7 @@ class Imagined:
         return self.batch
 
     def _named(self) -> list[str]:
-        """The payments that a request is about have to be there."""
+        """Lists the payments that the request names, so that they exist in the batch."""
         body = self.sent if isinstance(self.sent, Mapping) else {}
         those = [*(body.get("update_payments") or []), *(body.get("remove_payments") or [])]
         named = [str(one["id"]) for one in those if one.get("id")]

@@ -1,8 +1,8 @@
-"""Field tables: what becomes of each field of an object, both ways.
+"""Field tables: the translation of each field of an object, in both directions.
 
-A table is checked when it is made. Every field of the legacy shapes stands in it exactly once,
-translated or set apart with a reason, and every field it names exists in its shape. A mistyped
-name would send nothing, silently; here it stops the program from starting.
+A table is checked when it is built. It must contain every field of the legacy shapes exactly once,
+either translated or excluded with a reason, and every field that it names must exist in its shape.
+Otherwise a mistyped name would silently send nothing; this way the program does not start.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Row:
 
 
 def same(*names: str) -> tuple[Row, ...]:
-    """Fields that have one name and one meaning on both sides."""
+    """Fields with the same name and meaning on both sides."""
     return tuple(Row(name, name, name, sends=True) for name in names)
 
 
 def renamed(legacy: str, current: str, *, shown: str | None = None) -> tuple[Row, ...]:
-    """``shown`` where answers of the current interface use yet another name."""
+    """A field with another name; ``answer_name`` if current answers use a third one."""
     return (Row(legacy, current, shown or current, sends=True),)
 
 
@@ -39,12 +39,12 @@ def nested(name: str, table: Fields) -> tuple[Row, ...]:
 
 
 def read_only(*names: str, why: str) -> tuple[Row, ...]:
-    """Shown as the service gives it; dropped where a client sends it back."""
+    """Fields that answers show as the service returns them; dropped if a client sends them."""
     return tuple(Row(name, name, name, sends=False, why=why) for name in names)
 
 
 def by_hand(legacy: str, current: str | None = None, *, why: str) -> tuple[Row, ...]:
-    """Code beside the table sets it; ``current`` is where it goes, for the names of errors."""
+    """A field that code outside the table translates; ``current`` serves to map error fields."""
     return (Row(legacy, current, None, sends=False, why=why),)
 
 
@@ -53,13 +53,14 @@ def dropped(*names: str, why: str) -> tuple[Row, ...]:
 
 
 class Mistabled(Exception):
-    """A field table that does not fit the shapes it translates between."""
+    """A field table does not match the shapes that it translates between."""
 
 
 class Fields:
-    """One object's table.
+    """The field table of one object.
 
-    ``legacy`` are the shapes it has there (as answered, as sent), ``current`` those here.
+    ``legacy`` are its legacy shapes, that of answers first, then those of requests; ``current`` are
+    its shapes in the current interface.
     """
 
     def __init__(
@@ -71,8 +72,9 @@ class Fields:
             {name for shape in current for name in get_type_hints(shape)},
         )
         self._by_legacy = {row.legacy: row for row in self.rows}
+        # Precomputed, because every object of every answer is translated with them.
         answered = [self._by_legacy[name] for name in get_type_hints(legacy[0])]
-        # No field's name is None: what no field of the service shows is null.
+        # Looking up None finds nothing, so a legacy field without a source becomes null.
         self._names = [row.legacy for row in answered]
         self._shown: list[Any] = [row.shown for row in answered]
         self._nested = [(row.legacy, row.nested) for row in answered if row.nested]
@@ -91,11 +93,11 @@ class Fields:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The current fields that answers show."""
+        """The current fields that legacy answers are built from."""
         return tuple(name for name in self._shown if name is not None)
 
     def to_current(self, sent: Mapping[str, JSON]) -> dict[str, JSON]:
-        """The fields that travel as they are, renamed; values are not touched."""
+        """Renames the fields that are sent; values stay unchanged."""
         return dict(self._sent(sent))
 
     def _sent(self, sent: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
@@ -109,7 +111,7 @@ class Fields:
                 yield row.current, value
 
     def to_legacy(self, given: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Exactly the fields that the legacy document has, in its order; null where none came."""
+        """Builds exactly the fields of the legacy document, in its order; null if not given."""
         shown = dict(zip(self._names, map(given.get, self._shown), strict=True))
         for name, table in self._nested:
             if isinstance(value := shown[name], dict):
@@ -117,11 +119,12 @@ class Fields:
         return shown
 
     def sent_as(self, prefix: str = "") -> dict[str, str]:
-        """Current field to the client's own, full names, for ``Call.sent_as``."""
+        """Maps current field paths to the client's own, for ``Call.field_map``."""
         names: dict[str, str] = {}
         for row in self.rows:
             if row.current is None or (not row.sends and not row.why):
                 continue
+            # Several legacy fields may become one current field; errors name the first of the table.
             names.setdefault(row.current, prefix + row.legacy)
             if row.nested:
                 inner = row.nested.sent_as(f"{prefix}{row.legacy}.")

@@ -1,4 +1,4 @@
-"""Reading the recipient that a path names: how almost every conversation about one begins."""
+"""Loading the recipient that the request path names, as most flows about recipients begin."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Found = tuple[Mapping[str, JSON], Facts]
 
 
 def load_recipient(recipient_id: str) -> Generator[Step, Any, Found]:
-    """GET /recipients/:id; a recipient that is archived or was deleted here is not found.
+    """Reads a recipient with GET /recipients/:id, and its stored facts.
 
-    Returns it with what the ledger remembers of it.
+    Raises Invalid ("not found") if it is archived or was deleted through the gateway.
     """
     facts = yield from load_recipient_facts(recipient_id)
     given = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
@@ -25,7 +25,7 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, Found]:
 def load_recipient_with_call(
     recipient_id: str, call: Call
 ) -> Generator[Step, Any, tuple[Found, Any]]:
-    """The recipient, and one more read of it made at the same time."""
+    """Reads a recipient and makes one more read concurrently."""
     facts = yield from load_recipient_facts(recipient_id)
     read, other = yield Parallel([Call("GET", f"/recipients/{recipient_id}"), call])
     for given in (read, other):
@@ -37,6 +37,7 @@ def load_recipient_with_call(
 
 def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
     facts: Facts = yield Recall("recipient", recipient_id)
+    # Known without a call, and true even if the service could not delete the recipient.
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
     return facts
@@ -45,7 +46,7 @@ def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
 def validate_recipient_facts(
     recipient_id: str, given: Mapping[str, JSON], facts: Facts
 ) -> Generator[Step, Any, Facts]:
-    """The facts that still hold; a status word that the service no longer bears out is forgotten."""
+    """Deletes a stored status that no longer fits the service's; returns the remaining facts."""
     if is_gone(given, facts):
         raise Invalid(NOT_FOUND)
     word = facts.get("status")

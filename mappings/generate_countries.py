@@ -1,15 +1,14 @@
-"""Makes ``countries.json``: ``python -m mappings.generate_countries``.
+"""Generates ``countries.json``: ``python -m mappings.generate_countries``.
 
 For each country of the legacy interface, section 4.6:
 
-- ``name``: CLDR's English name (babel), ``Czechia``, ``Hong Kong SAR China``.
-- ``currency``: the legal tender to which CLDR knows no end, so that the day on which this runs
-  changes nothing; its name in English. Where there are several, the country's own (see ``_tender``).
-- ``regions``: every subdivision of ISO 3166-2 (pycountry), of each level: an address may name a
-  department of France as well as its region. Codes are without the country's prefix (``US-CA`` is
-  ``CA``), names as pycountry gives them. A country without subdivisions has none.
+- ``name``: the English name from CLDR (babel), such as ``Czechia`` or ``Hong Kong SAR China``.
+- ``currency``: the legal tender without an end date in CLDR, so that the output does not depend on
+  the current date; its English name. ``_select_currency`` chooses if there are several.
+- ``regions``: all subdivisions of ISO 3166-2 (pycountry) at every level, because an address may
+  name a French department or region. Codes have no country prefix (``US-CA`` is ``CA``).
 
-The same libraries give the same bytes; their versions stand at the head of the file.
+The output depends only on the versions of these libraries, which are stored at its beginning.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ MD MC MN ME MS MA MZ NA NP NL NC NZ NI NE NG NU NF MP NO OM PK PW PA PG PY PE PH
 RE RO RU RW MF SX WS SM ST SA SN RS SC SL SG SK SI SB ZA GS SS ES LK BL SH KN LC PM VC SR SJ SZ
 SE CH TW TJ TZ TH TL TG TK TO TT TN TR TM TC TV UG UA AE GB US UY UZ VA VU VN VG VI WF ZM
 """
-"""Section 4.6, supported country codes, in the document's order."""
+"""Section 4.6, supported country codes, in the order of the document."""
 
 COUNT = 222
-"""How many there are in the document."""
+"""Number of countries in the document, to detect a lost or duplicate code."""
 
 ENGLISH = Locale("en")
-SUBDIVISIONS: Any = pycountry.subdivisions  # its get() carries no types
+SUBDIVISIONS: Any = pycountry.subdivisions  # Its get() has no type annotations.
 
 
 def render_countries() -> str:
-    """The text of the file; raises SystemExit where a code is doubled, lost or unknown."""
+    """Renders the file. Raises SystemExit if a code is duplicate, missing or unknown."""
     codes = sorted(set(LISTED.split()))
     if not len(codes) == len(LISTED.split()) == COUNT:
         sys.exit(f"section 4.6 lists {COUNT} countries, not {len(codes)}")
@@ -65,6 +64,7 @@ def collect_source_versions() -> dict[str, str]:
 
 
 def _known(code: str) -> bool:
+    # date.max selects currencies without an end date, so that the output does not depend on today.
     in_cldr = code in ENGLISH.territories and get_territory_currencies(code, date.max)
     return bool(in_cldr and pycountry.countries.get(alpha_2=code))
 
@@ -80,10 +80,10 @@ def _country(code: str) -> Country:
 
 
 def _tender(code: str) -> str:
-    """The country's own tender, whose code begins with the country's (BTN of BT), else the oldest.
+    """Selects the currency whose code begins with the country code (BTN of BT), else the oldest.
 
-    Bhutan also has the rupee, Lesotho and Namibia the rand, Haiti and Panama the dollar. babel
-    sorts them by age, which is not CLDR's order and would put rupee and rand first.
+    Bhutan also uses the rupee, Lesotho and Namibia the rand, Haiti and Panama the dollar. babel
+    sorts currencies by age, unlike CLDR, which would put the rupee and the rand first.
     """
     tender = get_territory_currencies(code, date.max)
     return next((one for one in tender if one.startswith(code)), tender[0])

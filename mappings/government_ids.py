@@ -1,7 +1,8 @@
-"""``ssn`` and ``accounts.bank.governmentId``: the government ids of a recipient.
+"""Government ids of a recipient: ``ssn`` and ``accounts.bank.governmentId``.
 
-The service keeps a list and shows its values masked, so a list that holds others cannot be sent
-back whole: what a client sends goes alone, and replaces the entry of its country and type.
+The service stores a list, returns its values masked, and replaces the whole list on an update. The
+gateway can therefore only send the client's own entries. If this would delete others, the request
+is refused, unless ``government_ids`` is set to ``replace``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mappings.objects import determine_government_id_type
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A government id as the client sent it, and the field that it sent it in."""
+    """A government id that the client sent, and the field that it was sent in."""
 
     country: str
     value: str
@@ -31,14 +32,14 @@ class Sent:
 
 
 def build_government_id_entries(sent: list[Sent]) -> list[dict[str, str]]:
-    """What to send as ``governmentIds``: one entry a country and type."""
+    """Builds ``governmentIds``, with one entry per country and type."""
     return list({one.country: one.entry() for one in sent}.values())
 
 
 def validate_government_ids(
     sent: list[Sent], recipient: Mapping[str, JSON], manners: LegacyOptions
 ) -> Iterator[Problem]:
-    """Where sending them would lose another id, or they contradict each other."""
+    """Refuses government ids that contradict each other, or that would delete another id."""
     seen: dict[str, str] = {}
     for one in sent:
         if seen.setdefault(one.country, one.value) != one.value:
@@ -52,7 +53,7 @@ def validate_government_ids(
 
 
 def map_government_id_fields(sent: list[Sent]) -> dict[str, str]:
-    """The names of errors on ``governmentIds``, whole or by entry; on ``ssn``, of the US one."""
+    """Maps ``governmentIds``, its entries, and ``ssn`` to the client's own fields."""
     if not sent:
         return {}
     places = {f"governmentIds[{place}]": one.field for place, one in enumerate(sent)}

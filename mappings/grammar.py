@@ -1,12 +1,12 @@
-"""The words in which a translation is written down.
+"""The types that flows are written with: requests, steps, answers, failures and operations.
 
-An operation is a generator function, a *flow*: it yields the steps it wants performed and returns
-the answer. It does no I/O, has no clock and no randomness, so that it can be read like prose,
-tested without a loop, and resumed by replaying it.
+A *flow* is a generator function that carries out one operation: it yields the steps to perform and
+returns the answer. It does no I/O and has no clock or randomness. It can therefore be tested
+without an event loop, and an interrupted flow is resumed by replaying the results of its steps.
 
-A refusal by the service is thrown into the flow at its ``yield``. A flow that can do something
-about it catches it; one that cannot need not mention it. Undo runs after ``Refused`` and
-``Unreachable``, never after ``Unknown``: what may have happened is found out, not undone.
+If a step fails, the executor throws a ``Failure`` into the flow at its ``yield``. A flow undoes its
+earlier calls after ``Refused`` and ``Unreachable``, but never after ``Unknown``: the write may have
+been executed, so the gateway first finds out whether it was.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 JSON = Any
-"""Text, ``Decimal``, ``int``, ``bool``, ``None``, ``dict`` or ``list``; never a float."""
+"""``str``, ``Decimal``, ``int``, ``bool``, ``None``, ``dict`` or ``list``.
+
+Never a ``float``: amounts must survive a round trip unchanged.
+"""
 
 
 @unchanging(frozen=True, slots=True)
 class Vocabulary:
-    """The words that the documents made neutral (``[vocabulary]``), each side's own.
+    """The real words of each side for the terms that the documents neutralize (``[vocabulary]``).
 
-    The legacy labels are those of ``methodDisplay`` and of a summary's ``displayName`` and
-    ``accountType``. An empty one is the wallet's word with a capital, for an account type the wallet's
-    or the service's word as it is.
+    The legacy labels appear in ``methodDisplay`` and in a summary's ``displayName`` and
+    ``accountType``. An empty label defaults to the capitalized wallet word; an empty account type
+    defaults to the wallet or service word unchanged.
     """
 
     legacy_wallet: str = "wallet"
@@ -53,7 +56,7 @@ class Vocabulary:
 
 @unchanging(frozen=True, slots=True)
 class LegacyOptions:
-    """What an operator may choose about answers (``[legacy]``)."""
+    """Options of the translation that the operator sets (``[legacy]``)."""
 
     government_ids: Literal["keep", "replace"] = "keep"
     holdup: Literal["remember", "refuse"] = "remember"
@@ -63,19 +66,21 @@ class LegacyOptions:
     send_memo: bool = True
 
 
-# What comes in and what goes out.
+# Requests and answers.
 
 
 @unchanging(frozen=True, slots=True)
 class Request:
-    """A legacy request whose path, key and limit have been checked.
+    """A legacy request that has passed routing, authentication, the rate limit and body validation.
 
-    Ids and words are in the current interface's spelling; ``body`` has passed the operation's
-    ``takes`` shape, and ``problems`` are what had to be taken out of it: nothing is written
-    while there are any. ``query`` holds no empty parameter. ``seed`` is the request's alone, for
-    ids that are made here; ``keys`` are the caller's own, so that no answer shows them. ``imported``
-    are the ids that its client knows by another name, current id to that name, where that was
-    imported: before it was, the same request named the same objects otherwise.
+    Ids and words are those of the current interface. ``body`` conforms to the operation's
+    ``body_shape``; values that did not were removed and are listed in ``problems``. A flow must not
+    write while there are any problems. ``query`` contains no empty parameters.
+
+    ``seed`` is unique to the request; the ids that the gateway generates are derived from it.
+    ``api_keys`` are the caller's own keys, which answers must mask. ``imported_ids`` maps current
+    ids to the imported legacy ids of the same objects: before the import, an identical request
+    named these objects by other ids.
     """
 
     now: datetime
@@ -89,10 +94,11 @@ class Request:
     imported: Mapping[str, str] = field(default_factory=dict)
 
     def refuse(self, found: Iterable[Problem]) -> None:
-        """Raises Invalid with all that is wrong, of the shape and of what a flow found.
+        """Raises Invalid if body validation or the flow found any problem.
 
-        What is wrong with a field in more than one way is told once, by the first.
+        Reports only the first problem of a field, and none inside a field that was removed.
         """
+        # A field with an invalid value was removed, so a flow would also report it as missing.
         told = {problem.field for problem in self.problems if problem.field}
         others = ProblemList()
         for one in found:
@@ -103,7 +109,7 @@ class Request:
 
 
 def _places(field: str | None) -> list[str]:
-    """A field, and every field that it stands inside of: ``payments[3].memo``, ``payments[3]``..."""
+    """Lists a field and its parents: ``payments[3].memo``, ``payments[3]``, ``payments``."""
     if field is None:
         return []
     return [field, *(field[: found.start()] for found in re.finditer(r"[.\[]", field))]
@@ -111,9 +117,9 @@ def _places(field: str | None) -> list[str]:
 
 @unchanging(frozen=True, slots=True)
 class Answer:
-    """What a legacy client gets with status 200, after ``"ok": true``.
+    """The body of a successful legacy response (status 200), without ``"ok": true``.
 
-    ``notices`` are lines for the operator's log: they hold no personal data.
+    ``notices`` are messages for the operator's log; they contain no personal data.
     """
 
     body: Mapping[str, JSON]
@@ -125,22 +131,26 @@ class Answer:
 
 @unchanging(frozen=True, slots=True)
 class Call:
-    """One request of the current interface; yields the body of its 2xx answer.
+    """One request of the current interface. Yields the body of its 2xx response.
 
-    ``path`` is below ``/v1``. ``sent_as`` names, for each field of ``body`` (``address.city``),
-    the field that the legacy client sent it in; a refusal is told with those names.
+    ``path`` is below ``/v1``. ``field_map`` maps each field of ``body`` (``address.city``) to the
+    legacy field that the client sent, so that a refusal can name the client's own field.
 
-    ``witness`` makes it a call of an *inferred operation*, one that the document does not list:
-    NoSuchOperation is thrown if the service lacks it, which is only believed of two refusals, each
-    followed by a read that shows the batch, and the payment, that it names; for one that names none,
-    as a list does, by any documented read that is answered. A read that ``keeps`` its answer may be answered
-    with one so many seconds old, unless something was changed through the gateway since.
+    ``probe_ids`` marks a call of an *optional endpoint*, which the document does not list. If the
+    service lacks it, NoSuchOperation is thrown. A single refusal does not prove that: it takes two,
+    each followed by a read that shows the batch and payment that the call names. For a call that
+    names none, such as a list, any successful documented read counts.
 
-    ``settle`` reads what became of a write that was sent and not answered, and looks for what
-    agrees with ``known_by``, where that is less than the whole body. One that is ``prompt``
-    is only sent while its client waits, never by whoever finishes later what was cut off. Without a
-    cleanup the flow goes on, whatever became of it: it is refused if nothing proves that it happened.
-    ``in_doubt`` is recorded as soon as the outcome is unknown, if the ledger still has what it is to find.
+    ``cache_seconds`` allows a read to be answered from a response of at most that age, provided
+    that nothing was written through the gateway since.
+
+    ``reconcile`` is the rule that finds out, by reads, whether a write without a response was
+    executed. It searches for an object with the fields ``match_fields``, or with those of the whole
+    body if that is None. A write that is ``only_while_client_waits`` is never sent by the
+    background reconciler. A cleanup does not stop the flow if its outcome stays unknown: it counts
+    as refused unless there is proof that it was executed.
+
+    ``in_doubt`` is recorded as soon as the outcome is unknown, provided that its condition still holds.
     """
 
     method: str
@@ -150,6 +160,7 @@ class Call:
     sent_as: Mapping[str, str] = field(default_factory=dict)
     witness: tuple[str, ...] | None = None
     keeps: float = 0
+    # Not compared: a rule is a closure, and a replayed flow builds a new one for the same call.
     settle: Settle | None = field(default=None, compare=False, repr=False)
     prompt: bool = False
     is_cleanup: bool = False
@@ -157,8 +168,9 @@ class Call:
     in_doubt: Record | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Checked here, so that no flow can send a write whose outcome could stay unknown forever.
         if not self.reads and self.settle is None:
-            raise TypeError("a write says how it is found out whether it happened")
+            raise TypeError("a write needs a rule that finds out whether it was executed")
 
     @property
     def reads(self) -> bool:
@@ -166,14 +178,14 @@ class Call:
 
 
 SIDE_BY_SIDE = 8
-"""How many reads of one request are under way at a time."""
+"""Concurrent reads of one request."""
 
 
 @unchanging(frozen=True, slots=True)
 class Parallel:
-    """Independent reads, made side by side within bounds; yields what each gave, in order.
+    """Independent reads, sent concurrently. Yields their results in order.
 
-    What failed stands in its place as the exception that a ``Call`` alone would have thrown.
+    The result of a failed read is the exception that a single ``Call`` would have thrown.
     """
 
     calls: Sequence[Call]
@@ -181,16 +193,18 @@ class Parallel:
 
 @unchanging(frozen=True, slots=True)
 class Find:
-    """A question over a list; yields ``Found``. How it is answered is the player's choice.
+    """A filtered, sorted page of a list. Yields a ``ListPage``; the executor chooses the strategy.
 
-    ``ask`` is the query with which the service answers it alone, in one call; None where it
-    cannot. Otherwise all that ``narrow`` lets through is read, what is ``hidden`` is left out,
-    what ``where`` agrees to is kept and put in ``order``, ties by id; without one it stays in that of the
-    service. ``gone`` are rows which the
-    client must not see and which are remembered, by their ids, and ``sorting`` is what the service
-    is asked for while all is read. It is ``indexed`` where its rows tell when they were last changed,
-    and the service lists what was changed since. It is ``by_id``
-    where the order is that of the ids as clients know them; ``order`` has those of the service.
+    ``native_query`` is the query with which the service answers it in one call, or None if the
+    service cannot. Otherwise the executor reads all rows that pass ``prefilter``, drops those that
+    ``is_hidden``, keeps those that ``is_match``, and sorts them by ``sort_key``, then by id;
+    without a sort key the rows stay in the order of the service.
+
+    ``excluded_ids`` are rows that the client must not see although the service lists them.
+    ``scan_sort`` is the sort order to request while reading all rows. A list is ``is_indexed`` if
+    its rows have an update time by which the service can filter, so that a cached copy can be
+    refreshed. It is ``is_sorted_by_id`` if the client sorts by id: legacy ids sort differently from
+    the current ids that ``sort_key`` returns.
     """
 
     path: str
@@ -213,7 +227,7 @@ class Find:
 
 @unchanging(frozen=True, slots=True)
 class Found:
-    """One page of rows, and how many pages and rows there are in all."""
+    """One page of rows, with the total number of pages and rows."""
 
     rows: Sequence[JSON]
     pages: int
@@ -222,11 +236,11 @@ class Found:
 
 @unchanging(frozen=True, slots=True)
 class Recall:
-    """What the ledger remembers of an object of the caller's merchant and environment.
+    """Loads the facts that the gateway stores about an object of the tenant.
 
-    Yields its facts, an empty mapping where there are none; without ``id``, the facts of every
-    object of that kind that has any, by id, or of those among ``ids``. Of "abandoned" it yields the
-    aliases of abandoned batches alone, and of "legacy id" what clients call those among ``ids``.
+    Yields a mapping, empty if nothing is stored. Without ``id`` it yields the facts of all objects
+    of the kind, or of those in ``ids``, by id. Two kinds are special: "abandoned" yields the
+    redirects of superseded batches only, and "legacy id" the legacy ids of the objects in ``ids``.
     """
 
     kind: str
@@ -236,11 +250,11 @@ class Recall:
 
 @unchanging(frozen=True, slots=True)
 class Record:
-    """Has the ledger remember facts of an object; a fact of None is forgotten. Yields None.
+    """Updates the stored facts of an object; a fact of None is deleted. Yields None.
 
-    Where the object's facts are not those that it is to ``find``, nothing is remembered and
-    Conflict is thrown: of two that change an object at once, one wins. What is recorded ``also``
-    is remembered with it, or not at all; where that is very much, it has nothing to find.
+    If the stored facts differ from ``expected``, nothing is stored and Conflict is thrown: of two
+    concurrent changes of an object, one wins. The ``linked`` updates are stored in the same
+    transaction; if they are very many, they must not expect anything.
     """
 
     kind: str
@@ -251,7 +265,7 @@ class Record:
 
     @property
     def all(self) -> Iterator[Record]:
-        """It, and what is recorded with it."""
+        """Iterates over this update and all linked ones."""
         yield self
         for one in self.also:
             yield from one.all
@@ -259,10 +273,10 @@ class Record:
 
 @unchanging(frozen=True, slots=True)
 class Await:
-    """Waits for what another request is doing to an object; yields its facts once that is done.
+    """Waits until another request has finished with an object. Yields the object's facts then.
 
-    ``until`` says of the facts whether it is. Where it is not within the time that a call of the
-    service may take, Conflict is thrown.
+    ``condition`` tells from the facts whether it has. Conflict is thrown if it has not within the
+    timeout of a call to the service.
     """
 
     kind: str
@@ -274,17 +288,18 @@ Step = Call | Parallel | Find | Recall | Record | Await
 Flow = Generator[Step, Any, Answer]
 
 
-# A write whose outcome is unknown.
+# Reconciliation of writes whose outcome is unknown.
 
 
 @unchanging(frozen=True, slots=True)
 class InDoubtWrite:
-    """A write that was sent and not answered, for those who find out what became of it.
+    """A write that was sent but not answered, as an outcome rule sees it.
 
-    ``since`` is the earliest moment, by the service's clock, at which it may have been executed.
-    ``claimed`` are the ids of objects that other writes are known to have made, ``alike`` how many
-    writes of unknown outcome ask for the same, this one included. ``told`` is the id of what it
-    made, where an operator has looked it up, ``happened`` that one found out that it was executed.
+    ``not_before`` is the earliest time, by the service's clock, at which it can have been executed.
+    ``claimed_ids`` are the objects that are known to result from other writes. ``identical_count``
+    is the number of writes in doubt that ask for the same, including this one. An operator may have
+    looked up the created object (``operator_object_id``), or found that the write was executed
+    (``is_confirmed_by_operator``).
     """
 
     since: datetime
@@ -296,7 +311,7 @@ class InDoubtWrite:
 
 @unchanging(frozen=True, slots=True)
 class Confirmed:
-    """It was executed; ``body`` is what the service would have answered, ``made`` what it made."""
+    """The write was executed; ``body`` is the response to assume."""
 
     body: JSON = field(default_factory=dict)
     made: str | None = None
@@ -304,37 +319,44 @@ class Confirmed:
 
 @unchanging(frozen=True, slots=True)
 class Absent:
-    """Nothing of it can be seen. Only believed once it can no longer be executed, and twice."""
+    """The service shows no effect of the write.
+
+    This proves that it was not executed only if two reads agree, both made after the time when it
+    could last have been executed.
+    """
 
 
 @unchanging(frozen=True, slots=True)
 class MayExist(Absent):
-    """A batch that the service shows to nobody: it pays nobody before its start, and may be made anew."""
+    """A batch may have been created, but the service lists no batches, so nobody can find it.
+
+    It pays nobody unless it is started, so the client may safely create another.
+    """
 
 
 @unchanging(frozen=True, slots=True)
 class Inconclusive:
-    """``why`` is for the operator, who has to find out in another way."""
+    """The reads do not decide it; ``reason`` tells the operator, who has to look elsewhere."""
 
     why: str
 
 
 @unchanging(frozen=True, slots=True)
 class Unreadable(Inconclusive):
-    """The service could not be read: another time it may be."""
+    """The service could not be read; a later attempt may succeed."""
 
 
 Verdict = Confirmed | Absent | Inconclusive
 Settle = Callable[[InDoubtWrite], Generator[Step, Any, Verdict]]
-"""Reads of the service, and what they say; it may yield whatever a flow may, but writes."""
+"""A rule that finds out the outcome of a write. It may yield any step of a flow except writes."""
 
 
-# The four kinds of error, and one way out (errors.py).
+# Failures; errors.py translates those that no flow handles.
 
 
 @unchanging(frozen=True, slots=True)
 class Problem:
-    """One entry of ``errors``; ``code`` is one of the legacy document's, section 7."""
+    """One entry of ``errors``. ``code`` is an error code of the legacy interface, section 7."""
 
     code: str
     message: str
@@ -372,28 +394,32 @@ class ProblemList:
 
 
 class Failure(Exception):
-    """A step that did not give its answer."""
+    """The base class of the exceptions that a step can throw into a flow.
+
+    Class names are stored in the step log: renaming a class needs a migration.
+    """
 
     error_type: ClassVar[str] = "failed"
     """Its name in logs, metrics and traces."""
 
 
 class Invalid(Failure):
-    """The client's request cannot be carried out as it stands.
+    """The client's request is invalid.
 
-    ``more`` problems were found besides, and are only counted.
+    ``omitted_count`` is the number of further problems that are not listed.
     """
 
     error_type = "invalid_request"
 
     def __init__(self, *problems: Problem, more: int = 0) -> None:
+        # Codes only: exception texts end up in logs, and messages can contain personal data.
         super().__init__(", ".join(problem.code for problem in problems))
         self.problems = problems
         self.more = more
 
 
 class Refused(Failure):
-    """The service said no; nothing was executed."""
+    """The service refused the call; nothing was executed."""
 
     error_type = "refused_by_service"
 
@@ -412,7 +438,8 @@ class Refused(Failure):
         self.retry_after = retry_after
 
     def names(self, code: str, field: str) -> bool:
-        """Whether the service complained of this field (its own name for it) with this code."""
+        """Tells if the refusal reports this code for this field, by the current field name."""
+        # Services name a field with or without the path to it.
         return any(
             problem.code == code and (problem.field or "").rpartition(".")[2] == field
             for problem in self.problems
@@ -420,21 +447,21 @@ class Refused(Failure):
 
 
 class Conflict(Failure):
-    """The ledger has other facts of an object than were to be found."""
+    """The stored facts of an object are not the expected ones: another request has changed them."""
 
     error_type = "conflict"
 
 
 class NoSuchOperation(Failure):
-    """The service does not have an inferred operation; there is another way."""
+    """The service lacks an optional endpoint; the flow has to do without it."""
 
     error_type = "no_such_operation"
 
 
 class Unreachable(Failure):
-    """The request never left, or was a read that got no answer: nothing was changed by it.
+    """The request was never sent, or was a read without a response: it changed nothing.
 
-    Asking again makes sense after ``retry_after`` seconds, where that is known.
+    ``retry_after`` is the number of seconds after which a retry makes sense, if known.
     """
 
     error_type = "unreachable"
@@ -445,7 +472,7 @@ class Unreachable(Failure):
 
 
 class Halted(Unreachable):
-    """It was kept from leaving here, on purpose; ``problem`` is what its client is told."""
+    """The gateway itself refused to send the call; ``problem`` is the error for the client."""
 
     error_type = "blocked"
 
@@ -455,9 +482,9 @@ class Halted(Unreachable):
 
 
 class Unknown(Failure):
-    """A write left, and no answer to it can be read: it may have happened.
+    """A write was sent and got no readable response: it may have been executed.
 
-    ``age`` is how many seconds ago it was sent; asking again makes sense after ``retry_after``.
+    It was sent ``age_seconds`` ago; ``retry_after`` is as for Unreachable.
     """
 
     error_type = "in_doubt"
@@ -477,9 +504,12 @@ Exactness = Literal["exact", "emulated", "inferred", "lossy"]
 class Operation:
     """One operation of the legacy interface, and the flow that carries it out.
 
-    ``path`` is below ``/v1``, ids as ``{name}``, words of the vocabulary as ``<name>``. ``takes`` is the shape of the body that clients
-    send, ``query`` that of their parameters, ``gives`` that of the answer. ``because`` is the reason for its ``exactness``,
-    ``keyless`` that it needs no API key, and ``rests_on`` what it presumes that the documents do not show.
+    ``path`` is below ``/v1``, with ids as ``{name}`` and vocabulary words as ``<name>``. The shapes
+    are those of the request body, the query parameters and the answer. An ``is_keyless`` operation
+    needs no API key. ``assumption`` is what the translation presumes without proof in the
+    documents.
+
+    The name of the flow function is the name of the operation in metrics, logs and stored records.
     """
 
     method: str
@@ -497,7 +527,7 @@ class Operation:
 
     @property
     def writes(self) -> bool:
-        """Whether it changes anything; ``may_write`` says so of a read that makes a draft real."""
+        """Whether it can change anything; ``can_write`` marks a GET that submits a draft."""
         return self.may_write or self.method != "GET"
 
     @property

@@ -1,9 +1,9 @@
-"""The kinds of value that legacy clients send: checked, and brought into one form.
+"""Field types of the legacy request bodies: each validates a value and normalizes it.
 
-A shape in ``legacy.py`` names a kind for each field; pydantic walks the shape, so an error's
-place is already the client's own field. Clients in the field are loose: numbers for text,
-``"False"`` for a boolean, three letters for a country. What cannot be read is refused here, and
-no message repeats what was sent.
+The shapes in ``legacy.py`` give each field a type. pydantic walks the shape, so the location of an
+error is already the client's own field. Existing clients are lax: they send numbers for text,
+``"False"`` for a boolean, a three-letter country code. Such values are accepted and normalized; all
+others are rejected. Error messages never repeat the value, because it may be personal data.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ WordName = Literal[
 
 @dataclass(frozen=True, slots=True, init=False)
 class Word:
-    """Marks a value that is one of the vocabulary's words, or one of some.
+    """Marks a value that may be one of these vocabulary words.
 
-    ``any_case`` is for labels, which services write in capitals of their own.
+    ``any_case`` ignores case: it is for labels, which services capitalize differently.
     """
 
     names: tuple[str, ...]
@@ -53,21 +53,21 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Marks a field whose *name* is one of the vocabulary's words."""
+    """Marks a field whose *name* is a vocabulary word."""
 
     name: Literal["wallet", "service", "service_total", "avatar_url", "batch_currency"]
 
 
 @dataclass(frozen=True, slots=True)
 class Id:
-    """Marks an id; a long one goes to legacy clients as a stand-in."""
+    """Marks an id. Legacy clients get an alias id for one that is too long for them."""
 
     kind: Literal["recipient", "batch", "payment"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """Marks free text in which ids may be mentioned; those that are known are spelled anew."""
+    """Marks free text that may mention ids; known ids in it are translated."""
 
 
 def wrong(message: str) -> PydanticCustomError:
@@ -81,6 +81,7 @@ def missing() -> PydanticCustomError:
 def _text(value: Any) -> Any:
     if isinstance(value, str):
         return value
+    # A bool is an int in Python, but is never meant as text.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise wrong("must be text")
@@ -113,11 +114,11 @@ def _one_of(*words: str) -> Callable[[Any], Any]:
 
 @lru_cache(maxsize=1024)
 def to_alpha_2(code: str) -> str | None:
-    """The alpha-2 spelling of an ISO 3166-1 code of two or three letters; None if there is none."""
+    """Returns the ISO 3166-1 alpha-2 code for a code of two or three letters, or None."""
     code = code.strip().upper()
     if not re.fullmatch("[A-Z]{2,3}", code):
         return None
-    if code in ("XK", "XKX"):  # Kosovo: user-assigned, in use by banks, not in ISO's table
+    if code in ("XK", "XKX"):  # Kosovo: a user-assigned code that banks use, not in the ISO table.
         return "XK"
     countries = pycountry.countries
     found = countries.get(alpha_2=code) if len(code) == 2 else countries.get(alpha_3=code)
@@ -131,7 +132,7 @@ def _country(value: Any) -> Any:
 
 
 def _currency(value: Any) -> Any:
-    # Clients that send a whole object back send the currency as answers show it.
+    # Clients that send a whole object back send the currency in the form of the answers.
     while isinstance(value, dict):
         value = value.get("code") or value.get("currency")
     if isinstance(value, str) and re.fullmatch("[A-Za-z]{3}", value):
@@ -154,6 +155,7 @@ def _code_of(value: Any) -> Any:
 def _email(value: Any) -> Any:
     if value is None:
         raise missing()
+    # Deliberately loose: the service decides which addresses it accepts.
     if isinstance(value, str) and re.fullmatch(r"[^@\s]{1,256}@[^@\s]{1,256}", value):
         return value
     raise wrong("must be an email address")
@@ -166,6 +168,7 @@ def _day(value: Any) -> Any:
         except ValueError:
             pass
         else:
+            # Answers show full timestamps, which clients send back.
             if len(value) == 10 or value[10] == "T":
                 return value[:10]
     raise wrong("must be a date written YYYY-MM-DD")
@@ -187,11 +190,13 @@ def _whole(value: Any) -> Any:
     raise wrong("must be a whole number")
 
 
+# The bound on the digits keeps conversions to decimals cheap for hostile input.
 _AN_AMOUNT = re.compile(r"[0-9]{1,1000}(\.[0-9]{2})?")
 
 
 def _amount(value: Any) -> Any:
-    """By its text: digits, and optionally a point and exactly two more; more than nothing."""
+    """Parses a positive amount: digits, optionally followed by a point and exactly two digits."""
+    # The amount stays text, so that it is sent exactly as written.
     text = value
     if not isinstance(value, str):
         if value is None:
@@ -204,14 +209,15 @@ def _amount(value: Any) -> Any:
 
 
 def check_amount(text: Any) -> str | None:
-    """What is wrong with the text of an amount that is to be paid."""
+    """Returns the fault of an amount to be paid, or None if it is valid."""
     if not isinstance(text, str) or not _AN_AMOUNT.fullmatch(text):
         return "must be an amount: digits, and either two decimals or none"
+    # An amount of zero consists of zeros and a point only; comparing text avoids a conversion.
     return None if text.strip("0.") else "must be more than zero"
 
 
 def _shown_amount(value: Any) -> Any:
-    """An amount, or one as a service may write it: who checks it knows what was shown."""
+    """Parses an amount that may come from an answer; the caller validates it if it is changed."""
     text = str(value) if isinstance(value, int | Decimal) else value
     if isinstance(text, str) and re.fullmatch(r"[0-9]{1,1000}(\.[0-9]{1,1000})?", text):
         return text
@@ -226,12 +232,12 @@ def _ssn(value: Any) -> Any:
 
 
 def is_mask(value: Any) -> bool:
-    """Whether a value is what an answer shows of an identifier (``****47``), not the identifier."""
+    """Tells if a value is a masked identifier as answers show it (``****47``)."""
     return isinstance(value, str) and "*" in value
 
 
-# Each with what the legacy document says of it, for a description of the interface: what is taken
-# besides (numbers for text, `"False"`) is a kindness to clients in the field, and no promise.
+# The JSON schemas describe the legacy document's rules, for the OpenAPI description. The lax forms
+# (numbers for text, `"False"`) are accepted for existing clients and deliberately not documented.
 
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})]
 Country = Annotated[
@@ -292,18 +298,18 @@ An_object = BeforeValidator(_object)
 A_list = BeforeValidator(_list)
 
 
-# Reading a body against a shape.
+# Validation of a body against a shape.
 
 MAY_BE_EMPTY = frozenset({"street2"})
-"""Fields whose empty text means something (legacy interface, section 2, address)."""
+"""Fields in which an empty string is a value (legacy interface, section 2, address)."""
 
 
 _NESTS = (dict, list)
-"""A union would be made anew for each field that is looked at."""
+"""A tuple, because `dict | list` would build a new union for each field."""
 
 
 def drop_empty_fields(body: Any) -> Any:
-    """The body without the fields that clients leave out by sending ``""``."""
+    """Drops fields with ``""``, which clients send for fields that they leave out."""
     if isinstance(body, dict):
         kept = body.copy()
         for name, value in body.items():
@@ -319,24 +325,26 @@ def drop_empty_fields(body: Any) -> Any:
 
 @cache
 def build_type_adapter(shape: Any) -> TypeAdapter[Any]:
-    """What reads a shape; made once, and at import for every shape that an operation takes."""
+    """Returns the validator of a shape; those of all operations are built at import."""
     return TypeAdapter(shape)
 
 
 def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
-    """The body as the shape wants it, without what is wrong in it, and every such problem.
+    """Returns the normalized body without its invalid values, and a problem for each of these.
 
-    Problems name the client's own fields. Raises Invalid where the body is no object at all.
+    Problems name the client's own fields. Raises Invalid if the body is not an object, if a
+    required field is missing, or if there are more than ``MAX_ERRORS`` problems.
     """
     if not isinstance(body, dict):
         raise Invalid(Problem("invalid_field", "The body must be a JSON object."))
     found = _Found(shape)
     value = found.read(body)
     problems = tuple(dict.fromkeys(one for those in found.rounds for one in those))
+    # Beyond the limit the rest was not validated, so the body must not reach a flow.
     if found.is_full:
         raise Invalid(*problems, more=found.uncounted)
     if found.missing:
-        # What is missing now was wrong, and taken out, or was never there.
+        # A field that was invalid and therefore removed is missing now, but already reported.
         told = {problem.field: problem for problem in found.missing}
         named = {re.split(r"[.\[]", problem.field or "")[0] for problem in problems}
         absent = [problem for name, problem in told.items() if name not in named]
@@ -353,7 +361,7 @@ def _slices(items: list[Any]) -> Iterator[list[Any]]:
 
 
 def _unpaged(name: str, value: Any) -> Any:
-    """The list of a page: clients that send a whole object back send lists as answers show them."""
+    """Returns the list inside a page: clients that send an object back send lists as pages."""
     if isinstance(value, dict) and isinstance(value.get(name), list | Rows):
         return value[name]
     return value
@@ -361,22 +369,26 @@ def _unpaged(name: str, value: Any) -> Any:
 
 @dataclass(slots=True)
 class _Found:
-    """What is wrong in a body: in the order in which it is seen, ever deeper, and then taken out."""
+    """Validates a body repeatedly, each time without the invalid values of the previous round.
+
+    ``problem_rounds`` collects the problems of each round, over all slices of the long lists.
+    """
 
     shape: Any
     rounds: list[list[Problem]] = field(default_factory=list)
     missing: list[Problem] = field(default_factory=list)
     uncounted: int = 0
-    """Problems that were found once the list was full: they are counted, and not built."""
+    """Problems found after ``MAX_ERRORS``: counted, but not built."""
 
     @property
     def is_full(self) -> bool:
         return sum(map(len, self.rounds)) + len(self.missing) > MAX_ERRORS
 
     def read(self, body: dict[str, Any]) -> Any:
-        """What is left; long lists are read a slice at a time, as if they were read at once."""
+        """Returns the normalized body; long lists are validated in slices to bound the memory."""
         body = {name: _unpaged(name, value) for name, value in body.items()}
         long = {name: value for name, value in body.items() if _is_long(value)}
+        # An empty list takes the place of each long one, so that its presence is still validated.
         value = self._taken(self.shape, drop_empty_fields({**body, **{name: [] for name in long}}))
         for name, rows in long.items():
             if value and name in value:
@@ -393,7 +405,7 @@ class _Found:
             start += len(some)
 
     def _taken(self, shape: Any, body: Any, at: tuple[str, int] | None = None) -> Any:
-        """The body as the shape wants it, or the rows from there on; None if something is missing."""
+        """Normalizes a body, or a slice of a list at ``offset``; None if it cannot be repaired."""
         told: set[Problem] = set()
         number = 0
         is_counted_only = self.is_full
@@ -411,10 +423,12 @@ class _Found:
                 return None
             places = [one["loc"] for one in wrong_ones]
             problems = [_problem(one, at) for one in wrong_ones]
+            # No new problem: removing these values did not help, so a larger part must go.
             if told.issuperset(problems):
                 if at:
-                    return None  # an item that is no object cannot be emptied
-                places = [place[:1] for place in places]  # an emptied item is wrong as well
+                    return None  # An item that is not an object cannot be replaced by an empty one.
+                # The emptied value was still invalid: remove the whole top-level field.
+                places = [place[:1] for place in places]
             told.update(problems)
             self.rounds += [[]] if number == len(self.rounds) else []
             self.rounds[number] += problems
@@ -423,7 +437,7 @@ class _Found:
 
 
 def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
-    """The value without what is wrong at these places; a wrong item of a list leaves an empty one."""
+    """Removes the values at these places; replaces list items by ``{}`` to keep the positions."""
     if not isinstance(value, dict | list):
         return value
     inside: dict[int | str, list[tuple[int | str, ...]]] = {}
@@ -446,7 +460,7 @@ def _cleaned(value: Any, inner: list[tuple[int | str, ...]], gone: Any) -> Any:
 
 
 def _problem(error: Mapping[str, Any], at: tuple[str, int] | None = None) -> Problem:
-    """``at`` is the list, and where in it the slice begins in which it was found."""
+    """Builds the problem of a pydantic error; ``offset`` is the list and the start of the slice."""
     place = error["loc"]
     if at:
         place = (at[0], place[0] + at[1], *place[1:])
@@ -458,7 +472,7 @@ def _problem(error: Mapping[str, Any], at: tuple[str, int] | None = None) -> Pro
 
 
 def format_field_path(place: tuple[str | int, ...]) -> str:
-    """``("payments", 3, "sourceAmount")`` as ``payments[3].sourceAmount``."""
+    """Formats ``("payments", 3, "sourceAmount")`` as ``payments[3].sourceAmount``."""
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -1,7 +1,7 @@
-"""The legacy interface: its objects as its document describes them (sections 2 and 4).
+"""Shapes of the legacy interface, as its document describes them (sections 2 and 4).
 
-A shape ending in ``Body`` is what clients send; every other is what answers carry, its fields in
-the document's order. ``Word`` and ``Key`` mark the places where a word of the vocabulary stands.
+Shapes named ``…Body`` are request bodies, all others answers, with fields in the document's order.
+``Word`` and ``WordKey`` mark vocabulary words. The class names appear in the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Recipient(TypedDict, total=False):
     address: Address | None
     payout: Payout
     payoutMethod: Annotated[str | None, Word("wallet")]
-    """Not in section 2; clients in the field read it, in the words of the list's filter."""
+    """Not in section 2, but existing clients read it; the values are those of the list filter."""
     primaryCurrency: str | None
     createdAt: str | None
     updatedAt: str | None
@@ -171,7 +171,7 @@ class Payment(TypedDict, total=False):
 
 
 class BatchRecipient(TypedDict, total=False):
-    """The reduced recipient of batch listings; ``countryCode`` for clients that read that."""
+    """The reduced recipient of batch listings. Some clients read ``countryCode``."""
 
     id: Annotated[str, Id("recipient")]
     referenceId: str | None
@@ -183,7 +183,7 @@ class BatchRecipient(TypedDict, total=False):
 
 
 class ListedPayment(Payment, total=False):
-    """In batch listings; ``recipient`` is a BatchRecipient there."""
+    """A payment in a batch listing; ``recipient`` is a BatchRecipient."""
 
     method: Annotated[str | None, Word("wallet")]
     methodDisplay: MethodDisplay
@@ -213,7 +213,7 @@ class WholeBatch(Batch, total=False):
 
 
 class Figures(TypedDict, total=False):
-    """Numbers, exact."""
+    """Totals, as exact JSON numbers."""
 
     count: int
     value: JSON
@@ -262,11 +262,11 @@ class BalanceEntry(TypedDict, total=False):
     accountNumber: str | None
 
 
-# Section 4.1: what clients send and what comes back
+# Section 4.1: requests and answers
 
 
 class BankBody(TypedDict, total=False):
-    """``accounts.bank`` of section 4.2; ``bankRegion`` is sent by some clients for bankProvince."""
+    """``accounts.bank`` of section 4.2. Some clients send ``bankRegion`` for ``bankProvince``."""
 
     country: Country | None
     currency: ShownCurrency
@@ -307,9 +307,9 @@ class PayoutBody(TypedDict, total=False):
 
 
 class RecipientBody(TypedDict, total=False):
-    """The fields of a create and of an update; an update also takes ``status``.
+    """Fields of a create or an update; only an update uses ``status``.
 
-    ``id`` is in whole objects that are sent back.
+    An ``id`` is present if the client sends a whole object back.
     """
 
     id: Text | None
@@ -350,7 +350,7 @@ class RecipientsAnswer(TypedDict):
 
 
 class Activity(TypedDict, total=False):
-    """Section 4.1, logs: an entry passes as it is; these are the texts that may mention ids."""
+    """Section 4.1, logs. Entries pass unchanged, except for ids that these texts may mention."""
 
     url: Annotated[str | None, Mentions()]
     request: Annotated[str | None, Mentions()]
@@ -372,7 +372,7 @@ class DoneAnswer(TypedDict):
 
 
 class RecipientsQuery(TypedDict, total=False):
-    """Section 4.1, list query parameters; values are text as the URL carries them."""
+    """Section 4.1, list query parameters; all values are text."""
 
     page: str
     pageSize: str
@@ -390,7 +390,7 @@ class RecipientsQuery(TypedDict, total=False):
 
 
 class SearchQuery(TypedDict, total=False):
-    """Of a batch's payments."""
+    """Query parameters of the payments of a batch."""
 
     page: str
     pageSize: str
@@ -398,10 +398,7 @@ class SearchQuery(TypedDict, total=False):
 
 
 class FilteredQuery(SearchQuery, total=False):
-    """Of batches, of payments, and of a recipient's payments.
-
-    Clients in the field send these; the document lists none but ``search``, of batches.
-    """
+    """Query parameters that clients send to lists; the document only has ``search`` of batches."""
 
     status: str
     startDate: str
@@ -417,7 +414,7 @@ class PageQuery(TypedDict, total=False):
     pageSize: str
 
 
-# Section 4.3 and 4.4: what clients send and what comes back
+# Sections 4.3 and 4.4: requests and answers
 
 
 class PaymentRecipientBody(TypedDict, total=False):
@@ -441,7 +438,7 @@ class BatchBody(TypedDict, total=False):
 
 
 class PaymentChangeBody(TypedDict, total=False):
-    """Clients send whole payments back: what is as it was shown is no change, however it is written."""
+    """A change of a payment. Clients send whole payments back, with amounts as in answers."""
 
     recipient: Annotated[PaymentRecipientBody, An_object] | None
     sourceAmount: ShownAmount | None

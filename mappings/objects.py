@@ -1,4 +1,4 @@
-"""The objects that several operations carry: their field tables, and how answers show them."""
+"""Objects that several operations share: their field tables and the builders of their answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from mappings.grammar import JSON, LegacyOptions, Recall
 from mappings.kinds import is_mask
 
 Facts = Mapping[str, JSON]
-"""What the ledger remembers of a recipient: ``status`` (``disabled``, ``inactive`` or ``suspended``,
-whichever a client set last), ``deleted`` and, where the service would not have that,
-``still_there``, ``autoswitch``, ``holdup``."""
+"""What the gateway stores about a recipient, because the service has no place for it.
+
+``status`` is the legacy status that a client set last: ``disabled``, ``inactive`` or ``suspended``.
+``deleted`` hides the recipient; ``still_there`` means that the service failed to delete it.
+``autoswitch`` and ``holdup`` are the values that a client set.
+"""
 
 # Field tables
 
@@ -31,7 +34,7 @@ COMPLIANCE = Fields(
     (legacy.Compliance,),
     (current.Compliance,),
     by_hand("status", why="`review` is shown as `pending`"),
-    read_only("checkedAt", why="the service's own"),
+    read_only("checkedAt", why="assigned by the service"),
 )
 
 RECIPIENT = Fields(
@@ -40,14 +43,14 @@ RECIPIENT = Fields(
     same("referenceId", "type", "email", "firstName", "lastName", "dob", "passport", "language"),
     nested("address", ADDRESS),
     read_only("id", "createdAt", "updatedAt", "avatarUrl", why="assigned by the service"),
-    read_only("payoutMethod", why="decided by the primary account"),
-    read_only("name", why="sent for a business; the service fills it in for an individual"),
-    by_hand("compliance", why="screening is the service's; `review` is shown as `pending`"),
-    by_hand("complianceStatus", why="screening is the service's; `review` is shown as `pending`"),
-    by_hand("status", "status", why="`disabled` and `inactive` are remembered here"),
-    by_hand("ssn", "governmentIds", why="a government id of the US"),
+    read_only("payoutMethod", why="the type of the primary account"),
+    read_only("name", why="sent for a business; the service derives it for an individual"),
+    by_hand("compliance", why="set by the service; `review` is shown as `pending`"),
+    by_hand("complianceStatus", why="set by the service; `review` is shown as `pending`"),
+    by_hand("status", "status", why="the gateway stores `disabled` and `inactive`"),
+    by_hand("ssn", "governmentIds", why="a US government id"),
     by_hand("payout", why="recipient accounts"),
-    by_hand("currency", "primaryCurrency", why="what a create calls the primary currency"),
+    by_hand("currency", "primaryCurrency", why="the name of the primary currency in requests"),
     read_only("primaryCurrency", why="changed through `currency`"),
 )
 
@@ -58,11 +61,13 @@ BANK = Fields(
     same("bankAddress", "bankCity", "bankPostalCode"),
     renamed("name", "accountHolderName"),
     renamed("bankProvince", "bankRegion", shown="bankRegionCode"),
-    by_hand("bankRegion", why="sent by some clients for `bankProvince`"),
+    by_hand("bankRegion", why="sent by some clients instead of `bankProvince`"),
     by_hand("routing", "branchId", why="US; also AU, GB, NZ and IN"),
     by_hand("branchNum", "branchId", why="Canada; also AU, GB, NZ and IN"),
-    by_hand("institution", "bankId", why="Canada; elsewhere answers show the bank's name"),
-    by_hand("branch", why="in answers only: the branch id"),
+    by_hand(
+        "institution", "bankId", why="Canada; for other countries, answers show the bank's name"
+    ),
+    by_hand("branch", why="only in answers: the branch id"),
     by_hand("governmentId", why="a government id of the recipient"),
 )
 
@@ -73,46 +78,54 @@ WALLET = Fields(
 PAYMENT_BATCH = Fields(
     (legacy.PaymentBatch,),
     (current.Batch,),
-    read_only("id", "createdAt", "updatedAt", "sentAt", "completedAt", why="the service's own"),
+    read_only(
+        "id", "createdAt", "updatedAt", "sentAt", "completedAt", why="assigned by the service"
+    ),
 )
 
 PAYMENT = Fields(
     (legacy.Payment,),
     (current.Payment,),
     read_only(
-        "id", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees", why="reads only"
+        "id",
+        "sourceAmount",
+        "targetAmount",
+        "exchangeRate",
+        "fxRate",
+        "fees",
+        why="read-only",
     ),
-    read_only("recipientFees", "merchantFees", "memo", "sourceCurrency", why="reads only"),
-    read_only("targetCurrency", "processedAt", "createdAt", "updatedAt", why="reads only"),
-    by_hand("recipient", why="shown as any recipient is"),
-    by_hand("status", why="words that the legacy document lacks"),
-    by_hand("sourceCurrencyName", why="CLDR's name where the service gives none"),
-    by_hand("targetCurrencyName", why="CLDR's name where the service gives none"),
+    read_only("recipientFees", "merchantFees", "memo", "sourceCurrency", why="read-only"),
+    read_only("targetCurrency", "processedAt", "createdAt", "updatedAt", why="read-only"),
+    by_hand("recipient", why="the recipient as in all answers"),
+    by_hand("status", why="statuses that the legacy document lacks are shown as `pending`"),
+    by_hand("sourceCurrencyName", why="the CLDR name if the service sends none"),
+    by_hand("targetCurrencyName", why="the CLDR name if the service sends none"),
     by_hand("compliance", why="`review` is shown as `pending`"),
     nested("batch", PAYMENT_BATCH),
 )
 
-# A recipient as answers show it
+# Recipient answers
 
 
 def derive_legacy_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
-    """The status in the legacy words: the remembered one, as long as the service agrees."""
+    """Returns the stored legacy status if it still fits the service's status, else the latter."""
     word = facts.get("status")
     if word and is_status_word_valid(word, recipient.get("status")):
         return word
-    # Only payments show one that is archived, and the legacy document has no word for it.
+    # Only payments show archived recipients, and the legacy document has no word for that status.
     return "inactive" if recipient.get("status") == ARCHIVED else recipient.get("status")
 
 
 ARCHIVED = "archived"
-"""The service's word for what a legacy client must take for deleted (current interface, section 3)."""
+"""The current status that legacy clients see as deleted (current interface, section 3)."""
 
 UPSTREAM_STATUS = {"disabled": "suspended", "inactive": "active"}
-"""Legacy status words that the service does not have, and what stands for them there."""
+"""Legacy statuses that the service lacks, and the current status that is set instead."""
 
 
 def is_status_word_valid(word: str, status: JSON) -> bool:
-    """Whether the service's status still bears out the word that was remembered."""
+    """Tells if the service's status is still the one that was set for this legacy status."""
     return status is not None and bool(UPSTREAM_STATUS.get(word, word) == status)
 
 
@@ -121,14 +134,14 @@ def derive_legacy_compliance(status: JSON) -> JSON:
 
 
 def is_gone(recipient: Mapping[str, JSON], facts: Facts) -> bool:
-    """Whether a legacy client must take the recipient for deleted."""
+    """Tells if the recipient is deleted from the point of view of legacy clients."""
     return bool(facts.get("deleted")) or recipient.get("status") == ARCHIVED
 
 
 def build_recipient_answer(
     recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
 ) -> dict[str, JSON]:
-    """``Recipient`` of the legacy interface, section 2."""
+    """Builds the ``Recipient`` of the legacy interface, section 2."""
     shown = RECIPIENT.to_legacy(recipient)
     shown["status"] = derive_legacy_status(recipient, facts)
     shown["complianceStatus"] = derive_legacy_compliance(recipient.get("complianceStatus"))
@@ -155,7 +168,8 @@ def determine_government_id_type(country: str) -> str:
 
 
 def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
-    """The masked government id of a country, of the type that the gateway gives it."""
+    """Returns the masked government id of a country, of the type that the gateway creates."""
+    # Only the types that the gateway itself creates have a legacy field.
     for entry in recipient.get("governmentIds") or []:
         if entry.get("country") == country and entry.get("type") == determine_government_id_type(
             country
@@ -164,10 +178,10 @@ def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> J
     return None
 
 
-# The payout object as answers show it
+# Payout answers
 
 METHODS = {current.BANK_TRANSFER: legacy.BANK, current.WALLET: legacy.WALLET}
-"""Account type to payout method; any other type shows as its own word."""
+"""Account type to payout method; any other type is shown unchanged."""
 
 ACCOUNT_TYPES = {method: type_ for type_, method in METHODS.items()}
 
@@ -177,11 +191,11 @@ _TYPE_BY_FIELD = {
     "phoneNumber": "mobile-wallet",
     "mailing": "check",
 }
-"""Fields that accounts of one type alone have (current interface, section 2.6)."""
+"""Fields that only accounts of one type have (current interface, section 2.6)."""
 
 
 def determine_account_type(account: Mapping[str, JSON]) -> str:
-    """An account's type; where the service does not tell it, the one whose fields it has."""
+    """Returns the type of an account, derived from its fields if the service omits it."""
     of_fields = (type_ for name, type_ in _TYPE_BY_FIELD.items() if account.get(name))
     return str(account.get("type") or next(of_fields, current.BANK_TRANSFER))
 
@@ -191,16 +205,16 @@ def determine_account_method(account: Mapping[str, JSON]) -> str:
 
 
 def format_method_display(type_: JSON) -> JSON:
-    """An account type as people read it: ``bank-transfer`` as ``Bank Transfer``."""
+    """Formats an account type for display: ``bank-transfer`` as ``Bank Transfer``."""
     return type_.replace("-", " ").title() if isinstance(type_, str) else None
 
 
 UNSET_HOLD = {"limit": 1000, "active": False}
-"""``autoswitch`` and ``holdup`` of a recipient for whom none was set; neither has a counterpart."""
+"""``autoswitch`` and ``holdup`` if no client has set them; the service has no counterpart."""
 
 
 def select_shown_accounts(recipient: Mapping[str, JSON]) -> dict[str, dict[str, JSON]]:
-    """By account type, the one that legacy clients see: the primary, else the service's last."""
+    """Returns the account of each type that legacy clients see: the primary one, else the last."""
     shown: dict[str, dict[str, JSON]] = {}
     for account in recipient.get("accounts") or []:
         seen = shown.get(determine_account_type(account))
@@ -216,7 +230,7 @@ def find_primary_account(recipient: Mapping[str, JSON]) -> Mapping[str, JSON] | 
 
 
 def determine_shown_currency(recipient: Mapping[str, JSON]) -> JSON:
-    """The code that a payout's ``primary.currency`` shows."""
+    """Returns the currency code that ``primary.currency`` of a payout shows."""
     primary = find_primary_account(recipient) or {}
     return primary.get("currency") or recipient.get("primaryCurrency")
 
@@ -224,7 +238,8 @@ def determine_shown_currency(recipient: Mapping[str, JSON]) -> JSON:
 def build_payout_answer(
     recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
 ) -> dict[str, JSON] | None:
-    """The payout object of the legacy interface, section 2; None where no method is set up."""
+    """Builds the payout object of the legacy interface, section 2; None without an account."""
+    # The legacy interface has one payout with a primary method, so the primary account decides.
     primary = find_primary_account(recipient)
     if primary is None:
         return None
@@ -255,19 +270,20 @@ def build_accounts_answer(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 EITHER_NAME = frozenset({"AU", "GB", "NZ", "IN"})
-"""Where clients may call the branch id ``routing`` or ``branchNum``; answers give both."""
+"""Countries whose branch id clients may send as ``routing`` or ``branchNum``; answers have both."""
 
 
 def build_bank_answer(
     account: Mapping[str, JSON], recipient: Mapping[str, JSON]
 ) -> dict[str, JSON]:
-    """``accounts.bank`` of the legacy interface, section 2."""
+    """Builds ``accounts.bank`` of the legacy interface, section 2."""
     country, branch = account.get("country"), account.get("branchId")
     shown = BANK.to_legacy(account)
     shown["institution"] = account.get("bankId" if country == "CA" else "bankName")
     shown["branch"] = branch
     shown["branchNum"] = branch if country == "CA" or country in EITHER_NAME else None
     shown["routing"] = branch if country == "US" or country in EITHER_NAME else None
+    # Just after a write the account has the name of the request instead of that of responses.
     shown["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
     shown["accountNum"] = mask_account_number(account.get("accountNum"))
     shown["governmentId"] = find_masked_government_id(recipient, country)
@@ -275,20 +291,21 @@ def build_bank_answer(
 
 
 def mask_account_number(number: JSON) -> JSON:
-    """An account number as answers show it: the last two characters."""
+    """Masks an account number except for its last two characters."""
     if not isinstance(number, str) or not number or is_mask(number):
         return number
+    # At least two asterisks, so that is_mask recognizes the mask of a very short number.
     return "*" * max(len(number) - 2, 2) + number[-2:]
 
 
 @lru_cache(maxsize=512)
 def look_up_currency_name(code: str) -> str:
-    """CLDR's English name of a currency."""
+    """Returns the English name of a currency from CLDR."""
     return get_currency_name(code, locale="en")
 
 
 def build_currency_answer(code: str | None, manners: LegacyOptions) -> dict[str, Any]:
-    """``primary.currency``: the documents show it flat and nested once more."""
+    """Builds ``primary.currency``, which the document shows both flat and nested."""
     flat: dict[str, Any] = {"code": code, "name": look_up_currency_name(code) if code else None}
     match manners.primary_currency:
         case "flat":
@@ -299,26 +316,26 @@ def build_currency_answer(code: str | None, manners: LegacyOptions) -> dict[str,
             return {**flat, "currency": flat}
 
 
-# A payment as answers show it
+# Payment answers
 
 
 def is_abandoned(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> bool:
-    """Whether it is in a batch that the service still has, and clients do not."""
+    """Tells if the payment belongs to a superseded batch, which clients must not see."""
     batch = payment.get("batch") or {}
     return bool(aliases.get(str(batch.get("id")), {}).get("abandoned"))
 
 
 def recall_aliases(payments: Sequence[Mapping[str, JSON]]) -> Recall:
-    """What payments and their batches were first, where a draft made real gave them others."""
+    """Loads the original ids of payments and batches whose draft was submitted under new ids."""
     batches = ((one.get("batch") or {}).get("id") for one in payments)
     those = chain((one.get("id") for one in payments), batches)
     return Recall("alias", ids=tuple(dict.fromkeys(str(id_) for id_ in those if id_)))
 
 
 def apply_aliases(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
-    """A payment by the ids and the dates of creation that it and its batch had first.
+    """Restores the ids and creation times that the payment and its batch had as a draft.
 
-    ``aliases`` are what is remembered of ``recall_aliases`` it.
+    ``redirects`` is the result of ``load_redirects``.
     """
     known = {**payment, **_as_first(payment, aliases)}
     if batch := payment.get("batch"):
@@ -343,7 +360,7 @@ def derive_legacy_payment_status(payment: Mapping[str, JSON]) -> JSON:
 def build_payment_answer(
     payment: Mapping[str, JSON], recipient: Mapping[str, JSON] | None
 ) -> dict[str, JSON]:
-    """``Payment`` of the legacy interface, section 2; ``recipient`` as answers show it."""
+    """Builds the ``Payment`` of the legacy interface, section 2; ``recipient`` is its answer."""
     shown = PAYMENT.to_legacy(payment)
     shown["recipient"] = recipient
     shown["status"] = derive_legacy_payment_status(payment)
@@ -351,6 +368,7 @@ def build_payment_answer(
     for side in ("source", "target"):
         code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
         shown[name] = payment.get(name) or (look_up_currency_name(code) if code else None)
+    # Without a conversion some services leave the target amount out; clients expect it.
     target = shown["targetCurrency"]
     if shown["targetAmount"] is None and target and target == shown["sourceCurrency"]:
         shown["targetAmount"] = shown["sourceAmount"]
@@ -363,4 +381,4 @@ def build_payment_answer(
 
 AMOUNTS = ("sourceAmount", "targetAmount", "fees", "recipientFees", "merchantFees")
 RATES = ("exchangeRate", "fxRate")
-"""Strings to legacy clients; the current document does not show how a service writes them."""
+"""Legacy clients get strings; the current document does not say how services write these."""

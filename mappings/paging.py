@@ -1,4 +1,4 @@
-"""Pages: which one a client asked for, and the ``build_meta`` it gets (legacy interface, sections 4, 8)."""
+"""Page parameters and the ``meta`` object of lists (legacy interface, sections 4 and 8)."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ class Page:
     def of(
         self, rows: Sequence[T], records: int | None = None
     ) -> tuple[Sequence[T], dict[str, int]]:
-        """Its rows of a list that is all here, and the ``build_meta``; or of the first of so many ``records``."""
+        """Returns this page of a complete list, and its ``meta``.
+
+        ``records`` is the total if ``rows`` are only the first of them.
+        """
         start, records = (self.number - 1) * self.size, len(rows) if records is None else records
         counts = build_meta(self.number, math.ceil(records / self.size), records)
         return rows[start : start + self.size], counts
 
 
 def parse_page_params(query: Mapping[str, str]) -> Page:
-    """The page asked for; what makes no sense is the default, as these lists have no 406."""
+    """Parses the page parameters; invalid ones get the default, because these lists have no 406."""
     return Page(_count(query.get("page"), FIRST), _count(query.get("pageSize"), SIZE))
 
 
 def _count(text: str | None, default: int) -> int:
-    # Nine digits: more would be no page of anything, and some services fall over them.
+    # At most nine digits: no list has more pages, and some services fail on larger numbers.
     if text is not None and re.fullmatch("[0-9]{1,9}", text) and int(text) > 0:
         return int(text)
     return default
 
 
 def select_page_params(query: Mapping[str, str]) -> dict[str, str]:
-    """Page parameters for a list that the service pages, only as far as the client gave any."""
+    """Selects the page parameters that the client sent, for a list that the service pages."""
     page = parse_page_params(query)
     return {name: value for name, value in page.query().items() if query.get(name)}
 
@@ -56,7 +59,7 @@ def build_meta(page: int, pages: int, records: int) -> dict[str, int]:
 
 
 def complete_meta(given: JSON, page: Page, rows: int) -> dict[str, int]:
-    """The service's ``build_meta``, with what it leaves out filled in."""
+    """Completes the ``meta`` of the service with defaults for missing or invalid values."""
     given = given if isinstance(given, dict) else {}
     return build_meta(
         parse_count(given.get("page"), page.number),
@@ -66,10 +69,10 @@ def complete_meta(given: JSON, page: Page, rows: int) -> dict[str, int]:
 
 
 def count_pages_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) -> int:
-    """How far to read a list of which page ``number`` is read: as the service says, or else one more.
+    """Returns the last page to read after page ``number``: from ``meta``, else the next one.
 
-    No further once a page brought nothing new: some services do not page at all and give the same
-    rows again, and some tell of pages that there are not.
+    Returns 0 if the page contained no new row: some services ignore the page parameter and return
+    the same rows again, and some announce pages that do not exist.
     """
     if not is_new:
         return 0
@@ -78,7 +81,7 @@ def count_pages_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) 
 
 
 def parse_count(value: JSON, default: int) -> int:
-    """A count as services write it, a number or its text."""
+    """Parses a count that services send as a number or as text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):

@@ -1,7 +1,7 @@
-"""A payout object sent for a recipient that has one: what of it is new, and which calls that makes.
+"""Changes of the payout of an existing recipient, and the calls that they need.
 
-Clients send whole objects back. What equals the payout shown is not sent, masks equal to the ones
-shown least of all; what is left goes to the account that was shown, or to a new one.
+Clients send whole objects back. Values equal to those in answers, in particular masks, are not
+sent; the remaining ones update the account that was shown, or create a new one.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from mappings.payouts import (
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a client's payout changes of a recipient's accounts.
+    """The changes of a recipient's accounts that a client's payout asks for.
 
-    ``replaces`` is for a POST, whose accounts take the place of those there are, unless they are
-    these accounts as they were shown, with or without a change.
+    ``is_replacement`` is for a POST: its accounts replace the existing ones, unless they are the
+    existing ones sent back, with or without changes.
     """
 
     payout: Payout
@@ -61,16 +61,17 @@ class Changes:
 
     @property
     def target(self) -> str | None:
-        """The method that is to be the primary one."""
+        """The primary method after the change."""
         return self.payout.method or self.shown_method
 
     def account(self, method: str) -> Mapping[str, JSON] | None:
         return select_shown_accounts(self.recipient).get(ACCOUNT_TYPES.get(method, ""))
 
     def is_new(self, method: str) -> bool:
-        """Whether the account sent has to be created: there is none, or its country changes.
+        """Tells if the account must be created: there is none, or its country changes.
 
-        Also to one that was refused: nobody can say what an account there needs.
+        An invalid country counts as a change: without it the account cannot be validated as an
+        update.
         """
         held = self.account(method)
         if held is None or (self.replaces and not self._is_sent_back(method, held)):
@@ -82,7 +83,7 @@ class Changes:
         return is_refused or bool(country and held.get("country") != country)
 
     def _is_sent_back(self, method: str, held: Mapping[str, JSON]) -> bool:
-        """Whether it is the account that was shown: its number, as its mask tells, or its address."""
+        """Tells if it is the shown account, by the mask of its number or by its wallet address."""
         if method == legacy.WALLET and self.payout.wallet is not None:
             address = self.payout.wallet.get("address")
             return self.payout.is_sent_back and address == held.get("emailAddress")
@@ -90,7 +91,7 @@ class Changes:
 
     @property
     def touched(self) -> list[str]:
-        """The methods whose account there is and is sent, or is to become the primary one."""
+        """The methods of existing accounts that were sent, or that become the primary one."""
         wanted = [*self.payout.methods]
         if self.target and (self.payout.method or self.payout.currency):
             wanted.append(self.target)
@@ -104,7 +105,7 @@ class Changes:
     def created(self) -> list[str]:
         return [method for method in self.payout.methods if self.is_new(method)]
 
-    # What is wrong
+    # Validation
 
     def problems(self) -> Iterator[Problem]:
         yield from self._method_problems()
@@ -126,12 +127,15 @@ class Changes:
             yield empty(f"{self.payout.place}accounts.{method}")
 
     def _bank_problems(self) -> Iterator[Problem]:
-        """The country's rules for the account as it will be, told of the fields that change."""
+        """Validates the account as it will be, but reports only fields that the client changes.
+
+        The client cannot correct a stored value that it did not send.
+        """
         place = self.payout.account_place(legacy.BANK)
         differing, shown = self.differing, self.shown_bank
         whole = {**shown, **differing}
         if differing.keys() & {"routing", "branchNum"}:
-            # Answers show some branches under both names; the one that was changed is meant.
+            # Answers show some branches under both names; the changed one counts.
             whole |= {name: None for name in ("routing", "branchNum") if name not in differing}
         held, kind = shown["governmentId"], self.recipient.get("type")
         changed = {place + name for name in differing}
@@ -143,7 +147,7 @@ class Changes:
             if problem.field in changed:
                 yield problem
 
-    # What is sent
+    # Calls
 
     @property
     def shown_bank(self) -> dict[str, JSON]:
@@ -151,16 +155,17 @@ class Changes:
 
     @property
     def differing(self) -> dict[str, JSON]:
-        """The fields of the bank account that are not what was shown."""
+        """The fields of the bank account that differ from the answer."""
         sent = dict(self.payout.bank or {})
         if self.payout.currency and self.target == legacy.BANK:
             sent.setdefault("currency", self.payout.currency)
         shown = self.shown_bank
+        # Some clients send the province back under this name.
         shown["bankRegion"] = shown["bankProvince"]
         return {name: value for name, value in sent.items() if value != shown.get(name)}
 
     def fields(self, method: str) -> dict[str, JSON]:
-        """The changed fields of an account that there is, in the current interface's names."""
+        """Builds the changed fields of an existing account, with current names."""
         held = self.account(method) or {}
         sent = self._bank_fields(held) if method == legacy.BANK else self._wallet_fields(held)
         changed = {name: value for name, value in sent.items() if value != held.get(name)}
@@ -199,9 +204,9 @@ class Changes:
 def detect_payout_changes(
     payout: Payout, recipient: Recipient, *, replaces: bool = False
 ) -> Changes:
-    """Of the two places of a currency, the one that is not what was shown is what was changed.
+    """Determines the changes; if a currency was sent in two places, the changed one counts.
 
-    Where both are as they were shown, only the method is another, and the bank account keeps its own.
+    If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
     changes = Changes(payout, recipient, replaces)
     held = changes.account(legacy.BANK)
@@ -218,10 +223,7 @@ def detect_payout_changes(
 
 
 def apply_payout_changes(changes: Changes, manners: LegacyOptions) -> Sub:
-    """PATCHes the accounts that there are, and adds those that there are not.
-
-    Returns the recipient as it then is.
-    """
+    """Updates existing accounts and adds new ones. Returns the recipient with its accounts."""
     recipient = changes.recipient
     for method in changes.touched:
         if fields := changes.fields(method):
@@ -235,9 +237,9 @@ def apply_payout_changes(changes: Changes, manners: LegacyOptions) -> Sub:
 def _change(
     changes: Changes, method: str, fields: Mapping[str, JSON], manners: LegacyOptions
 ) -> Sub:
-    """PATCH /recipients/:id/accounts/:account, read once more where the id has just changed.
+    """Updates an account with PATCH /recipients/:id/accounts/:account and returns the response.
 
-    Returns what the service answers of the account.
+    If the id of the account has changed meanwhile, reads the recipient and tries again.
     """
     id_, held = changes.recipient["id"], changes.account(method) or {}
     country = held.get("country")
@@ -253,6 +255,7 @@ def _change(
     except Refused as refused:
         if refused.status != 404:
             raise
+        # Each change of an account gives it a new id, so another client may just have changed it.
         fresh = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
         found = select_shown_accounts(fresh).get(ACCOUNT_TYPES[method])
         if found is None:

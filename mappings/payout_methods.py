@@ -13,17 +13,17 @@ from mappings.objects import build_payout_answer
 def create_payout_method(request: Request) -> Flow:
     """POST /recipients/:id/payout-methods
 
-    GET    /recipients/:id                    the accounts that there are
-    PATCH  /recipients/:id                    governmentIds, when one was given: the account needs it
-    PATCH  /recipients/:id/accounts/:account  an account that is sent back with its mask: what of it was
-                                              changed, and that it is the primary one; nothing if it is
-                                              as it was shown
-    POST   /recipients/:id/accounts           for each account sent, the primary one first
-    PATCH  /recipients/:id/accounts/:account  a wallet that is to have another currency
-    DELETE /recipients/:id/accounts/:account  the account of that type that clients saw before; read again
-                                              where it has got another id meanwhile
+    GET    /recipients/:id                    the existing accounts
+    PATCH  /recipients/:id                    governmentIds if one was sent: the account may need it
+    PATCH  /recipients/:id/accounts/:account  for an existing account sent back with its mask: the
+                                              changed fields, and the primary flag; no call if
+                                              nothing changed
+    POST   /recipients/:id/accounts           for each new account, the primary one first
+    PATCH  /recipients/:id/accounts/:account  for a wallet with another currency
+    DELETE /recipients/:id/accounts/:account  for the previous account of that type; read again if
+                                              its id has changed
 
-    If an account is refused these stay; sending them again is harmless.
+    If an account is refused, the government ids stay; sending them again is harmless.
     """
     recipient, facts = yield from found.load_recipient(request.ids["id"])
     payout = payouts.drop_shown_masks(
@@ -40,6 +40,7 @@ def create_payout_method(request: Request) -> Flow:
         ]
     )
     holds = payouts.collect_new_holds(payout, facts)
+    # Before the accounts: in some countries the service requires the government id first.
     if ids:
         recipient = {**recipient, **(yield _with_ids(recipient["id"], ids))["recipient"]}
         changes = replace(changes, recipient=recipient)
@@ -65,11 +66,11 @@ def read_payout_method(request: Request) -> Flow:
 def update_payout_method(request: Request) -> Flow:
     """PATCH /recipients/:id/payout-methods
 
-    GET    /recipients/:id                    what is shown decides what was changed
-    PATCH  /recipients/:id                    governmentIds, as in a create
-    PATCH  /recipients/:id/accounts/:account  the changed fields, and that it is the primary one
-    POST   /recipients/:id/accounts           where there is no such account, or its country changes
-    DELETE /recipients/:id/accounts/:account  the account that a new one took the place of
+    GET    /recipients/:id                    to find the changed fields
+    PATCH  /recipients/:id                    governmentIds if one was sent
+    PATCH  /recipients/:id/accounts/:account  the changed fields, and the primary flag
+    POST   /recipients/:id/accounts           if there is no such account, or its country changes
+    DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
     """
     recipient, facts = yield from found.load_recipient(request.ids["id"])
     payout = payouts.drop_shown_masks(
@@ -105,7 +106,7 @@ def _with_ids(recipient_id: str, ids: list[government_ids.Sent]) -> Call:
 
 
 _PATH = "/recipients/{id}/payout-methods"
-_HOLDS = "autoswitch and holdup are remembered, not carried out"
+_HOLDS = "autoswitch and holdup are stored but have no effect"
 
 OPERATIONS = (
     Operation(
@@ -124,7 +125,7 @@ OPERATIONS = (
         read_payout_method,
         "4.2",
         "emulated",
-        "read from the recipient's accounts",
+        "built from the recipient's accounts",
         gives=legacy.Payout,
     ),
     Operation(

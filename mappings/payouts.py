@@ -1,7 +1,7 @@
-"""The payout object of a recipient, and the recipient accounts that it becomes.
+"""Translation of a payout object into recipient accounts.
 
-Pieces of conversation that several operations carry on: create and update of a recipient, and the
-payout methods' own. Each checks everything first and raises ``Invalid``; then come the calls.
+The parts of flows that creating and updating a recipient share with the payout methods. A flow
+validates everything and raises ``Invalid`` before its first write.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Sub = Generator[Step, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Payout:
-    """A payout object as a client sent it, checked; ``place`` is what its fields stand below."""
+    """A validated payout object of a client; ``prefix`` is the path of its fields."""
 
     place: str
     method: str | None
@@ -55,16 +55,16 @@ class Payout:
     wallet: Mapping[str, JSON] | None
     holds: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
     told: frozenset[str | None] = frozenset()
-    """The fields that were refused for what stood in them, and taken out."""
+    """Fields whose values were invalid and therefore removed."""
     is_sent_back: bool = False
-    """Whether a mask that answers show of the bank account stood in it."""
+    """Whether it contained a mask from an answer, so that the client means the existing account."""
 
     def sent(self, method: str) -> Mapping[str, JSON] | None:
         return self.bank if method == legacy.BANK else self.wallet
 
     @property
     def methods(self) -> list[str]:
-        """The methods that accounts were sent for, the primary one first."""
+        """The methods of the accounts that were sent, the primary one first."""
         given = [method for method in ACCOUNT_TYPES if self.sent(method) is not None]
         return sorted(given, key=lambda method: method != self.method)
 
@@ -75,7 +75,7 @@ class Payout:
 def parse_payout(
     body: Mapping[str, JSON] | None, place: str, problems: Sequence[Problem] = ()
 ) -> Payout:
-    """``place`` is empty for a body of its own, ``payout.`` inside a recipient."""
+    """Parses a payout object. ``prefix`` is ``payout.`` inside a recipient, else empty."""
     body = body or {}
     primary, accounts = body.get("primary") or {}, body.get("accounts") or {}
     method = primary.get("method")
@@ -83,8 +83,8 @@ def parse_payout(
 
     def account(name: str) -> Mapping[str, JSON] | None:
         its = given(accounts.get(name))
-        # Typed clients send the accounts that they do not use, too, with nothing in their fields. What
-        # could not be read is not in one any more, and was something all the same.
+        # Typed clients also send the accounts that they do not use, with all fields null. An
+        # account whose only values were invalid is empty here too, but must not be ignored.
         had = any(field and field.startswith(f"{place}accounts.{name}.") for field in told)
         return its if its or had or method == name else None
 
@@ -101,15 +101,13 @@ def parse_payout(
 
 
 def drop_shown_masks(payout: Payout, recipient: Recipient) -> Payout:
-    """The payout without masks that are just what answers show: a client that read sends them back.
-
-    What they stand for stays as it is, and a new account has to be told anew.
-    """
+    """Drops the masks from answers that clients send back; the values behind them stay."""
     if not payout.bank:
         return payout
     account = select_shown_accounts(recipient).get(current.BANK_TRANSFER) or {}
     shown = build_bank_answer(account, recipient) if account else {}
-    # It is the recipient's: one of another country was shown with the account that was there then.
+    # The government id belongs to the recipient, so its mask can come from an account that has been
+    # replaced since by one in another country.
     country = payout.bank.get("country") or account.get("country")
     shown["governmentId"] = find_masked_government_id(recipient, country)
     dropped = {
@@ -120,43 +118,37 @@ def drop_shown_masks(payout: Payout, recipient: Recipient) -> Payout:
 
 
 def given(sent: Mapping[str, JSON] | None) -> dict[str, JSON] | None:
-    """An object without its nulls: typed clients send every field of an account that they know."""
+    """Drops null fields: typed clients send all fields of an account that they know."""
     if sent is None:
         return None
     return {name: value for name, value in sent.items() if value is not None}
 
 
-# New accounts: a create with a payout, and POST payout-methods
+# New accounts: creating a recipient with a payout, and POST payout-methods
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Accounts to create, the primary one first, each with the names of its fields.
-
-    ``currency`` is the one that a wallet is to have: its account is made without.
-    """
+    """Accounts to create with their field maps, primary first; a wallet gets its currency later."""
 
     accounts: tuple[tuple[dict[str, JSON], dict[str, str]], ...]
     currency: str | None = None
 
 
 def resolve_primary_method(payout: Payout) -> str | None:
-    """The method named, or the only one that an account was sent for."""
+    """Returns the named primary method, else the only method that has an account."""
     return payout.method or (payout.methods[0] if len(payout.methods) == 1 else None)
 
 
 def validate_new_payout(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
-    """What is wrong with a payout of new accounts.
-
-    ``recipient`` needs no more than ``type`` and ``governmentIds``.
-    """
+    """Validates a payout of new accounts; of ``recipient`` it reads type and government ids."""
     yield from validate_primary_method(payout)
     for sent in payout.methods:
         yield from validate_account(payout, sent, recipient)
 
 
 def validate_primary_method(payout: Payout) -> Iterator[Problem]:
-    """What is wrong with the primary method of a payout of new accounts."""
+    """Validates the primary method of a payout of new accounts."""
     method = resolve_primary_method(payout)
     if method is None:
         yield empty(f"{payout.place}primary.method")
@@ -169,7 +161,7 @@ def validate_primary_method(payout: Payout) -> Iterator[Problem]:
 def plan_accounts(
     payout: Payout, recipient: Recipient, methods: list[str], primary: str | None
 ) -> Plan:
-    """The accounts that these methods of a payout without problems become."""
+    """Plans the accounts for these methods of a valid payout."""
     accounts = []
     for method in methods:
         account = {**build_account_body(payout, method, recipient), "primary": method == primary}
@@ -182,7 +174,7 @@ def build_unknown_method_problem(payout: Payout) -> Problem:
 
 
 def validate_account(payout: Payout, method: str, recipient: Recipient) -> Iterator[Problem]:
-    """What is wrong with one whole account."""
+    """Validates one complete account."""
     place, sent = payout.account_place(method), payout.sent(method) or {}
     if method == legacy.WALLET:
         if not sent.get("address"):
@@ -203,7 +195,7 @@ MASKABLE = frozenset(
 
 
 def validate_masks(sent: Mapping[str, JSON], place: str) -> Iterator[Problem]:
-    """Masked values, other than the ones shown: what stands behind them is not known here."""
+    """Refuses masked values that answers did not show: the gateway does not know their values."""
     for name in sorted(MASKABLE & sent.keys()):
         if is_mask(sent[name]):
             yield invalid(
@@ -212,18 +204,19 @@ def validate_masks(sent: Mapping[str, JSON], place: str) -> Iterator[Problem]:
 
 
 def build_account_body(payout: Payout, method: str, recipient: Recipient) -> dict[str, JSON]:
-    """The body of POST ``/recipients/:id/accounts`` (current interface, section 4.2)."""
+    """Builds the body of POST ``/recipients/:id/accounts`` (current interface, section 4.2)."""
     if method == legacy.WALLET:
         return {"type": current.WALLET, **WALLET.to_current(payout.wallet or {})}
     bank = payout.bank or {}
     account = {"type": current.BANK_TRANSFER, **translate_bank_account(bank)}
+    # setdefault: fields inside the account take precedence over those of the payout.
     account.setdefault("currency", payout.currency)
     account.setdefault("accountHolderName", derive_account_holder(recipient))
     return account
 
 
 def translate_bank_account(bank: Mapping[str, JSON], shown_branch: JSON = None) -> dict[str, JSON]:
-    """The fields of ``accounts.bank`` that a client gave, as the current interface has them."""
+    """Translates the fields of ``accounts.bank`` that the client sent."""
     account = BANK.to_current(bank)
     if iban := account.get("iban"):
         account["iban"] = banking.normalize_iban(iban)
@@ -238,15 +231,15 @@ def translate_bank_account(bank: Mapping[str, JSON], shown_branch: JSON = None) 
 
 
 def derive_account_holder(recipient: Recipient) -> JSON:
-    """Who an account belongs to where the client does not say: the recipient."""
+    """Returns the default account holder: the name of the recipient."""
     parts = [recipient.get("firstName"), recipient.get("lastName")]
     if recipient.get("type") == "individual" and all(parts):
-        return " ".join(map(str, parts))  # as the service makes an individual's name
+        return " ".join(map(str, parts))  # The service derives an individual's name the same way.
     return recipient.get("name")
 
 
 def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
-    """Account field to the client's own, for ``sent_as``; ``country`` where the client sent none."""
+    """Maps account fields to the client's own; ``country`` is the default if it sent none."""
     place = payout.account_place(method)
     if method == legacy.WALLET:
         primary = f"{payout.place}primary."
@@ -262,7 +255,7 @@ def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dic
         told["currency"] = f"{payout.place}primary.currency"
     if bank.get("iban") and not bank.get("accountNum"):
         told["accountNum"] = f"{place}iban"
-    # What a bank transfer wants of the recipient; an address came where the recipient did.
+    # A bank transfer also has requirements on fields of the recipient, which errors may name.
     told["governmentIds"] = f"{place}governmentId"
     return {**told, **_OF_THE_ADDRESS} if payout.place else told
 
@@ -271,7 +264,7 @@ _OF_THE_ADDRESS = {f"address.{name}": field for name, field in ADDRESS.sent_as("
 
 
 def extract_government_ids(payout: Payout) -> list[Sent]:
-    """The government id that came with a bank account."""
+    """Returns the government id that was sent with the bank account, if any."""
     bank = payout.bank or {}
     value, country = bank.get("governmentId"), bank.get("country")
     if not value or not country:
@@ -280,10 +273,11 @@ def extract_government_ids(payout: Payout) -> list[Sent]:
 
 
 def send_account(call: Call, country: JSON, manners: LegacyOptions) -> Sub:
-    """Makes a call with an account, once more where the country wants the number in its IBAN.
+    """Sends an account; if the service misses the account number, sends it again with the number.
 
-    Returns the account. ``accountNum`` never holds an IBAN: a client that sent an IBAN alone has
-    it sent alone, and only a service that says it misses the number gets the domestic one.
+    Returns the account. ``accountNum`` never contains an IBAN. If the client sent only an IBAN, the
+    gateway first sends only that, and adds the domestic number from it if the service asks for one.
+    The country is then remembered, which saves the refused call.
     """
     number = _number_from_iban(call.body, manners)
     if number is None:
@@ -312,11 +306,11 @@ def _number_from_iban(account: Mapping[str, JSON], manners: LegacyOptions) -> st
 def add_planned_accounts(
     recipient: Recipient, planned: Plan, manners: LegacyOptions, *, whole: bool = False
 ) -> Sub:
-    """Adds the accounts of a plan; then each takes the place of the one clients saw of its type.
+    """Adds the planned accounts, then deletes the accounts that they replace.
 
-    Returns the recipient as it then is. When one is refused, those before it are taken back,
-    unless the caller takes back the ``whole`` recipient. An old account that cannot be deleted
-    stays as one that is not primary, and nothing is lost.
+    Returns the recipient with its new accounts. If an account is refused, the ones already added
+    are deleted, unless the caller deletes the whole recipient (``is_undone_by_caller``). An old
+    account that cannot be deleted remains as a non-primary account, which does no harm.
     """
     before = recipient
     added: list[dict[str, JSON]] = []
@@ -334,12 +328,14 @@ def add_planned_accounts(
                 added[-1] |= yield from _in_currency(
                     recipient, added[-1], planned.currency, sent_as
                 )
+    # Not after Unknown: the account may exist, and reconciliation decides that first.
     except (Refused, Unreachable):
         if not whole:
             yield from _take_back(before, added)
         raise
     shown = select_shown_accounts(before)
     replaced = [shown[account["type"]] for account in added if account["type"] in shown]
+    # The new accounts exist, so the request has succeeded: a failed deletion must not change that.
     for account in replaced:
         with suppress(Failure):
             yield from _where_it_is(before, added, account, _deletion)
@@ -349,10 +345,7 @@ def add_planned_accounts(
 def _in_currency(
     recipient: Recipient, wallet: dict[str, JSON], currency: JSON, sent_as: dict[str, str]
 ) -> Sub:
-    """PATCH /recipients/:id/accounts/:account, where the service took another currency for it.
-
-    Returns what is different of it then.
-    """
+    """Changes the currency of a wallet if the service chose another; returns the changed fields."""
     if not currency or wallet.get("currency") in (None, currency):
         return {}
     fields = {"currency": currency}
@@ -363,7 +356,8 @@ def _in_currency(
 
 
 def _take_back(recipient: Recipient, added: list[dict[str, JSON]]) -> Sub:
-    """Deletes accounts just added, and has the one be primary again that was."""
+    """Deletes the accounts just added and makes the previous primary account primary again."""
+    # Best effort: the client gets the error that caused the undo, not one of the undo itself.
     with suppress(Failure):
         for account in added:
             yield _deletion(recipient["id"], account)
@@ -378,9 +372,9 @@ def _where_it_is(
     account: Mapping[str, JSON],
     call: Callable[[str, Mapping[str, JSON]], Call],
 ) -> Sub:
-    """Makes a call of an account that was there before; once more where it has just got another id.
+    """Calls the service for an existing account, again with its new id if the id has changed.
 
-    Every change gives it one, and to be the primary one no longer may be such a change.
+    Every change of an account changes its id, and losing the primary flag may be such a change.
     """
     try:
         yield call(before["id"], account)
@@ -399,6 +393,7 @@ def _where_it_is(
             and not one.get("primary")
             and _but_its_id(one) == its
         ]
+        # With several candidates the wrong account could be deleted; none is better than that.
         if len(renamed) == 1:
             yield call(before["id"], renamed[0])
 
@@ -426,7 +421,7 @@ def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
 def replace_accounts(
     recipient: Recipient, added: list[dict[str, JSON]], replaced: Sequence[Mapping[str, JSON]]
 ) -> Recipient:
-    """The recipient with these accounts for those."""
+    """Returns the recipient with the old accounts replaced by the new ones."""
     kept = [account for account in recipient.get("accounts") or [] if account not in replaced]
     if any(account["primary"] for account in added):
         kept = [{**account, "primary": False} for account in kept]
@@ -437,11 +432,11 @@ def build_account_path(recipient_id: str, account: Mapping[str, JSON]) -> str:
     return f"/recipients/{recipient_id}/accounts/{account['recipientAccountId']}"
 
 
-# autoswitch and holdup: remembered, not carried out
+# autoswitch and holdup: stored, but without effect
 
 
 def collect_new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
-    """What is to be remembered: what was sent and is not what was shown."""
+    """Collects the holds to store: those that the client changed."""
     changed: dict[str, JSON] = {}
     for name, hold in payout.holds.items():
         shown = build_hold_answer(facts, name)
@@ -451,7 +446,7 @@ def collect_new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
 
 
 def validate_holds(payout: Payout, facts: Facts, manners: LegacyOptions) -> Iterator[Problem]:
-    """An active hold asks for what the gateway cannot do; an operator may want it refused."""
+    """Refuses active holds if the operator wants it: the gateway cannot hold payouts."""
     for name, hold in collect_new_holds(payout, facts).items():
         if hold["active"] and manners.holdup == "refuse":
             yield invalid(f"{payout.place}{name}.active", "is not supported")
@@ -459,7 +454,7 @@ def validate_holds(payout: Payout, facts: Facts, manners: LegacyOptions) -> Iter
 
 def build_hold_notices(changed: Mapping[str, JSON]) -> tuple[str, ...]:
     return tuple(
-        f"{name} was asked for; payouts to this recipient are not held"
+        f"{name} was requested; payouts to this recipient are not held"
         for name, hold in changed.items()
         if hold["active"]
     )

@@ -1,8 +1,8 @@
-"""Where marked values stand in a shape.
+"""Index of the marked values in a shape, so that translating a body visits only those.
 
-The shapes of ``legacy.py`` and ``current.py`` mark ids (``Id``) and the vocabulary's words (``Word``
-for a value, ``Key`` for a field's name). A shape is read once; what has no mark in it is not
-walked at all, and what changes nowhere is not copied.
+The shapes in ``legacy.py`` and ``current.py`` mark ids (``Id``) and vocabulary words (``Word`` for
+a value, ``WordKey`` for a field name). The index is built once for each shape. Parts of a body
+without marks are neither walked nor copied.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Mark = Id | Mentions | Word
 class Object:
     fields: Mapping[str, Place | None]
     keys: Mapping[str, str]
-    """The fields whose names are words: field to word, no entry for any other."""
+    """Field name to vocabulary word, for the fields whose names are words."""
     marked: tuple[tuple[str, Place], ...]
-    """The fields with marks in them."""
+    """The fields that contain marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +44,32 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """An object whose field names are values, such as balances by currency."""
+    """An object with arbitrary keys, such as balances by currency."""
 
     name: Place | None
     item: Place | None
 
 
 Marks = tuple[type[Mark] | type[Key], ...]
-"""The kinds of marks that are asked for: who looks for ids need not walk past words."""
+"""The marks to index: a search for ids need not visit words."""
 
 Place = Object | Items | Map | Value
 
 Rewrite = Callable[[Mark, str], str]
 Rename = Callable[[Object, str], tuple[str, str] | None]
-"""A field's name as the shape has it, and as it is to be; None drops the field."""
+"""Returns a field's name in the shape and its new name, or None to drop the field."""
 
 
 def rewrite_marked_texts(
     place: Place | None, value: JSON, rewrite: Rewrite, rename: Rename | None = None
 ) -> JSON:
-    """The value with every marked text rewritten, and fields renamed."""
+    """Returns the value with all marked texts rewritten and fields renamed."""
     if place is None:
         return value
     if isinstance(value, str):
         return rewrite(place.mark, value) if isinstance(place, Value) else value
     if isinstance(value, list | Rows):
-        # Of a map these are the same things, listed.
+        # Some services send a list of the items instead of the map.
         item = place.item if isinstance(place, Items | Map) else None
         return (
             map_rows(lambda one: rewrite_marked_texts(item, one, rewrite, rename), value)
@@ -87,6 +87,7 @@ def rewrite_marked_texts(
         }
     if not isinstance(place, Object):
         return value
+    # Without renaming, unmarked fields keep their place, so copying the dict is enough.
     if rename is None:
         return _in_fields(place, value, rewrite)
     named = [(rename(place, name), one) for name, one in value.items()]
@@ -100,7 +101,7 @@ def _in_fields(place: Object, value: dict[str, JSON], rewrite: Rewrite) -> dict[
     changed = value.copy()
     for name, its in place.marked:
         one = value.get(name)
-        if isinstance(its, Value) and isinstance(one, str):  # as most are: not one call more
+        if isinstance(its, Value) and isinstance(one, str):  # The common case, without a call.
             changed[name] = rewrite(its.mark, one)
         elif one is not None:
             changed[name] = rewrite_marked_texts(its, one, rewrite)
@@ -108,7 +109,7 @@ def _in_fields(place: Object, value: dict[str, JSON], rewrite: Rewrite) -> dict[
 
 
 def iterate_marked_texts(place: Place | None, value: JSON) -> Iterator[tuple[Mark, str]]:
-    """Every marked text in a value, with its mark; of rows they are never all in hand."""
+    """Iterates over the marked texts of a value, with their marks; lazy lists stay lazy."""
     if place is None:
         return iter(())
     found: list[tuple[Mark, str]] = []
@@ -119,6 +120,7 @@ def iterate_marked_texts(place: Place | None, value: JSON) -> Iterator[tuple[Mar
 
 def _in_rows(long: list[tuple[Place, Rows]]) -> Iterator[tuple[Mark, str]]:
     for place, rows in long:
+        # Collecting may append nested lazy lists to the list that is iterated over: they follow.
         for some in rows.slices():
             found: list[tuple[Mark, str]] = []
             _collect(Items(place), some, found, long)
@@ -128,8 +130,8 @@ def _in_rows(long: list[tuple[Place, Rows]]) -> Iterator[tuple[Mark, str]]:
 def _collect(
     place: Place, value: JSON, found: list[tuple[Mark, str]], long: list[tuple[Place, Rows]]
 ) -> None:
-    """Rows are not looked through, but put into ``long``."""
-    # Not one generator in the other: every answer is looked through, and long lists take their time.
+    """Appends the marked texts to ``texts``, and lazy lists, unread, to ``lazy_lists``."""
+    # Appending is faster than nested generators, and every response passes through here.
     if isinstance(place, Object):
         if isinstance(value, dict):
             _collect_fields(place, value, found, long)
@@ -163,7 +165,7 @@ def _collect_fields(
 def _within(
     place: Items | Map, value: list[JSON] | dict[str, JSON]
 ) -> Iterator[tuple[Place | None, JSON]]:
-    """What is directly within a list or a map, with its place."""
+    """Iterates over the direct children of a list or map, with their nodes."""
     if isinstance(value, list):
         yield from ((place.item, one) for one in value)
     elif isinstance(place, Map):
@@ -177,7 +179,7 @@ IDS: Marks = (Id, Mentions)
 
 @cache
 def locate_marks(shape: Any, marks: Marks = WORDS + IDS) -> Place | None:
-    """Where these marks stand in a shape; None where none does."""
+    """Builds the index of these marks in a shape; None if the shape contains none."""
     origin = get_origin(shape)
     if origin is Annotated:
         inner, *all_marks = get_args(shape)
@@ -185,6 +187,7 @@ def locate_marks(shape: Any, marks: Marks = WORDS + IDS) -> Place | None:
             (one for one in all_marks if isinstance(one, marks) and _is_of_value(one)), None
         )
         return Value(mark) if mark else locate_marks(inner, marks)
+    # The unions are optional types: at most one member contains marks.
     if origin in (Union, UnionType):
         return next((place for one in get_args(shape) if (place := locate_marks(one, marks))), None)
     if origin is list:

@@ -1,4 +1,8 @@
-"""What an operation becomes, why a field is in no call, and where those of an answer come from."""
+"""Documentation of the translation, derived from flows and field tables.
+
+Lists the calls of an operation, the reason why a field is not sent, and the source of each field of
+an answer.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ from mappings.objects import ADDRESS, BANK, PAYMENT, PAYMENT_BATCH, RECIPIENT, W
 
 _TABLES = (BANK, WALLET, RECIPIENT, ADDRESS, PAYMENT, BATCH)
 _BY_HAND = {
-    "primary.method": "says which account is the primary one",
-    "primary.currency": "the currency of the account, where that has none of its own",
-    "autoswitch": "remembered here; the current interface has nothing like it",
-    "holdup": "remembered here; the current interface has nothing like it",
-    "ids": "each named in the path of a call",
-    "recipient.email": "looked up: payments name recipients by their id",
+    "primary.method": "selects the primary account",
+    "primary.currency": "the currency of the account if it has none of its own",
+    "autoswitch": "stored by the gateway; the current interface has no counterpart",
+    "holdup": "stored by the gateway; the current interface has no counterpart",
+    "ids": "each is in the path of a call",
+    "recipient.email": "looked up, because payments name recipients by id",
 }
 
 _CALL = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[ .].*)?")
@@ -27,23 +31,28 @@ _MORE = re.compile(r" {4,}(?P<note>\S.*)")
 
 
 def list_current_calls(operation: Operation) -> list[dict[str, str]]:
-    """The calls of the current interface, as the flow's docstring lists them below its title."""
+    """Lists the current calls of an operation, parsed from the docstring of its flow.
+
+    Each call is a line with the method, the path and an optional note, below the title of the
+    docstring.
+    """
     _title, *lines = (inspect.getdoc(operation.flow) or "").splitlines()
     found: list[dict[str, str]] = []
     for line in lines:
         if one := _CALL.fullmatch(line):
             note = (one["note"] or "").lstrip(". ")
             found.append({"call": " ".join(one["call"].split()), "note": note})
+        # Long notes continue on the next, indented line.
         elif found and (more := _MORE.fullmatch(line)):
             found[-1]["note"] += f" {more['note']}"
     return found
 
 
 def list_client_calls(operation: Operation) -> list[dict[str, str]]:
-    """Those of them that a client makes which has moved: drafts are the gateway's own affair.
+    """Lists the calls that a client of the current interface makes itself: those not for drafts.
 
-    One that made a batch anew for its quote or start, as the gateway does for a draft, would pay it
-    twice.
+    Drafts exist only in the gateway. A client that created the batch again before a quote or start,
+    as the gateway does for a draft, would pay it twice.
     """
     return [
         one for one in list_current_calls(operation) if not one["note"].startswith("for a draft")
@@ -51,14 +60,14 @@ def list_client_calls(operation: Operation) -> list[dict[str, str]]:
 
 
 def explain_unsent_fields(body: JSON, sent: set[str | None]) -> Iterator[tuple[str, str]]:
-    """The fields of a body that are in no call, and why."""
+    """Iterates over the fields of a body that no call contains, with the reason."""
     for name in _fields(body):
         if not any(one and is_within(one, name) for one in sent):
             yield name, _why(name)
 
 
 def is_within(field: str, outer: str) -> bool:
-    """Whether a field is another one, or stands inside of it."""
+    """Tells if a field path is equal to another, or inside it."""
     return field == outer or field.startswith((f"{outer}.", f"{outer}["))
 
 
@@ -75,11 +84,11 @@ def _why(name: str) -> str:
 def explain_unsent_params(
     operation: Operation, query: Mapping[str, str], sent: set[str | None]
 ) -> Iterator[tuple[str, str]]:
-    """The parameters of a query that are in no call, and why; an empty one is as good as none."""
+    """Iterates over the non-empty query parameters that no call contains, with the reason."""
     known = get_type_hints(operation.query) if operation.query else {}
     for name, value in query.items():
         if value and name not in sent:
-            listed = "decided here, over all that the service lists"
+            listed = "applied by the gateway, over all rows of the service"
             yield name, listed if name in known else "not a parameter of this request"
 
 
@@ -89,7 +98,7 @@ TABLES_OF: Mapping[str, tuple[Fields, ...]] = {
     "batches": (BATCH,),
     "payments": (PAYMENT,),
 }
-"""By room."""
+"""Module of an operation to the tables of its answers."""
 
 _TABLE_OF: Mapping[str, Fields] = {
     "recipient": RECIPIENT,
@@ -102,29 +111,29 @@ _TABLE_OF: Mapping[str, Fields] = {
     "payment": PAYMENT,
     "payments": PAYMENT,
 }
-"""By what an object is called in answers."""
+"""Field name of an object in answers to its table."""
 
 
-_GIVEN_OR_COUNTED = "as the service gives it, or counted from the payments"
+_GIVEN_OR_COUNTED = "as the service returns it, or computed from the payments"
 
 _SUMMARY: Mapping[str, tuple[str, str]] = {
-    "processed_by": ("processed_by", "as the service gives it, or API"),
-    "errors": ("errors", "as the service gives it, or none"),
-    "serverTime": ("serverTime", "as the service gives it, or this machine's clock"),
+    "processed_by": ("processed_by", "as the service returns it, else API"),
+    "errors": ("errors", "as the service returns it, else empty"),
+    "serverTime": ("serverTime", "as the service returns it, else the gateway's clock"),
     **{
         name: (name, _GIVEN_OR_COUNTED)
         for name in ("methods", "ServiceTotal", "GatewayTotal", "total")
     },
-    "merchantBalances": ("amount", "of GET /balance, in the batch's currency"),
-    "enoughFunds": ("amount", "as the service gives it, or reckoned with GET /balance"),
+    "merchantBalances": ("amount", "from GET /balance, in the currency of the batch"),
+    "enoughFunds": ("amount", "as the service returns it, or computed with GET /balance"),
 }
-"""Of a batch summary, where more than its name is said of a field (``summaries``)."""
+"""Source and rule of the fields of a batch summary that ``summaries`` computes."""
 
 _BALANCE: Mapping[str, tuple[str, str]] = {
-    "primary": ("primary", "as the service gives it, or the first one"),
-    "type": ("type", "service for all but the wallet account"),
+    "primary": ("primary", "as the service returns it, else the first one"),
+    "type": ("type", "service, except for the wallet account"),
 }
-"""Of a balance (``balances``)."""
+"""Source and rule of the fields of a balance that ``balances`` computes."""
 
 
 def _by_hand(
@@ -137,7 +146,7 @@ def _by_hand(
 def trace_answer_fields(
     answer: Mapping[str, JSON], table: Fields | None = None, place: str = ""
 ) -> Iterator[tuple[str, str, str]]:
-    """Each field of an answer that is somebody's: the legacy one, the current one, and the rule."""
+    """Iterates over the fields of an answer that have a rule: legacy path, current field, rule."""
     rows = {row.legacy: row for row in table.rows} if table else {}
     for name, value in answer.items():
         where = f"{place}.{name}" if place else name
@@ -154,6 +163,7 @@ def trace_answer_fields(
         if isinstance(value, Mapping):
             yield from trace_answer_fields(value, inner, where)
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            # All items have the same fields, so the first one represents them.
             yield from trace_answer_fields(value[0], inner, f"{where}[]")
 
 

@@ -1,4 +1,4 @@
-"""Whether a read was answered with what it asks for: what cannot be read is not to have none of it."""
+"""Checks the shape of read responses: a malformed list is an error and not an empty list."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ LISTS = {
     "/recipients/{id}/payments": "payments",
     "/batches": "batches",
 }
-"""The list that an answer of each path has."""
+"""Path to the field that contains the list in its response."""
 
 
 def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
-    """Of reads alone, and of those whose answer would be shown as empty else.
+    """Tells if the response to a read contains the expected list or balances.
 
-    A bare ``{"ok": true}`` is shown so; what became of a write is not concluded from it (``settling``).
+    Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` is
+    shown as empty, but ``outcome_rules`` never takes it as proof that a write was not executed.
     """
+    # Treating the response to a write as an error would leave its outcome in doubt.
     if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
         return True
     if endpoint.path == BALANCE:
@@ -33,5 +35,5 @@ def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
 
 
 def _are_rows(given: JSON) -> bool:
-    """Some services write null for a list without rows."""
+    """Tells if the value is a list of objects; some services send null for an empty list."""
     return given is None or (isinstance(given, list | Rows) and has_only_type(given, dict))

@@ -1,7 +1,7 @@
-"""A recipient as a client sends it: what is wrong with it, and which fields of it travel.
+"""Validation and translation of the recipient bodies that clients send.
 
-The table (``objects.RECIPIENT``) says what becomes of each field; what needs more than a table is
-here, for a create and for an update.
+The field table (``objects.RECIPIENT``) translates most fields; this module does the rest, for a
+create and for an update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mappings.objects import (
 from mappings.payouts import Recipient, validate_masks
 
 SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
-"""The statuses that a legacy client can set (legacy interface, section 3)."""
+"""Statuses that a legacy client can set (legacy interface, section 3)."""
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "individual": ("firstName", "lastName"),
@@ -42,7 +42,10 @@ def validate_create(body: Mapping[str, JSON]) -> Iterator[Problem]:
 
 
 def _language_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    """More loosely than current 2.2 has it: how a code is spelled, the service decides."""
+    """Validates the language less strictly than the current document, section 2.2.
+
+    The service decides which spelling of a code it accepts.
+    """
     language = body.get("language")
     if language and not _LANGUAGE.fullmatch(language):
         yield invalid("language", "must be a language code, such as en or en-US")
@@ -50,6 +53,7 @@ def _language_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
 
 def build_create_body(body: Mapping[str, JSON], ids: list[Sent]) -> dict[str, JSON]:
     sent = RECIPIENT.to_current(body)
+    # The create call of the current interface takes no language; select_later_fields has it.
     sent.pop("language", None)
     if body["type"] == "business":
         sent["name"] = body["name"]
@@ -65,7 +69,7 @@ def select_later_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def choose_currency_field(body: Mapping[str, JSON]) -> str:
-    """Requests say ``currency``; clients that send an object back say ``primaryCurrency``."""
+    """Returns the field of the currency: ``primaryCurrency`` if a whole object is sent back."""
     return "currency" if body.get("currency") else "primaryCurrency"
 
 
@@ -76,11 +80,10 @@ def extract_ssn(body: Mapping[str, JSON]) -> list[Sent]:
 def drop_unchanged_recipient_fields(
     body: Mapping[str, JSON], recipient: Recipient
 ) -> dict[str, JSON]:
-    """The body without the masks that were shown; of a whole object, only what was changed.
+    """Drops masks from answers, and the unchanged fields of a whole object that is sent back.
 
-    A body with an ``id`` is an object sent back. What its client did not change is not sent: it
-    would undo what others changed meanwhile, and some services reckon a recipient's status anew
-    when they are sent its address.
+    A body with an ``id`` is a whole object. Its unchanged fields must not be sent: they would undo
+    concurrent changes of others, and some services recompute the status when they get an address.
     """
     shown = {**RECIPIENT.to_legacy(recipient), "ssn": find_masked_ssn(recipient)}
     compared = _COMPARED if body.get("id") else _MASKED
@@ -111,7 +114,7 @@ def validate_update(
     before = recipient.get("type")
     kind = body.get("type") or before or ""
     for name in ("type", "email", *NEEDED.get(kind, ())):
-        # What another type of recipient needs as well is missing where it is not there by now.
+        # Changing the type requires the other type's fields, unless the recipient already has them.
         if not body[name] if name in body else kind != before and not recipient.get(name):
             yield empty(name)
     yield from validate_masks(body, "")
@@ -122,11 +125,11 @@ def validate_update(
 
 
 def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
-    """The status asked for; None where nobody can set it, or it is the one shown.
+    """Returns the status that the client asks for, or None if it only repeats the shown one.
 
-    Also the one shown before the service's own changed: echoing `inactive` never un-suspends. The
-    words that keep a recipient from being paid are an echo only in an object sent back: who sends
-    one of them alone asks for just that.
+    The status that was shown before the service's own changed counts as repeated too, so that
+    sending `inactive` back never lifts a suspension. For the statuses that stop payments this
+    applies only to whole objects sent back: a client that sends such a status alone does want it.
     """
     status, before = body.get("status"), facts.get("status_shown_before")
     if status == before and (before == "inactive" or body.get("id")):
@@ -137,7 +140,7 @@ def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) ->
 
 
 def apply_identity(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
-    """The recipient as it will be, as far as its accounts depend on that: who it is."""
+    """Returns the recipient with its new type and name, on which its accounts depend."""
     sent = {
         name: body[name] for name in ("type", "name", "firstName", "lastName") if body.get(name)
     }
@@ -161,9 +164,11 @@ def build_update_fields(
 
 
 def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
-    """An individual's name is made of first and last name; on its own it is a change like any.
+    """Tells if ``name`` must be sent.
 
-    In an object sent back it is not: they are in it, and are left out where they were not changed.
+    The service derives an individual's name from the first and last name, so ``name`` is sent only
+    if it comes alone. A whole object sent back always has all three, even if unchanged ones were
+    dropped.
     """
     if body.get("type", recipient.get("type")) == "business":
         return True
@@ -177,14 +182,15 @@ def derive_status_fact(
     facts: Facts,
     answered: Mapping[str, JSON],
 ) -> dict[str, JSON]:
-    """The word to remember, or to forget, once the service has taken the status, or changed it itself.
+    """Returns the change of the stored legacy status after an update.
 
-    ``answered`` is the recipient as the service answered with it, as far as it did.
+    ``answered`` is the recipient in the response of the service, which may have changed its status.
     """
     if "status" not in fields:
         word, status = facts.get("status"), answered.get("status")
         return (
             {"status": None} if word and status and not is_status_word_valid(word, status) else {}
         )
+    # "active" means the same on both sides, so nothing needs to be stored for it.
     word = body["status"] if body["status"] != "active" else None
     return {"status": word} if word != facts.get("status") else {}

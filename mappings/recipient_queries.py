@@ -1,7 +1,7 @@
-"""The list of recipients: the same words on both sides, and other meanings.
+"""Translation of the recipient list's query, whose parameters have other meanings on each side.
 
-What the service can answer itself it is asked in one call. Everything else is decided here, on
-the legacy document's meaning (legacy interface, section 4.1), over all that the service lists.
+If the service can answer the query, it takes one call. Otherwise the gateway reads the whole list
+and applies the filters and the order of the legacy document (legacy interface, section 4.1).
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ Remembered = Mapping[str, Facts]
 SERVICE_ORDERS = frozenset(
     {"name", "email", "referenceId", "payoutMethod", "createdAt", "updatedAt"}
 )
-"""Current interface, section 4.1, orderBy."""
+"""Values of ``orderBy`` in the current interface (section 4.1)."""
 
 SERVICE_STATUSES = frozenset({"active", "incomplete", "suspended"})
 SERVICE_COMPLIANCE = frozenset({"verified", "blocked"})
-"""Not ``pending``: to a legacy client it includes ``review``, which no filter names."""
+"""Without ``pending``: for legacy clients it includes ``review``, for which there is no filter."""
 
 
 @dataclass(slots=True)
 class _Question:
-    """A list query as it is read: what narrows the service's list, and what is decided here."""
+    """The filters of a list query: those that the service applies, and those of the gateway."""
 
     narrow: dict[str, str] = field(default_factory=dict)
     tests: list[Callable[[Row], bool]] = field(default_factory=list)
     exact: bool = True
-    """Whether the service, asked with ``narrow``, gives just what the client asked for."""
+    """Whether the service's filters alone give exactly the rows that the client asked for."""
 
     def ask(self, test: Callable[[Row], bool], **narrow: str) -> None:
-        """The service can decide it; where it will not, the test does."""
+        """Adds a filter of the service; ``test`` is used if the gateway reads all rows."""
         self.narrow |= narrow
         self.tests.append(test)
 
     def decide(self, test: Callable[[Row], bool]) -> None:
-        """Only we can decide it."""
+        """Adds a filter that only the gateway can apply."""
         self.tests.append(test)
         self.exact = False
 
 
 def build_find(query: Mapping[str, str], remembered: Remembered) -> Find:
-    """The question that a list query asks; unknown parameters are ignored."""
+    """Builds the step for a list query; unknown parameters are ignored."""
     question = _Question()
     for name, read in _PARAMETERS.items():
         if value := query.get(name):
@@ -70,6 +70,7 @@ def build_find(query: Mapping[str, str], remembered: Remembered) -> Find:
     descending = query.get("sortBy", "").lower() != "asc"
     page = parse_page_params(query)
     sorting = {"orderBy": order, "sortBy": "desc" if descending else "asc"}
+    # The service still lists recipients whose deletion failed, so its own paging would be wrong.
     still_there = any(facts.get("still_there") for facts in remembered.values())
     gone = frozenset(id_ for id_, facts in remembered.items() if facts.get("deleted"))
     askable = question.exact and order in SERVICE_ORDERS and not still_there
@@ -90,7 +91,7 @@ def build_find(query: Mapping[str, str], remembered: Remembered) -> Find:
     )
 
 
-# Parameters: each narrows what the service lists, or is decided here, or both
+# Parameters: each is a filter of the service, of the gateway, or both
 
 
 def _search(question: _Question, value: str, *_: Any) -> None:
@@ -108,6 +109,7 @@ def _status(question: _Question, value: str, _: Any, remembered: Remembered) -> 
     def is_shown(row: Row) -> bool:
         return bool(derive_legacy_status(row, remembered.get(row["id"], {})) == value)
 
+    # A stored status replaces the service's in answers, so the service's filter alone is wrong.
     worded = any(
         UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in remembered.values()
     )
@@ -142,6 +144,7 @@ def _payout_method(question: _Question, value: str, query: Mapping[str, str], _:
     def is_primary(row: Row) -> bool:
         return bool(determine_payout_method(row) == value)
 
+    # The service filters bank accounts by method only together with a currency.
     with_currency = bool(query.get("payoutCurrency"))
     if value == current.WALLET or (value == current.BANK_TRANSFER and with_currency):
         question.ask(is_primary, payoutMethod=value)
@@ -166,7 +169,8 @@ def _payout_currency(question: _Question, value: str, query: Mapping[str, str], 
 def _start_date(question: _Question, value: str, *_: Any) -> None:
     if found := parse_span(value):
         start, _end = found
-        # What was created since then was also updated since then.
+        # The service filters by update time. That is safe: a row created since then was also
+        # updated since then. The gateway filters the rest by creation time.
         text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         question.ask(lambda row: parse_created_at(row) >= start, startDate=text)
         question.decide(lambda row: parse_created_at(row) >= start)
@@ -191,7 +195,7 @@ _PARAMETERS: dict[str, Callable[[_Question, str, Mapping[str, str], Remembered],
 }
 
 
-# What a row says
+# Values of a row
 
 
 def determine_payout_method(row: Row) -> JSON:
@@ -200,7 +204,7 @@ def determine_payout_method(row: Row) -> JSON:
 
 
 def determine_payout_currency(row: Row) -> JSON:
-    """Without an account nothing is paid out, in whatever currency the recipient would have it."""
+    """Returns the currency of payouts; None if it is known that the recipient has no account."""
     primary = find_primary_account(row)
     if primary is None and row.get("accounts") is not None:
         return None
@@ -219,7 +223,7 @@ def _text(value: JSON) -> str:
     return value if isinstance(value, str) else ""
 
 
-# Orders
+# Sort keys
 
 
 def _plain(name: str) -> Callable[[Row, Facts], Any]:

@@ -1,4 +1,4 @@
-"""What is kept of a recipient that is asked about again and again: what queries read of it, and answers."""
+"""The parts of a recipient that the cached list stores: those for queries and those for answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOLD = (
     "updatedAt",
 )
 TOLD_OF_ADDRESS = ("city", "country", "region", "postalCode")
-"""With the primary account, all that a parameter, an order or ``hidden`` of a query reads of a row."""
+"""With the primary account, all fields that filters, sort keys and ``is_hidden`` read."""
 
 SHOWN = frozenset(
     {
@@ -32,11 +32,11 @@ SHOWN = frozenset(
         *("accounts", "compliance", "complianceStatus", "governmentIds", "ssn", "status"),
     }
 )
-"""All that ``recipient_answer`` reads of a row."""
+"""All fields that ``objects.build_recipient_answer`` reads."""
 
 
 def select_query_fields(row: Row) -> dict[str, JSON]:
-    """A row as queries read it: of its address what they name, of its accounts the primary one."""
+    """Selects the fields that queries read: parts of the address, and the primary account."""
     address, primary = row.get("address") or {}, find_primary_account(row)
     its: JSON = None if row.get("accounts") is None else []
     if primary:
@@ -50,5 +50,5 @@ def select_query_fields(row: Row) -> dict[str, JSON]:
 
 
 def select_answer_fields(row: Row) -> dict[str, JSON]:
-    """What an answer shows of a row."""
+    """Selects the fields that answers are built from."""
     return {name: value for name, value in row.items() if name in SHOWN}

@@ -61,17 +61,18 @@ from mappings.rows import filter_rows
 def create_recipient(request: Request) -> Flow:
     """POST /recipients
 
-    POST   /recipients               the fields of the current document's create
-    PATCH  /recipients/:id           language and currency, when given
+    POST   /recipients               the fields that the current interface takes in a create
+    PATCH  /recipients/:id           language and currency, if given
     POST   /recipients/:id/accounts  for each account of a payout, the primary one first
-    PATCH  /recipients/:id/accounts/:account  a wallet that is to have another currency
-    GET    /recipients/:id           with a payout: the accounts decide status and route
-    DELETE /recipients/:id           when a later call is refused: the client sent one request
+    PATCH  /recipients/:id/accounts/:account  for a wallet with another currency
+    GET    /recipients/:id           with a payout, because the accounts decide status and route
+    DELETE /recipients/:id           if a later call is refused, to undo the create
 
-    A recipient that cannot be deleted again is remembered as deleted, and so never shown.
+    A recipient that cannot be deleted is stored as deleted, and so never shown to clients.
     """
     body = request.body
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
+    # Everything is validated before the first call, so that a refused request changes nothing.
     ids = [*recipient_bodies.extract_ssn(body), *payouts.extract_government_ids(payout)]
     request.refuse(
         [
@@ -96,9 +97,11 @@ def create_recipient(request: Request) -> Flow:
     try:
         recipient = yield from _complete(created, body, payout, request.manners)
     except (Refused, Unreachable) as failure:
+        # Without the undo, the client's retry would create a second recipient.
         yield from _undo(created["id"])
         if isinstance(failure, Refused) and failure.status == 404:
-            raise Refused(500) from None  # what is not found is nothing that the client named
+            # A 404 is about the new recipient, which the client did not name: hide it.
+            raise Refused(500) from None
         raise
     if holds:
         yield Record("recipient", created["id"], holds)
@@ -114,7 +117,7 @@ def _payout_problems(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Probl
 def _complete(
     created: Recipient, body: Mapping[str, JSON], payout: Payout, manners: LegacyOptions
 ) -> Sub:
-    """What the create call has no fields for; returns the recipient as it then is."""
+    """Sends what the create call has no fields for. Returns the recipient with its accounts."""
     path, recipient = f"/recipients/{created['id']}", created
     if later := recipient_bodies.select_later_fields(body):
         names = RECIPIENT.sent_as() | {
@@ -131,7 +134,7 @@ def _complete(
     try:
         return (yield Call("GET", path))["recipient"]
     except Failure:
-        # All of it is done; what is known of it is answer enough.
+        # All writes succeeded, so failing now would make the client create a second recipient.
         return recipient
 
 
@@ -142,6 +145,7 @@ def _plan(payout: Payout, body: Mapping[str, JSON]) -> payouts.Plan:
 
 
 def _undo(recipient_id: str) -> Sub:
+    # Recorded before the call: if the deletion fails, clients must not see the recipient either.
     yield Record("recipient", recipient_id, {"deleted": True, "still_there": True})
     try:
         yield replace(_deletion(recipient_id), is_cleanup=True)
@@ -170,9 +174,9 @@ def read_recipient(request: Request) -> Flow:
 def list_recipients(request: Request) -> Flow:
     """GET /recipients
 
-    GET /recipients  once where the service answers it itself or all is on one page, else for the index:
-                     how many there are, which were changed since, and where there are fewer than are
-                     known, who was archived; without an index all of it, page by page
+    GET /recipients  once if the service can answer the query or one page holds all; else to refresh
+                     the cached list: the total, the recipients changed since, and the archived ones
+                     if the total has shrunk; without a cache, every page
     """
     remembered = yield Recall("recipient")
     result = yield recipient_queries.build_find(request.query, remembered)
@@ -201,9 +205,9 @@ def read_recipient_logs(request: Request) -> Flow:
 
 
 def _with_page(id_: str, call: Call) -> Sub:
-    """The recipient, and a page: one of the service's own size where it gives none of that asked for.
+    """Reads the recipient and a page of a list.
 
-    These lists have no 406.
+    If the service refuses the page size, requests its default size: legacy lists have no 406.
     """
     try:
         return (yield from found.load_recipient_with_call(id_, call))
@@ -214,12 +218,13 @@ def _with_page(id_: str, call: Call) -> Sub:
     return (yield from found.load_recipient_with_call(id_, replace(call, query=query)))
 
 
+# Header names are checked too, because keys that have been revoked since can appear in old entries.
 _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature")
 _CREDENTIALS = re.compile(r"(?i)^\s*(bearer|basic|digest|\w*sign)\s+\S")
 
 
 def _without_keys(entry: Mapping[str, JSON], keys: tuple[str, ...]) -> dict[str, JSON]:
-    """A log entry as it is, but for header values that carry a key."""
+    """Returns a log entry with the header values masked that contain an API key."""
     headers = entry.get("headers")
     if not isinstance(headers, dict):
         return dict(entry)
@@ -241,10 +246,10 @@ def read_recipient_payments(request: Request) -> Flow:
     """GET /recipients/:id/payments
 
     GET /recipients/:id
-    GET /recipients/:id/payments  paged by the service; read whole where some must not be shown, those of
-                                  drafts are to be, or there is a filter
-    GET /batch/:id/summary        of each batch of which the ledger has memos that the service does not tell,
-                                  where it pays the recipient more than once
+    GET /recipients/:id/payments  paged by the service; every page if there are payments to hide or
+                                  to add, or a filter
+    GET /batch/:id/summary        for each batch with stored memos that pays the recipient several
+                                  times, to match the memos
     """
     id_, filters = request.ids["id"], Filters.of(request.query)
     path, abandoned = f"/recipients/{id_}/payments", (yield Recall("abandoned"))
@@ -259,6 +264,7 @@ def read_recipient_payments(request: Request) -> Flow:
         all_ = [*(yield from _as_clients_know(left)), *(yield from _drafted(id_))]
         if filters:
             all_ = yield from _found_by(filters, all_, id_, shown)
+        # Merged with payments of drafts, the order of the service is no longer by creation time.
         if abandoned:
             all_.sort(key=recipient_queries.parse_created_at, reverse=True)
         known, counts = parse_page_params(request.query).of(all_)
@@ -281,7 +287,7 @@ def _as_clients_know(payments: Sequence[Payment]) -> Sub:
 
 
 def _drafted(id_: str) -> Sub:
-    """The payments of a recipient in drafts, which are the ledger's alone."""
+    """Loads the payments of a recipient in drafts, which only the gateway has."""
     found: list[Payment] = []
     for batch_id, facts in (yield Recall("batch")).items():
         if not is_draft(facts) or facts.get("phase") == "deleted":
@@ -293,16 +299,16 @@ def _drafted(id_: str) -> Sub:
 
 
 def _found_by(filters: Filters, payments: Sequence[Payment], id_: str, shown: JSON) -> Sub:
-    """The payments that pass; to search them, the memos of all have to be known."""
+    """Filters payments; a search needs the memos of all of them."""
     memos = (yield from _memos(payments, id_, are_needed=True)) if filters.search else {}
     rows = [{**one, **memos.get(one["id"], {}), "recipient": shown} for one in payments]
     return [*(yield from filter_payments(filters, rows))]
 
 
 def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -> Sub:
-    """By the payment's id, the memo where the ledger alone has it: the current document lists none.
+    """Loads the memos that only the gateway has, by payment id.
 
-    ``are_needed`` raises if a batch cannot be read, unless it is gone.
+    With ``is_required``, raises if a batch cannot be read, unless it no longer exists.
     """
     untold: dict[str, list[Payment]] = {}
     for one in payments:
@@ -311,6 +317,7 @@ def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -
     facts = yield Recall("batch", ids=tuple(untold))
     memos: dict[JSON, JSON] = {}
     unread: list[str] = []
+    # A batch with has_memos false needs no look-up; older records lack the flag.
     for batch_id in (one for one in untold if facts.get(one, {}).get("has_memos", one in facts)):
         entries = (yield Recall("payments", batch_id)).get("entries", [])
         its = filter_rows(entries, lambda one: recipient_id(one) == id_)
@@ -331,9 +338,10 @@ def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -
 
 
 def _entries_of(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequence[Entry] | None:
-    """The entry of each payment of a recipient in a batch; None where only the batch's summary tells.
+    """Matches the payments of a recipient in a batch to the entries that were requested.
 
-    It is told by its id, or where there is but one payment of but one entry, by the amount of both.
+    Matches by id, or by amount if there is one payment and one entry. Returns None if only the
+    summary of the batch can tell.
     """
     by_id = {one["id"]: one for one in entries if one.get("id")}
     if all(one["id"] in by_id for one in payments):
@@ -347,7 +355,7 @@ def _entries_of(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequen
 
 
 def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
-    """All payments but for those of abandoned batches, in the service's order."""
+    """Builds the query for all payments except those of superseded batches, in service order."""
     return Find(
         path,
         "payments",
@@ -369,13 +377,13 @@ def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
 def update_recipient(request: Request) -> Flow:
     """PATCH /recipients/:id
 
-    GET    /recipients/:id                    what is shown decides what was changed
-    PATCH  /recipients/:id                    the fields sent, without what only answers have
-    PATCH  /recipients/:id/accounts/:account  a payout: the changed fields of the account there is
-    POST   /recipients/:id/accounts           a payout: where there is none, or its country changes
-    DELETE /recipients/:id/accounts/:account  the account that a new one took the place of
+    GET    /recipients/:id                    to find the changed fields
+    PATCH  /recipients/:id                    the fields sent, without those that only answers have
+    PATCH  /recipients/:id/accounts/:account  with a payout: the changed fields of the account
+    POST   /recipients/:id/accounts           with a payout: if none exists, or its country changes
+    DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
 
-    When the payout is refused, the recipient's own changes stay; sending them again is harmless.
+    If the payout is refused, the changes of the recipient stay; sending them again is harmless.
     """
     recipient, facts = yield from found.load_recipient(request.ids["id"])
     body, manners = (
@@ -424,8 +432,8 @@ def update_recipient(request: Request) -> Flow:
 def delete_recipient(request: Request) -> Flow:
     """DELETE /recipients/:id
 
-    GET    /recipients/:id  an archived one is gone for a legacy client
-    DELETE /recipients/:id  archives it; from here on it is remembered as deleted
+    GET    /recipients/:id  an archived recipient does not exist for legacy clients
+    DELETE /recipients/:id  archives it; the gateway stores that it is deleted
     """
     id_ = request.ids["id"]
     yield from found.load_recipient(id_)
@@ -437,8 +445,8 @@ def delete_recipient(request: Request) -> Flow:
 def delete_recipients(request: Request) -> Flow:
     """DELETE /recipients
 
-    GET    /recipients/:id  each: when one is unknown, none is deleted
-    DELETE /recipients      all at once
+    GET    /recipients/:id  for each: if one is unknown, none is deleted
+    DELETE /recipients      all in one call
     """
     ids = list(dict.fromkeys(request.body["ids"]))
     if not ids:
@@ -452,7 +460,7 @@ def delete_recipients(request: Request) -> Flow:
 
 
 def _all_found(ids: list[str]) -> Sub:
-    """Some at a time: of a long list whose beginning is unknown, the rest is not asked for."""
+    """Raises if a recipient does not exist; reads in chunks, to stop early in a long list."""
     if not all(map(RECIPIENT_ID.fullmatch, ids)):
         raise Invalid(NOT_FOUND)
     remembered = yield Recall("recipient", ids=tuple(ids))
@@ -468,7 +476,7 @@ def _all_found(ids: list[str]) -> Sub:
 
 AT_ONCE = 64
 ALL = 10**9
-"""Rows of a page: more than there are of anything."""
+"""A page size larger than any list."""
 RECIPIENT_ID = re.compile("R-[A-Za-z0-9]{1,64}")
 _ONE, _ALL = "/recipients/{id}", "/recipients"
 
@@ -479,7 +487,7 @@ OPERATIONS = (
         create_recipient,
         "4.1",
         "emulated",
-        "several calls, undone together; language, currency and payout follow the create call",
+        "several calls, undone if one is refused; language, currency and payout follow the create",
         takes=legacy.RecipientBody,
         gives=legacy.RecipientAnswer,
     ),
@@ -489,7 +497,7 @@ OPERATIONS = (
         list_recipients,
         "4.1",
         "emulated",
-        "what the service's filters and orders do not cover is decided here",
+        "the gateway applies the filters and sort orders that the service lacks",
         gives=legacy.RecipientsAnswer,
         query=legacy.RecipientsQuery,
     ),
@@ -499,7 +507,7 @@ OPERATIONS = (
         delete_recipients,
         "4.1",
         "emulated",
-        "the service archives; they are gone for legacy clients",
+        "the service archives them; legacy clients no longer see them",
         takes=legacy.RecipientIdsBody,
         gives=legacy.DoneAnswer,
     ),
@@ -509,7 +517,7 @@ OPERATIONS = (
         read_recipient,
         "4.1",
         "lossy",
-        "no counterpart of the automatic `inactive` after 12 months",
+        "the automatic status `inactive` after 12 months has no counterpart",
         gives=legacy.RecipientAnswer,
     ),
     Operation(
@@ -518,7 +526,7 @@ OPERATIONS = (
         update_recipient,
         "4.1",
         "emulated",
-        "`disabled` and `inactive` are remembered here; a payout becomes accounts",
+        "the gateway stores `disabled` and `inactive`; a payout becomes accounts",
         takes=legacy.RecipientBody,
         gives=legacy.DoneAnswer,
     ),
@@ -528,7 +536,7 @@ OPERATIONS = (
         delete_recipient,
         "4.1",
         "emulated",
-        "the service archives; it is gone for legacy clients",
+        "the service archives it; legacy clients no longer see it",
         gives=legacy.DoneAnswer,
     ),
     Operation(
@@ -537,7 +545,7 @@ OPERATIONS = (
         read_recipient_logs,
         "4.1",
         "exact",
-        "entries pass as they are, keys masked",
+        "entries pass unchanged, except that keys are masked",
         gives=legacy.ActivitiesAnswer,
         query=legacy.PageQuery,
     ),
@@ -547,9 +555,9 @@ OPERATIONS = (
         read_recipient_payments,
         "4.1",
         "exact",
-        "paged by the service; those of drafts are the ledger's, and filters are decided here",
+        "paged by the service; the gateway adds the payments of drafts and applies filters",
         gives=legacy.PaymentsAnswer,
         query=legacy.FilteredQuery,
-        rests_on="the payment object is the legacy document's (current interface, section 2.2)",
+        rests_on="payments have the fields of the legacy document (current interface, section 2.2)",
     ),
 )

@@ -1,9 +1,9 @@
-"""Very many rows without very many objects: a list that is kept packed and read a slice at a time.
+"""Memory-efficient sequences: rows are stored compressed and decoded in slices.
 
 A batch may have a hundred thousand payments. As objects they take forty times the memory of their
-text, and to free them at once takes longer than any other request should wait. ``Rows`` stand where
-a list would, and are read from the beginning to the end, as often as is wanted; what they give is not
-to be changed. What is small is a plain list, here as everywhere: ``map_rows`` and ``packed`` take both.
+text, and freeing them at once blocks the event loop for too long. A ``LazySequence`` can replace a
+list that is read from front to back, any number of times; its rows must not be modified. Short
+lists stay plain lists: the functions of this module accept both.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 SLICE = 200
-"""How many rows are in hand at a time."""
+"""Rows that are decoded at a time."""
 
 _QUICKLY = 1
-"""zlib's level: texts of one kind shrink to a fifth, in less time than it takes to pack them."""
+"""The fastest level: rows still shrink to a fifth, in less time than serializing takes."""
 
 
 BLOCK = 256 * 1024
-"""Bytes of packed rows that are kept together: what is small and lies here and there between what others
-need keeps a process from giving memory back.
+"""Minimum size of an allocation: many small ones would fragment the heap, and the process could not
+return the memory.
 """
 
 
 class Rows(Sequence[Any]):
-    """Rows that are not all in hand."""
+    """A sequence whose rows are decoded or computed in slices."""
 
     @abstractmethod
     def slice_at(self, number: int) -> list[Any]:
-        """So many of them: ``SLICE``, or fewer at the end."""
+        """Returns slice ``number``: ``SLICE_SIZE`` rows, or fewer at the end."""
 
     def slices(self) -> Iterator[list[Any]]:
         for number in range(-(-len(self) // SLICE)):
@@ -63,23 +63,24 @@ class Rows(Sequence[Any]):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment] # as a list's
+    __hash__ = None  # type: ignore[assignment] # unhashable, like a list
 
 
 class Packed(Rows):
-    """Rows that were read or made once."""
+    """Rows stored compressed."""
 
     def __init__(self, rows: Iterable[Any]) -> None:
         self._slices: list[memoryview] = []
         self._count = 0
         self.types: set[type] = set()
-        """What its rows are."""
+        """The types of the rows."""
         block, ends = bytearray(), [0]
         for some in iterate_slices(rows):
             block += _shrunk(some)
             ends.append(len(block))
             self._count += len(some)
             self.types.update(map(type, some))
+            # Slices share large allocations; see BLOCK_BYTES.
             if len(block) >= BLOCK:
                 self._keep(block, ends)
                 block, ends = bytearray(), [0]
@@ -102,7 +103,7 @@ class Packed(Rows):
 
 
 class Each(Rows):
-    """What is made of each row of others, side by side; made anew whenever it is read."""
+    """Applies a function to the rows of one or more sequences, again for each read."""
 
     def __init__(self, change: Callable[..., Any], *sources: Sequence[Any]) -> None:
         self._change = change
@@ -120,17 +121,19 @@ class Each(Rows):
     def slice_at(self, number: int) -> list[Any]:
         there, some = self._last
         if number != there:
-            # Two that are made of these rows are often read side by side.
+            # Cached, because two sequences that are derived from this one are often read in
+            # parallel.
             some = _side_by_side(self._change, [_slice_of(one, number) for one in self._sources])
             self._last = number, some
         return some
 
 
 class Keyed(Mapping[str, Any]):
-    """Very many values by name, to be read in any order; of one name the last one.
+    """A compressed mapping for very many entries, with random access; last value wins.
 
-    A few of them are packed together, and where each is, is known by its name's hash: a dictionary takes
-    more room than what is in it, and to free its hundred thousand texts holds everybody up.
+    Entries are compressed in small chunks, and an open-addressing hash table holds their positions.
+    A dictionary would take more memory than its contents, and freeing a hundred thousand strings
+    would block the event loop.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, Any]] = ()) -> None:
@@ -139,7 +142,7 @@ class Keyed(Mapping[str, Any]):
         self._left: list[tuple[str, Any]] = []
         self._hashes = array("q")
         self._slots = array("i", [_FREE]) * 8
-        """The pairs' numbers, each in the first free slot from that of its hash on."""
+        """Entry numbers, each in the first free slot at or after the one of its hash."""
         self._count = 0
         self._last: tuple[int, list[tuple[str, Any]]] = (-1, [])
         self.update(pairs)
@@ -156,6 +159,7 @@ class Keyed(Mapping[str, Any]):
                 self._packed += _shrunk(self._left)
                 self._ends.append(len(self._packed))
                 self._left = []
+            # Linear probing becomes slow in a table that is more than half full.
             if 2 * self._count > len(self._slots):
                 self._make_room()
 
@@ -170,7 +174,7 @@ class Keyed(Mapping[str, Any]):
             self._slots[slot] = number
 
     def _slot(self, name: str, hashed: int) -> int:
-        """Where its number is, or is to be."""
+        """Returns the slot of a name, or the free slot in which to insert it."""
         slots, hashes = self._slots, self._hashes
         last = len(slots) - 1
         slot = hashed & last
@@ -198,6 +202,7 @@ class Keyed(Mapping[str, Any]):
         return self._pair(number)[1]
 
     def __iter__(self) -> Iterator[str]:
+        # An overwritten entry stays stored, but its slot points to the newer one: skip it.
         for number in range(len(self._hashes)):
             name = self._pair(number)[0]
             if self._slots[self._slot(name, self._hashes[number])] == number:
@@ -210,13 +215,13 @@ class Keyed(Mapping[str, Any]):
 _FREE = -1
 
 _FEW = 16
-"""How many named values are packed together: to read one, that many are unpacked."""
+"""Entries that are compressed together: reading one decompresses them all."""
 
 
 def _shrunk(some: list[Any]) -> bytes:
-    """A few values in as little room as is quickly done."""
+    """Serializes and compresses values for use within this process."""
     try:
-        text = marshal.dumps(some)  # knows nothing but plain values, and takes a third of the time
+        text = marshal.dumps(some)  # Three times faster than pickle, but only for plain values.
     except ValueError:
         text = pickle.dumps(some)
     return zlib.compress(text, _QUICKLY)
@@ -225,8 +230,8 @@ def _shrunk(some: list[Any]) -> bytes:
 def _as_it_was(shrunk: memoryview) -> list[Any]:
     text = zlib.decompress(shrunk)
     if text.startswith(pickle.PROTO):
-        return pickle.loads(text)  # type: ignore[no-any-return] # noqa: S301 - packed above
-    return marshal.loads(text)  # type: ignore[no-any-return] # noqa: S302 - as above
+        return pickle.loads(text)  # type: ignore[no-any-return] # noqa: S301 - our own data
+    return marshal.loads(text)  # type: ignore[no-any-return] # noqa: S302 - our own data
 
 
 def _side_by_side(change: Callable[..., Any], sources: Sequence[Sequence[Any]]) -> list[Any]:
@@ -246,27 +251,31 @@ def iterate_slices(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def iterate_chunks(those: Iterable[T], count: int) -> Iterator[list[T]]:
-    """So many at a time."""
+    """Iterates over lists of ``size`` items; the last one may be shorter."""
     left = iter(those)
     while some := [*islice(left, count)]:
         yield some
 
 
 def map_rows(change: Callable[..., Any], *sources: Sequence[Any]) -> Sequence[Any]:
-    """What ``change`` makes of each row of one source, or of several that are equally long."""
+    """Applies a function to the rows of one source, or of several of equal length.
+
+    The result is computed lazily if any source is lazy.
+    """
     if any(isinstance(source, Rows) for source in sources):
         return Each(change, *sources)
     return _side_by_side(change, sources)
 
 
 def packed(rows: Sequence[Any]) -> Sequence[Any]:
-    """What was to be made of very many is made; it is not made again when it is read again."""
+    """Computes a lazily mapped sequence now, so that later reads do not compute it again."""
     return Packed(rows) if isinstance(rows, Each) else rows
 
 
 def filter_rows(rows: Sequence[Any], which: Callable[[Any], bool]) -> Sequence[Any]:
-    """Those of the rows of which that is true."""
+    """Returns the rows that satisfy the predicate."""
     if isinstance(rows, Rows):
+        # Most filters keep everything, and then the rows need not be compressed again.
         if all(map(which, rows)):
             return rows
         return Packed(row for row in rows if which(row))
@@ -274,7 +283,7 @@ def filter_rows(rows: Sequence[Any], which: Callable[[Any], bool]) -> Sequence[A
 
 
 def chain_rows(*those: Sequence[Any]) -> Sequence[Any]:
-    """The rows of one after those of the other."""
+    """Concatenates sequences; the result is lazy if any of them is."""
     some = [rows for rows in those if rows]
     if len(some) == 1:
         return some[0]
@@ -284,11 +293,11 @@ def chain_rows(*those: Sequence[Any]) -> Sequence[Any]:
 
 
 def build_row_mapping(rows: Sequence[Any], pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
-    """What is made of each row, with its name."""
+    """Builds a mapping that is compressed if the rows it is made from are lazy."""
     return Keyed(pairs) if isinstance(rows, Rows) else dict(pairs)
 
 
 def has_only_type(rows: Sequence[Any], kind: type) -> bool:
-    """Whether each of the rows is of that very type."""
+    """Tells if all rows are exactly of this type, not of a subclass."""
     types = rows.types if isinstance(rows, Packed) else set(map(type, rows))
     return types <= {kind}

@@ -1,9 +1,7 @@
-"""The vocabulary's words, spelled where they stand.
+"""Translation between the neutral words of the documents and the configured words of each side.
 
-Flows use the documents' neutral words. The shapes of ``legacy.py`` and ``current.py`` mark each
-place where a word stands, as a value (``Word``) or as a field's name (``Key``); here a value of
-such a shape is brought from a side's own spelling to the neutral one (``inward``) or back
-(``outward``). Nothing that is not marked is touched.
+Flows use the neutral words. The shapes in ``legacy.py`` and ``current.py`` mark every word, as a
+value (``Word``) or as a field name (``WordKey``). Unmarked values are never changed.
 """
 
 from __future__ import annotations
@@ -32,13 +30,14 @@ _NEUTRAL = {
 
 
 class Spelling:
-    """One side's spelling of the words; ``words`` maps each word's name to its spelling.
+    """Translates the words of one side; ``words`` maps each word's name to the side's own word.
 
-    ``knows_no_other``: a neutral word that this side spells otherwise is no word there. What a client
-    sends under a name that its service does not know must not be taken for what it is called here.
+    With ``rejects_neutral_words``, a neutral word is unknown if the side has its own word for it: a
+    name that the client's real service does not know must not be accepted by the gateway either.
     """
 
     def __init__(self, words: Mapping[str, str], *, knows_no_other: bool = False) -> None:
+        # Only words that differ are kept: in the default configuration nothing is translated.
         self._words = {name: word for name, word in words.items() if word != _NEUTRAL[name]}
         self._knows_no_other = knows_no_other
 
@@ -55,7 +54,7 @@ class Spelling:
         return rewrite_marked_texts(locate_marks(shape), value, self._own_word, self._own_field)
 
     def field(self, shape: Any, name: str) -> str:
-        """A field's full name (``payout.accounts.wallet.address``) in this side's spelling."""
+        """Translates a field path (``payout.accounts.wallet.address``) to this side's words."""
         place = locate_marks(shape) if self._words else None
         parts = []
         for part in name.split("."):
@@ -76,6 +75,7 @@ class Spelling:
         is_other = (
             word == value and isinstance(mark, Word) and self._is_spelled_otherwise(mark, value)
         )
+        # This text equals no word, so flows treat the value like any other unknown word.
         return f"not {value}" if is_other and self._knows_no_other else word
 
     def _is_spelled_otherwise(self, mark: Word, value: str) -> bool:
@@ -98,7 +98,7 @@ class Spelling:
         return name, self._words.get(place.keys.get(name, ""), name)
 
     def _neutral_field(self, place: Object, spelled: str) -> tuple[str, str] | None:
-        """None for a neutral word where this side has its own: there it is no field."""
+        """Returns None for a neutral word if the side has its own: such a field is unknown."""
         for name, word in place.keys.items():
             if self._words.get(word) == spelled:
                 return name, name
@@ -106,7 +106,7 @@ class Spelling:
 
 
 def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
-    """Each word's name to its spelling on the legacy side."""
+    """Maps the name of each word to the word of the legacy side."""
     wallet, service = vocabulary.legacy_wallet, vocabulary.legacy_service
     display = wallet[:1].upper() + wallet[1:]
     return {
@@ -133,8 +133,8 @@ def build_current_spelling(vocabulary: Vocabulary) -> Spelling:
         "avatar_url": vocabulary.current_avatar_url,
         "batch_currency": vocabulary.current_batch_currency,
     }
-    # A label that a summary gives stands, in the service's own capitals, if the legacy side calls
-    # the wallet the same and sets no label.
+    # If the legacy side uses the same wallet word and configures no label, the labels of a summary
+    # pass unchanged, with the capitalization of the service.
     if (
         vocabulary.legacy_wallet_display_name
         or vocabulary.legacy_wallet_account_type

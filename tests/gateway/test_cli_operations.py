@@ -47,7 +47,7 @@ def test_in_words_it_says_the_same() -> None:
     for one in (*OPERATIONS, *UNLISTED):
         assert f"because: {one.because}" in said
     assert "PATCH /v1/batches/{id}  (update_batch, section 4.3, inferred)" in said
-    assert "for the index: how many there are, which were changed since" in said
+    assert "to refresh the cached list: the total, the recipients changed since" in said
     assert "    POST /batches/:id/start-processing  once\n" in said
 
 

@@ -147,7 +147,7 @@ DIFFERENCES: dict[str, tuple[Callable[[Post, str], None], str, str]] = {
     "changed there": (
         _paid_more,
         "payments",
-        "it pays 1 payment of 99.00 USD, and 1 payment of 5.00 USD was asked for",
+        "it pays 1 payment of 99.00 USD, but 1 payment of 5.00 USD was requested",
     ),
 }
 

@@ -71,7 +71,7 @@ def test_each_field_says_where_it_was_sent_and_what_became_of_it() -> None:
 def test_what_is_not_sent_is_named_with_its_reason() -> None:
     found = told("POST", "/v1/recipients", KINGS)
     kept = dict(found.kept)
-    assert "remembered" in kept["payout.holdup.limit"]
+    assert "stored" in kept["payout.holdup.limit"]
     assert "payout.primary.method" not in kept, "it is the type of the account"
     assert any("holdup" in line for line in found.remembered)
 
@@ -87,7 +87,7 @@ def test_parameters_of_a_query_say_where_they_were_sent_too() -> None:
     scan = told("GET", "/v1/recipients?city=Oslo&orderBy=name").calls[0]
     assert [one.rule for one in scan.fields] == ["set by the gateway"] * 2
     kept = dict(told("GET", "/v1/recipients?search=lo&startDate=2026-01-01&odd=1").kept)
-    assert kept["search"].startswith("decided here")
+    assert kept["search"].startswith("applied by the gateway")
     assert kept["odd"] == "not a parameter of this request"
     assert "startDate" not in kept, "it narrows what the service lists"
 

@@ -1,4 +1,7 @@
-"""What each operation becomes: its request played as `explain` plays one, and the field tables."""
+"""Renders `mappings/operations.md`: the calls of each operation with an example, and field tables.
+
+The examples run the flows against a simulated service, as `payout-gateway explain` does.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,28 @@ from mappings.provenance import TABLES_OF, list_current_calls
 
 ABOUT = """# Operations
 
-<!-- `make docs` writes this page, of mappings/. -->
+<!-- Generated from mappings/ by `make docs`. Do not edit. -->
 
-What becomes of each operation of the legacy interface, in the neutral words of the documents. For one
-request of your own, in your service's words: `payout-gateway explain`. For what your service was found to
-have: `payout-gateway operations`.
+This page shows how the gateway translates each operation of the legacy interface into calls of the
+current interface. It uses the neutral words of the documents. To translate a request of your own,
+with the words of your service, run `payout-gateway explain`. To see which optional endpoints your
+service has, run `payout-gateway operations`.
 
-*exact*: the current interface has the same. *emulated*: it says the same otherwise. *inferred*: a path is
-used that its document does not list. *lossy*: something is lost, and it is said what.
+Each operation has one of these levels of exactness:
 
-The calls of an operation are all that it may make, in order; those that follow it are the ones that the
-request shown here makes, in front of an imagined service that has and takes everything. Checks, errors
-and the many odd ways of asking are in `tests/cases/`.
+- *exact*: the current interface has the same operation.
+- *emulated*: other calls of the current interface have the same effect.
+- *inferred*: needs an endpoint that the document of the current interface does not list.
+- *lossy*: part of the legacy behavior is lost; the description says which part.
+
+The first table of an operation lists all calls that it can make, in order. The example below it
+shows the calls for one request, made to a simulated service in which every object exists and every
+write succeeds. Validation, errors and special cases are in `tests/cases/`.
 
 A response with status 200 and `"ok": false` is a definite refusal if each of its errors has one of these
-codes; it is then answered as the same code with its own status is:
-{codes}. With any other code, with an
-error without a code, or with no errors, it proves nothing: a write is in doubt, as after a 5xx, and a read
-is answered 500.
+codes; it is answered as the same code with its own status is: {codes}. With any other code, with an error
+without a code, or without errors, it proves nothing: a write is in doubt, as after a 5xx, and a read is
+answered with 500.
 """
 
 OBJECTS: dict[str, Fields] = {
@@ -66,7 +73,7 @@ def render_operations_page() -> str:
     lines = [ABOUT.format(codes=codes), *_overview()]
     for heading, those in (
         ("The legacy interface", OPERATIONS),
-        ("Used by clients in the field, and not in the legacy document", UNLISTED),
+        ("Operations that the legacy document does not list but clients use", UNLISTED),
     ):
         lines += [f"## {heading}\n"]
         lines += [line for one in those for line in _operation(one)]
@@ -83,7 +90,7 @@ def _overview() -> Iterator[str]:
         ]
         for one in (*OPERATIONS, *UNLISTED)
     ]
-    yield from format_markdown_table(["operation", "section", "exactness", "becomes"], rows)
+    yield from format_markdown_table(["operation", "section", "exactness", "current calls"], rows)
 
 
 def format_operation_title(operation: Operation) -> str:
@@ -91,7 +98,7 @@ def format_operation_title(operation: Operation) -> str:
 
 
 def _anchor(text: str) -> str:
-    """As GitHub makes it of a heading."""
+    """Builds the anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
@@ -103,10 +110,10 @@ def _operation(operation: Operation) -> Iterator[str]:
     yield f"### {format_operation_title(operation)}\n"
     yield f"`{operation.name}`, section {operation.section}. *{operation.exactness}*: {operation.because}."
     if operation.rests_on:
-        yield f"Rests on: {operation.rests_on}."
+        yield f"Assumption: {operation.rests_on}."
     yield ""
     yield from format_markdown_table(
-        ["call", "when, or for what"],
+        ["call", "condition or purpose"],
         [[format_inline_code(one["call"]), one["note"]] for one in list_current_calls(operation)],
     )
     yield from _played(operation)
@@ -125,13 +132,13 @@ def _played(operation: Operation) -> Iterator[str]:
         yield from (f"- {format_inline_code(name)}: {why}" for name, why in told.kept)
         yield ""
     if told.remembered:
-        yield f"Remembered here: {'; '.join(told.remembered)}.\n"
+        yield f"Stored by the gateway: {'; '.join(told.remembered)}.\n"
     if told.refusal:
         raise ValueError(f"the example of {operation.name} is refused: {told.refusal.body()}")
 
 
 def play_example(operation: Operation) -> Explained:
-    """The operation's own request, played."""
+    """Runs the example request of an operation against the simulated service."""
     body = REQUESTS.get(operation.name)
     data = b"" if body is None else json.dumps(body).encode()
     return explain_request(Settings(), operation.method, build_example_target(operation), data)
@@ -146,7 +153,7 @@ def build_example_target(operation: Operation) -> str:
 
 
 def _made(number: int, call: Made) -> Iterator[str]:
-    inferred = ", not listed there and presumed" if call.inferred else ""
+    inferred = ", optional endpoint" if call.inferred else ""
     yield f"{number}. `{call.method} {call.target}` (current section {call.section}{inferred})\n"
     if call.fields:
         rows = [
@@ -165,7 +172,7 @@ def _answered(operation: Operation) -> Iterator[str]:
     names = [name for name, one in OBJECTS.items() if one in TABLES_OF.get(_room(operation), ())]
     if names and operation.method != "DELETE":
         linked = ", ".join(f"[{name}](#{_anchor(name)})" for name in names)
-        yield f"Fields of its answer: {linked}.\n"
+        yield f"Fields of the answer: {linked}.\n"
 
 
 def _room(operation: Operation) -> str:
@@ -175,8 +182,9 @@ def _room(operation: Operation) -> str:
 def _objects() -> Iterator[str]:
     yield "## Fields\n"
     yield (
-        "Each field of the legacy interface's objects: where it goes, and where an answer has it "
-        "from. The program does not start while one is missing.\n"
+        "For each field of the legacy objects: the current field that it is sent as, and the "
+        "current field that answers take it from. The program does not start if a field is missing "
+        "here.\n"
     )
     for name, fields in OBJECTS.items():
         yield f"### {name}\n"

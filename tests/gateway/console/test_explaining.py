@@ -37,7 +37,7 @@ async def test_each_field_is_found_again_under_its_mark(seen: Seen, visitor: Vis
         assert f'id="sent-{mark}"' in said.text
         assert said.text.count(f'id="given-{mark}"') == 1
     assert "payout.autoswitch.limit" in said.text
-    assert "not sent: remembered here" in said.text
+    assert "not sent: stored by the gateway" in said.text
     assert "3 current calls" in said.text
     assert "/v1/recipients/R-EXAMPLE/accounts" in said.text
     assert len(seen.simulator.service.calls("*", "*")) == before
