@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """Totals of an operation. ``asked_twice`` counts steps sent to control twice to measure noise."""
+    """Totals of an operation. ``repeated`` counts steps sent to control twice to measure noise."""
 
     asked: Asked
     compared: int = 0
@@ -59,7 +59,7 @@ _Key = tuple[Asked, Kind, str]
 
 @dataclass(slots=True)
 class Findings:
-    """Collects findings step by step, with at most ``most_examples`` examples each."""
+    """Collects findings step by step, with at most ``max_examples`` examples each."""
 
     viewer: Viewer
     most_examples: int = 5
@@ -86,7 +86,7 @@ class Findings:
     ) -> None:
         """Records the comparison of one step.
 
-        ``itself``: how control's two answers differ; None if it was asked once.
+        ``repeat_differences``: how control's two answers differ; None if it was asked once.
         """
         asked = step.asked
         tally = self.tallies.setdefault(asked, Tally(asked))

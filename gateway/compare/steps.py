@@ -17,7 +17,7 @@ from gateway.compare.strict_json import Number
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A placeholder of a template. ``whole``: its quotes are part of it, so any JSON value fits."""
+    """A placeholder of a template. ``is_whole_value``: its quotes are part of it, so any JSON value fits."""
 
     name: str
     whole: bool = False
@@ -96,7 +96,7 @@ _IN_A_HEADER = "".join(map(chr, range(0x20, 0x7F)))
 class Capture:
     """A value of an answer that later steps use.
 
-    ``recorded`` is its value in recorded traffic. If an answer contains that value anywhere, it is
+    ``recorded_value`` is its value in recorded traffic. If an answer contains that value anywhere, it is
     captured as it is; a read that has neither it nor an id at ``path`` keeps the recorded value.
     """
 
@@ -106,7 +106,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A read is repeated until the value at ``path`` is ``value``, for at most ``seconds``."""
+    """A read is repeated until the value at ``path`` is ``value``, for ``timeout_seconds``."""
 
     path: Path
     value: Any
