@@ -1,1 +1,1 @@
-"""The admin port: what it answers, and whom."""
+"""The admin port: health checks, metrics, and access control."""

@@ -1,11 +1,11 @@
-"""Who may ask the admin port: whoever is on this machine, or whoever has its token.
+"""Access control of the admin port: by token, or by loopback.
 
-A program sends the token with every request; a browser once, to the console's login, and from then on
-the cookie of that login (``session``).
+Programs send the token with each request. Browsers send it once, to the login page, and then the
+session cookie (``session``).
 
-Without a token it listens on loopback alone. A page that a browser on this machine shows could still
-ask it, by a name of its own that it lets stand for 127.0.0.1 (DNS rebinding): such a request names
-that host, and is refused.
+Without a token the port listens on loopback only. A web page in a browser on this machine could still
+reach it through a host name that resolves to 127.0.0.1 (DNS rebinding). Such a request carries that
+name in its Host header, and is refused.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from gateway.operator.preflight import is_loopback
 log = structlog.get_logger()
 
 FOR_ALL = ("/healthz", "/readyz")
-"""What whatever watches the process asks, and has no token for."""
+"""Health checks of orchestrators and load balancers, which have no token."""
 
 
 LOGIN = "/login"
 ASSETS = "/assets/"
-"""What a browser asks before anybody is logged in; the console sees to these itself."""
+"""Needed before login; the console protects these paths itself."""
 
 
 ASKED_FROM = "X-Payout-Gateway-Asked-From"
-"""In which a parent tells its worker the address of whoever asks; of others it is not believed."""
+"""Header in which the parent process passes the client's address to a worker."""
 
 
 def create_auth_middleware(server: Server) -> Middleware:
@@ -56,7 +56,7 @@ def create_auth_middleware(server: Server) -> Middleware:
             refused.headers["WWW-Authenticate"] = "Bearer"
             return refused
         if not token and not _names_this_machine(request):
-            message = "The admin port is asked by a name of this machine: 127.0.0.1 or localhost."
+            message = "The admin port requires a local Host header: 127.0.0.1 or localhost."
             return web.json_response(_told("not_authorized", message), status=403)
         return await handler(request)
 
@@ -64,13 +64,13 @@ def create_auth_middleware(server: Server) -> Middleware:
 
 
 def _is_for_all(request: web.Request) -> bool:
-    # As it came: what only means the same once it is decoded is not let in.
+    # The raw path: an encoded spelling of these paths must not pass without a token.
     path = request.raw_path.partition("?")[0]
     return path in (*FOR_ALL, LOGIN) or (path.startswith(ASSETS) and "/" not in path[len(ASSETS) :])
 
 
 def _wants_a_page(request: web.Request) -> bool:
-    """A browser that goes somewhere, rather than a program that asks for something."""
+    """Whether a browser asks for a page, which is redirected to the login instead of refused."""
     return request.method == "GET" and "text/html" in request.headers.get("Accept", "")
 
 
@@ -82,7 +82,7 @@ def _has(request: web.Request, token: str) -> bool:
 
 
 def _names_this_machine(request: web.Request) -> bool:
-    """A browser always names a host; what names none (HTTP/1.0) is none."""
+    """Whether the Host header names this machine. Only HTTP/1.0 has none, which no browser sends."""
     named = request.headers.getall("Host", [])
     return not named or all(is_loopback(_without_port(one)) for one in named)
 

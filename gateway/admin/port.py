@@ -1,4 +1,4 @@
-"""The admin port: whether the process is up, and whether it can do its work."""
+"""The application of the admin port: liveness, readiness, metrics and API description."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gateway.http.responses import SERVER
 from mappings.grammar import JSON
 
 Check = Callable[[], Awaitable[str | None]]
-"""None where all is well, else what is not, in words for an operator."""
+"""Returns None if all is well, else a description of the fault for operators."""
 
 Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""The page of metrics in a form that is accepted, and the name of that form."""
+"""Renders the metrics for an Accept header; returns the body and its content type."""
 
 CHECK_SECONDS = 3
 
@@ -58,7 +58,7 @@ def create_admin_application(
 
 
 async def hide_server_version(_request: web.Request, response: web.StreamResponse) -> None:
-    """Not what it runs on, and in which version: two of the pages are anybody's."""
+    """Replaces aiohttp's Server header: versions should not be public, and two paths are."""
     response.headers["Server"] = SERVER
 
 
@@ -71,7 +71,7 @@ def create_metrics_handler(metrics: Metrics) -> Callable[[web.Request], Awaitabl
 
 
 def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
-    """Everything of our own must be well, and at least one environment."""
+    """Ready if all own checks pass and at least one environment is usable."""
     environments = {name for name in checks if name.startswith("environments.")}
     return not faults.keys() - environments and not environments <= faults.keys()
 

@@ -1,7 +1,7 @@
-"""A login at the admin port: a cookie that says so, which every process can check.
+"""Sessions of the admin port: a signed cookie that every process can verify.
 
-The cookie holds a number, when it ends, and a keyed digest of both; the key is made of the admin
-token, so another token ends every login. The token itself is in no cookie and in no address.
+The cookie contains a random number, its expiry, and an HMAC of both. The key is derived from the admin
+token, so changing the token ends all sessions. The token itself is in no cookie and no URL.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from gateway.http.client_address import counted_as, resolve_client_address
 COOKIE = "payout-gateway-console"
 
 SECONDS = 12 * 3600
-"""How long a login lasts."""
+"""Lifetime of a session."""
 
 FAILED_SECONDS = 1.0
-"""How long a wrong token waits for its answer."""
+"""Delay of the answer to a wrong token."""
 
 FAILED_AT_ONCE = 4
-"""Wrong tokens of one address that wait at the same time; more wait for them."""
+"""Wrong tokens of one address that are delayed in parallel; further ones queue."""
 
 _ended: dict[str, int] = {}
-"""Cookies whose logins were ended, until they would have ended by themselves. A process that begins has
-forgotten them, so that it takes a new admin token to end a stolen login for good."""
+"""Revoked cookies with their expiry, in memory only: after a restart a stolen cookie is valid again
+until it expires, unless the admin token is changed."""
 
 _FORM = re.compile(r"(?P<begin>[0-9a-f]{32}\.(?P<until>\d{1,12}))\.(?P<digest>[0-9a-f]{64})")
 
 
 def is_equal_constant_time(one: str, other: str) -> bool:
-    """In a time that does not tell how far they agree."""
+    """Compares in constant time, so that timing does not reveal a matching prefix."""
     return hmac.compare_digest(
         one.encode("utf-8", "surrogateescape"), other.encode("utf-8", "surrogateescape")
     )
 
 
 class Throttle:
-    """Slows down wrong tokens, by address: nobody else's attempts delay a good one."""
+    """Delays answers to wrong tokens, by client address. A valid token is never delayed."""
 
     def __init__(self) -> None:
         self._by_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def fail(self, address: str) -> None:
-        """Returns when a wrong token may be answered."""
+        """Waits until a wrong token may be answered."""
         name = counted_as(resolve_client_address(address, (), ()))
         turns = self._by_address.setdefault(name, asyncio.Semaphore(FAILED_AT_ONCE))
         async with turns:
@@ -57,7 +57,7 @@ class Throttle:
 
 
 class Sessions:
-    """``token`` is the admin token; without one nobody has to log in."""
+    """Creates and verifies session cookies. Without an admin token no login is required."""
 
     def __init__(self, token: str, clock: Callable[[], float] = time.time) -> None:
         self._token = token
@@ -69,7 +69,7 @@ class Sessions:
         return bool(self._token)
 
     def begun_with(self, token: str) -> str | None:
-        """The cookie of a login; None where it is not the token."""
+        """Creates a session cookie; None if the token is wrong."""
         if not self._token or not is_equal_constant_time(token, self._token):
             return None
         begin = f"{secrets.token_hex(16)}.{int(self._clock()) + SECONDS}"
@@ -83,7 +83,7 @@ class Sessions:
         return is_ours and self._clock() < int(found["until"]) and cookie not in _ended
 
     def end(self, cookie: str) -> None:
-        """The login of this cookie is over, wherever else the cookie may be."""
+        """Revokes a cookie, also copies of it elsewhere."""
         if not self.is_good(cookie):
             return
         now = self._clock()

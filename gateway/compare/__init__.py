@@ -1,5 +1,5 @@
-"""Two services asked the same, and how their answers differ.
+"""Sends the same requests to two services and reports how their answers differ.
 
-Control is the one that is right, candidate the one to be compared with it; each is asked from
-outside, with a key of its own. Traffic is recorded in the form that is compared: HAR 1.2 (``scrub``).
+Control is the reference; candidate is compared with it. Each is called from outside, with its own
+API key. Recorded traffic has the format that a comparison reads: HAR 1.2 (``scrub``).
 """

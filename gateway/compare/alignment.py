@@ -1,8 +1,8 @@
-"""Which items of two lists are the same one.
+"""Pairs the items of two lists.
 
-By what is known of them first (their id), then by what they look like in the same place, then in
-any place. What is left is brought together by likeness: an item with a wrong amount is that item
-with a wrong amount, and not one that is missing and one too many.
+First by identifier, then by equal content at the same position, then by equal content anywhere. The
+remaining items are paired by similarity: an item with a wrong amount is reported as such, not as one
+missing and one extra item.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from itertools import takewhile
 from typing import Any
 
 FEW = 64
-"""Up to so many items that are left over are tried against each other; more are taken in order."""
+"""Up to this many remaining items are paired by similarity, which is quadratic; more in order."""
 
 
 MANY = 250_000
-"""Pairs of items: between lists that have more, order is not looked for past what is missing."""
+"""Limit of the quadratic search for a common order, in pairs of items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """How an item of a list is told from others.
+    """A list item as it is matched.
 
-    ``own`` is what it is known by, in candidate's spelling, and ``as_it_is`` whether that is what
-    control calls it too; ``look`` is its content without what may differ, ``leaves`` that in parts.
+    ``identifier`` is its id on candidate; ``is_same_on_control``: control has the same id.
+    ``content`` is its canonical value, without the parts that may differ; ``leaves`` are its parts.
     """
 
     own: Hashable | None
@@ -37,7 +37,7 @@ class Item:
 
 @dataclass(slots=True)
 class Alignment:
-    """Indices: of items that are the same, and of those that one side has alone."""
+    """Indices of paired items, and of items that only one side has."""
 
     pairs: list[tuple[int, int]] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
@@ -55,12 +55,13 @@ class _Aligner:
         self.right = dict(enumerate(candidate))
         self.pairs: list[tuple[int, int]] = []
         self.one_world = False
-        """Ids were seen to be the same on both sides, so that two ids are two objects."""
+        """Both sides use the same ids, so two items with different ids are never the same."""
 
     def done(self) -> Alignment:
         self._by_what_is_known()
         self._in_place()
         self._by_look()
+        # Items paired only by similarity say nothing about order.
         places = [there for _, there in sorted(self.pairs)]
         self._by_likeness()
         return Alignment(
@@ -83,7 +84,7 @@ class _Aligner:
                 self._take(index, there)
 
     def _in_place(self) -> None:
-        """What looks alike and stands in the same place, or, past what is missing, in the same order."""
+        """Pairs equal items at the same index, or in the same order if the lengths differ."""
         if len(self.left) == len(self.right):
             same = [(index, index) for index in self.left if index in self.right]
         else:
@@ -93,7 +94,7 @@ class _Aligner:
                 self._take(index, there)
 
     def _in_order(self) -> list[tuple[int, int]]:
-        """As many as can be brought together without changing the order of either list."""
+        """The largest set of equal items that are in the same order in both lists."""
         left = [(index, item.look) for index, item in self.left.items()]
         right = [(index, item.look) for index, item in self.right.items()]
         start = _alike(left, right)
@@ -134,13 +135,13 @@ _Seen = list[tuple[int, Hashable]]
 
 
 def _alike(left: _Seen, right: _Seen) -> int:
-    """From the start, how many look alike."""
+    """The number of equal items at the start."""
     pairs = zip(left, right, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1][1], pairs))
 
 
 def _longest(left: _Seen, right: _Seen) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
-    """The longest sequence that both have; none where to look for it would take too long."""
+    """The longest common subsequence; empty if the search would exceed the limit."""
     if len(left) * len(right) > MANY:
         return []
     lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]

@@ -1,9 +1,9 @@
-"""What of recorded traffic stays as it is: what a replay needs, and can be nobody's data.
+"""Allow-list of the values that recordings keep unmasked: needed for a replay, never personal data.
 
-A name or a value stays where it is known, and not where it merely looks harmless: fields that one of
-the two documents has, words that they list, amounts in fields of amounts, codes that check. Ids stay,
-since objects are found by them; one of digits alone is no id of a recipient or a batch (legacy
-interface, section 2), and may be a number that somebody typed behind ``R-``.
+A name or value is kept because it is known, not because it looks harmless: fields of the two
+documents, words that they list, amounts in amount fields, codes with valid check digits. Ids are kept
+because a replay finds objects by them. An id of digits alone is not one of a recipient or batch
+(legacy interface, section 2): it may be a number that somebody typed after ``R-``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIELDS = frozenset(
     | {"ok", "errors", "code", "message", "field", "balances", "dealId"}
     | {"ip", "method", "headers", "source", "testMode", "name", "regions"}
 )
-"""Names of fields and parameters that the documents have, and those that clients in the field send."""
+"""Fields and parameters of the documents, and those that clients in the field send."""
 
 _OF_DOCUMENTS = """
 individual business
@@ -41,7 +41,7 @@ expired_quote rate_limit_exceeded internal_server_error partner_integration_erro
 """
 
 _WORDS = frozenset(_OF_DOCUMENTS.split())
-"""Statuses, methods, codes and orders: documents' words, sections 2, 3, 4 and 7."""
+"""Statuses, methods, codes and sort orders of the documents, sections 2, 3, 4 and 7."""
 
 _WORDED = {
     "status", "complianceStatus", "type", "method", "payoutMethod", "object", "code", "orderBy",
@@ -67,18 +67,18 @@ _AMOUNT = re.compile(r"[+-]?\d{1,15}(\.\d{1,10})?")
 _COUNT = re.compile(r"[+-]?\d{1,6}")
 _CODE = re.compile(r"[A-Z]{2,3}")
 _MOMENT = re.compile(r"20[1-9]\d-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?")
-"""None of a time before there was such a service: a day of birth is one."""
+"""Years before 2010 do not match: the service did not exist, and such a date may be a birth date."""
 _LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2})?")
 _REGION = re.compile(r"[A-Z0-9]{1,3}|[A-Z]{2}-[A-Z0-9]{1,3}")
 _BIC = re.compile(r"[A-Z]{4}[A-Z]{2}[A-Z0-9]{2}([A-Z0-9]{3})?")
 _BRANCH = re.compile(r"\d{3,6}|[A-Z]{4}0[A-Z0-9]{6}")
-"""Of Canada, Australia, New Zealand and the United Kingdom; of India (current interface, 2.6)."""
+"""Of CA, AU, NZ and GB; of IN (current interface, section 2.6)."""
 _MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
 _TYPED = re.compile(r"[RB]-\d{7,15}")
 
 
 def _routing(text: str) -> bool:
-    """Nine digits with the check digit of a routing number of the United States."""
+    """Whether a text is a US routing number: nine digits with a valid check digit."""
     weights = (3, 7, 1, 3, 7, 1, 3, 7, 1)
     return bool(re.fullmatch(r"\d{9}", text, re.ASCII)) and (
         sum(weight * int(digit) for weight, digit in zip(weights, text, strict=True)) % 10 == 0
@@ -86,7 +86,7 @@ def _routing(text: str) -> bool:
 
 
 def _place(text: str, more: Collection[str]) -> bool:
-    """What ``field`` of an error names: fields of the documents, and indices."""
+    """Whether the ``field`` of an error consists of documented fields and indices."""
     parts = [one for one in re.split(r"[\[\].]", text) if one]
     return all(one in FIELDS or one in more or re.fullmatch(r"\d{1,6}", one) for one in parts)
 
@@ -116,11 +116,11 @@ bankAddress bankCity bankPostalCode placeOfBirth memo description
 """
 
 _PRIVATE = frozenset(_OF_PERSONS.split())
-"""Where even what looks like an id is none."""
+"""In these fields a text that looks like an id is not trusted to be one."""
 
 
 def is_text_kept(fields: tuple[str, ...], text: str, more: Collection[str] = ()) -> bool:
-    """Whether a text is kept; ``fields`` are the keys on the way to it, ``more`` words of one's own."""
+    """Whether a text is kept. ``fields`` are the keys of its path; ``extra_words`` are kept too."""
     own = _own(fields)
     if not text or _MASKED.fullmatch(text):
         return True
@@ -137,12 +137,12 @@ def is_text_kept(fields: tuple[str, ...], text: str, more: Collection[str] = ())
 
 
 def _own(fields: tuple[str, ...]) -> str:
-    """The name of a value's field; the balances of a summary are amounts, whatever word they are by."""
+    """The field of a value. Balances of a summary count as ``amount``: their keys are currencies."""
     return "amount" if fields[-2:-1] == ("merchantBalances",) else "".join(fields[-1:])
 
 
 def is_number_kept(fields: tuple[str, ...], text: str) -> bool:
-    """Whether a JSON number is kept: an account number can be one as well."""
+    """Whether a JSON number is kept. It may be an account number."""
     own = _own(fields)
     if own in _AMOUNTS | _COUNTS or own == "code":
         return is_text_kept((own,), text) or (own == "code" and len(text) <= 3)
@@ -154,5 +154,5 @@ def is_id_kept(text: str) -> bool:
 
 
 def is_key_kept(key: str, more: Collection[str] = ()) -> bool:
-    """Whether a key is a field's name, a method or a currency's code, and not somebody's data."""
+    """Whether an object key is a field, a method or a currency code, and not personal data."""
     return key in FIELDS or key in _WORDS or key in more or bool(re.fullmatch(r"[A-Z]{3}", key))

@@ -1,4 +1,4 @@
-"""What a side answered."""
+"""The answer of one side, and its body decoded for comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.compare.strict_json import ABSENT, JSON, NotJson, loads_strict
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``headers`` by lower-case name; ``seconds`` until the last byte."""
+    """An HTTP response. ``headers`` have lower-case names; ``seconds`` lasts until the last byte."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Answer:
 
 
 class Body:
-    """A body as it can be compared: JSON, or bytes that are not."""
+    """A response body: its JSON value, or the bytes if they are not JSON."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -49,7 +49,10 @@ class Body:
 
 
 def describe_error_codes(answer: Answer) -> str:
-    """The codes of a refusal, which say more than its status; no other words of it."""
+    """The error codes of an error response, as a note; empty for a success.
+
+    A code says more than the status. Messages are left out: they may quote personal data.
+    """
     body = Body(answer.body).value
     errors = body.get("errors") if isinstance(body, dict) else None
     codes = (

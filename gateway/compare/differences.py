@@ -1,4 +1,4 @@
-"""Two answers, and every difference between them, typed."""
+"""Compares two answers and lists their differences by kind."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from gateway.compare.tolerance import find_tolerance, in_words
 Kind = Literal["status", "header", "missing", "extra", "type", "value", "order", "duplicate"]
 
 KINDS: Final[dict[Kind, str]] = {
-    "status": "the HTTP status is another",
-    "header": "a header that matters is another, missing or too many",
+    "status": "the HTTP status differs",
+    "header": "a compared header differs, is missing or is extra",
     "missing": "control has it, candidate does not",
     "extra": "candidate has it, control does not",
-    "type": "there on both sides, and not of the same type",
-    "value": "the same type, and another value",
-    "order": "the same items in another order",
-    "duplicate": "a key stands more than once in an object of one side",
+    "type": "both have it, with different JSON types",
+    "value": "the same type with different values",
+    "order": "the same items in a different order",
+    "duplicate": "an object of one side has a duplicate key",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``path`` is control's, ``there`` candidate's; they differ where list items moved.
+    """One difference. The paths of the two sides differ if list items moved.
 
-    ``within`` is what it stands in, on both sides, to be shown around it.
+    ``containers`` are the enclosing objects of both sides, to show the fields around it.
     """
 
     kind: Kind
@@ -48,12 +48,12 @@ class Difference:
     note: str = ""
     within: tuple[JSON, JSON] = (ABSENT, ABSENT)
     moves: tuple[tuple[int, int], ...] = ()
-    """Of a list in another order: where each item is in control, and where in candidate."""
+    """For ``order``: the indices of each item in control and in candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """A place in both answers: each side's own path, and the one normal form."""
+    """A location in both answers: the path in each, and their common normal form."""
 
     path: Path = ()
     there: Path = ()
@@ -67,7 +67,7 @@ class _Spot:
 
 
 class Differ:
-    """Compares the answers of one step; what rules overlooked is counted in ``excused``."""
+    """Compares the answers of one step. ``rule_uses`` counts differences that rules ignored."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Differ:
                 candidate.status,
                 note=describe_error_codes(candidate),
             )
-            if control.is_good != candidate.is_good:  # a refusal has nothing of what it refused
+            if control.is_good != candidate.is_good:  # the body of an error has no common fields
                 return self._found
         else:
             self._headers(control, candidate)
@@ -107,24 +107,32 @@ class Differ:
             return self._found
         one, other = Body(control), Body(candidate)
         if control.startswith(BOM_UTF8) != candidate.startswith(BOM_UTF8):
-            self._add("value", _Spot(), one.shown, other.shown, note="a byte order mark before it")
+            self._add(
+                "value", _Spot(), one.shown, other.shown, note="starts with a byte order mark"
+            )
         if one.kind == other.kind == "JSON":
             return self.values(one.value, other.value)
         if one.kind != other.kind:
-            self._add("type", _Spot(), one.shown, other.shown, note=f"{one.kind}, and {other.kind}")
+            self._add(
+                "type",
+                _Spot(),
+                one.shown,
+                other.shown,
+                note=f"{one.kind} in control, {other.kind} in candidate",
+            )
         elif control != candidate:
             self._add("value", _Spot(), one.shown, other.shown)
         return self._found
 
     def values(self, control: JSON, candidate: JSON) -> list[Difference]:
         self._values(_Spot(), control, candidate, (control, candidate))
-        for spot, one, other, within in self._mentions:  # when all ids of the answer are paired
+        for spot, one, other, within in self._mentions:  # now all ids of the answer are paired
             if not self._pairing.say_the_same(one, other):
                 self._add("value", spot, one, other, note=in_words(one, other), within=within)
         return self._found
 
     def are_alike(self, place: str, control: JSON, candidate: JSON) -> bool:
-        """Whether two values of one place say the same, once all rules and pairs are applied."""
+        """Whether two values at a path are equal after all rules and id pairs are applied."""
         return self._look(place, control, is_control=True) == self._look(
             place, candidate, is_control=False
         )
@@ -174,7 +182,7 @@ class Differ:
         if rule := applying.get("ignore"):
             self.excused[rule] += control != candidate
         elif describe_json_type(control) != describe_json_type(candidate):
-            note = f"{describe_json_type(control)}, and {describe_json_type(candidate)}"
+            note = f"{describe_json_type(control)} in control, {describe_json_type(candidate)} in candidate"
             self._add("type", spot, control, candidate, note=note, within=within)
         elif rule := applying.get("present"):
             self.excused[rule] += control != candidate
@@ -201,7 +209,10 @@ class Differ:
     def _are_one_id(
         self, spot: _Spot, control: JSON, candidate: JSON, rule: Rule | None, within: Any
     ) -> bool:
-        """Whether these are ids; if so they are paired, or told of where they cannot be."""
+        """Pairs two ids, or adds a difference if that contradicts an earlier pair.
+
+        Returns whether both values are ids.
+        """
         if not isinstance(rule, rules.Id) or not self._pairing.apart:
             return False
         one, other = _name(control), _name(candidate)
@@ -236,13 +247,13 @@ class Differ:
         if self._key_order and [k for k in control if k in candidate] != [
             k for k in candidate if k in control
         ]:
-            self._add("order", spot, control, candidate, note="of keys", within=within)
+            self._add("order", spot, control, candidate, note="order of keys", within=within)
 
     def _doubled(self, spot: _Spot, control: JSON, candidate: JSON, key: str) -> None:
         one = _again(control).get(key, [control[key]])
         other = _again(candidate).get(key, [candidate[key]])
         within = (control, candidate)
-        if len(one) == len(other):  # the last of each is compared like any other value
+        if len(one) == len(other):  # the last of each is compared with the other fields
             for earlier in zip(one[:-1], other[:-1], strict=True):
                 self._values(spot, *earlier, within)
         elif "ignore" not in self._at(spot):
@@ -277,7 +288,7 @@ class Differ:
         self, spot: _Spot, control: JSON, candidate: JSON, pairs: list[tuple[int, int]]
     ) -> None:
         off = sum(one != other for one, other in pairs)
-        note = f"{off} of {len(pairs)} items stand elsewhere"
+        note = f"{off} of {len(pairs)} items at a different index"
         self._add("order", spot, control, candidate, note=note)
         self._found[-1] = replace(self._found[-1], moves=tuple(pairs))
 
@@ -298,7 +309,7 @@ class Differ:
         return Item(spelled or name, spelled in (None, name), look, _leaves_of(look))
 
     def _look(self, place: str, value: JSON, *, is_control: bool) -> Hashable:
-        """A value without what may differ between two sides that say the same."""
+        """A hashable form of a value, without the parts that may differ between equal answers."""
         applying = self._rules.at(self._operation, place)
         if "ignore" in applying:
             return None
@@ -322,6 +333,7 @@ class Differ:
         return (describe_json_type(value), value)
 
     def _paired(self, id_: str, *, is_control: bool) -> str:
+        # Unknown ids become "?" on both sides: items that differ only in new ids are the same item.
         if is_control:
             return self._pairing.spelled(id_) or "?"
         return id_ if self._pairing.is_paired(id_) else "?"
@@ -340,7 +352,7 @@ def _again(value: dict[str, JSON]) -> dict[str, list[JSON]]:
 
 
 def _name(value: JSON) -> str | None:
-    """What an object may be known by: a text, or a number's text."""
+    """A value that can identify an object: a text, or the text of a number; else None."""
     if isinstance(value, Number):
         return value.text
     return value if isinstance(value, str) and value else None
@@ -353,7 +365,7 @@ def _under(value: JSON, key: str) -> JSON:
 
 
 def _leaves_of(look: Hashable) -> frozenset[Hashable]:
-    """Its parts, and what these are called: two objects of the same keys are like each other."""
+    """The parts of a canonical value and their keys: objects with the same keys are similar."""
     if isinstance(look, frozenset):
         return look | {key for key, _ in look}
     return frozenset((look, type(look)))

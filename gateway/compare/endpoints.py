@@ -1,4 +1,4 @@
-"""A side: an address, the key for it and for nothing else, and what it answers."""
+"""The HTTP client for one side of a comparison."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from gateway.compare.operations import READS
 Name = Literal["control", "candidate"]
 
 MOST = 64 * 1024 * 1024
-"""Bytes of an answer's body that are taken."""
+"""Larger bodies are not read."""
 
 WRONG_KEY = "a-key-that-is-nobodys"
 
 
 class NoAnswer(Exception):
-    """A side gave no answer that can be compared; says why."""
+    """A side gave no answer that can be compared; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request as it goes to one side."""
+    """A request for one side. ``key`` selects which API key it carries."""
 
     method: str
     target: str
@@ -44,22 +44,24 @@ class Sent:
 
 
 def parse_origin(url: str, name: Name) -> str:
-    """An address without its ``/v1``; raises Unusable."""
+    """Validates a base URL and removes its ``/v1``; raises InputError."""
     try:
         parts = urlsplit(url)
         _port = parts.port
     except ValueError:
-        raise Unusable(f"--{name}: not an address") from None
+        raise Unusable(f"--{name}: not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Unusable(f"--{name}: an address begins with http:// or https://")
+        raise Unusable(f"--{name}: the URL must begin with http:// or https://")
     if parts.username is not None or parts.query or parts.fragment:
         raise Unusable(
-            f"--{name}: an address has no user, query or fragment; keys come from the environment"
+            f"--{name}: the URL cannot have user, query or fragment; API keys come from the environment"
         )
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 class _Lost(Exception):
+    """The connection failed. ``was_sent``: the request may have reached the service."""
+
     def __init__(self, why: str, *, left: bool = True) -> None:
         super().__init__(why)
         self.left = left
@@ -68,8 +70,8 @@ class _Lost(Exception):
 async def _once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    # aiohttp sends GET and DELETE a second time when a connection drops, unless the error is
-    # none that it knows.
+    # aiohttp resends GET and DELETE itself after a dropped connection. An exception type that it
+    # does not know prevents that.
     try:
         return await handler(request)
     except TimeoutError:
@@ -80,7 +82,7 @@ async def _once(
 
 
 class Side:
-    """Asks one address, with its own key, cookies kept from nobody and redirects not followed."""
+    """Sends requests to one base URL with its API key. Ignores cookies; does not follow redirects."""
 
     def __init__(self, name: Name, url: str, api_key: str, *, seconds: float, at_once: int) -> None:
         self.name = name
@@ -93,7 +95,8 @@ class Side:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
         kept = aiohttp.TCPConnector(limit=self._at_once)
-        # A write is never put on a connection that may just have been closed: it goes out once.
+        # Writes use new connections: on a reused one, a close by the server would leave it unclear
+        # whether the write arrived, and it must be sent only once.
         fresh = aiohttp.TCPConnector(limit=self._at_once, force_close=True)
         timeout = aiohttp.ClientTimeout(total=self._seconds)
         async with (
@@ -107,7 +110,7 @@ class Side:
             yield self
 
     async def ask(self, sent: Sent) -> Answer:
-        """Raises NoAnswer. A read whose connection dropped is sent once more, a write never."""
+        """Sends a request; raises AnswerUnavailable. Resends a read once if the connection drops."""
         try:
             try:
                 answer = await self._ask(sent)
@@ -125,10 +128,10 @@ class Side:
             self.times.append(answer.seconds)
             return answer
         is_unknown = left and sent.method not in READS
-        raise NoAnswer(f"{why}{'; what became of the write is not known' if is_unknown else ''}")
+        raise NoAnswer(f"{why}{'; the outcome of the write is unknown' if is_unknown else ''}")
 
     async def reach(self) -> None:
-        """Opens a connection and says nothing on it; raises NoAnswer."""
+        """Opens and closes a connection without sending a request; raises AnswerUnavailable."""
         parts = urlsplit(self.url)
         is_safe = parts.scheme == "https"
         try:
@@ -138,8 +141,8 @@ class Side:
                 )
         except TimeoutError:
             why = f"no connection within {self._seconds:g} s"
-        except UnicodeError:  # a part of it is empty, or longer than names have them
-            why = "its name cannot be resolved"
+        except UnicodeError:  # IDNA: a label of the host name is empty or too long
+            why = "the host name cannot be resolved"
         except OSError as error:
             why = _why(error)
         else:
@@ -193,24 +196,24 @@ class Side:
         else:
             if size <= MOST:
                 return b"".join(parts)
-            raise NoAnswer(f"an answer of more than {MOST} bytes")
+            raise NoAnswer(f"the answer is larger than {MOST} bytes")
         raise _Lost(why)
 
 
 def _why(error: Exception) -> str:
-    """The error in words, without an address whose query may name a person."""
+    """Describes an error without the URL, whose query may contain personal data."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
-        return "its certificate is not trusted"
+        return "the TLS certificate is not trusted"
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
-        return "it does not speak TLS there"
+        return "no TLS at this address"
     if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror):
-        return "its name cannot be resolved"
+        return "the host name cannot be resolved"
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     if isinstance(error, ConnectionRefusedError | OSError) and error.errno:
         return f"cannot connect: {os.strerror(error.errno).lower()}"
     if isinstance(error, aiohttp.ClientResponseError):
-        return "an answer that is not HTTP"
+        return "the answer is not HTTP"
     if isinstance(error, aiohttp.ClientPayloadError):
-        return "an answer that is cut off"
+        return "the answer is truncated"
     return "the connection was dropped"

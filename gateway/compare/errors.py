@@ -1,7 +1,7 @@
-"""What keeps a comparison from being run."""
+"""Errors in the input of a comparison."""
 
 from __future__ import annotations
 
 
 class Unusable(Exception):
-    """What was given cannot be used; says what, where and why, and never a secret."""
+    """An option or input file is invalid. The message names the place and the reason, never a secret."""

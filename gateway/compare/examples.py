@@ -1,4 +1,4 @@
-"""An example of a difference: what was asked, and both answers around the place, as they may be shown."""
+"""Builds examples of differences: the request and the nearby fields of both answers, redacted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gateway.compare.steps import Step
 from gateway.compare.strict_json import ABSENT, JSON
 
 Alike = Callable[[str, JSON, JSON], bool]
-"""Whether two values of a place, in normal form, say the same."""
+"""Whether two values at a path (in normal form) count as equal."""
 
 AROUND = 3
-"""So many fields before and after the one that differs are shown."""
+"""Fields shown before and after the one that differs."""
 
 MOST_ROWS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of both answers side by side; ``name`` is the field, or where in a list it stands."""
+    """A field of both answers side by side. ``name`` is the field name, or the index in a list."""
 
     name: str
     control: Shown
@@ -32,11 +32,13 @@ class Row:
     differs: bool
     is_it: bool
     overlooked: bool
-    """Not the same text, and no difference: paired ids, or a rule."""
+    """The texts differ, but ids are paired or a rule ignores it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
+    """One occurrence of a difference. All texts are redacted."""
+
     source: str
     number: int
     name: str
@@ -50,12 +52,12 @@ class Example:
     rows: tuple[Row, ...]
     before: int = 0
     after: int = 0
-    """How many rows are left out, above and below those that are shown."""
+    """Numbers of rows left out above and below ``rows``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Makes examples; nothing of an answer is kept but what the eye may see."""
+    """Builds examples from answers. Examples hold redacted text only, never values of an answer."""
 
     eye: Redactor
 
@@ -98,7 +100,7 @@ class Viewer:
             yield from self._fields(one.path[:-1], *one.within, one.path[-1], alike)
 
     def _items(self, moved: Difference) -> Iterator[Row]:
-        """Each item that both sides have, and where it stands."""
+        """Yields a row for each item that both lists have, with its indices."""
         for one, other in moved.moves:
             control, candidate = (
                 self.eye.value((*moved.path, index, "id"), _known_by(side[index]))
@@ -153,12 +155,12 @@ def _either(one: Difference) -> tuple[dict[str, JSON], dict[str, JSON]]:
 
 
 def _known_by(item: Any) -> Any:
-    """An item of a list, by what people would call it."""
+    """The id of a list item; the item itself if it has none."""
     return item.get("id", item) if isinstance(item, dict) else item
 
 
 def _window(rows: list[Row]) -> tuple[int, int]:
-    """Which rows to show: those around the one that it is about."""
+    """Selects the rows to show, as a slice around the row of the difference."""
     if len(rows) <= MOST_ROWS:
         return 0, len(rows)
     it = next((index for index, row in enumerate(rows) if row.is_it), None)

@@ -1,4 +1,4 @@
-"""What was found, brought together: the same difference in many answers is one finding."""
+"""Aggregates differences: the same difference in many answers is one finding."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.compare.rules import Rule
 from gateway.compare.steps import Step
 
 NOISY = 5
-"""A path is noise where control differs from itself in one of so many of its answers, or more."""
+"""A path is noise if control differs from itself in at least one of this many answers."""
 
 
 @dataclass(slots=True)
 class Finding:
-    """A kind of difference at one place of one operation. ``answers`` counts those that have it."""
+    """All differences of one kind at one path of an operation. ``answers`` counts affected answers."""
 
     asked: Asked
     kind: Kind
@@ -31,19 +31,19 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """An operation: how many of its answers were compared, and what came of it."""
+    """Totals of an operation. ``repeated`` counts steps sent to control twice to measure noise."""
 
     asked: Asked
     compared: int = 0
     asked_twice: int = 0
     statuses: Counter[tuple[int, int]] = field(default_factory=Counter)
     unlike: Counter[frozenset[tuple[Kind, str]]] = field(default_factory=Counter)
-    """How many of its answers had just these differences."""
+    """Answers by their exact set of differences; which of them are noise is known at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """A step without a comparison, and why."""
+    """A step that was not compared, and the reason."""
 
     source: str
     number: int
@@ -51,7 +51,7 @@ class NotCompared:
     request: str
     why: str
     unsent: bool = False
-    """It is a write that was not to be sent, or needs what one makes."""
+    """It is a write, or needs the result of one, and writes were not allowed."""
 
 
 _Key = tuple[Asked, Kind, str]
@@ -59,16 +59,16 @@ _Key = tuple[Asked, Kind, str]
 
 @dataclass(slots=True)
 class Findings:
-    """Filled step by step, in the order of the steps; holds few examples however much is asked."""
+    """Collects findings step by step, with at most ``max_examples`` examples each."""
 
     viewer: Viewer
     most_examples: int = 5
     tallies: dict[Asked, Tally] = field(default_factory=dict)
     found: dict[_Key, Finding] = field(default_factory=dict)
     measured: dict[_Key, Finding] = field(default_factory=dict)
-    """Where control differs from itself, and candidate from it in the same answer."""
+    """Differences at paths at which control differed from itself in the same step."""
     noisy: Counter[tuple[Asked, str, bool]] = field(default_factory=Counter)
-    """In how many answers control differs from itself, by place, and by more than values or not."""
+    """Answers in which control differed from itself, by operation, path and whether structurally."""
     excused: Counter[Rule] = field(default_factory=Counter)
     not_sent: list[NotCompared] = field(default_factory=list)
     skipped: list[NotCompared] = field(default_factory=list)
@@ -84,12 +84,16 @@ class Findings:
         itself: Sequence[Difference] | None = None,
         alike: Alike = are_equal,
     ) -> None:
-        """``itself`` is how control's two answers differ, where it was asked twice."""
+        """Records the comparison of one step.
+
+        ``repeat_differences``: how control's two answers differ; None if it was asked once.
+        """
         asked = step.asked
         tally = self.tallies.setdefault(asked, Tally(asked))
         noise = {
             (one.place, in_form)
             for one in itself or ()
+            # If control's structure varies, so may its values.
             for in_form in ((False, True) if _is_in_form(one.kind) else (False,))
         }
         tally.compared += 1
@@ -126,12 +130,12 @@ class Findings:
         return [one for key, one in self.found.items() if not self._is_noise(key)]
 
     def noise(self) -> list[Finding]:
-        """Where control differs from itself: in that very answer, or often enough."""
+        """Differences at paths at which control differs from itself, in the same step or frequently."""
         often = [one for key, one in self.found.items() if self._is_noise(key)]
         return [*self.measured.values(), *often]
 
     def different(self, tally: Tally) -> int:
-        """How many answers of an operation differ by more than noise."""
+        """Counts the answers of an operation that differ by more than noise."""
         return sum(
             count
             for those, count in tally.unlike.items()
@@ -145,5 +149,5 @@ class Findings:
 
 
 def _is_in_form(kind: Kind) -> bool:
-    """Whether it is more than another value: that control's values waver excuses no such difference."""
+    """Whether a difference is more than another value. Varying values of control do not excuse it."""
     return kind in ("missing", "extra", "type", "duplicate")

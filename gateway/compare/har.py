@@ -1,8 +1,8 @@
-"""Recorded traffic: HAR 1.2, as browsers and proxies write it, or in lines as the gateway's recorder does.
+"""Parses recorded traffic: HAR 1.2 from browsers and proxies, or one entry per line from the recorder.
 
-The requests of the legacy interface are taken from it, and nothing else: no header but the type of
-a body, so that no key or cookie is even read; no parameter that carries a secret. Answers in
-it only serve to tell which answer an id came from, so that each side is asked for its own object.
+Only requests of the legacy interface are used. Of their headers only the content type is read, so no
+API key or cookie is; parameters with secrets are dropped. Recorded answers serve only to find which
+answer an id came from, so that each side gets its own id in later requests.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from gateway.compare.steps import Capture, Input, Ref, Step, Template
 from gateway.compare.strict_json import JSON, NotJson, loads_strict
 
 LINES_BEGIN = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","version":"1"}}}'
-"""The first line of a recording; each of the others is one entry of ``log.entries``."""
+"""First line of a recording in lines; each further line is one entry of ``log.entries``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is taken of an entry; ``answer`` is None where it is not known or not JSON."""
+    """The used parts of an entry. ``answer`` is None if unknown or not JSON."""
 
     number: int
     method: str
@@ -43,7 +43,7 @@ class _Entry:
 
 
 def parse_har(written: Any, name: str, rules: Rules) -> Input:
-    """Takes the parsed file; raises Unusable with the entry that is none."""
+    """Builds the input from a decoded HAR; raises InputError with the number of an invalid entry."""
     taken: list[_Entry] = []
     left_out: Counter[str] = Counter()
     for number, entry in enumerate(written["log"]["entries"], start=1):
@@ -58,7 +58,7 @@ def parse_har(written: Any, name: str, rules: Rules) -> Input:
 
 
 def parse_har_lines(text: str, name: str) -> dict[str, Any]:
-    """A recording in lines, as one HAR; the last line may be half written. Raises Unusable."""
+    """Decodes a recording in lines. An incomplete last line is skipped; raises InputError for others."""
     lines = text.split("\n")[1:]
     entries: list[Any] = []
     for number, line in enumerate(lines, start=2):
@@ -71,21 +71,21 @@ def parse_har_lines(text: str, name: str) -> dict[str, Any]:
 
 
 def _why_not(request: Mapping[str, Any]) -> str:
-    """Why a request is not asked; empty where it is."""
+    """The reason to omit a request; empty if it is used."""
     if "/v1/" not in f"{urlsplit(request['url']).path}/":
         return "not a request of the legacy interface (no /v1)"
     if request["method"] == "OPTIONS":
-        return "a browser's preflight"
+        return "a CORS preflight of a browser"
     if request["method"] not in METHODS:
-        return "a method that neither interface has"
+        return "a method that no interface has"
     names = {str(one["name"]).lower() for one in request.get("headers", [])}
     if "x-api-key" not in names and "authorization" in names:
-        return "signed: of the current interface"
-    return "" if _has_its_body(request) else "a body that was not recorded as text"
+        return "signed, so a request of the current interface"
+    return "" if _has_its_body(request) else "its body was not recorded as text"
 
 
 def _has_its_body(request: Mapping[str, Any]) -> bool:
-    """Whether the body is there as it was sent, or there was none."""
+    """Whether the body was recorded as sent, or the request had none."""
     posted = request.get("postData")
     if not posted:
         size = request.get("bodySize")
@@ -118,20 +118,20 @@ def _entry(number: int, entry: Mapping[str, Any]) -> _Entry:
 
 
 def _body(posted: Mapping[str, Any]) -> str | None:
-    """HAR 1.2 has no ``encoding`` for what is sent, only for what is received; some tools write it."""
+    """Decodes a request body. ``encoding`` is not HAR 1.2 for requests, but some tools write it."""
     text = posted.get("text") or None
     return _decoded(text) if text and posted.get("encoding") == "base64" else text
 
 
 def _target(url: str) -> str:
-    """From ``/v1`` on, without parameters that carry a secret."""
+    """The target from ``/v1`` on, without secret parameters."""
     parts = urlsplit(url)
     path = parts.path[f"{parts.path}/".index("/v1/") :]
     query = "&".join(
         one for one in parts.query.split("&") if not SECRET.fullmatch(one.partition("=")[0])
     )
     target = f"{path}?{query}" if query else path
-    # Some tools write addresses as people read them, and not as they were sent.
+    # Some tools write URLs decoded for reading, not as they were sent.
     return re.sub("[^!-~]+", lambda found: quote(found[0]), target)
 
 
@@ -146,10 +146,10 @@ def _recorded_answer(response: Mapping[str, Any]) -> JSON:
 
 
 def _steps(taken: list[_Entry], name: str, rules: Rules) -> tuple[Step, ...]:
-    """Ids that an answer brought up are captured from that answer, when a later request has them."""
+    """Builds steps. An id that first appears in an answer is captured there for later requests."""
     origins: dict[str, tuple[int, Path]] = {}
+    # Ids that a request had before any answer: these the client knew from control.
     own: set[str] = set()
-    """Ids that a request had before any answer did: they are what control calls something."""
     steps: list[Step] = []
     for index, entry in enumerate(taken):
         target = _template(entry.target, origins)

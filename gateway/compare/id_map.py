@@ -1,8 +1,8 @@
-"""Which id of control is which id of candidate.
+"""Maps ids of control to ids of candidate.
 
-Each side calls an object what it likes. Where the two sides' answers have ids in the same place,
-these name one object, and do so from then on: in paths, queries, bodies and free text. A control id
-that meets a second candidate id, or the other way round, is a difference.
+Each side has its own ids. Ids at the same path of the two answers name the same object, from then
+on everywhere: in paths, queries, bodies and free text. If an id later appears opposite another one,
+that is a difference.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from gateway.compare.operations import ID, IN_TEXT
 
 _WHOLE = re.compile(rf'"({ID.pattern.replace("(", "(?:")})"')
-"""An id that is a value by itself, in a JSON text."""
+"""An id that is a whole string value of a JSON text."""
 
 
 class Pairing:
-    """``apart`` says that the sides may have ids of their own; else an id is a text like others."""
+    """Pairs of ids. Without ``has_separate_ids`` an id is compared like any other text."""
 
     def __init__(self, *, apart: bool = True) -> None:
         self.apart = apart
@@ -24,35 +24,35 @@ class Pairing:
         self._controls: dict[str, str] = {}
 
     def pair(self, control: str, candidate: str, step: int) -> str:
-        """Pairs two ids, or says what is wrong with that; a first pair is never given up."""
+        """Pairs two ids. Returns the problem if one is already paired with another; pairs never change."""
         if not self.apart:
-            return "" if control == candidate else "not the same id"
+            return "" if control == candidate else "different ids"
         known, other = self._candidates.get(control), self._controls.get(candidate)
         if known is None and other is None:
             self._candidates[control] = (candidate, step)
             self._controls[candidate] = control
         elif known is not None and known[0] != candidate:
-            return f"control's {_told(control)} was candidate's {_told(known[0])} before"
+            return f"control's {_told(control)} was paired with candidate's {_told(known[0])}"
         elif other is not None and other != control:
-            return f"candidate's {_told(candidate)} was control's {_told(other)} before"
+            return f"candidate's {_told(candidate)} was paired with control's {_told(other)}"
         return ""
 
     def is_paired(self, candidate: str) -> bool:
         return candidate in self._controls
 
     def spelled(self, control: str, before: int | None = None) -> str | None:
-        """What candidate calls it, as far as the steps ``before`` one have shown."""
+        """The candidate id of a control id, as known from the steps before ``before_step``."""
         known = self._candidates.get(control)
         return known[0] if known and (before is None or known[1] < before) else None
 
     def translated(self, text: str, before: int) -> str:
-        """A text of control's with the ids that candidate uses."""
+        """Replaces the ids of control in a text by those of candidate."""
         if not self._candidates:
             return text
         return IN_TEXT.sub(lambda found: self.spelled(found[0], before) or found[0], text)
 
     def say_the_same(self, control: str, candidate: str) -> bool:
-        """Whether two texts differ in ids alone, and only in those that are paired."""
+        """Whether two texts are equal except for ids that are paired."""
         if IN_TEXT.sub("", control) != IN_TEXT.sub("", candidate):
             return False
         ids = zip(IN_TEXT.findall(control), IN_TEXT.findall(candidate), strict=False)
@@ -61,7 +61,10 @@ class Pairing:
         )
 
     def takes(self, body: bytes, step: int) -> bool:
-        """Pairs the ids of a body that both sides sent with themselves; False where that is wrong."""
+        """Pairs each id of a body that both sides sent with itself.
+
+        Returns False, and pairs nothing, if that contradicts an earlier pair.
+        """
         if not self.apart:
             return True
         text = body.decode(errors="replace")
@@ -87,11 +90,11 @@ class Pairing:
 
 
 def is_same_id_kind(control: str, candidate: str) -> bool:
-    """Whether both are ids of one kind of object."""
+    """Whether both are ids of the same kind of object, by their prefix."""
     one, other = ID.fullmatch(control), ID.fullmatch(candidate)
     return one is not None and other is not None and one[1] == other[1]
 
 
 def _told(name: str) -> str:
-    """An id; by a rule anything may be one, and that is not repeated."""
+    """An id for messages. A rule can make any text an id, so other texts are not shown."""
     return name if ID.fullmatch(name) else "object"

@@ -1,4 +1,4 @@
-"""The files that say what is to be asked; what kind each is, its content tells."""
+"""Loads input files. Their kind is detected from their content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.compare.steps import Input
 
 
 def load_input(path: Path, rules: Rules) -> Input:
-    """Raises Unusable."""
+    """Loads an input file; raises InputError."""
     return parse_input(read_input_text(path), str(path), rules)
 
 
@@ -30,7 +30,7 @@ def read_input_text(path: Path) -> str:
 
 
 def parse_input(text: str, name: str, rules: Rules) -> Input:
-    """A HAR file is a JSON object, a scenario is TOML, a list of reads begins with a request."""
+    """Detects the kind: JSON is HAR, TOML a scenario, a request line begins a list of reads."""
     if text.partition("\n")[0] == LINES_BEGIN:
         return parse_har(parse_har_lines(text, name), name, rules)
     if text.lstrip().startswith("{"):
@@ -39,7 +39,7 @@ def parse_input(text: str, name: str, rules: Rules) -> Input:
         (line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"), ""
     )
     if not first:
-        raise Unusable(f"{name}: there is nothing in it")
+        raise Unusable(f"{name}: the file is empty")
     if LOOKS_LIKE_ONE.match(first):
         return parse_read_list(text, name, rules)
     if re.match(r"""\[|[\w."'-]+\s*=""", first):
@@ -54,8 +54,8 @@ def _har(text: str, name: str, rules: Rules) -> Input:
     try:
         written = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unusable(f"{name}: begins like JSON, and is not") from None
+        raise Unusable(f"{name}: starts with {{ but is not valid JSON") from None
     log = written.get("log")
     if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
-        raise Unusable(f"{name}: JSON, but not HAR 1.2: it has no log.entries")
+        raise Unusable(f"{name}: JSON, but not HAR 1.2: log.entries is missing")
     return parse_har(written, name, rules)

@@ -1,7 +1,7 @@
-"""How a value may be shown.
+"""Masks values for display.
 
-Unless values are to be shown, what may be about a person is masked: its type and shape stay, its
-letters and digits do not (``a***@e***``, ``****47``). The keys of both sides are never shown.
+By default, values that may be personal data are masked: type and shape stay visible, letters and
+digits do not (``a***@e***``, ``****47``). The API keys of both sides are never shown.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from gateway.compare.pii import (
 from gateway.compare.strict_json import ABSENT, Number, describe_json_type
 
 LONGEST = 160
-"""Characters of one value that are shown."""
+"""Longer values are cut off."""
 
 KEY = "(an API key)"
 
 SHORTEST_KEY = 6
-"""What is shorter is nobody's key, and stands in too many words."""
+"""A shorter text is not an API key, and replacing it would garble ordinary words."""
 
 _PLACE = re.compile(r"(\$\{[\w-]+\})")
-"""Of a captured value."""
+"""A placeholder for a captured value."""
 
 _LITERALS = {True: "true", False: "false", None: "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a shown value; ``differs`` from the other side's."""
+    """A part of a displayed value. ``differs``: the other side has something else here."""
 
     text: str
     differs: bool = False
@@ -50,7 +50,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A value as it is shown; ``kind`` is its type, ``nothing`` where there is none."""
+    """A value for display. ``kind`` is its JSON type, or ``nothing`` if it is absent."""
 
     kind: str
     pieces: tuple[Piece, ...]
@@ -62,7 +62,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Sees values as they may be shown; ``keys`` are never."""
+    """Masks values and paths. ``keys`` are the API keys to remove from every text."""
 
     keys: tuple[str, ...] = ()
     sees_all: bool = False
@@ -71,7 +71,7 @@ class Redactor:
         return Shown(_kind(value), (Piece(self._text(path, value)),))
 
     def both(self, path: Path, control: Any, candidate: Any) -> tuple[Shown, Shown]:
-        """Two values with the parts marked in which they differ."""
+        """Redacts both values and marks the parts that differ."""
         one, other = self.value(path, control), self.value(path, candidate)
         if isinstance(control, str) and isinstance(candidate, str):
             return _marked(one, other, control, candidate)
@@ -90,7 +90,7 @@ class Redactor:
         return key if self._is_open(key, is_clear_key(key)) else self._masked((), key)
 
     def target(self, target: str) -> str:
-        """A request's path and query."""
+        """Redacts the path and query of a request."""
         path, mark, query = target.partition("?")
         parts = [
             part
@@ -101,7 +101,7 @@ class Redactor:
         return "/".join(parts) + mark + "&".join(map(self._parameter, query.split("&")))
 
     def plain(self, text: str) -> str:
-        """A text that is nobody's: without the keys all the same."""
+        """Replaces API keys in a text that needs no other masking."""
         for key in self.keys:
             if len(key) >= SHORTEST_KEY:
                 text = text.replace(key, KEY)
@@ -119,6 +119,7 @@ class Redactor:
 
     def _is_open(self, text: str, clear: bool) -> bool:
         is_open = clear or self.sees_all
+        # A key stays hidden in its percent-encoded form too.
         return is_open and all(self.plain(one) == one for one in (text, unquote(text)))
 
     def _text(self, path: Path, value: Any) -> str:
@@ -136,6 +137,7 @@ class Redactor:
         return str(value) if type(value) is int else str(_LITERALS[value])
 
     def _shown_text(self, fields: tuple[str, ...], text: str) -> str:
+        # JSON may hold lone surrogates, which no output encoding accepts.
         text = text.encode("utf-8", "backslashreplace").decode()
         if self.plain(text) != text:
             return KEY
@@ -149,7 +151,7 @@ class Redactor:
 
 
 def _plain(value: str) -> str:
-    """A parameter's value as it was before it was put into a query."""
+    """Decodes the value of a query parameter."""
     return unquote(value.replace("+", " "))
 
 
@@ -172,12 +174,12 @@ def _counted(number: int, of_what: str, brackets: str) -> str:
 
 
 def _hidden(text: str) -> str:
-    """Every letter and digit hidden, but for ids and for how a longer word begins."""
+    """Masks all letters and digits except ids and the first letter of longer words."""
     return _WORD.sub(lambda word: word[0] if word["id"] else _hidden_word(word[0]), text)
 
 
 _WORD = re.compile(r"(?P<id>\b(?:OP|[RBPTA])-(?=\w*[A-Za-z])[A-Za-z0-9]{1,64}\b)|\w+")
-"""A word, or an id; one of digits alone may be somebody's number."""
+"""A word or an id. An id of digits alone does not count: it may be an account number."""
 
 
 def _hidden_word(word: str) -> str:
@@ -209,7 +211,7 @@ def _hidden_iban(text: str) -> str:
 
 
 def _hidden_message(text: str) -> str:
-    """A message with the words that messages are made of, and no others."""
+    """Masks all words of an error message that do not belong to its usual vocabulary."""
     first = re.search(r"\w", text)
 
     def hide(found: re.Match[str]) -> str:
@@ -239,10 +241,11 @@ _MASKS: dict[Nature, Callable[[str], str]] = {
 
 
 def _marked(one: Shown, other: Shown, control: str, candidate: str) -> tuple[Shown, Shown]:
-    """Where the values themselves differ is marked in what is shown of them."""
+    """Marks where the values differ, in their displayed texts."""
+    # Masking keeps most lengths; then positions in the values hold for the displayed texts too.
     as_long = len(one.text) == len(control) and len(other.text) == len(candidate)
     texts = (control, candidate) if as_long else (one.text, other.text)
-    if texts[0] == texts[1]:  # masked alike, or of another type
+    if texts[0] == texts[1]:  # same text after masking, or different types
         whole = one.text != other.text or control != candidate or one.kind != other.kind
         return _cut(one, 0, 0, whole), _cut(other, 0, 0, whole)
     start = end = 0
@@ -253,7 +256,7 @@ def _marked(one: Shown, other: Shown, control: str, candidate: str) -> tuple[Sho
 
 
 def _shared(one: str, other: str) -> int:
-    """How many characters two texts have in common from the start."""
+    """The length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 

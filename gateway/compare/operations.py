@@ -1,4 +1,4 @@
-"""Which operation of the legacy interface a request asks for."""
+"""Finds the operation of the legacy interface that a request calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mappings.grammar import Vocabulary
 READS = frozenset({"GET", "HEAD"})
 
 IN_TEXT = re.compile(r"\b(?:OP|[RBPTA])-[A-Za-z0-9]{1,64}\b")
-"""An id of the legacy interface (section 2) or the current one (section 2.2)."""
+"""An id of the legacy interface (section 2) or the current interface (section 2.2)."""
 
 ID = re.compile(r"(OP|[RBPTA])-[A-Za-z0-9]{1,64}")
 
@@ -22,12 +22,12 @@ _KEYED = frozenset(one.name for one in (*OPERATIONS, *UNLISTED) if not one.keyle
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for; ``name`` is empty where neither document has such an operation."""
+    """The operation of a request. ``name`` is empty if neither document has such an operation."""
 
     name: str
     method: str
     path: str
-    """With ids as ``{recipient_id}``, and without what may name a person."""
+    """The path with placeholders for ids (``{recipient_id}``) and for parts that may be personal."""
 
     @property
     def title(self) -> str:
@@ -35,12 +35,12 @@ class Asked:
 
     @property
     def needs_a_key(self) -> bool:
-        """Whether an answer tells that the key is good: a path that is none is refused before it."""
+        """Whether an answer shows that the key is valid; unknown paths are refused before that check."""
         return self.name in _KEYED
 
 
 def identify_operation(method: str, target: str) -> Asked:
-    """The operation of a request line, from ``/v1`` on."""
+    """Finds the operation of a method and a target that begins with ``/v1``."""
     return _asked(method, target.partition("?")[0])
 
 
@@ -49,12 +49,13 @@ def _asked(method: str, path: str) -> Asked:
     for shape, operation_method, name, shown in _SHAPES:
         if operation_method == method and shape.fullmatch(path):
             return Asked(name, method, shown)
+    # Unknown paths may hold anything, personal data too; a bounded outline of them is enough.
     parts = [_outline(part) for part in path.split("/")[:8]]
     return Asked("", method, "/".join(parts))
 
 
 def is_public_path_part(part: str) -> bool:
-    """Whether a part of a path is a word of an operation, an id or a country."""
+    """Whether a path part may be shown: a word of an operation's path, an id or a country code."""
     return part in _WORDS or bool(ID.fullmatch(part) or re.fullmatch("[A-Za-z]{0,2}", part))
 
 

@@ -3,20 +3,22 @@
   const form = document.querySelector(".filter");
   if (!form) return;
   const groups = document.getElementById("groups");
-  const nothing = document.querySelector(".nothing");
+  const noMatch = document.querySelector(".nothing");
   const matching = form.querySelector(".matching");
   const text = document.getElementById("text");
   const operation = document.getElementById("operation");
   const kinds = [...form.querySelectorAll(".kinds input")];
   const findings = [...groups.querySelectorAll(".finding")];
   const byOperation = [...groups.children];
-  const words = new Map(findings.map((one) => [one, one.textContent.toLowerCase().replace(/\s+/g, " ")]));
-  const homes = new Map(findings.map((one) => [one, one.parentElement]));
+  const searchTexts = new Map(
+    findings.map((finding) => [finding, finding.textContent.toLowerCase().replace(/\s+/g, " ")]),
+  );
+  const sectionOf = new Map(findings.map((finding) => [finding, finding.parentElement]));
 
   const byField = () => {
     const sections = new Map();
-    for (const one of findings) {
-      const field = one.dataset.field;
+    for (const finding of findings) {
+      const field = finding.dataset.field;
       if (!sections.has(field)) {
         const section = document.createElement("section");
         section.className = "group";
@@ -24,7 +26,7 @@
         title.appendChild(document.createElement("code")).textContent = field;
         sections.set(field, section);
       }
-      sections.get(field).append(one);
+      sections.get(field).append(finding);
     }
     return [...sections].sort(([a], [b]) => a.localeCompare(b)).map(([, section]) => section);
   };
@@ -34,7 +36,7 @@
     if (by === "field") {
       groups.replaceChildren(...byField());
     } else {
-      for (const one of findings) homes.get(one).append(one);
+      for (const finding of findings) sectionOf.get(finding).append(finding);
       groups.replaceChildren(...byOperation);
     }
     filter();
@@ -42,20 +44,20 @@
 
   const filter = () => {
     const wanted = text.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const of = kinds.filter((one) => one.checked).map((one) => one.value);
+    const chosenKinds = kinds.filter((box) => box.checked).map((box) => box.value);
     let shown = 0;
-    for (const one of findings) {
-      const fits =
-        (!of.length || of.includes(one.dataset.kind)) &&
-        (!operation.value || operation.value === one.dataset.operation) &&
-        wanted.every((word) => words.get(one).includes(word));
-      one.hidden = !fits;
-      shown += fits;
+    for (const finding of findings) {
+      const matches =
+        (!chosenKinds.length || chosenKinds.includes(finding.dataset.kind)) &&
+        (!operation.value || operation.value === finding.dataset.operation) &&
+        wanted.every((word) => searchTexts.get(finding).includes(word));
+      finding.hidden = !matches;
+      shown += matches;
     }
     for (const section of groups.children) {
-      section.hidden = ![...section.querySelectorAll(".finding")].some((one) => !one.hidden);
+      section.hidden = ![...section.querySelectorAll(".finding")].some((finding) => !finding.hidden);
     }
-    nothing.hidden = shown > 0;
+    noMatch.hidden = shown > 0;
     matching.textContent =
       shown === findings.length
         ? `${shown} ${shown === 1 ? "difference" : "differences"}`
@@ -63,13 +65,13 @@
   };
 
   const openAll = (open) => {
-    for (const one of findings) if (!one.hidden) one.open = open;
+    for (const finding of findings) if (!finding.hidden) finding.open = open;
   };
 
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  for (const one of form.querySelectorAll(".by input")) {
-    one.addEventListener("change", () => group(one.value));
+  for (const radio of form.querySelectorAll(".by input")) {
+    radio.addEventListener("change", () => group(radio.value));
   }
   document.getElementById("open").addEventListener("click", () => openAll(true));
   document.getElementById("close").addEventListener("click", () => openAll(false));
@@ -88,13 +90,14 @@
     }
   });
 
+  // Print everything: a reader of paper cannot open what is closed.
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = [...document.querySelectorAll("details:not([open])")];
-    for (const one of closed) one.open = true;
+    for (const details of closed) details.open = true;
   });
   addEventListener("afterprint", () => {
-    for (const one of closed) one.open = false;
+    for (const details of closed) details.open = false;
   });
 
   form.hidden = false;

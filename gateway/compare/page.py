@@ -1,4 +1,4 @@
-"""The report as one page: no request to anywhere, readable from a file, on paper and by keyboard."""
+"""Renders the report as one self-contained HTML page, for screen, print and keyboard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNS = {
     "order": "↕",
     "duplicate": "2\N{MULTIPLICATION SIGN}",
 }
-"""What stands before a kind's name; the others are ≠."""
+"""Symbols of the kinds of difference; all others have ≠."""
 
 PLACES = {"scenario": "step", "recorded traffic": "entry", "list of reads": "line"}
 
@@ -35,7 +35,7 @@ def render_report_page(report: Report) -> str:
         meanings=KINDS,
         places={one["name"]: PLACES[one["kind"]] for one in report["inputs"]},
         signs=SIGNS,
-        # Ours, and free of anything from outside; named by their hashes in the page's policy.
+        # Constant files of this package without input; the page's CSP allows them by hash.
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
         style_hash=_hash(style),
@@ -60,6 +60,6 @@ def _by_operation(differences: list[Group]) -> list[tuple[str, list[Group]]]:
 
 
 def _kinds(differences: list[Group]) -> dict[str, int]:
-    """How many differences of each kind there are, in the order in which kinds are told."""
+    """Counts the differences of each kind, in the order of ``KIND_DESCRIPTIONS``."""
     found = [one["kind"] for one in differences]
     return {kind: found.count(kind) for kind in KINDS if kind in found}

@@ -1,9 +1,8 @@
-"""Where something stands in an answer.
+"""Paths to values in an answer.
 
-A *path* is a tuple of keys and indices. Written out it is ``payments[3].sourceAmount``, and in
-*normal form* ``payments[].sourceAmount``: the same for every item, and for every id that is a key.
-What is not in the body has a path as well: ``@status`` and ``@header.content-type``. The whole
-body is ``$``.
+A *path* is a tuple of keys and indices, formatted as ``payments[3].sourceAmount``. Its *normal form*
+is ``payments[].sourceAmount``: the same for all items of a list, and for all keys that are ids.
+Status and headers have paths too: ``@status`` and ``@header.content-type``. The whole body is ``$``.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from functools import lru_cache
 Path = tuple[str | int, ...]
 
 BODY = "$"
-"""The normal form of the path to the whole body."""
+"""Normal form of the path to the whole body."""
 
 
 class Outside(str):
-    """A part that no key of a body can be taken for."""
+    """A path part outside the body, so that a body key ``@status`` is not confused with it."""
 
     __slots__ = ()
 
@@ -36,7 +35,7 @@ def header_path(name: str) -> Path:
 
 
 def format_path(path: Path) -> str:
-    """With every index: ``payments[3].sourceAmount``."""
+    """Formats a path with its indices: ``payments[3].sourceAmount``."""
     place = BODY
     for part in path:
         place = _below(place, f"[{part}]" if isinstance(part, int) else _spelled(part))
@@ -44,7 +43,7 @@ def format_path(path: Path) -> str:
 
 
 def normalize_path(path: Path) -> str:
-    """Without indices: ``payments[].sourceAmount``."""
+    """Formats a path without indices: ``payments[].sourceAmount``."""
     place = BODY
     for part in path:
         place = append_to_path(place, part)
@@ -52,14 +51,15 @@ def normalize_path(path: Path) -> str:
 
 
 def append_to_path(place: str, part: str | int) -> str:
-    """The normal form of what stands right below another."""
+    """The normal form of a key or item directly below another normal form."""
     if isinstance(part, int):
         return _below(place, "[]")
+    # Ids that are keys would make a path of their own for each object.
     return _below(place, "{id}" if _ID.fullmatch(part) else _spelled(part))
 
 
 def iter_parent_paths(place: str) -> Iterator[str]:
-    """The normal forms of what a place stands in, from the nearest to the whole body."""
+    """Yields the normal forms that contain this one, from the nearest to the whole body."""
     parts = re.findall(r"""\["[^"]*"\]|\[\]|[^.\[\]]+""", place)
     if place != BODY and not place.startswith("@"):
         for end in range(len(parts) - 1, 0, -1):
@@ -85,7 +85,7 @@ def _spelled(key: str) -> str:
 
 
 def parse_scenario_path(text: str) -> Path:
-    """A path as a scenario writes it, ``payments[0].id``; raises ValueError."""
+    """Parses a path as scenarios write it, ``payments[0].id``; raises ValueError."""
     parts: list[str | int] = []
     at = 0
     while at < len(text):
@@ -101,7 +101,7 @@ def parse_scenario_path(text: str) -> Path:
 
 @lru_cache(maxsize=1024)
 def compile_path_pattern(text: str) -> re.Pattern[str]:
-    """What a rule's path matches among normal forms; ``*`` is one key, ``**`` any number of parts."""
+    """Compiles a rule's path to a pattern for normal forms: ``*`` is one key, ``**`` any parts."""
     steps = re.split(r"(\*\*\.|\.\*\*$|\*\*|\*)", text)
     return re.compile("".join(_STEPS.get(step, re.escape(step)) for step in steps))
 

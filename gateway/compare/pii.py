@@ -1,8 +1,8 @@
-"""What a value of the legacy interface is, to those whom it is none of their business.
+"""Classifies values of the legacy interface as clear or as a kind of personal data.
 
-What people look for when they compare is shown: amounts, statuses, codes, currencies, times, ids.
-Everything else is taken to be about a person, unknown fields too. A field alone opens nothing: its
-value must also look like what the field is for, so that an email in ``status`` stays hidden.
+Clear are the values that a comparison is about: amounts, statuses, codes, currencies, times, ids.
+Everything else counts as personal data, unknown fields included. The field name alone is not
+enough: the value must also have the format of the field, so an email in ``status`` stays hidden.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2})?")
 _LETTERS = re.compile(r"[A-Z]{2,3}")
 _MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
 _GEOGRAPHY = re.compile(r"[^\W\d_][^\d_@*]{0,60}")
-"""Names below ``country``, an object that only geography answers have."""
+"""Names below ``country``, an object that only answers about countries have."""
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 _IBAN = re.compile(r"[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}")
 _DIGITS = re.compile(r"(?=(?:\D*\d){4})[\d\s()+./-]+")
@@ -62,7 +62,7 @@ _BIRTH = re.compile(r"dob|birth", re.IGNORECASE)
 
 
 def classify_text(fields: tuple[str, ...], text: str) -> Nature:
-    """``fields`` are the keys on the way to a text, without indices; the last one is its own."""
+    """Classifies a text. ``fields`` are the keys of its path, without indices, its own key last."""
     own = fields[-1] if fields else ""
     if fields[:1] == ("country",) and len(fields) > 1 and _GEOGRAPHY.fullmatch(text):
         return "clear"
@@ -83,19 +83,20 @@ def _is_clear(own: str, text: str) -> bool:
     if not text or ID.fullmatch(text) or _MASKED.fullmatch(text) or _AMOUNT.fullmatch(text):
         return True
     if _MOMENT.fullmatch(text):
+        # A date of birth is personal data, even with a time.
         return not _BIRTH.search(own)
     looks = _FIELDS.get(own)
     return looks is not None and looks(text) is not None
 
 
 def is_clear_number(fields: tuple[str, ...], text: str) -> bool:
-    """Whether a JSON number may be shown: an account number can be one as well."""
+    """Whether a JSON number may be shown. It may be an account number."""
     own = fields[-1] if fields else ""
     return len(text) <= 3 or own in _COUNTED or own == "code" or bool(_AMOUNT.fullmatch(text))
 
 
 def is_clear_key(key: str) -> bool:
-    """Whether a key is a field's name, a code or an id, and not somebody's data."""
+    """Whether an object key is a field name, a code or an id, and not personal data."""
     return bool(_KEY.fullmatch(key) or ID.fullmatch(key)) or key in _COUNTED
 
 
@@ -120,7 +121,7 @@ were when which with within without wrong yen you your zero
 """
 
 MESSAGE_WORDS = frozenset(_MESSAGE_WORDS.split())
-"""Words of error messages that are nobody's name."""
+"""Words of error messages that are not names of persons."""
 
 _LABEL_WORDS = """
 African Australian Bank Brazilian British Canadian Card Check Chinese Danish Dollar Euro Franc
@@ -129,4 +130,4 @@ Swedish Swiss Transfer United US Wallet Wire Yen Yuan Zealand
 """
 
 LABEL_WORDS = frozenset(_LABEL_WORDS.split())
-"""Words of what methods and currencies are called."""
+"""Words in the display names of payout methods and currencies."""

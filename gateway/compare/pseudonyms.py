@@ -1,7 +1,7 @@
-"""Made-up values in the place of personal ones: of the same shape, and the same for the same.
+"""Pseudonyms for personal values: same format, and the same pseudonym for the same value.
 
-Who has no salt can tell nothing from them; who made a recording with one finds the same person
-under the same name in all of it, so that a search for an email still finds what it found.
+Without the salt they reveal nothing. With one salt for a recording a person has the same pseudonym
+throughout, so that a recorded search for an email still finds its recipient.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ class Pseudonyms:
         return f"x{digest.hex()[:12]}@example.com"
 
     def words(self, text: str) -> str:
-        """Each word by itself: a first name is the same alone and within a whole name."""
+        """Replaces each word alone, so that a first name is the same within a full name."""
         return re.sub(r"\w+", lambda word: self._word(word[0]), text)
 
     def number(self, text: str) -> str:
-        """A JSON number with as many digits: none begins with a zero."""
+        """A JSON number with as many digits, without a leading zero, which JSON forbids."""
         digits = self._digits(text)
         made = re.sub(r"\d", lambda _: str(next(digits)), text)
         return re.sub(r"^(-?)0(?=\d)", r"\g<1>7", made)
 
     def iban(self, text: str) -> str:
-        """With right check digits; the bank's part is made up as well."""
+        """An IBAN with valid check digits; only the country is kept."""
         plain = re.sub(r"[ -]", "", text).upper()
         rest = re.sub(r"[A-Z]|\d", self._like(plain), plain[4:])
         number = "".join(str(int(one, 36)) for one in f"{rest}{plain[:2]}00")
         return f"{plain[:2]}{98 - int(number) % 97:02}{rest}"
 
     def day(self, text: str) -> str:
+        # Every combination of these digits is a valid date: years 1940-1999, days 10-19.
         digits = self._digits(text)
         return f"19{4 + next(digits) % 6}{next(digits)}-0{1 + next(digits) % 9}-1{next(digits)}"
 
@@ -57,7 +58,7 @@ class Pseudonyms:
         return _Like(self._digits(of))
 
     def _digits(self, text: str) -> Iterator[int]:
-        """Numbers from 0 to 9 without end, the same for the same text."""
+        """Yields digits without end, the same for the same text."""
         block = 0
         while True:
             message = f"{block}\n{text}".encode(errors="replace")
@@ -67,7 +68,7 @@ class Pseudonyms:
 
 @dataclass(frozen=True, slots=True)
 class _Like:
-    """A letter for a letter, a digit for a digit."""
+    """Replaces a letter by a letter of the same case and a digit by a digit."""
 
     digits: Iterator[int]
 

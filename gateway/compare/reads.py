@@ -1,4 +1,4 @@
-"""A list of reads: a text file with one request a line.
+"""Parses a list of reads: a text file with one request per line.
 
 # the first pages
 GET /v1/recipients?page=1
@@ -14,7 +14,7 @@ from gateway.compare.steps import Input, Step, Template
 
 
 def parse_read_list(text: str, name: str, rules: Rules) -> Input:
-    """Raises Unusable with the number of the line that is wrong."""
+    """Raises InputError with the number of the invalid line."""
     lines = [
         (number, line.strip())
         for number, line in enumerate(text.splitlines(), start=1)
@@ -29,6 +29,6 @@ def _step(line: str, name: str, number: int, rules: Rules) -> Step:
     step = Step(method, Template((target,)), name, number, rules=rules)
     if not step.reads:
         raise Unusable(
-            f"{name}, line {number}: {method} is a write; a list is of reads (GET, HEAD)"
+            f"{name}, line {number}: {method} is a write; a list of reads may contain only GET and HEAD"
         )
     return step

@@ -1,4 +1,4 @@
-"""What a comparison found, as a report."""
+"""Builds the report of a comparison."""
 
 from __future__ import annotations
 
@@ -90,38 +90,38 @@ def _sentence(run: Run, counts: Counts, result: Result) -> str:
     if result == "equal":
         return f"Equal: {compared} of each side {'say' if counts['compared'] > 1 else 'says'} the same."
     if run.stopped:
-        return f"Could not be compared: {run.stopped}."
+        return f"The comparison could not run: {run.stopped}."
     if counts["compared"]:
         missed = counts["failed"] + counts["skipped"]
-        return f"Not compared in full: {missed} of {_many(counts['steps'], 'step')} could not be; the rest is equal."
+        return f"Incomplete: {missed} of {_many(counts['steps'], 'step')} could not be compared; the rest is equal."
     return "Nothing was compared."
 
 
 def _remarks(run: Run, counts: Counts) -> Iterator[str]:
-    """What a reader has to know besides: what was left out, and what makes the result weaker."""
+    """Yields what was left out, and what makes the result less reliable."""
     if run.stopped and counts["compared"]:
-        yield f"It ended early: {run.stopped}."
+        yield f"The comparison ended early: {run.stopped}."
     if counts["not_sent"]:
         needing = sum(one.unsent for one in run.findings.skipped)
         also = (
-            f", and {_many(needing, 'step')} that {'need' if needing > 1 else 'needs'} what they make"
+            f", and {_many(needing, 'step')} that {'need' if needing > 1 else 'needs'} their results"
             if needing
             else ""
         )
-        yield f"Not sent: {_many(counts['not_sent'], 'write')}{also}. --allow-writes sends them, to both sides."
+        yield f"Not sent: {_many(counts['not_sent'], 'write')}{also}. --allow-writes sends them to both sides."
     if counts["failed"]:
-        yield f"Not answered: {_many(counts['failed'], 'step')}, by one side or both."
+        yield f"No answer: {_many(counts['failed'], 'step')}, from one side or both."
     unmet = sum(not one.unsent for one in run.findings.skipped)
     if unmet:
-        yield f"Skipped: {_many(unmet, 'step')}, for want of an earlier answer."
+        yield f"Skipped: {_many(unmet, 'step')}, for lack of a value from an earlier answer."
     for one in run.inputs:
         for why, count in one.left_out.items():
             yield f"Left out of {one.name}: {_many(count, 'entry', 'entries')}, {why}."
     if run.pairing.spelled_differently and not run.options.allow_writes:
         yield (
-            f"{_many(run.pairing.spelled_differently, 'id')} of {run.pairing.count} are spelled "
-            "differently by the two sides. Clients that stored control's need them imported (ids import); "
-            "--ids same makes each a difference."
+            f"{_many(run.pairing.spelled_differently, 'id')} of {run.pairing.count} differ between "
+            "the two sides. Import them (ids import) if clients stored ids of control; "
+            "--ids same reports each as a difference."
         )
     yield from _doubts(run)
 
@@ -131,18 +131,18 @@ def _doubts(run: Run) -> Iterator[str]:
     for index, side in enumerate((run.control, run.candidate)):
         limited = sum(count for pair, count in statuses if pair[index] == 429)
         if limited:
-            yield f"{side.name.title()} answered 429 {_many(limited, 'time')}: its limit was reached."
+            yield f"{side.name.title()} answered 429 {_many(limited, 'time')}: its rate limit was reached."
         if _is_readable_on_the_way(side.url):
-            yield f"{side.name.title()} is asked without TLS: its key can be read on the way."
+            yield f"{side.name.title()} is called without TLS: its API key is sent in clear text."
     moved = sum(count for pair, count in statuses if all(300 <= one < 400 for one in pair))
     if moved:
         yield (
-            f"Both sides redirected {_many(moved, 'time')}, and were not followed: "
-            "give the addresses that answer."
+            f"Both sides redirected {_many(moved, 'time')}. Redirects are not followed: "
+            "give the addresses that they lead to."
         )
     good = sum(count for pair, count in statuses if all(200 <= one < 300 for one in pair))
     if statuses and not good:
-        yield "No answer was a good one on both sides: what was compared is how they refuse."
+        yield "No answer was a success on both sides: only error responses were compared."
 
 
 def _is_readable_on_the_way(url: str) -> bool:
@@ -208,7 +208,7 @@ def _group(one: Finding) -> Group:
 
 
 def _field(place: str) -> str:
-    """The last part of a path, which is what people call a field."""
+    """The last part of a normal form: the field name."""
     if place == paths.BODY or place.startswith("@header."):
         return place.removeprefix("@header.")
     return place.rpartition(".")[2].removesuffix("[]") or place
@@ -288,6 +288,7 @@ def _rules(run: Run) -> list[ARule]:
     every: dict[Rule, None] = {}
     for one in run.inputs:
         for step in one.steps:
+            # A dict keeps the order of rules and drops those that several steps share.
             every |= dict.fromkeys(
                 (step.rules if run.options.allow_writes else step.rules.for_reads).rules
             )
@@ -311,7 +312,10 @@ def _many(count: int, one: str, more: str = "") -> str:
 
 
 def redact_api_keys(report: Report, eye: Redactor) -> Report:
-    """A report with no key of either side in it, whatever was brought in by names and addresses."""
+    """Removes the API keys of both sides from all texts of a report.
+
+    File names, titles and addresses come from outside and may contain one.
+    """
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):

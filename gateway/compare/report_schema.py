@@ -1,7 +1,7 @@
-"""The report of a comparison: the shape that ``--json`` writes, and that the page shows.
+"""Schema of the comparison report: what ``--json`` writes and the page renders.
 
-``format`` and ``version`` stand first. Within a version fields may be added, and none is renamed,
-removed or given another meaning. Values are as they may be shown: masked unless they were asked for.
+``format`` and ``version`` come first. Within a version, fields may be added; none is renamed, removed
+or given another meaning. Values are masked unless the command was told to show them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Value(TypedDict):
 
 
 class Line(TypedDict):
-    """A line of both answers around a difference; ``is_it`` where it is the difference itself.
+    """A field of both answers near a difference; ``is_it``: the difference itself.
 
-    ``overlooked`` where the texts differ and that is no difference: paired ids, or a rule.
+    ``overlooked``: the texts differ, but ids are paired or a rule ignores it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Line(TypedDict):
 
 
 class Instance(TypedDict):
-    """One example. ``control_path`` and ``candidate_path`` have indices: ``payments[3].id``."""
+    """An example of a difference. Both paths have indices: ``payments[3].id``."""
 
     input: str
     step: int
@@ -64,7 +64,7 @@ class Instance(TypedDict):
 
 
 class Group(TypedDict):
-    """The same kind of difference at one path of one operation; ``count`` in ``answers`` answers."""
+    """All differences of one kind, path and operation: ``count`` of them in ``answers`` answers."""
 
     operation: str
     request: str
@@ -78,7 +78,7 @@ class Group(TypedDict):
 
 
 class Operation(TypedDict):
-    """``statuses`` counts ``control/candidate``, such as ``200/406``."""
+    """Totals of an operation. ``statuses`` counts pairs ``control/candidate``, such as ``200/406``."""
 
     operation: str
     request: str
@@ -97,7 +97,7 @@ class Unasked(TypedDict):
 
 
 class ARule(TypedDict):
-    """``used`` counts what it made no difference of."""
+    """A rule. ``used`` counts the differences that it ignored."""
 
     kind: str
     path: str
@@ -109,7 +109,7 @@ class ARule(TypedDict):
 
 
 class ASide(TypedDict):
-    """Times in milliseconds; null where there were no answers."""
+    """Response times of a side in milliseconds; null if it gave no answer."""
 
     url: str
     answers: int
@@ -126,7 +126,7 @@ class AnInput(TypedDict):
 
 
 class Counts(TypedDict):
-    """Of steps; ``differences`` of groups of them."""
+    """Counts of steps, except ``differences``: the number of groups."""
 
     steps: int
     compared: int

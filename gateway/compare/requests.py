@@ -1,4 +1,4 @@
-"""Requests as people write them: ``GET /v1/recipients?page=1``."""
+"""Parses request lines as people write them: ``GET /v1/recipients?page=1``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]+[ \t]+/")
 
 
 def parse_request_line(line: str, where: str) -> tuple[str, str]:
-    """Method and target; raises Unusable."""
+    """Returns method and target; raises InputError. ``where`` is the file and line for the message."""
     found = _LINE.fullmatch(line)
     if found is None or found["method"].upper() not in METHODS:
         raise Unusable(
-            f"{where}: not a request: a method ({', '.join(METHODS)}), a space and a path "
-            "from /v1 on, percent-encoded"
+            f"{where}: not a request line: expected a method ({', '.join(METHODS)}), a space and a "
+            "percent-encoded path that begins with /v1"
         )
     if "#" in found["target"]:
-        raise Unusable(f"{where}: a path has no #; write %23")
+        raise Unusable(f"{where}: a path cannot contain #; write %23")
     return found["method"].upper(), found["target"]
 
 
 SECRET = re.compile(
     r"((api|access|secret|auth)[-_]?)?(key|token|secret|signature|password)", re.IGNORECASE
 )
-"""Names of parameters that carry one."""
+"""Names of query parameters whose values are secrets."""

@@ -1,8 +1,8 @@
-"""Rules: what a comparison is to overlook, each with the reason why.
+"""Rules: differences that a comparison ignores, each with a reason.
 
 A rule names a path in normal form (``payments[].sourceAmount``; ``*`` is one key, ``**`` any number
-of parts), may name one operation, and must give a reason. The report lists every rule and how often
-it was needed.
+of parts), may name one operation, and must give a reason. The report lists each rule and how often it
+applied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class Rule(BaseModel):
-    """What all rules have; ``origin`` is who wrote it."""
+    """The fields of all rules. ``origin`` is the file that the rule comes from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str]
@@ -35,7 +35,7 @@ class Rule(BaseModel):
 
     @property
     def told(self) -> str:
-        """What it does beside where, for the report."""
+        """The tolerance or key of the rule, for the report; empty if it has none."""
         return ""
 
     def covers(self, operation: str, place: str) -> bool:
@@ -47,25 +47,25 @@ class Rule(BaseModel):
 
 
 class Ignore(Rule):
-    """Nothing at the path, or below it, is compared."""
+    """Ignores the path and everything below it."""
 
     kind = "ignore"
 
 
 class Added(Rule):
-    """What only candidate has at the path is no difference."""
+    """Allows candidate to have the path if control does not."""
 
     kind = "added"
 
 
 class Present(Rule):
-    """There on both sides, and of the same type; the value is not compared."""
+    """Requires the same type on both sides; ignores the value."""
 
     kind = "present"
 
 
 class Time(Rule):
-    """Two times, written in the same way, are equal within so many seconds."""
+    """Allows times of the same format to differ by ``seconds``."""
 
     kind = "time"
     seconds: Annotated[Decimal, Field(ge=0)]
@@ -77,7 +77,7 @@ class Time(Rule):
 
 
 class Number(Rule):
-    """Two numbers, or texts that are numbers, are equal within a tolerance."""
+    """Allows numbers, or texts that are numbers, to differ by ``tolerance``."""
 
     kind = "number"
     tolerance: Annotated[Decimal, Field(ge=0)]
@@ -88,25 +88,25 @@ class Number(Rule):
 
 
 class Unordered(Rule):
-    """A list whose items may stand in any order; ``key`` tells which two are the same item."""
+    """Allows list items in any order. ``key`` names the field that identifies an item."""
 
     kind = "unordered"
     key: str = ""
 
     @property
     def told(self) -> str:
-        return f"items known by {self.key}" if self.key else ""
+        return f"items identified by {self.key}" if self.key else ""
 
 
 class Id(Rule):
-    """A text that names an object: each side may have its own, and keeps to it."""
+    """Marks a text as an id: each side may have its own, and must use it consistently."""
 
     kind = "id"
     any_shape: bool = True
 
 
 class _Written(BaseModel):
-    """A rules file, or the ``rules`` of a scenario."""
+    """The content of a rules file, or the ``rules`` of a scenario."""
 
     model_config = ConfigDict(extra="forbid")
     headers: list[Text] | None = None
@@ -120,18 +120,18 @@ class _Written(BaseModel):
 
 
 HEADERS = ("content-type", "access-control-allow-origin", "retry-after", "ratelimit-*")
-"""The headers that matter to clients; ``*`` stands for the rest of a name."""
+"""Headers that clients depend on; a final ``*`` stands for the rest of a name."""
 
-_SOON = "it tells the moment of asking, and the two sides are not asked in the same one"
-_OWN_WORLD = "with writes, each side makes its objects a moment apart"
-_COUNTED = "it counts what was asked of that side before"
+_SOON = "depends on the time of the request, which is not the same on both sides"
+_OWN_WORLD = "with writes, the two sides create their objects at slightly different times"
+_COUNTED = "depends on earlier requests to that side"
 
 BUILT_IN: tuple[Rule, ...] = (
     *(
         Id(
             path=path,
             any_shape=False,
-            reason="each side has its own ids; they are paired, and have to stay paired",
+            reason="each side has its own ids; they are paired and must stay paired",
         )
         for path in ("**.id", "**.recipientId", "**.batchId", "**.paymentId")
     ),
@@ -145,7 +145,7 @@ BUILT_IN: tuple[Rule, ...] = (
     ),
     Added(
         path="@header.ratelimit-*",
-        reason="the legacy document names no such header; the gateway sends it",
+        reason="not in the legacy document; the gateway adds it",
     ),
     *(
         Present(path=f"@header.{name}", reason=_COUNTED)
@@ -156,7 +156,7 @@ BUILT_IN: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules in the order of their rank: a later one of a kind goes before an earlier one."""
+    """Rules in order: of two rules of one kind for a path, the later one applies."""
 
     rules: tuple[Rule, ...] = BUILT_IN
     headers: tuple[str, ...] = HEADERS
@@ -165,7 +165,7 @@ class Rules:
     )
 
     def at(self, operation: str, place: str) -> Mapping[str, Rule]:
-        """The rules for a place, by kind."""
+        """The rules for a path in normal form, by kind."""
         asked = (operation, place)
         if asked not in self._known:
             self._known[asked] = {
@@ -174,24 +174,24 @@ class Rules:
         return self._known[asked]
 
     def matters(self, name: str) -> bool:
-        """Whether a header, by its lower-case name, is compared."""
+        """Whether a header (lower-case name) is compared."""
         return any(
             name.startswith(one[:-1]) if one.endswith("*") else name == one for one in self.headers
         )
 
     def and_then(self, other: Rules) -> Rules:
-        """These, and those of a file after them; its list of headers takes the place of this one."""
+        """These rules followed by others, whose list of headers, if any, replaces this one."""
         return Rules((*self.rules, *other.rules), other.headers or self.headers)
 
     @cached_property
     def for_reads(self) -> Rules:
-        """Without those that only hold where both sides made their own objects."""
+        """The rules without those for objects that each side created itself."""
         kept = [one for one in self.rules if not (isinstance(one, Time) and one.with_writes_only)]
         return Rules(tuple(kept), self.headers)
 
 
 def parse_rules(text: str, name: str) -> Rules:
-    """The rules of a file; raises Unusable with the rule and key of what is wrong."""
+    """Parses a rules file; raises InputError with the rule and key of each problem."""
     try:
         written = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
@@ -210,18 +210,18 @@ def validate_rules(written: Mapping[str, Any], name: str) -> Rules:
     for rule in rules:
         if re.search(r"\[\d", rule.path):
             raise Unusable(
-                f"{name}: {rule.kind} {rule.path}: items are written [], for all of them"
+                f"{name}: {rule.kind} {rule.path}: write [] for list items; a rule applies to all of them"
             )
     return Rules(tuple(rules), tuple(headers))
 
 
 def _problems(error: ValidationError) -> Iterator[str]:
-    """Without what was written: a reason may well quote somebody."""
+    """Describes problems without the input, which may contain personal data."""
     for one in error.errors(include_input=False, include_url=False):
         where = "".join(
             f" #{part + 1}" if isinstance(part, int) else f".{part}" for part in one["loc"]
         )
         if one["loc"][-1] == "reason":
-            yield f'{where[1:]}: a rule has to say why (reason = "…")'
+            yield f'{where[1:]}: every rule needs a reason (reason = "…")'
         else:
             yield f"{where[1:]}: {one['msg'][0].lower()}{one['msg'][1:]}"

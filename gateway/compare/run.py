@@ -1,7 +1,7 @@
-"""A comparison: every step asked of both sides, and the answers compared in the order of the steps.
+"""Runs a comparison: sends each step to both sides and compares the answers in order.
 
-The two requests of a step go out side by side. Steps overlap where nothing makes one wait for
-another (``steps.waits_for``); comparing them in order makes two runs over the same answers alike.
+The two requests of a step are sent in parallel. Steps overlap unless one must wait for another
+(``steps.list_prerequisites``). Answers are compared in order of the steps, which makes runs repeatable.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from gateway.compare.steps import (
 from gateway.compare.strict_json import NotJson, loads_strict
 
 AHEAD = 4
-"""How many steps are begun for each that may be under way: a slow answer holds up no others."""
+"""Steps queued per concurrent request, so that one slow answer does not delay the others."""
 
 POLL = 0.5
-"""Seconds between two askings of a read that waits until something is so."""
+"""Interval between two attempts of a read with a wait condition."""
 
 
 class Stopped(Exception):
-    """The comparison cannot go on; says why."""
+    """The comparison cannot continue; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Options:
 
 @dataclass(slots=True)
 class _Captured:
-    """What one input's steps captured: a value for each side, or why there is none."""
+    """Values that the steps of one input captured on each side, or why there is none."""
 
     control: dict[str, Any] = field(default_factory=dict)
     candidate: dict[str, Any] = field(default_factory=dict)
     lost: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    """Why there is no value, and whether that is for a write that was not to be sent."""
+    """By name: the reason, and whether it is that writes were not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Answers:
 
 @dataclass(slots=True)
 class Run:
-    """What is asked, of whom, and what came of it."""
+    """A comparison: its inputs, sides, options, and results."""
 
     inputs: Sequence[Input]
     control: Side
@@ -83,9 +83,9 @@ class Run:
     pairing: Pairing
     options: Options
     token: str
-    """What ``${run}`` stands for."""
+    """Value of ``${run}``."""
     own: tuple[str, str]
-    """What ``${own}`` stands for: two texts of one length that occur nowhere else."""
+    """Values of ``${own}`` for control and candidate: of equal length, and found nowhere else."""
     progress: Callable[[int, int], None] = lambda _done, _all: None
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     seconds: float = 0.0
@@ -94,7 +94,7 @@ class Run:
     _heard: set[str] = field(default_factory=set)
 
     async def play(self) -> None:
-        """Asks and compares everything; what ends it early is told in ``stopped``."""
+        """Sends and compares all steps. If it ends early, ``stop_reason`` says why."""
         started = time.monotonic()
         async with AsyncExitStack() as stack:
             for side in (self.control, self.candidate):
@@ -107,7 +107,7 @@ class Run:
         self.seconds = time.monotonic() - started
 
     async def _reach(self) -> None:
-        """Both can be reached, or nothing is sent to either."""
+        """Checks that both sides accept connections before anything is sent; raises ComparisonStopped."""
         for side in (self.control, self.candidate):
             try:
                 await side.reach()
@@ -137,7 +137,7 @@ class Run:
         if lost := [captured.lost[name] for name in sorted(step.names) if name in captured.lost]:
             return self._not(step, *lost[0])
         if not step.reads and not self.options.allow_writes:
-            return self._not(step, "a write; --allow-writes sends it", unsent=True)
+            return self._not(step, "a write; --allow-writes sends writes", unsent=True)
         control = self._sent(step, {OWN: self.own[0], **captured.control}, str)
         candidate = self._sent(
             step,
@@ -162,7 +162,7 @@ class Run:
         )
 
     async def _until(self, side: Side, sent: Sent, step: Step) -> Answer | str:
-        """An answer, or why there is none."""
+        """Returns the answer, or the reason why there is none."""
         patience = step.until.seconds if step.until else 0.0
         ends = time.monotonic() + patience
         try:
@@ -214,8 +214,10 @@ class Run:
         differ = self._differ(step, index, self.pairing)
         itself = None
         if got.again is not None:
+            # Control's ids do not change between two identical reads.
             twice = self._differ(step, index, Pairing(apart=False))
             itself = twice.answers(got.control, got.again)
+        # Candidate's own text is replaced by control's, so that the two count as equal.
         own, other = (one.encode() for one in self.own)
         candidate = replace(got.candidate, body=got.candidate.body.replace(other, own))
         self.findings.compared(
@@ -250,7 +252,7 @@ class Run:
             if capture.recorded and step.reads:
                 captured.control[name] = captured.candidate[name] = capture.recorded
             else:
-                why = f"needs what step {step.number} makes, which {what}"
+                why = f"needs the result of step {step.number}, which {what}"
                 captured.lost.setdefault(name, (why, got.unsent))
 
     def _capture(self, step: Step, got: _Answers) -> None:
@@ -263,13 +265,16 @@ class Run:
                     ("control", got.control) if one is None else ("candidate", got.candidate)
                 )
                 where = self.findings.viewer.eye.path(capture.path)
-                why = f"needs {where} of step {step.number}, where {side} answered {answer.status} without it"
+                why = f"needs {where} of step {step.number}, but the {answer.status} of {side} does not contain it"
                 captured.lost[name] = (why, False)
             else:
                 captured.control[name], captured.candidate[name] = one, other
 
     def _stop_at_a_wrong_key(self, step: Step, got: _Answers) -> None:
-        """A key that is refused before it was ever let in is the wrong one; nothing can be learned by it."""
+        """Stops if a side refuses its API key before it has accepted it once; raises ComparisonStopped.
+
+        All further answers would be the same refusal.
+        """
         if step.key != "own":
             return
         for side, answer in ((self.control, got.control), (self.candidate, got.candidate)):
@@ -278,7 +283,7 @@ class Run:
             if answer.status in (401, 403) and _code(answer) == "invalid_api_key":
                 name = f"{side.name.upper()}_API_KEY"
                 raise Stopped(
-                    f"{side.name} refuses its key ({answer.status} invalid_api_key); see {name}"
+                    f"{side.name} refuses its API key ({answer.status} invalid_api_key); check {name}"
                 )
             if step.asked.needs_a_key and answer.status < 500:
                 self._heard.add(side.name)
@@ -290,7 +295,7 @@ class Run:
         return NotCompared(step.source, step.number, step.name, self._shown(step), why, unsent)
 
     def _shown(self, step: Step) -> str:
-        """The request as it is written in the input, as it may be shown."""
+        """The redacted request line, with placeholders as in the input."""
         target = step.target.filled(_as_written)
         return f"{step.method} {self.findings.viewer.eye.target(target)}"
 
@@ -323,7 +328,7 @@ def _value(answer: Answer, path: tuple[str | int, ...]) -> Any:
 
 
 def _captured_value(step: Step, capture: Capture, answer: Answer) -> Any:
-    """None where an answer does not have it."""
+    """The value to capture; None if the answer does not contain it."""
     if not capture.recorded:
         value = _value(answer, capture.path) if answer.is_good else None
         return None if isinstance(value, dict | list) else value
@@ -340,10 +345,10 @@ def _code(answer: Answer) -> Any:
 
 
 def check_playable(inputs: Sequence[Input]) -> None:
-    """Raises Unusable where there is nothing to ask."""
+    """Raises InputError if the inputs contain no request to send."""
     if not any(one.steps for one in inputs):
         told = "; ".join(f"{one.name}: {_nothing(one)}" for one in inputs)
-        raise Unusable(f"there is nothing to ask ({told})")
+        raise Unusable(f"there are no requests to send ({told})")
 
 
 def _nothing(one: Input) -> str:

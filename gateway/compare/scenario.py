@@ -1,4 +1,4 @@
-"""A scenario: requests that build on each other, written as TOML.
+"""Parses scenarios: TOML files with requests that build on each other.
 
     title = "A recipient comes and goes"
 
@@ -11,9 +11,9 @@
     [[steps]]
     request = "GET /v1/recipients/${recipient}"
 
-Each side captures its own values. ``${run}`` is made anew for each run and the same for both sides;
-``${own}`` is each side's own, and taken for the same in answers.
-``deploy/compare/README.md`` has every key.
+Each side captures its own values. ``${run}`` is a new text for each run, the same on both sides;
+``${own}`` differs between the sides and counts as equal in answers.
+``deploy/compare/README.md`` describes all keys.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class _Scenario(BaseModel):
 
 
 def parse_scenario(text: str, name: str, rules: Rules) -> Input:
-    """Raises Unusable with the step of what is wrong."""
+    """Parses a scenario; raises InputError with the number of the invalid step."""
     try:
-        # As wire.Number, an amount without quotes is sent as it was written.
+        # ``Number`` sends an amount without quotes exactly as it was written.
         written = tomllib.loads(text, parse_float=json_codec.Number)
         scenario = _Scenario.model_validate(written)
     except tomllib.TOMLDecodeError as error:
@@ -85,7 +85,7 @@ def parse_scenario(text: str, name: str, rules: Rules) -> Input:
     for number, one in enumerate(scenario.steps, start=1):
         step = _step(one, name, number, own)
         if unknown := sorted(step.names - known):
-            raise Unusable(f"{name}, step {number}: no step before it captures {unknown[0]}")
+            raise Unusable(f"{name}, step {number}: no earlier step captures {unknown[0]}")
         steps.append(step)
         known |= step.captures.keys()
     return Input(name, "scenario", tuple(steps), scenario.title)
@@ -96,12 +96,12 @@ def _step(one: _Step, name: str, number: int, rules: Rules) -> Step:
     method, target = parse_request_line(one.request, where)
     if forbidden := sorted(_OURS & {header.lower() for header in one.headers}):
         raise Unusable(
-            f"{where}: {forbidden[0]} is not for a scenario to set; keys come from the environment"
+            f"{where}: a scenario cannot set {forbidden[0]}; API keys come from the environment"
         )
     if not all(_HEADER.fullmatch(f"{key}: {value}") for key, value in one.headers.items()):
-        raise Unusable(f"{where}: not a header: a name, and a value in printable ASCII")
+        raise Unusable(f"{where}: not a header: expected a name and a value in printable ASCII")
     if one.until and method not in ("GET", "HEAD"):
-        raise Unusable(f"{where}: until is for reads; a write goes out once")
+        raise Unusable(f"{where}: until is only for reads; a write is sent once")
     return Step(
         method,
         Template.of(target),
@@ -120,7 +120,7 @@ def _step(one: _Step, name: str, number: int, rules: Rules) -> Step:
 def _body(one: _Step, where: str) -> Template | None:
     if one.text is not None:
         if one.body is not None:
-            raise Unusable(f"{where}: body and text are both given; one is sent")
+            raise Unusable(f"{where}: give either body or text, not both")
         return Template.of(one.text)
     if one.body is None:
         return None
@@ -128,7 +128,7 @@ def _body(one: _Step, where: str) -> Template | None:
         return Template.of(json_codec.dumps(one.body).decode())
     except (TypeError, ValueError):
         raise Unusable(
-            f"{where}: body: a date is written as text; nan and inf are no numbers"
+            f"{where}: body: write dates as text; nan and inf are not JSON numbers"
         ) from None
 
 
@@ -140,7 +140,9 @@ def _path(text: str, where: str) -> paths.Path:
     try:
         return paths.parse_scenario_path(text)
     except ValueError:
-        raise Unusable(f"{where}: not a path: write it as recipient.id or payments[0].id") from None
+        raise Unusable(
+            f"{where}: not a path: write it like recipient.id or payments[0].id"
+        ) from None
 
 
 def _problems(error: ValidationError) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""Recorded traffic without keys and persons, still fit to be played again.
+"""Removes API keys and personal data from recorded traffic, so that it can still be replayed.
 
-Of an entry of HAR 1.2 what is known is kept, and everything else is left out: headers, cookies,
-addresses, comments. Of bodies and queries amounts, statuses, codes, times and ids stay as they are,
-since a comparison needs them (``kept``); every other value becomes a made-up one of the same shape
-(``pseudonyms``): a right email a right one, a wrong IBAN a wrong one, the same the same.
+Only known members of a HAR 1.2 entry are kept; other headers, cookies, addresses and comments are
+left out. In bodies and queries, amounts, statuses, codes, times and ids stay, because a comparison
+needs them (``allowlist``). Every other value is replaced by a pseudonym of the same format
+(``pseudonyms``): a valid email by a valid one, an invalid IBAN by an invalid one.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _IBAN = re.compile(r"[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}", re.ASCII)
 
 @dataclass(frozen=True)
 class Scrubber:
-    """Scrubs one recording: one ``salt`` for all of it, kept nowhere; ``keys`` go wherever they stand.
+    """Scrubs one recording. ``salt`` is used for all of it and stored nowhere.
 
-    ``words`` are the service's own for what the documents call otherwise: they stay.
+    ``api_keys`` are removed from all texts. ``extra_words`` are the service's own words for terms of
+    the documents; they are kept.
     """
 
     salt: bytes = field(repr=False)
@@ -58,7 +59,7 @@ class Scrubber:
         return Pseudonyms(self.salt)
 
     def har(self, har: Mapping[str, Any]) -> dict[str, Any]:
-        """A whole file, as ``json.loads`` reads it."""
+        """Scrubs a HAR as decoded by ``json.loads``."""
         log = har["log"]
         creator = log.get("creator") or {}
         known = {name: str(creator.get(name, "")) for name in ("name", "version")}
@@ -66,7 +67,7 @@ class Scrubber:
         return {"log": {"version": "1.2", "creator": known, "entries": entries}}
 
     def entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """One request and its answer."""
+        """Scrubs one entry of ``log.entries``."""
         began = str(entry.get("startedDateTime", ""))
         return {
             "startedDateTime": began if re.fullmatch(r"[0-9T:.Z+-]{10,40}", began) else "",
@@ -78,7 +79,7 @@ class Scrubber:
         }
 
     def body(self, text: str) -> str:
-        """A JSON text; what is none is left out."""
+        """Scrubs a JSON text. Other content is left out: nothing is known about its fields."""
         if not text:
             return ""
         try:
@@ -162,7 +163,7 @@ class Scrubber:
         return key if is_key_kept(key, self.words) else self._token(key)
 
     def _token(self, text: str) -> str:
-        """Of what is an id by its form, another one."""
+        """Replaces a text by a token. An id stays an id of its kind."""
         kind = text[:2] if ID.fullmatch(text) else ""
         return f"{kind}{self._made_up.token(text)}"
 
@@ -205,7 +206,7 @@ class Scrubber:
 
 
 def _checks(iban: str) -> bool:
-    """Whether its check digits are right: one that is wrong stays one."""
+    """Whether the check digits of an IBAN are valid. An invalid one must stay invalid."""
     plain = re.sub(r"[ -]", "", iban).upper()
     return int("".join(str(int(one, 36)) for one in plain[4:] + plain[:4])) % 97 == 1
 

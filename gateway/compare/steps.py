@@ -1,4 +1,4 @@
-"""What is to be asked of both sides, one step after another."""
+"""The steps of a comparison: requests with placeholders, sent to both sides in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.compare.strict_json import Number
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The place of a captured value in a template; ``whole`` where it is a JSON value by itself."""
+    """A placeholder of a template. ``is_whole_value``: its quotes are part of it, so any JSON value fits."""
 
     name: str
     whole: bool = False
@@ -28,13 +28,13 @@ _REF = re.compile(r'"\$\{(?P<whole>[\w-]+)\}"|(?<!\$)\$\{(?P<part>[\w-]+)\}')
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Text with places for what earlier steps captured."""
+    """A text with placeholders for values that earlier steps captured."""
 
     parts: tuple[str | Ref, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> Template:
-        """``${name}`` is a place; ``$${`` is ``${`` itself."""
+        """Parses a text. ``${name}`` is a placeholder; ``$${`` stands for ``${``."""
         parts: list[str | Ref] = []
         end = 0
         for found in _REF.finditer(text):
@@ -60,7 +60,7 @@ class Template:
 
 
 def create_json_speller(values: Mapping[str, Any]) -> Callable[[Ref], str]:
-    """Spells captured values inside a JSON text."""
+    """Returns a function that formats captured values for a JSON text."""
 
     def spell(ref: Ref) -> str:
         value = values[ref.name]
@@ -73,14 +73,14 @@ def create_json_speller(values: Mapping[str, Any]) -> Callable[[Ref], str]:
 
 
 def as_text(value: Any) -> str:
-    """A captured value as a path or a query takes it."""
+    """Formats a captured value for a path or query, not yet percent-encoded."""
     if isinstance(value, Number):
         return value.text
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def create_header_speller(values: Mapping[str, Any]) -> Callable[[Ref], str]:
-    """Spells captured values inside a header: what may not stand there is percent-encoded."""
+    """Returns a function that formats captured values for headers, percent-encoding other characters."""
 
     def spell(ref: Ref) -> str:
         text = quote(as_text(values[ref.name]), safe=_IN_A_HEADER, errors="replace")
@@ -96,8 +96,8 @@ _IN_A_HEADER = "".join(map(chr, range(0x20, 0x7F)))
 class Capture:
     """A value of an answer that later steps use.
 
-    ``recorded`` is what it was when traffic was recorded: where an answer has that very value it is
-    taken, wherever it stands; a read that has neither leaves it as it was.
+    ``recorded_value`` is its value in recorded traffic. If an answer contains that value anywhere, it is
+    captured as it is; a read that has neither it nor an id at ``path`` keeps the recorded value.
     """
 
     path: Path
@@ -106,7 +106,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A read is asked again until a value is there, for so many seconds."""
+    """A read is repeated until the value at ``path`` is ``value``, for ``timeout_seconds``."""
 
     path: Path
     value: Any
@@ -115,13 +115,13 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request for each side. ``target`` is its path and query, from ``/v1`` on."""
+    """A request to send to both sides. ``target`` is path and query, beginning with ``/v1``."""
 
     method: str
     target: Template
     source: str
     number: int
-    """The input it is of, and its place there: a step, a line or an entry."""
+    """``source`` is the input file, ``number`` the step, line or entry in it."""
     name: str = ""
     body: Template | None = None
     headers: Mapping[str, Template] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file: its steps, and what of it is not asked, by reason."""
+    """An input file: its steps, and how many of its requests are omitted, by reason."""
 
     name: str
     kind: Literal["scenario", "recorded traffic", "list of reads"]
@@ -163,11 +163,11 @@ class Input:
 
 
 def waits_for(steps: list[Step]) -> Iterator[int]:
-    """For each step, how many of those before it must have been compared when it is asked.
+    """Yields for each step how many of the steps before it must be compared before it is sent.
 
-    A write waits for everything, and everything waits for it. A read that names no object waits for
-    nothing else; one that does waits for what may tell how candidate calls it: all that came before,
-    but for the steps right before it that ask for the same operation.
+    A write waits for all steps before it, and all later steps wait for it. A read with ids in it waits
+    for the answers that may show candidate's ids: all earlier ones, except those of the directly
+    preceding steps of the same operation. Other reads wait only for values that they capture.
     """
     after_write = same = 0
     captured: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""JSON read for comparing: nothing is evened out.
+"""A JSON decoder for comparisons that normalizes nothing.
 
-Numbers keep their text, so that ``1.0`` and ``1.00`` are two; an object in which a key stands more
-than once keeps every value of it.
+Numbers keep their text, so ``1.0`` and ``1.00`` differ; an object with duplicate keys keeps all
+their values.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from decimal import Decimal
 from typing import Any, NoReturn
 
 JSON = Any
-"""Text, ``Number``, ``bool``, ``None``, ``dict`` (or ``Doubled``) or ``list``."""
+"""``str``, ``Number``, ``bool``, ``None``, ``dict`` (or ``DuplicateKeyObject``) or ``list``."""
 
 
 DEPTH = 100
-"""How deep objects and lists may be nested; the documents' deepest are nested five deep."""
+"""Maximum nesting of objects and lists; the documents have five levels at most."""
 
 
 class NotJson(Exception):
-    """Bytes that are not one JSON text, or one that is nested deeper than ``DEPTH``."""
+    """The bytes are not one JSON text, or it is nested deeper than ``MAX_DEPTH``."""
 
 
 class Absent:
-    """What one side does not have."""
+    """The type of ``ABSENT``: a value that one side does not have; unlike None, which is null."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -35,7 +35,7 @@ ABSENT = Absent()
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as it was written."""
+    """A number with its text as written."""
 
     text: str
 
@@ -45,31 +45,32 @@ class Number:
 
 
 class Doubled(dict[str, JSON]):
-    """An object with keys that stand more than once; ``again`` has all their values, in order."""
+    """An object with duplicate keys. ``again`` maps these to all their values, in order."""
 
     __slots__ = ("again",)
     again: dict[str, list[JSON]]
 
 
 def loads_strict(data: bytes) -> JSON:
-    """The value of one JSON text; raises NotJson."""
+    """Decodes one JSON text; raises InvalidJson."""
     try:
         value = _DECODER.decode(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         value = ABSENT
     if value is ABSENT or _is_deep(data, value):
-        raise NotJson  # not from within: the cause's text would hold the input
+        raise NotJson  # outside the handler: the text of a cause would contain the input
     return value
 
 
 def describe_json_type(value: JSON) -> str:
-    """What a person calls a value: ``text``, ``number``, ``object``…"""
+    """The JSON type of a value for people: ``text``, ``number``, ``object``…"""
     return _KINDS.get(type(value), "object")
 
 
 def _is_deep(data: bytes, value: JSON) -> bool:
     if data.count(b"[") + data.count(b"{") <= DEPTH:
         return False
+    # Breadth first and without recursion: hostile input must not exhaust the stack.
     level = [value]
     for _ in range(DEPTH):
         nests = [one.values() if isinstance(one, dict) else one for one in level]
@@ -103,7 +104,7 @@ _DECODER = json.JSONDecoder(
 
 
 def dumps_strict(value: JSON) -> str:
-    """Compact JSON of what ``loads_strict`` gives: numbers as they were written, doubled keys doubled."""
+    """Encodes a value of ``loads_strict`` as compact JSON, with numbers and duplicate keys unchanged."""
     if isinstance(value, Number):
         return value.text
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Whether two values are near enough by a rule, and how they differ where that is hard to see."""
+"""Tolerances of rules, and notes on differences that are hard to see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PRECISION = Context(prec=400)
 
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-"""Decimal reads more than that: other digits, ``1_000``, white space, ``sNaN``."""
+"""``Decimal`` accepts more: non-ASCII digits, ``1_000``, white space, ``sNaN``."""
 
 
 def _decimal(value: JSON) -> Decimal | None:
@@ -29,7 +29,7 @@ def _decimal(value: JSON) -> Decimal | None:
 
 
 def find_tolerance(control: JSON, candidate: JSON, applying: Mapping[str, Rule]) -> Rule | None:
-    """The rule that makes two values one, if there is any."""
+    """The rule within whose tolerance two values are equal, if any."""
     rule = applying.get("time")
     if rule and _close_in_time(control, candidate, rule):
         return rule
@@ -48,7 +48,10 @@ def _close(control: JSON, candidate: JSON, rule: Rule) -> bool:
 
 
 def _close_in_time(control: JSON, candidate: JSON, rule: Rule) -> bool:
-    """Within the tolerance, and written in the same way: clients parse what they were given."""
+    """Whether two times are close enough and have the same format.
+
+    The format must match because clients parse it.
+    """
     if not isinstance(rule, rules.Time) or _form(control) != _form(candidate):
         return False
     try:
@@ -63,17 +66,17 @@ def _form(value: JSON) -> str:
 
 
 def in_words(control: JSON, candidate: JSON) -> str:
-    """What is the matter where two values look alike, or are shown masked."""
+    """A note on how two values differ, if that is hard to see or masked; else empty."""
     if isinstance(control, Number):
         same = _decimal(control) == _decimal(candidate)
-        return "the same number, written in another way" if same else ""
+        return "the same number, formatted differently" if same else ""
     if not isinstance(control, str):
         return ""
     if "".join(control.split()) == "".join(candidate.split()):
         return "only white space differs"
     if control.casefold() == candidate.casefold():
-        return "only upper and lower case differ"
+        return "only letter case differs"
     one, other = _decimal(control), _decimal(candidate)
     if one is not None and one == other:
-        return "the same number, written in another way"
+        return "the same number, formatted differently"
     return ""

@@ -1,10 +1,10 @@
-"""The operator console: pages on the admin port that say how things stand, and switches.
+"""The operator console: status pages and traffic control on the admin port.
 
-Everything is made here, on the server; a little script draws lines and asks for the page anew. What a
-page shows is read by the same functions as the command line's, of the state that all processes share.
-Where a figure is this process's own, the page says so.
+Pages are rendered on the server; small scripts refresh them and draw lines. They use the same
+functions as the commands, on the database that all processes share. Figures that belong to one
+worker only are marked so.
 
-A page is one view in a module of its own and one template. ``routes`` says which there are.
+Each page has one view, in its own module, and one template. ``routes`` lists them.
 """
 
 from gateway.console.dependencies import Parts

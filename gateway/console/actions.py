@@ -1,4 +1,4 @@
-"""The switches: what each would do and to whom, and doing it, by the functions of the command line."""
+"""Actions of traffic control: a plan of the effect to confirm, and the execution."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ SHOWN = 50
 
 
 class NotDone(Exception):
-    """Why it cannot be done as it was asked; one line."""
+    """The action is invalid or would change nothing. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A change that waits for a yes. ``fields`` are what it is carried out by, ``rows`` whom it
-    concerns, of which there may be more than are shown.
+    """An action to confirm. ``fields`` are the form fields that execute it.
+
+    ``rows`` are the affected keys; ``omitted_rows`` counts those that are not shown.
     """
 
     title: str
@@ -60,12 +61,12 @@ class Plan:
     rows: Sequence[Sequence[str]] = ()
     more: int = 0
     stops: bool = False
-    """Whether it keeps clients from what they could do before."""
+    """Whether clients lose something that they could do before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``plan`` and ``do`` raise NotDone; ``do`` gives what the log says of it."""
+    """An action. Both functions raise ActionRefused; ``execute`` returns the text for the log."""
 
     plan: Callable[[Parts, Mapping[str, str]], Awaitable[Plan]]
     do: Callable[[Parts, Mapping[str, str]], Awaitable[str]]
@@ -75,15 +76,15 @@ class Change:
 
 
 STOPS = (
-    "No write begins from the moment you confirm, in every running gateway: creates, changes, "
-    "deletions and starts are answered 403 with a message that says so."
+    "From your confirmation on, every running gateway answers writes (creates, changes, deletions "
+    "and starts) with 403 and a message that says so."
 )
 
 
 async def _scope(parts: Parts, fields: Mapping[str, str]) -> Tenant:
     environment = fields.get("environment", "")
     if environment not in ("", *ENVIRONMENTS):
-        raise NotDone("There is no environment of this name.")
+        raise NotDone("There is no such environment.")
     try:
         return await resolve_freeze_scope(parts.store, fields.get("merchant", ""), environment)
     except NoMerchant as why:
@@ -92,7 +93,10 @@ async def _scope(parts: Parts, fields: Mapping[str, str]) -> Tenant:
 
 async def _plan_freeze(parts: Parts, fields: Mapping[str, str]) -> Plan:
     scope = await _scope(parts, fields)
-    says = [STOPS, "Reads go on. What has begun with several calls is finished, but for a start."]
+    says = [
+        STOPS,
+        "Reads continue. Writes in progress that take several calls are finished, except starts.",
+    ]
     title = f"Freeze writes of {told_scope(scope)}"
     return replace(await _of_scope(parts, scope, "freeze"), title=title, says=says, stops=True)
 
@@ -100,15 +104,15 @@ async def _plan_freeze(parts: Parts, fields: Mapping[str, str]) -> Plan:
 async def _plan_unfreeze(parts: Parts, fields: Mapping[str, str]) -> Plan:
     scope = await _scope(parts, fields)
     says = [
-        "Writes begin again, at once.",
-        "Just this freeze ends: whoever is also frozen by another one stays so.",
+        "Writes are accepted again immediately.",
+        "Only this freeze ends: merchants that another freeze covers stay frozen.",
     ]
     title = f"End the freeze of {told_scope(scope)}"
     return replace(await _of_scope(parts, scope, "unfreeze"), title=title, says=says)
 
 
 async def _of_scope(parts: Parts, scope: Tenant, do: str) -> Plan:
-    """What a freeze and its end have in common: whom it concerns."""
+    """The common part of the plans to freeze and unfreeze: the affected keys."""
     rows = await _users(parts, lambda owner, _key: covers(scope, owner))
     return Plan(
         "",
@@ -122,7 +126,7 @@ async def _of_scope(parts: Parts, scope: Tenant, do: str) -> Plan:
 
 
 async def _users(parts: Parts, concerns: Callable[[Tenant, str], bool]) -> list[list[str]]:
-    """The keys that are concerned, those that are used most first."""
+    """Lists the affected keys, the most used first."""
     since = (parts.store.clock() - LOOKS_BACK).date()
     used = {
         (one.owner, one.key): one.requests
@@ -140,24 +144,24 @@ async def _users(parts: Parts, concerns: Callable[[Tenant, str], bool]) -> list[
 async def _freeze(parts: Parts, fields: Mapping[str, str]) -> str:
     scope = await _scope(parts, fields)
     if not await freeze(parts.store, scope):
-        raise NotDone("Nothing changed: it was frozen already.")
+        raise NotDone("Nothing changed: writes were already frozen.")
     return f"froze {told_scope(scope)}"
 
 
 async def _unfreeze(parts: Parts, fields: Mapping[str, str]) -> str:
     scope = await _scope(parts, fields)
     if not await unfreeze(parts.store, scope):
-        raise NotDone("Nothing changed: it was not frozen.")
+        raise NotDone("Nothing changed: writes were not frozen.")
     return f"unfroze {told_scope(scope)}"
 
 
 async def _known(parts: Parts, merchant: str, key: str) -> None:
-    """Whether there are such; a key goes by its whole name, and how one begins is for who types."""
+    """Checks that merchant and key exist. Unlike in commands, a prefix of a key is not enough."""
     keys = await load_listed_keys(parts.store)
     if merchant and merchant not in {one.merchant for one in keys}:
-        raise NotDone("There is no merchant of this name.")
+        raise NotDone("There is no such merchant.")
     if key and key not in {one.name for one in keys if merchant in ("", one.merchant)}:
-        raise NotDone("There is no such key, or it is another merchant's.")
+        raise NotDone("There is no such key, or it belongs to another merchant.")
 
 
 # Modes
@@ -173,7 +177,7 @@ async def _asked_mode(
         else tuple(one for one in GROUPS if one == fields["group"])
     )
     if mode is None or not groups:
-        raise NotDone("Choose a mode and a group of operations that there are.")
+        raise NotDone("Choose a valid mode and group of operations.")
     key, merchant = fields.get("key", ""), fields.get("merchant", "")
     try:
         await _known(parts, merchant, key)
@@ -195,12 +199,12 @@ async def _plan_mode(parts: Parts, fields: Mapping[str, str]) -> Plan:
     says = [
         f"{', '.join(groups)} of {'; '.join(one.told for one in those)}: "
         + describe_mode(mode, parts.settings),
-        "Running gateways follow within a second. What is under way is finished where it is.",
+        "Running gateways apply it within a second. Requests in progress are finished where they began.",
     ]
     if any(not one.key for one in those):
-        says.append("Keys of theirs that had a mode of their own get this one.")
+        says.append("Keys of the merchant that had their own mode get this one.")
     if mode == TRANSLATE and (begun := await count_legacy_batches(parts.store, those)):
-        says.append(f"Batches that were begun at the legacy service and stay there: {begun}.")
+        says.append(f"Batches created at the legacy service, which stay there: {begun}.")
     rows = await _users(
         parts, lambda owner, key: any(owner == one.owner and one.key in ("", key) for one in those)
     )
@@ -226,16 +230,16 @@ async def _mode(parts: Parts, fields: Mapping[str, str]) -> str:
 
 
 REFUSES = (
-    "From the moment you confirm, for {minutes} minutes, requests are answered 403 with a message "
-    "that says until when, in every running gateway."
+    "For {minutes} minutes from your confirmation on, every running gateway answers these requests "
+    "with 403 and a message that says until when."
 )
-COUNTS = "Nobody is refused. For {minutes} minutes it is counted whom it would have hit."
+COUNTS = "No request is refused. For {minutes} minutes, requests that would have been are counted."
 
 
 async def _window(parts: Parts, fields: Mapping[str, str]) -> Brownout:
     minutes = next((one for one in MINUTES if str(one) == fields.get("minutes")), None)
     if minutes is None:
-        raise NotDone("Choose how long it is to last.")
+        raise NotDone("Choose a duration.")
     merchant, key, word = (fields.get(name, "") for name in ("merchant", "key", "operation"))
     await _known(parts, merchant, key)
     now = parts.store.clock()
@@ -253,7 +257,7 @@ async def _plan_brownout(parts: Parts, fields: Mapping[str, str]) -> Plan:
     minutes = fields["minutes"]
     says = [
         REFUSES.format(minutes=minutes) if one.refuses else COUNTS.format(minutes=minutes),
-        f"It is describe_window_scope: {describe_window_scope(one)}. Nothing is changed at the service.",
+        f"Scope: {describe_window_scope(one)}. Nothing changes at the service.",
     ]
     found = sorted(await load_window_users(parts.store, one), key=lambda each: -each.requests)
     rows = [
@@ -262,9 +266,9 @@ async def _plan_brownout(parts: Parts, fields: Mapping[str, str]) -> Plan:
     ]
     names = ("minutes", "merchant", "key", "operation", "counts")
     return Plan(
-        "Begin a brownout" if one.refuses else "Begin a brownout that only counts",
+        "Start a brownout" if one.refuses else "Start a dry-run brownout",
         says,
-        "Begin",
+        "Start",
         {"do": "brownout", **{name: fields.get(name, "") for name in names}},
         ("merchant", "environment", "key", "operation", "requests in 7 days"),
         rows[:SHOWN],
@@ -288,13 +292,13 @@ async def _plan_brownout_off(parts: Parts, fields: Mapping[str, str]) -> Plan:
         if id_ in ("", one.id) and describe_window_state(one, now) in ("under way", "to come")
     ]
     if not open_:
-        raise NotDone("It is over, or was switched off already.")
+        raise NotDone("It has ended or was already switched off.")
     return Plan(
         "Switch the brownout off" if id_ else "Switch every brownout off",
-        ["Requests are answered again within a second, in every running gateway."],
+        ["Running gateways answer these requests again within a second."],
         "Switch off",
         {"do": "brownout-off", "id": id_},
-        ("brownout", "about", "state", "until"),
+        ("brownout", "scope", "state", "until"),
         [
             [
                 one.id,
@@ -310,7 +314,7 @@ async def _plan_brownout_off(parts: Parts, fields: Mapping[str, str]) -> Plan:
 async def _brownout_off(parts: Parts, fields: Mapping[str, str]) -> str:
     id_ = fields.get("id", "")
     if not await end_brownouts(parts.store, parts.store.clock(), id_ or None):
-        raise NotDone("It is over, or was switched off already.")
+        raise NotDone("It has ended or was already switched off.")
     return f"switched off brownout {id_}" if id_ else "switched off every brownout"
 
 

@@ -1,4 +1,4 @@
-"""What needs somebody, or what somebody did on purpose and may have forgotten."""
+"""Alerts for operators, and manual overrides that are still active."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gateway.storage.difference_rows import all_tallies
 from gateway.storage.traffic_rows import Traffic
 
 FAILING = 0.05
-"""From this part of requests failed on it is said."""
+"""Alert if a larger share of recent requests failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """``href`` is the page that has more of it."""
+    """An alert. ``href`` is the page with details."""
 
     level: Literal["error", "warning"]
     says: str
@@ -36,7 +36,7 @@ async def load_alerts(
     recent: Traffic,
     near_their_limit: int,
 ) -> list[Alert]:
-    """What is wrong comes first; StoreUnavailable."""
+    """Loads all alerts, errors first; raises StoreUnavailable."""
     windows = [one for one in await open_brownouts(parts.store, parts.store.clock()) if one.refuses]
     differ = {
         (one.owner, one.key)
@@ -48,12 +48,12 @@ async def load_alerts(
     return [
         *(Alert("error", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
         *(_RESTORED if figures.is_restored else ()),
-        *_wrong(figures.unsettled, "write is", "writes are", "unsettled", "/writes"),
+        *_wrong(figures.unsettled, "write is", "writes are", "in doubt", "/writes"),
         *_wrong(failing, of, of, "", "/traffic?hours=1"),
-        *_look(figures.abandoned, "batch is", "batches are", "abandoned at the service", "/writes"),
-        *_look(figures.freezes, "freeze stops", "freezes stop", "writes", "/switches"),
+        *_look(figures.abandoned, "batch is", "batches are", "superseded at the service", "/writes"),
+        *_look(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
         *_look(
-            len(windows), "brownout is", "brownouts are", "under way or to come", "/switches"
+            len(windows), "brownout is", "brownouts are", "active or scheduled", "/switches"
         ),
         *_look(near_their_limit, "key is near its", "keys are near their", "limit", "/limits"),
         *_look(

@@ -1,7 +1,7 @@
-"""Bars over time, as figures for an SVG: a template only writes them down.
+"""Computes the geometry of bar charts over time, for SVG templates.
 
-The drawing is ``WIDTH`` by ``HEIGHT`` of its own units and is stretched to its place, so all text
-stands beside it. Under every plot is a table that says the same.
+A drawing is ``WIDTH`` by ``HEIGHT`` units and is stretched to its container, so text cannot be part of
+it. A table with the same values is below each plot.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from datetime import datetime, timedelta
 WIDTH, HEIGHT = 1000, 200
 
 GAP = 0.2
-"""Of a bar's place, what stays empty."""
+"""Empty share of a bar's width."""
 
 LABELS = 6
 
 STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
-"""Of which the half is short as well."""
+"""Upper ends of an axis; half of each is a short number too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a bar; ``kind`` says which, and is its class."""
+    """A segment of a bar. ``kind`` is its CSS class."""
 
     kind: str
     x: float
@@ -35,9 +35,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """All of one moment, ``total`` high. ``values`` are by kind; ``x`` and ``width`` those of its whole
-    place.
-    """
+    """A stacked bar, ``total`` high. ``values`` are by kind; ``x`` and ``width`` include the gap."""
 
     label: str
     x: float
@@ -49,7 +47,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """``top`` is the value at the upper edge, ``labels`` stand below, evenly spaced."""
+    """A plot. ``top`` is the value at the upper edge; ``labels`` are evenly spaced below."""
 
     bars: tuple[Bar, ...]
     top: float
@@ -70,9 +68,9 @@ def build_plot(
     *,
     within: bool = False,
 ) -> Plot:
-    """Bars of one value for each kind, stacked in the order of the kinds; none is negative.
+    """Builds stacked bars from rows of a label and non-negative values by kind.
 
-    ``within`` each other where a kind holds the one before it, as percentiles do.
+    ``is_cumulative``: each kind includes the one before it, as percentiles do.
     """
     stacked = [_differences(values) if within else values for _, values in rows]
     top = round_up_axis(max((sum(values.values()) for values in stacked), default=0))
@@ -88,7 +86,7 @@ def build_plot(
 
 
 def _differences(values: Mapping[str, float]) -> Mapping[str, float]:
-    """What each has more than the one before."""
+    """The difference of each value from the one before."""
     before = [0.0, *values.values()]
     return {
         kind: max(value - less, 0.0)
@@ -107,7 +105,7 @@ def _bar(
     parts, y = [], float(HEIGHT)
     for kind, value in heights.items():
         if value > 0:
-            # What there is of a kind is seen, however little it is beside the others.
+            # A minimum height keeps small values visible, above all few failures.
             height = max(value / top * HEIGHT, 1.5)
             y -= height
             width = round(place * (1 - GAP), 2)
@@ -117,7 +115,7 @@ def _bar(
 
 
 def round_up_axis(value: float) -> float:
-    """The next number of few digits; 1 of nothing."""
+    """Rounds up to a short number; 1 for nothing."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -125,11 +123,11 @@ def round_up_axis(value: float) -> float:
 
 
 def list_span_starts(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
-    """The beginnings of all spans from one on that begin before another moment."""
+    """The starts of all spans from ``since`` to before ``until``."""
     return [since + number * size for number in range(math.ceil((until - since) / size))]
 
 
 def select_axis_labels(moments: Sequence[datetime], form: str = "%H:%M") -> list[str]:
-    """A few of them, from the first on, the same number of moments apart."""
+    """Formats a few of the moments, evenly spaced from the first."""
     step = max(1, math.ceil(len(moments) / LABELS))
     return [f"{one:{form}}" for one in moments[::step]]

@@ -1,4 +1,4 @@
-"""What was compared of keys in mode `compare`: who is ready, and where answers differ."""
+"""The comparison pages: keys in mode `compare`, their readiness and differences."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gateway.console.pages import Pages
 from gateway.operator.readiness import Difference, Standing, load_readiness
 
 SHOWN = 200
-"""Keys; `compare report` has them all."""
+"""Keys on the page; `compare report` lists all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """An operation of a key: what was counted of it, and where its answers differ."""
+    """Counts and differences of an operation of a key."""
 
     operation: str
     compared: int
@@ -27,7 +27,7 @@ class Compared:
 
 
 class ComparisonsPage:
-    """All keys."""
+    """Lists the compared keys."""
 
     def __init__(self, parts: Parts, pages: Pages) -> None:
         self._store = parts.store
@@ -42,7 +42,7 @@ class ComparisonsPage:
 
 
 class ComparisonPage:
-    """One key, by its name, which no other has."""
+    """Shows one key, by its unique name."""
 
     def __init__(self, parts: Parts, pages: Pages) -> None:
         self._store = parts.store
@@ -58,7 +58,7 @@ class ComparisonPage:
 
 
 def _operations(standing: Standing) -> list[Compared]:
-    """Those that differ most first."""
+    """Builds the operations of a key, most differences first."""
     found = [
         Compared(
             name,

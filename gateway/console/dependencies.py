@@ -1,4 +1,4 @@
-"""What the pages are made of."""
+"""Dependencies of the pages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from gateway.writes.instances import Heartbeats
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """``checks`` are those of `/readyz`. ``has_parent``: this is a worker, and its parent has seen
-    who asks, and says from where.
+    """Dependencies of the pages. ``checks`` are those of `/readyz`.
+
+    ``has_parent``: this is a worker, and its parent passes the client's address on.
     """
 
     settings: Settings

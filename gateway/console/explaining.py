@@ -1,5 +1,6 @@
-"""A pasted legacy request, and the current calls that it becomes, side by side. Nothing of it is sent,
-kept or logged, and no file is read for it.
+"""The explain page: a pasted legacy request beside the current calls that it becomes.
+
+The request is not sent, stored or logged, and no file is read for it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from mappings.current import ENDPOINTS
 from mappings.grammar import JSON, Invalid
 
 LONGEST = 64 * 1024
-"""Characters of a request; a page of more would be of no use to anybody."""
+"""Longest request accepted, in characters; nobody reads a longer explanation."""
 
 WORDS = frozenset(part for one in (*ENDPOINTS, *OPERATIONS) for part in one.path.split("/"))
-"""What the paths of both interfaces are made of, ids apart."""
+"""All path parts of both interfaces, except ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A field of the legacy request. ``mark`` is the number by which it is found in the calls, 0 for
-    one that is in none, and ``why`` then says why.
+    """A field of the legacy request.
+
+    ``mark`` is its number in the calls; 0 if no call contains it, and ``why`` is the reason.
     """
 
     name: str
@@ -44,7 +46,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A field of a call, and the marks of the fields that it is made of."""
+    """A field of a call. ``mark`` is the number of the legacy field that it comes from."""
 
     name: str
     value: str
@@ -62,7 +64,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Both columns; ``asked`` is method and path of the legacy request."""
+    """Both columns of the page. ``request_line`` is the method and path of the legacy request."""
 
     told: Explained
     asked: str
@@ -86,7 +88,7 @@ class ExplainPage:
     async def asked(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
         text, shows = fields.get("request", ""), bool(fields.get("values"))
         try:
-            # Beside the loop: a long request takes a while, and payments are not to wait for it.
+            # In a thread: a long request takes a while and must not delay payments.
             sides = await asyncio.to_thread(self._sides, text, Redactor(sees_all=shows))
         except (NoRequest, NoOperation) as why:
             return self._page(request, text, why=str(why), shows=shows)
@@ -121,18 +123,18 @@ class ExplainPage:
 
 
 def parse_request_text(text: str) -> Asked:
-    """A request as curl writes it, or as HTTP does without headers; raises NoRequest."""
+    """Parses a curl command, or an HTTP request without headers; raises NoRequest."""
     if len(text) > LONGEST:
-        raise NoRequest("the request is too long to be shown")
+        raise NoRequest("the request is too long")
     try:
         words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
     except ValueError:
-        raise NoRequest("a quote is open: paste the whole command") from None
+        raise NoRequest("unclosed quote: paste the whole command") from None
     return parse_curl(words, _no_file)
 
 
 def _no_file(_named: str) -> NoReturn:
-    raise NoRequest("no file is read here: write the body itself behind -d")
+    raise NoRequest("files are not read: put the body itself after -d")
 
 
 def format_curl_command(method: str, target: str, body: JSON) -> str:
@@ -168,7 +170,7 @@ def _sides(told: Explained, asked: Asked, eye: Redactor) -> Sides:
 
 
 def _wholes(name: str) -> Iterator[str]:
-    """A field, and each that it is a part of: ``a.b[0].c``, ``a.b[0]``, ``a.b``, ``a``."""
+    """Yields a field and all that contain it: ``a.b[0].c``, ``a.b[0]``, ``a.b``, ``a``."""
     while name:
         yield name
         name = name[: max(name.rfind("."), name.rfind("["), 0)]
@@ -191,18 +193,18 @@ def _call(made: Made, marks: Mapping[str, int], eye: Redactor) -> Call:
     signed = made.signed.split("\n")[:-1]
     if not eye.sees_all:
         path, body = _target(eye, signed[2]), signed[3:]
-        signed = [*signed[:2], path, *("(the body as it is sent)" for one in body if one)]
+        signed = [*signed[:2], path, *("(the body as sent)" for one in body if one)]
     return Call(made, _target(eye, made.target), fields, signed)
 
 
 def _told(eye: Redactor, one: Origin) -> str:
-    """Of a query nothing is shown: whatever is searched for may be somebody's."""
+    """Formats the value of a field. Query values are hidden: a search term may be personal data."""
     hides = one.in_query and not eye.sees_all
     return "…" if hides else _shown(eye, one.field, one.value, one.sent_in)
 
 
 def _target(eye: Redactor, target: str) -> str:
-    """Path and query: the documents' own words, ids, and the names of parameters."""
+    """Redacts a target: shows documented words, ids and parameter names only."""
     if eye.sees_all:
         return target
     path, mark, query = target.partition("?")
@@ -212,7 +214,7 @@ def _target(eye: Redactor, target: str) -> str:
 
 
 def _shown(eye: Redactor, name: str, value: Any, sent_in: str | None = None) -> str:
-    """A value as it may be shown: what hides it under one of its names hides it."""
+    """Redacts a value: masked if either its current or its legacy field name requires it."""
     text = value if isinstance(value, str) else _written(value)
     if eye.sees_all or value is None or isinstance(value, bool):
         return text
@@ -225,5 +227,5 @@ def _path(name: str) -> tuple[str, ...]:
 
 
 def _refusal(told: Explained) -> str:
-    """What a client would be told; of that a message is about names of fields."""
+    """The error response as JSON. Its messages contain field names only, no values."""
     return _written(told.refusal.body(), indent=2) if told.refusal else ""

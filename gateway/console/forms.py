@@ -1,8 +1,7 @@
-"""Forms that only a page of this console can have sent.
+"""Protection of the console's forms against cross-site request forgery.
 
-Three things have to be right, each of which would do: the browser says that the request comes from
-this very origin, the cookie is sent to the same site alone, and the form has a word in it that only
-who got the page can know: a keyed digest of the cookie.
+Three checks, each sufficient alone: the browser reports the same origin, the cookie is SameSite=Strict,
+and the form contains a token, an HMAC of the cookie.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from gateway.admin.session import COOKIE, SECONDS, is_equal_constant_time
 
 WORD = "csrf"
 
-OLD = "This form is not from this page, or from before it was opened anew. Open the page again."
+OLD = "This form has expired or was not sent by this page. Open the page again."
 
 
 class Refused(Exception):
-    """A request that no form of ours sent, in words for whoever sees the page."""
+    """The request was not sent by a form of this console. The message is shown on a page."""
 
 
 class Forms:
@@ -34,11 +33,11 @@ class Forms:
         return hmac.digest(self._key, cookie.encode(), hashlib.sha256).hex()
 
     async def read(self, request: web.Request) -> Mapping[str, str]:
-        """The fields of a form; Refused."""
+        """Reads and checks a form; returns its fields. Raises FormRejected."""
         if not is_same_origin(request):
-            raise Refused("This was not sent by a page of this console.")
+            raise Refused("This request was not sent by a page of this console.")
         if request.content_type != "application/x-www-form-urlencoded":
-            raise Refused("This is no form.")
+            raise Refused("This request is not a form.")
         fields = {name: str(value) for name, value in (await request.post()).items()}
         cookie = request.cookies.get(COOKIE, "")
         if not cookie or not is_equal_constant_time(fields.pop(WORD, ""), self.word(cookie)):
@@ -47,7 +46,7 @@ class Forms:
 
 
 def is_same_origin(request: web.Request) -> bool:
-    """Whether the browser says that a page of this very origin sent it."""
+    """Whether the browser reports that a page of the same origin sent the request."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
     if site is None and origin is None:
         return False
@@ -63,7 +62,7 @@ def new_session_cookie() -> str:
 
 
 def set_cookie(request: web.Request, response: web.StreamResponse, value: str) -> None:
-    """Only over TLS where the browser came by it: a proxy in front, since this port speaks none."""
+    """Sets the session cookie, as Secure if the browser uses TLS, through a proxy in front."""
     response.set_cookie(
         COOKIE,
         value,

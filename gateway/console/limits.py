@@ -1,4 +1,4 @@
-"""The limit per key: how much of it is used at this moment, and who is near it."""
+"""The limits page: current use of each key's rate limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.console.pages import Pages
 from gateway.storage import Tenant
 
 NEAR = 0.8
-"""From this part of its limit on a key is near it."""
+"""A key is near its limit from this share on."""
 
 SHOWN = 200
 
@@ -21,7 +21,7 @@ SIGNED = "signed requests"
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What counts of a limit now; ``used`` is None where nobody can say."""
+    """Current use of a rate limit. ``used`` is None if the counter is unavailable."""
 
     owner: Tenant
     name: str
@@ -40,12 +40,13 @@ class Use:
 
 
 async def load_limit_usage(parts: Parts) -> list[Use]:
-    """Every key in use, and each merchant's signed requests where there are any; who is nearest to
-    the limit comes first. StoreUnavailable.
+    """Loads the use of all active keys, and of each merchant's signed requests if there are any.
+
+    The highest share comes first. Raises StoreUnavailable.
     """
     keys = [one for one in await load_listed_keys(parts.store) if one.revoked_at is None]
     owners = sorted({one.owner for one in keys})
-    # As the handler and the signed face's senders name them.
+    # The names that the legacy and the signed interface count by.
     names = [*(one.id for one in keys), *(f"signed {one}" for one in owners)]
     counted = await parts.limits.counted(names)
     most = parts.settings.limits.requests_per_hour

@@ -1,4 +1,4 @@
-"""Who still uses what, and how the migration goes towards the day on which the interface ends."""
+"""The migration page: legacy usage by key, and time left until the sunset date."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RECENT = timedelta(days=7)
 SIGNED = "signed"
 
 SHOWN = 200
-"""Keys; `report usage` has them all."""
+"""Keys on the page; `report usage` lists all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``announced`` and ``sunset`` are None where nothing is announced; ``left`` in days."""
+    """Time until the sunset. The dates are None if none is announced; ``elapsed`` is from 0 to 1."""
 
     announced: date | None
     sunset: date | None
@@ -45,7 +45,7 @@ def compute_migration_progress(
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A key that still uses the legacy interface, or does no more."""
+    """Legacy usage of a key in the period; ``is_recent``: also in the last days."""
 
     use: KeyUse
     is_recent: bool

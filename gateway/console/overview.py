@@ -1,4 +1,4 @@
-"""How things stand, and what needs somebody."""
+"""The overview page: alerts, key figures, large requests and the last 24 hours."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from gateway.storage.traffic_rows import summed
 from gateway.storage.usage_rows import used_since
 
 CHECKED_SECONDS = 10.0
-"""How old a check may be: however many look, service and Redis are asked no oftener."""
+"""Checks are cached this long, however many clients refresh the page."""
 
 HOURS = 24
 WEEK = timedelta(days=6)
-"""And today."""
+"""Together with today, seven days."""
 
 
 STEPS: Mapping[str, tuple[str, str]] = {
-    "receiving_request": ("its body comes", "its body has come"),
-    "translating_request": ("its body is being translated",) * 2,
-    "calling_service": ("is being sent to the service", "is sent, and not answered yet"),
-    "receiving_response": ("the service answers", "its answer is being translated"),
-    "sending_response": ("its client is being answered",) * 2,
+    "receiving_request": ("receiving body", "body received"),
+    "translating_request": ("translating body",) * 2,
+    "calling_service": ("sending to the service", "waiting for the service"),
+    "receiving_response": ("receiving the service's response", "translating the response"),
+    "sending_response": ("sending the response",) * 2,
 }
-"""In which step a large request is: while its bytes go or come, and when all of them have."""
+"""Label of each step of a large request: during the transfer, and after its last byte."""
 
 
 class OverviewPage:
@@ -84,7 +84,7 @@ class OverviewPage:
             return self._faults
 
     async def _large(self) -> list[Seen]:
-        """The large requests of all processes; the one that has taken longest comes first."""
+        """The large requests of all workers, the longest running first."""
         elsewhere = await self._parts.instances.large_elsewhere()
         those = [*self._parts.under_way.those(), *elsewhere]
         return sorted(those, key=lambda one: one.began_at)

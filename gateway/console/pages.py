@@ -1,4 +1,4 @@
-"""How a page is made: templates, the frame around them, and the headers of every answer."""
+"""Rendering of pages: templates, menu, response headers, and formats of figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # Not "no-referrer": with it a browser says of a form only that it comes from "null".
+    # With "no-referrer", browsers send "Origin: null" with forms, and the origin check would fail.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -40,7 +40,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A page as the menu has it; one that is ``live`` is asked for anew while it is looked at."""
+    """A menu entry. The script refreshes an ``is_live`` page while it is visible."""
 
     path: str
     name: str
@@ -55,13 +55,13 @@ PLACES = (
     Place("/writes", "Writes"),
     Place("/compare", "Comparison"),
     Place("/service", "Service"),
-    Place("/switches", "Switches"),
+    Place("/switches", "Traffic control"),
     Place("/explain", "Explain"),
 )
 
 
 class Pages:
-    """The frame, and what every page needs to know."""
+    """Renders pages, and wraps views with the handling of errors and forms."""
 
     def __init__(self, parts: Parts) -> None:
         self.sessions = Sessions(parts.settings.server.admin_token.get_secret_value())
@@ -111,7 +111,7 @@ class Pages:
         return response
 
     def shown(self, view: View) -> View:
-        """A view, and a page of what kept it from being made."""
+        """Wraps a view: if the database is unavailable, a page says so."""
 
         async def page(request: web.Request) -> web.StreamResponse:
             try:
@@ -122,7 +122,7 @@ class Pages:
         return page
 
     def sent(self, view: FormView) -> View:
-        """A view of a form that was sent."""
+        """Wraps a view that handles a submitted form: checks that this console's page sent it."""
 
         async def page(request: web.Request) -> web.StreamResponse:
             try:
@@ -134,7 +134,7 @@ class Pages:
         return self.shown(page)
 
     def asked_from(self, request: web.Request) -> str:
-        """The address of whoever asks."""
+        """The client's address; behind the parent process, the one that the parent passes on."""
         told = request.headers.get(ASKED_FROM) if self._parts.has_parent else request.remote
         return told or "unknown"
 
@@ -143,13 +143,13 @@ class Pages:
 
 
 def redirect_see_other(path: str) -> web.Response:
-    """Go there, by a request that changes nothing."""
+    """Redirects with 303, so that a reload does not submit the form again."""
     return web.Response(
         status=303, headers={**HEADERS, "Location": path, "Cache-Control": "no-store"}
     )
 
 
-# How figures are written
+# Formats
 
 
 def format_number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Which pages there are, and where."""
+"""Routes of the console."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.console.writes import WritesPage
 
 
 def add_console(application: web.Application, parts: Parts) -> None:
-    """Puts the console onto the admin port's application."""
+    """Adds the routes of the console to the application of the admin port."""
     pages = Pages(parts)
     service, switches = ServicePage(parts, pages), SwitchesPage(parts, pages)
     explain, signing_in = ExplainPage(parts, pages), SigningIn(pages)

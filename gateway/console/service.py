@@ -1,4 +1,4 @@
-"""The service as it was found to be: clock, signature form, inferred operations; and a try of it."""
+"""The service page: clock, signature form and optional endpoints of each environment, and checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = ("error", "warning", "skipped", "ok")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An inferred operation; ``present`` is None where nobody needed it yet."""
+    """An optional endpoint. ``present`` is None if no request has needed it yet."""
 
     name: str
     present: bool | None
@@ -39,8 +39,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """``offset`` is how far the service's clock is ahead, in seconds, and ``index`` what is kept of
-    its recipients, as this process has it; None where none is to be.
+    """An environment's service.
+
+    ``offset`` is how far its clock is ahead, in seconds; ``index`` the recipient cache, None if it is
+    off. Both are this worker's own.
     """
 
     name: str
@@ -64,8 +66,8 @@ class ServicePage:
         return await self._page(request, None)
 
     async def tried(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
-        """What `doctor` finds out at this moment, by reads."""
-        from gateway.operator.doctor import run_doctor  # noqa: PLC0415 - what it needs, a start does not
+        """Runs the checks of `doctor`, which only read, and shows the results."""
+        from gateway.operator.doctor import run_doctor  # noqa: PLC0415 - a start does not need its imports
 
         log.info("console_doctor_run", **{"client.address": self._pages.asked_from(request)})
         found = await run_doctor(self._parts.settings)

@@ -1,4 +1,4 @@
-"""Logging in with the admin token, and out."""
+"""The login page."""
 
 from __future__ import annotations
 

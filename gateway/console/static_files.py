@@ -1,4 +1,4 @@
-"""Style, script and icon: shipped with the program, and named by what is in them."""
+"""Static files of the console. Their URLs contain a hash of the content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load_static_content(name: str) -> bytes:
 
 @cache
 def static_file_url(name: str) -> str:
-    """Another one as soon as the file is another, so that browsers may keep it for good."""
+    """The URL of a file. It changes with the content, so browsers may cache it without limit."""
     return f"/assets/{name}?{hashlib.sha256(load_static_content(name)).hexdigest()[:12]}"
 
 

@@ -1,4 +1,4 @@
-"""The switches: how they stand, a question before each, and who did what."""
+"""The traffic control page: freezes, brownouts and modes, confirmations, and the audit log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 PATH = "/switches"
 
 CHOICES = 200
-"""With more keys than that names are typed, not chosen of a list."""
+"""With more keys, names are typed instead of chosen from a list."""
 
 ACTS_SHOWN = 30
 BROWNOUTS_SHOWN = 20
@@ -74,7 +74,7 @@ class SwitchesPage:
         )
 
     async def asked(self, request: web.Request) -> web.StreamResponse:
-        """What a switch would do and to whom; changes nothing."""
+        """Shows the effect of an action and asks for confirmation; changes nothing."""
         try:
             plan = await _change(request.query).plan(self._parts, request.query)
         except NotDone as why:
@@ -97,5 +97,5 @@ class SwitchesPage:
 
 def _change(fields: Mapping[str, str]) -> Change:
     if (change := CHANGES.get(fields.get("do", ""))) is None:
-        raise NotDone("There is no such switch.")
+        raise NotDone("There is no such action.")
     return change

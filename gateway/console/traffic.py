@@ -1,4 +1,4 @@
-"""Traffic: requests, errors and times of the last hours, by operation and by merchant."""
+"""The traffic page: requests, errors and latency by operation and merchant."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PER_BAR: Mapping[int, timedelta] = {
 }
 
 JUST_NOW = timedelta(minutes=15)
-"""What is now; the span that has begun is beside it."""
+"""The period shown as "now"; the current span is added to it."""
 
 PERCENTILES: Mapping[str, int] = {"p50": 50, "p95": 95, "p99": 99}
 
 MOST = 50
-"""Merchants that are listed; the others are added up."""
+"""Merchants in the table; the others are added up in one row."""
 
-NO_OPERATION = "no operation"
+NO_OPERATION = "unmatched route"
 SIGNED = "signed"
 
 KNOWN = frozenset(one.name for one in (*OPERATIONS, *UNLISTED)) | {SIGNED, ""}
@@ -43,7 +43,7 @@ KNOWN = frozenset(one.name for one in (*OPERATIONS, *UNLISTED)) | {SIGNED, ""}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``name`` as it is shown, ``href`` the page of this alone; of the whole, ``part`` is how much."""
+    """A table row. ``href`` filters by it; ``ratio`` is its share of all requests."""
 
     name: str
     fine: str
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long the requests of an operation took, in all of the time and just now."""
+    """Latency of an operation in the whole period and recently."""
 
     name: str
     href: str
@@ -73,7 +73,7 @@ class Plots:
 async def load_traffic_plots(
     store: Store, hours: int, only: Mapping[str, str] | None = None
 ) -> tuple[Plots, Traffic]:
-    """The last hours, and all of it added up; StoreUnavailable."""
+    """Loads the plots of the last hours and their total; raises StoreUnavailable."""
     size, now = PER_BAR[hours], store.clock()
     since, until = _reach(now, hours)
     found = await traffic_by(store, since, "began_at", only=only, durations=True)
@@ -85,7 +85,7 @@ async def load_traffic_plots(
 
 
 def _reach(now: datetime, hours: int) -> tuple[datetime, datetime]:
-    """Whole bars, of which the last is this moment's."""
+    """The period to plot: whole bars, the last of which contains now."""
     seconds = PER_BAR[hours].total_seconds()
     until = datetime.fromtimestamp(now.timestamp() // seconds * seconds + seconds, UTC)
     return until - timedelta(hours=hours), until
@@ -110,7 +110,7 @@ def _plots(moments: Sequence[datetime], bars: Sequence[Traffic], size: timedelta
 
 
 def _percentiles(its: Traffic, part: Part) -> dict[str, float]:
-    """To be drawn: what is above the last bound stands at it."""
+    """Percentiles for a plot, capped at the highest bucket bound: infinity cannot be drawn."""
     return {
         name: min(its.percentile(part, percent) or 0.0, BOUNDS[-1])
         for name, percent in PERCENTILES.items()
@@ -120,7 +120,7 @@ def _percentiles(its: Traffic, part: Part) -> dict[str, float]:
 async def load_recent_traffic(
     store: Store, only: Mapping[str, str] | None = None
 ) -> dict[tuple[str], Traffic]:
-    """The last quarter of an hour, by operation; StoreUnavailable."""
+    """Loads the last 15 minutes by operation; raises StoreUnavailable."""
     since = store.clock() - JUST_NOW - SPAN
     return await traffic_by(store, since, "operation", only=only, durations=True)
 
@@ -153,7 +153,7 @@ class TrafficPage:
 
 
 def _asked(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-    """What is asked for; what is none of ours is passed over."""
+    """Parses the query: period and filters. Unknown parameters are ignored."""
     hours = next((one for one in HOURS if str(one) == query.get("hours")), 24)
     names = ("merchant", "environment", "operation")
     return hours, {name: query[name] for name in names if name in query}
@@ -178,7 +178,7 @@ def _times(rows: Sequence[Row], now: Mapping[tuple[str], Traffic], whole: Traffi
     of_each = [Times(one.name, one.href, one.its, found.get(one.name, Traffic())) for one in rows]
     if len(of_each) < 2:
         return of_each
-    return [Times("all of them", "", whole, summed(found.values())), *of_each]
+    return [Times("all operations", "", whole, summed(found.values())), *of_each]
 
 
 def _merchants(
@@ -186,7 +186,7 @@ def _merchants(
 ) -> list[Row]:
     rows = [
         _row(
-            merchant or "nobody known",
+            merchant or "unauthenticated",
             environment,
             {**only, "merchant": merchant, "environment": environment, "hours": hours},
             its,

@@ -1,4 +1,4 @@
-"""Writes of unknown outcome and abandoned batches, with what to do about each."""
+"""The writes page: in-doubt writes and superseded batches, each with the action to take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.operator.in_doubt_writes import load_in_doubt_writes
 from gateway.storage.abandoned import abandoned_batches
 
 SHOWN = 100
-"""Of each, the first; the commands list them all."""
+"""Rows of each list; the commands list all."""
 
 
 class WritesPage:

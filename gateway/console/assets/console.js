@@ -1,4 +1,4 @@
-// Asks a page that is looked at for its figures anew, and keeps what is open, focused and scrolled.
+// Refreshes a visible page, and keeps open details, focus and scroll positions.
 (() => {
   "use strict";
   const EVERY = 10000;
@@ -32,7 +32,7 @@
     const opened = open();
     for (const one of main.querySelectorAll(":scope > [id]")) {
       const other = fresh.getElementById(one.id);
-      // What somebody is in the middle of stays as it is until they have left it.
+      // A section that has the focus stays as it is until the focus leaves it.
       if (!other || one.contains(document.activeElement)) continue;
       for (const each of other.querySelectorAll("details")) each.open = opened.has(each.id);
       const scrolled = [...one.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
@@ -57,7 +57,7 @@
       }
       if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
     } catch {
-      // The gateway is being started anew, or the network is gone: the next time.
+      // The gateway is restarting, or the network is down: try again at the next interval.
     }
   };
 

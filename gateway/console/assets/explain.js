@@ -1,4 +1,4 @@
-// Draws a line from each field of the legacy request to what is made of it.
+// Draws a line from each field of the legacy request to the fields made from it.
 (() => {
   "use strict";
   const sides = document.querySelector(".two-sides");

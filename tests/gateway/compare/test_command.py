@@ -134,7 +134,7 @@ async def test_an_address_that_is_none_or_holds_a_secret_is_refused_unsaid(
 ) -> None:
     done = await run(tmp_path, url, "http://127.0.0.1:1", "reads.txt")
     assert done.returncode == 2
-    assert "--control: an address" in done.stderr or "--control: not an address" in done.stderr
+    assert "--control: the URL" in done.stderr or "--control: not a URL" in done.stderr
     assert "geheim" not in done.stderr
 
 

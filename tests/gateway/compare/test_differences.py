@@ -58,14 +58,14 @@ def test_a_difference_says_where_it_is_on_either_side() -> None:
 @pytest.mark.parametrize(
     ("control", "candidate", "note"),
     [
-        ('{"a":"Ada"}', '{"a":"ADA"}', "only upper and lower case differ"),
+        ('{"a":"Ada"}', '{"a":"ADA"}', "only letter case differs"),
         ('{"a":"Ada"}', '{"a":"Ada "}', "only white space differs"),
-        ('{"a":1.0}', '{"a":1}', "the same number, written in another way"),
-        ('{"a":"1.0"}', '{"a":"1"}', "the same number, written in another way"),
+        ('{"a":1.0}', '{"a":1}', "the same number, formatted differently"),
+        ('{"a":"1.0"}', '{"a":"1"}', "the same number, formatted differently"),
         ('{"a":"1.0"}', '{"a":"2"}', ""),
         ('{"a":"1.0"}', '{"a":"1_0"}', ""),
         ('{"a":"sNaN"}', '{"a":"1"}', ""),
-        ('{"a":1}', '\ufeff{"a":1}', "a byte order mark before it"),
+        ('{"a":1}', '\ufeff{"a":1}', "starts with a byte order mark"),
     ],
 )
 def test_what_looks_alike_is_told_in_words(control: str, candidate: str, note: str) -> None:

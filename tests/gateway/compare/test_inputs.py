@@ -43,10 +43,10 @@ def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> No
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "input: there is nothing in it"),
-        ("# only this\n", "input: there is nothing in it"),
+        ("", "input: the file is empty"),
+        ("# only this\n", "input: the file is empty"),
         ("hello\n", "input: neither a scenario"),
-        ("{", "input: begins like JSON, and is not"),
+        ("{", "input: starts with { but is not valid JSON"),
         ('{"a":1}', "input: JSON, but not HAR 1.2"),
         ('{"log":{"entries":[{}]}}', "input, entry 1: not an entry of HAR 1.2"),
         ('{"log":{"entries":[null]}}', "input, entry 1: not an entry of HAR 1.2"),
@@ -54,18 +54,18 @@ def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> No
         ("GET /v1/a\nGET /v2/recipients", "input, line 2: not a request"),
         ("GET /v1/a\nGET /v1evil", "input, line 2: not a request"),
         ("GET /v1/recipients?search=Ada Lovelace", "input, line 1: not a request"),
-        ("GET /v1/recipients#x", "input, line 1: a path has no #"),
+        ("GET /v1/recipients#x", "input, line 1: a path cannot contain #"),
         ("GET /v1/é", "input, line 1: not a request"),
         ("GET https://old.example/v1/a", "input: neither"),
         ("steps = 1 =", "input: not TOML"),
         ("title = 'x'", "input: steps: field required"),
         ("steps = []", "input: steps: "),
         ("steps = [{ request = 'GET /v1/a', bdy = {} }]", "input: step 1, bdy: extra"),
-        ("steps = [{ request = 'GET /v1/${x}' }]", "input, step 1: no step before it captures x"),
+        ("steps = [{ request = 'GET /v1/${x}' }]", "input, step 1: no earlier step captures x"),
         ("steps = [{ request = 'PUSH /v1/a' }]", "input, step 1: not a request"),
         (
             "steps = [{ request = 'GET /v1/a', headers = { x-api-key = 'k' } }]",
-            "input, step 1: x-api-key is not for a scenario to set",
+            "input, step 1: a scenario cannot set x-api-key",
         ),
         (
             'steps = [{ request = "GET /v1/a", headers = { A = "x\\r\\nX-API-Key: k" } }]',
@@ -73,19 +73,19 @@ def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> No
         ),
         (
             "steps = [{ request = 'POST /v1/a', body = 2026-03-01 }]",
-            "input, step 1: body: a date is written as text",
+            "input, step 1: body: write dates as text",
         ),
         (
             "steps = [{ request = 'POST /v1/a', body = { a = nan } }]",
-            "input, step 1: body: a date is written as text; nan and inf are no numbers",
+            "input, step 1: body: write dates as text; nan and inf are not JSON numbers",
         ),
         (
             "steps = [{ request = 'POST /v1/a', body = 1, text = '1' }]",
-            "input, step 1: body and text are both given",
+            "input, step 1: give either body or text, not both",
         ),
         (
             "steps = [{ request = 'POST /v1/a', until = { path = 'a', is = 1 } }]",
-            "input, step 1: until is for reads",
+            "input, step 1: until is only for reads",
         ),
         (
             "steps = [{ request = 'GET /v1/a', capture = { x = 'a..b' } }]",
@@ -93,7 +93,7 @@ def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> No
         ),
         (
             "rules = { ignore = [{ path = 'a' }] }\nsteps = [{ request = 'GET /v1/a' }]",
-            "input: ignore #1.reason: a rule has to say why",
+            "input: ignore #1.reason: every rule needs a reason",
         ),
     ],
 )
@@ -189,7 +189,7 @@ def test_a_request_whose_body_was_not_recorded_is_not_sent_without_it(
 ) -> None:
     traffic = json.loads(har(("POST", "https://old.example/v1/batches")))
     traffic["log"]["entries"][0]["request"] |= request_
-    assert given(json.dumps(traffic)).left_out == {"a body that was not recorded as text": 1}
+    assert given(json.dumps(traffic)).left_out == {"its body was not recorded as text": 1}
 
 
 def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:
@@ -239,14 +239,20 @@ def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[[ignore]]\npath = 'a'", "rules: ignore #1.reason: a rule has to say why"),
-        ("[[ignore]]\npath = 'a'\nreason = ' '", "rules: ignore #1.reason: a rule has to say why"),
+        ("[[ignore]]\npath = 'a'", "rules: ignore #1.reason: every rule needs a reason"),
+        (
+            "[[ignore]]\npath = 'a'\nreason = ' '",
+            "rules: ignore #1.reason: every rule needs a reason",
+        ),
         ("[[ignore]]\nreason = 'x'", "rules: ignore #1.path: field required"),
         ("[[time]]\npath = 'a'\nreason = 'x'", "rules: time #1.seconds: field required"),
         ("[[time]]\npath = 'a'\nreason = 'x'\nseconds = -1", "rules: time #1.seconds: input"),
         ("[[number]]\npath='a'\nreason='x'\ntolerance='x'", "rules: number #1.tolerance: input"),
         ("[[ignored]]\npath = 'a'", "rules: ignored: extra inputs"),
-        ("[[ignore]]\npath = 'a[0].b'\nreason = 'x'", "rules: ignore a[0].b: items are written []"),
+        (
+            "[[ignore]]\npath = 'a[0].b'\nreason = 'x'",
+            "rules: ignore a[0].b: write [] for list items",
+        ),
         ("x", "rules: not TOML"),
     ],
 )

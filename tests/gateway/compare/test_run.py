@@ -139,7 +139,7 @@ async def test_an_object_that_turns_into_another_is_a_difference() -> None:
     assert done.differences() == [["value", "recipient.id", 1]]
     (one,) = done.report["differences"][0]["examples"]
     assert (one["control"]["text"], one["candidate"]["text"]) == ("R-a1", "R-zz7")
-    assert one["note"] == "control's R-a1 was candidate's R-zz1 before"
+    assert one["note"] == "control's R-a1 was paired with candidate's R-zz1"
 
 
 async def test_what_is_each_sides_own_is_taken_for_the_same_in_answers() -> None:
@@ -181,8 +181,8 @@ async def test_without_leave_no_write_is_sent_and_what_needs_it_is_skipped() -> 
     assert [one["step"] for one in told["skipped"]] == [2, 3, 4, 5, 6]
     assert "write and was not sent" in told["skipped"][0]["why"]
     assert told["remarks"][0] == (
-        "Not sent: 1 write, and 5 steps that need what they make. "
-        "--allow-writes sends them, to both sides."
+        "Not sent: 1 write, and 5 steps that need their results. "
+        "--allow-writes sends them to both sides."
     )
 
 
@@ -199,11 +199,11 @@ async def test_steps_that_need_what_was_refused_are_skipped_and_told() -> None:
     done = await compared(refuses, refuses, SCENARIO, allow_writes=True)
     assert (done.report["result"], done.report["exit_code"]) == ("could not run", 2)
     assert {one["why"] for one in done.report["skipped"]} == {
-        "needs recipient.id of step 1, where control answered 406 without it"
+        "needs recipient.id of step 1, but the 406 of control does not contain it"
     }
     done = await compared(Books("a"), refuses, SCENARIO, allow_writes=True)
     assert done.differences() == [["status", "@status", 1]]
-    assert "where candidate answered 406" in done.report["skipped"][0]["why"]
+    assert "but the 406 of candidate" in done.report["skipped"][0]["why"]
 
 
 async def test_each_key_goes_to_its_own_side_and_to_no_other() -> None:
@@ -234,8 +234,8 @@ async def test_a_redirect_is_compared_and_not_followed() -> None:
         assert done.report["operations"][0]["statuses"] == {"302/302": 1}
         assert elsewhere.heard == []
         assert done.report["remarks"] == [
-            "Both sides redirected 1 time, and were not followed: give the addresses that answer.",
-            "No answer was a good one on both sides: what was compared is how they refuse.",
+            "Both sides redirected 1 time. Redirects are not followed: give the addresses that they lead to.",
+            "No answer was a success on both sides: only error responses were compared.",
         ]
 
 
@@ -255,7 +255,7 @@ async def test_a_side_that_cannot_be_reached_is_told_before_anything_is_sent(sid
         told = await report(urls if side == "candidate" else urls[::-1], "GET /v1/recipients")
         assert told["exit_code"] == 2
         assert told["sentence"] == (
-            f"Could not be compared: {side} at http://127.0.0.1:1 cannot be reached: "
+            f"The comparison could not run: {side} at http://127.0.0.1:1 cannot be reached: "
             "cannot connect: connection refused."
         )
         assert town.heard == []
@@ -266,7 +266,7 @@ async def test_a_name_that_can_be_none_is_told_like_one_that_is_not_known() -> N
         told = await report([town.url, "http://a..b"], "GET /v1/recipients")
     assert told["exit_code"] == 2
     assert told["sentence"].endswith(
-        "candidate at http://a..b cannot be reached: its name cannot be resolved."
+        "candidate at http://a..b cannot be reached: the host name cannot be resolved."
     )
 
 
@@ -303,7 +303,7 @@ async def test_a_read_whose_connection_drops_is_asked_once_more_and_a_write_neve
     assert asked == ["GET /v1/recipients", "GET /v1/recipients", "DELETE /v1/recipients/R-1"]
     assert done.report["counts"]["equal"] == 1
     assert done.report["failed"][0]["why"].startswith(
-        "candidate: the connection was dropped; what became"
+        "candidate: the connection was dropped; the outcome of the write"
     )
 
 
@@ -317,7 +317,7 @@ async def test_a_key_that_the_first_answer_refuses_ends_it(side: str) -> None:
     done = await compared(*says, lines)
     assert done.report["exit_code"] == 2
     assert (
-        f"{side} refuses its key (403 invalid_api_key); see {side.upper()}_API_KEY"
+        f"{side} refuses its API key (403 invalid_api_key); check {side.upper()}_API_KEY"
         in (done.report["sentence"])
     )
     assert len(done.control.heard) < 50
@@ -334,7 +334,7 @@ async def test_a_wrong_key_ends_it_though_the_first_request_needs_none(first: st
 
     done = await compared(says, says, f"{first}\nGET /v1/recipients\nGET /v1/batches")
     assert done.report["exit_code"] == 2
-    assert "control refuses its key" in done.report["sentence"]
+    assert "control refuses its API key" in done.report["sentence"]
 
 
 async def test_a_later_refusal_of_a_key_is_a_difference_like_others() -> None:
@@ -385,7 +385,7 @@ async def test_reads_that_may_learn_an_id_wait_for_what_tells_it() -> None:
     assert done.report["result"] == "equal"
     assert sorted(done.candidate.lines[1:]) == [f"GET /v1/recipients/R-b{n}" for n in range(3)]
     assert done.report["ids"] == {"paired": 3, "spelled_differently": 3}
-    assert "3 ids of 3 are spelled differently" in done.report["remarks"][0]
+    assert "3 ids of 3 differ between the two sides" in done.report["remarks"][0]
 
 
 async def test_recorded_traffic_is_played_with_each_sides_own_ids() -> None:
@@ -621,13 +621,13 @@ async def test_answers_that_are_all_refusals_are_called_that() -> None:
     )
     assert done.report["exit_code"] == 0
     assert done.report["remarks"] == [
-        "No answer was a good one on both sides: what was compared is how they refuse."
+        "No answer was a success on both sides: only error responses were compared."
     ]
 
 
 async def test_a_limit_that_is_reached_is_told() -> None:
     done = await compared(ok, lambda _: refusal(429, "rate_limit_exceeded"), "GET /v1/batches")
-    assert "Candidate answered 429 1 time: its limit was reached." in done.report["remarks"]
+    assert "Candidate answered 429 1 time: its rate limit was reached." in done.report["remarks"]
 
 
 async def test_a_rule_in_a_file_is_counted_when_it_was_needed() -> None:

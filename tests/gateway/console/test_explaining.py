@@ -64,10 +64,10 @@ def page_typed(text: str) -> str:
     [
         ("", "No request"),
         ("curl -X POST /v1/nowhere", "is no operation of the legacy interface"),
-        ("curl -X POST /v1/recipients -d '{", "A quote is open"),
+        ("curl -X POST /v1/recipients -d '{", "Unclosed quote"),
         ("curl -X POST /v1/recipients -d '{'", "The body cannot be read: not JSON"),
-        ("curl -X POST /v1/recipients -d @/etc/hostname", "No file is read here"),
-        ("curl -X POST /v1/recipients -d @-", "No file is read here"),
+        ("curl -X POST /v1/recipients -d @/etc/hostname", "Files are not read"),
+        ("curl -X POST /v1/recipients -d @-", "Files are not read"),
         ("curl -X", "-X needs a value"),
         ("curl http://[", "cannot be read"),
         ("<script>alert(1)</script>", "No request"),

@@ -124,7 +124,7 @@ def test_a_freeze_by_keyboard_alone_with_its_question(page: Page, told: list[str
     page.goto("/")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    tab_to(page, page.get_by_role("link", name="Switches", exact=True))
+    tab_to(page, page.get_by_role("link", name="Traffic control", exact=True))
     page.keyboard.press("Enter")
     page.wait_for_url("**/switches")
     tab_to(page, page.get_by_label("Merchant").first)
@@ -139,7 +139,7 @@ def test_a_freeze_by_keyboard_alone_with_its_question(page: Page, told: list[str
     tab_to(page, page.get_by_role("link", name="Cancel, change nothing"))
     page.keyboard.press("Enter")
     page.wait_for_url("**/switches")
-    expect(page.get_by_text("Nothing is frozen.")).to_be_visible()
+    expect(page.get_by_text("No freeze is active.")).to_be_visible()
     page.go_back()
     tab_to(page, page.get_by_role("button", name="Freeze", exact=True))
     page.keyboard.press("Enter")
@@ -151,7 +151,7 @@ def test_a_freeze_by_keyboard_alone_with_its_question(page: Page, told: list[str
     tab_to(page, page.get_by_role("button", name="Unfreeze", exact=True))
     page.keyboard.press("Enter")
     page.wait_for_url("**/switches?done=unfreeze")
-    expect(page.get_by_text("Nothing is frozen.")).to_be_visible()
+    expect(page.get_by_text("No freeze is active.")).to_be_visible()
     expect(page.locator("main")).to_contain_text("console, from 127.0.0.1")
     assert told == []
 
@@ -206,7 +206,7 @@ def test_without_script_every_page_says_the_same(browser: Browser, seen: Seen) -
     with browser.new_context(java_script_enabled=False, base_url=seen.url) as context:
         page = context.new_page()
         page.goto("/")
-        expect(page.locator("#figures")).to_contain_text("Unsettled")
+        expect(page.locator("#figures")).to_contain_text("In doubt")
         page.goto("/explain?example=create_recipient")
         page.get_by_role("button", name="Explain").click()
         expect(page.locator("#given-1")).to_be_visible()

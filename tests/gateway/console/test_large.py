@@ -104,8 +104,8 @@ async def test_a_large_request_is_shown_until_it_is_answered(tmp_path: Path) -> 
         async with asyncio.timeout(WAIT):
             await service.asked.wait()
         said = await under_way(visitor)
-        assert "create_batch demo sandbox is sent, and not answered yet: " in said
-        assert "another process" not in said
+        assert "create_batch demo sandbox waiting for the service: " in said
+        assert "another worker" not in said
         assert "None." not in said
         service.let_go()
         assert (await made).status == 200
@@ -125,7 +125,7 @@ async def test_it_is_shown_while_its_body_comes_and_not_when_its_client_went(
         head += f"Content-Length: {len(BODY)}\r\n\r\n"
         writer.write(head.encode() + BODY[:200_000])
         await eventually(
-            says(visitor, "create_batch demo", f"its body comes: 0.2 MB of {MB}"), WAIT
+            says(visitor, "create_batch demo", f"receiving body: 0.2 MB of {MB}"), WAIT
         )
         writer.transport.abort()
         await eventually(says(visitor, "None."), WAIT)
@@ -147,7 +147,7 @@ async def test_those_of_another_process_are_shown_as_such(
         async with asyncio.timeout(WAIT):
             await service.asked.wait()
         await eventually(
-            says(visitor, "create_batch in another process, some seconds ago demo sandbox"), WAIT
+            says(visitor, "create_batch in another worker, some seconds ago demo sandbox"), WAIT
         )
         service.let_go()
         assert (await made).status == 200

@@ -78,10 +78,10 @@ async def test_every_page_is_one_document_that_asks_nobody_else(
 
 async def test_the_overview_says_what_needs_somebody_first(visitor: Visitor) -> None:
     said = await words(visitor, "/")
-    matters = said[said.index("things to look at") : said.index("Requests last 24 h")]
+    matters = said[said.index("issues") : said.index("Requests last 24 h")]
     assert "requests failed (5xx)" in matters
     assert "1 key is near its limit" in matters
-    assert "1 batch is abandoned at the service" in matters
+    assert "1 batch is superseded at the service" in matters
     assert "1 compared key has answers that differ" in matters
     assert matters.index("failed (5xx)") < matters.index("near its limit")
     assert "31 days to the sunset" in said
@@ -91,12 +91,12 @@ async def test_traffic_is_told_by_operation_and_merchant_and_of_one_alone(
     visitor: Visitor,
 ) -> None:
     every = await visitor.get("/traffic")
-    for name in ("list_recipients", "no operation", *OTHERS):
+    for name in ("list_recipients", "unmatched route", *OTHERS):
         assert f">{name}</a>" in every.text
     href = re.search('href="(/traffic[^"]*merchant=kiosk[^"]*)"', every.text)
     assert href
     one = await visitor.get(href[1].replace("&amp;", "&"))
-    assert "Only" in one.text
+    assert "Filtered by" in one.text
     merchants = one.text[one.text.index("By merchant") :]
     assert "kiosk" in merchants
     assert "northwind" not in merchants
@@ -170,7 +170,7 @@ async def test_the_migration_page_says_who_still_uses_what_and_what_it_becomes(
     said = await words(visitor, "/migration")
     assert "31 days to the sunset" in said
     assert "kiosk kiosk sandbox 7 operations" in said
-    assert "quiet since" in said
+    assert "inactive since" in said
     assert "POST /recipients/:id/accounts" in said
     assert "migrate-guide --key northwind" in said
 
@@ -179,9 +179,9 @@ async def test_a_lost_write_and_an_abandoned_batch_are_shown_with_what_to_do(
     seen: Seen, visitor: Visitor
 ) -> None:
     said = await words(visitor, "/writes")
-    assert "1 unsettled write" in said
+    assert "1 write in doubt" in said
     assert re.search(r"writes settle [0-9a-f]{12}\.\d+ --made A-…", said)
-    assert "1 abandoned batch" in said
+    assert "1 superseded batch" in said
     assert "never start it: its client deleted it" in said
     listed = json.loads(await commanded(seen, "writes", "unsettled", "--json"))["writes"]
     assert all(one["write"] in said for one in listed)
@@ -200,7 +200,7 @@ async def test_the_service_page_has_what_was_found_out_and_tries_it(visitor: Vis
     assert "PATCH /batches/{id} not needed yet" in said
     tried = await visitor.post("/service", {})
     assert tried.status == 200
-    assert "Tried just now" in tried.text
+    assert "Check results" in tried.text
     assert "is refused" in tried.text
     assert "keys rotate-secret" in tried.text
 
@@ -210,13 +210,13 @@ async def test_the_service_page_has_the_index_of_recipients(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
     async with open_console(tmp_path / "on") as seen, visiting(seen.url) as visitor:
         seen.simulator.service.seed_recipients(300, seed=7)
-        assert "index of recipients empty" in await words(visitor, "/service")
+        assert "recipient cache empty" in await words(visitor, "/service")
         got = await seen.house.ask("GET", "/v1/recipients?orderBy=city")
-        told = f"{got.body['meta']['records']} recipients of 1 merchant, all read 0 min ago"
+        told = f"{got.body['meta']['records']} recipients of 1 merchant, read 0 min ago"
         assert told in await words(visitor, "/service")
     off = open_console(tmp_path / "off", lists={"index": False})
     async with off as seen, visiting(seen.url) as visitor:
-        assert "index of recipients switched off" in await words(visitor, "/service")
+        assert "recipient cache off" in await words(visitor, "/service")
 
 
 async def test_assets_may_be_kept_for_good_and_nothing_else_is_given(visitor: Visitor) -> None:
@@ -248,8 +248,8 @@ async def test_a_gateway_that_nobody_used_has_pages_too(
         for path in PAGES:
             known = 404 if path.startswith("/compare/key") else 200
             assert (await visitor.get(path)).status == known, path
-        assert "Nothing needs you" in await words(visitor, "/")
-        assert "No request in this time." in await words(visitor, "/traffic")
+        assert "All systems operational" in await words(visitor, "/")
+        assert "No requests in this period." in await words(visitor, "/traffic")
 
 
 async def test_where_the_state_was_put_back_the_first_page_says_so(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ async def test_where_the_state_was_put_back_the_first_page_says_so(tmp_path: Pat
         async with open_store(seen.house.settings.state) as store:
             await flag_restored(store, NONE)
         said = await words(visitor, "/")
-        assert "One thing to look at" in said
+        assert "1 issue" in said
         assert "so no batch is started: run `payout-gateway reconcile`" in said
 
 
@@ -271,7 +271,7 @@ async def test_where_the_state_is_gone_a_page_says_so(
             await connection.exec_driver_sql("DROP TABLE traffic")
         answer: Answer = await visitor.get("/traffic")
         assert answer.status == 503
-        assert "The state cannot be used" in answer.text
+        assert "The database is unavailable" in answer.text
 
 
 async def test_traffic_is_forgotten_after_its_time_and_spans_add_up(

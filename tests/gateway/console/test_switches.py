@@ -36,8 +36,8 @@ async def test_a_freeze_stops_writes_and_its_end_lets_them_begin(
     assert (made.status, made.body["errors"][0]["code"]) == (500, "internal_server_error")
     assert (await visitor.post("/switches", fields)).status == 409
     page = await visitor.get("/switches?done=freeze")
-    assert "Writes of <b>merchant demo, sandbox</b> are stopped" in page.text
-    assert "Running gateways follow within a second" in page.text
+    assert "Writes of <b>merchant demo, sandbox</b> are frozen" in page.text
+    assert "Running gateways apply it within a second" in page.text
 
     assert "End the freeze of" in await asked(
         visitor, "do=unfreeze&merchant=demo&environment=sandbox"
@@ -61,7 +61,7 @@ async def test_a_mode_is_switched_for_a_key_and_a_group(seen: Seen, visitor: Vis
         assert (switch.group, switch.mode) == ("balances", "forward")
         assert (await acts_of(store))[-1].by == "console, from 127.0.0.1"
     everything = {"do": "mode", "merchant": "demo", "key": "", "group": "", "mode": "translate"}
-    assert "had a mode of their own" in await asked(
+    assert "had their own mode" in await asked(
         visitor, "do=mode&merchant=demo&group=&mode=translate"
     )
     assert (await visitor.post("/switches", everything)).status == 303
