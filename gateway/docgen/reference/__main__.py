@@ -1,4 +1,4 @@
-"""`python -m gateway.docgen.reference` in a checkout: writes the pages anew."""
+"""`python -m gateway.docgen.reference`, run in a checkout, regenerates the reference pages."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 from gateway.docgen.reference import render_reference_pages
 
-for path, text in render_reference_pages(Path(__file__).parents[2]).items():
+for path, text in render_reference_pages(Path(__file__).parents[3]).items():
     path.write_text(text, "utf-8")
