@@ -104,7 +104,7 @@ async def test_the_legacy_service_answers_where_that_is_said(tmp_path: Path) -> 
         shown = (await asyncio.to_thread(_run, here)).stdout
         assert "read_recipient: status at @status, in 1 answer\n" in shown
         assert "`cutover import`" in shown
-        assert "Nothing was compared of: " in shown
+        assert "Never compared: " in shown
 
 
 async def test_what_differs_is_counted_by_field_and_without_values(tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ async def test_what_differs_is_counted_by_field_and_without_values(tmp_path: Pat
         below = await report(here, "--rules", str(tmp_path / "rules.toml"))
         assert below["unexplained"] == explained["unexplained"]
         forgot = await here.says("compare", "report", "--forget", "--key", NAME, "--yes")
-        assert forgot.startswith(f"Forgot what was compared of key {NAME};")
+        assert forgot.startswith(f"Reset the comparison statistics of key {NAME};")
         assert json.loads((await asyncio.to_thread(_report, here)).stdout) == {"keys": []}
         again = await here.says("compare", "report", "--forget", "--key", NAME, "--yes", code=2)
-        assert "nothing was compared of a key of this name" in again
+        assert "nothing was compared for a key of this name" in again
 
 
 async def test_what_passes_is_no_difference(tmp_path: Path) -> None:

@@ -129,9 +129,9 @@ async def ask(port: int, key: str = KEY["api_key"]) -> Heard:
 
 def test_what_cannot_be_meant_is_one_line(tmp_path: Path) -> None:
     for words, told in (
-        (["--until", "2000-01-01T00:00Z"], "over before it begins"),
+        (["--until", "2000-01-01T00:00Z"], "end before it starts"),
         (["--until", "2999-01-01"], "zone"),
-        (["--until", SOON, "--operation", "payday"], "neither an operation"),
+        (["--until", SOON, "--operation", "payday"], "not an operation, nor a group"),
     ):
         done = command("brownout", "schedule", *words, folder=tmp_path)
         assert done.returncode == 2

@@ -464,7 +464,7 @@ async def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
         (tmp_path / "other").write_text("an-api-key-for-tests")
         words = ["cutover", "import", "--key", NAME]
         said = await here.says(*words, "--api-key-file", str(tmp_path / "other"), code=2)
-        assert "not the one of this name" in said
+        assert "not the key of this name" in said
         assert "LEGACY_API_KEY" in await here.says(*words, code=2)
         here.legacy.keys.clear()
         (tmp_path / "own").write_text(API_KEY)
@@ -588,4 +588,4 @@ async def test_a_row_without_an_id_is_one_line_and_no_fault(row: bytes, tmp_path
         body = b'{"ok":true,"recipients":[%s]}' % row
         here.breaks_legacy("GET", "/v1/recipients", status=200, body=body)
         words = ["cutover", "import", "--key", NAME, "--api-key-file", str(tmp_path / "own")]
-        assert "one of its recipients has no id" in await here.says(*words, code=2)
+        assert "one of its recipients has no valid id" in await here.says(*words, code=2)

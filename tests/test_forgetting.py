@@ -171,7 +171,7 @@ async def test_an_id_that_is_nobody_s_is_told_so(tmp_path: Path) -> None:
     """Who mistypes it has erased nobody."""
     async with post(tmp_path) as here:
         said = await here.says("erase", "R-nobody", "--key", await key_name(here), "--yes")
-        assert "Of R-nobody nothing is kept under demo sandbox" in said.stdout
+        assert "no data of R-nobody is stored for demo sandbox" in said.stdout
 
 
 async def test_nobody_is_erased_whose_payment_is_still_being_made(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_nobody_is_erased_whose_payment_is_still_being_made(tmp_path: Path
         async with here.store() as store:
             await Town(here.house, store).over()
         said = await here.says("erase", eve, "--key", await key_name(here), "--yes", code=2)
-        assert "still being made" in said.output
+        assert "draft batches contain this recipient" in said.output
         await done(here.house, "DELETE", f"/batches/{batch}")
         async with here.store() as store:
             await Town(here.house, store).over()

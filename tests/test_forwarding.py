@@ -106,7 +106,7 @@ async def test_a_merchant_is_switched_with_all_its_keys(tmp_path: Path) -> None:
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward", "balances")
         said = await here.says("modes", "set", "--merchant", "demo", "translate", "--yes")
-        assert f"{NAME} too" in said
+        assert f"replaces the mode of these keys: {NAME}" in said
         assert {one["key"] for one in (await here.told("modes", "list"))["modes"]} == {None}
         await here.says("modes", "set", "--merchant", "demo", "forward", "--yes")
 
@@ -288,7 +288,7 @@ async def test_without_an_address_nothing_is_switched(tmp_path: Path) -> None:
 async def test_it_asks_before_it_switches(tmp_path: Path) -> None:
     async with open_valley(tmp_path) as here:
         said = await here.says("modes", "set", "--key", NAME, "forward", code=2)
-        assert "go to the legacy service as they came" in said
+        assert "are passed unchanged to the legacy service" in said
         assert (await here.told("modes", "list"))["modes"] == []
         for words in (["--key", "nobody"], ["--merchant", "nobody"], []):
             await here.says("modes", "set", *words, "forward", "--yes", code=2)

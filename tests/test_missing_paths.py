@@ -97,7 +97,7 @@ async def test_a_list_that_was_there_is_500_until_doctor_finds_it_gone_or_it_is_
             assert await refused(house)
         assert "run `payout-gateway doctor`" in logged(tmp_path)
         said = await found(here, "warning")
-        assert "not there (status 404, just now)" in said["said"]
+        assert "not available (status 404, just now)" in said["said"]
         assert "doctor" in said["do"]
 
         async def is_listed() -> bool:
@@ -108,7 +108,7 @@ async def test_a_list_that_was_there_is_500_until_doctor_finds_it_gone_or_it_is_
         assert await listed(house) == {batch}
         assert here.sent("GET", "/v1/batches") == calls, "it is not tried meanwhile"
         here.service.faults.clear()
-        assert (await found(here, "ok"))["said"] == "there: tried just now"
+        assert (await found(here, "ok"))["said"] == "available: tried just now"
 
         async def is_tried() -> bool:
             calls = here.sent("GET", "/v1/batches")
@@ -126,7 +126,7 @@ async def test_doctor_corrects_a_gateway_that_runs(tmp_path: Path) -> None:
             await make_batch(other, await make_recipient(other), "5.00")
         here.service.faults.append(page("/v1/batches"))
         assert await listed(here.house) == set()
-        assert "not there" in (await found(here, "ok"))["said"]
+        assert "not available" in (await found(here, "ok"))["said"]
         here.service.faults.clear()
         assert await listed(here.house) == set(), "it is remembered"
         await found(here, "ok")

@@ -236,7 +236,7 @@ def test_of_the_example_configuration_only_its_addresses_are_warned_of(tmp_path:
     live, sandbox = done.stderr.splitlines()
     assert re.match(r"Warning: \S+\.toml:\d+: environments\.live\.base_url: .*placeholder", live)
     assert "environments.sandbox.base_url: https://sandbox.service.example" in sandbox
-    assert "all is well" not in done.stdout
+    assert ": valid\n" not in done.stdout
     done = command("check", "--json", "--config", str(example), folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
@@ -405,7 +405,7 @@ async def test_a_simulator_a_file_and_imported_keys_make_all_eleven_operations_w
         line = re.search(r"\{.*\}", second)[0]
         imported = command("keys", "import", "-", folder=tmp_path, stdin=line)
         assert imported.returncode == 0
-        assert imported.stderr.startswith("Made "), "a key file, which somebody must back up"
+        assert imported.stderr.startswith("Created "), "a key file, which somebody must back up"
         async with serving(tmp_path) as gateway, client(json.loads(line)["api_key"]) as session:
             await _all_operations(session, f"{gateway.url}/v1")
             assert await gateway.ends() == 0
@@ -549,7 +549,7 @@ def test_check_says_that_all_is_well(tmp_path: Path, run: Run) -> None:
     (tmp_path / "gateway.toml").write_text(configuration("https://127.0.0.1:9"))
     done = run("check")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "all is well" in done.stdout
+    assert done.stdout == "gateway.toml: valid\n"
     done = run("check", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {"ok": True, "problems": [], "warnings": []}
@@ -584,7 +584,7 @@ def test_check_without_a_file_is_of_the_variables(
     base_url = "PAYOUT_GATEWAY_ENVIRONMENTS__SANDBOX__BASE_URL"
     monkeypatch.setenv(base_url, "http://127.0.0.1:1")
     done = run("check")
-    assert (done.returncode, done.stdout) == (0, "environment variables: all is well\n")
+    assert (done.returncode, done.stdout) == (0, "environment variables: valid\n")
     monkeypatch.setenv(base_url, "nowhere")
     done = run("check")
     assert done.returncode == 1
@@ -626,7 +626,7 @@ COMMANDS = {
     "reconcile": "--environment",
     "backup": "--json",
     "restore": "--force",
-    "brownout": "running gateways follow within a second.",
+    "brownout": "all that have not ended.",
     "compare": "`compare report`",
     "compare report": "--rules",
     "cutover": "import",

@@ -220,7 +220,7 @@ async def test_a_recording_replayed_against_two_equal_services_has_no_difference
 async def test_files_are_the_owner_s_alone_and_the_command_shows_them(tmp_path: Path) -> None:
     toml = f'[recording]\ndirectory = "{tmp_path}/tape"\n'
     (tmp_path / "gateway.toml").write_text(toml)
-    assert "Nothing is recorded" in (await says(tmp_path, "recording")).stdout
+    assert "There are no recordings" in (await says(tmp_path, "recording")).stdout
     async with recorded_town(tmp_path) as house:
         objects = await new_objects(house)
         await house.ask("GET", f"/v1/recipients/{objects.recipient}")

@@ -89,11 +89,11 @@ async def test_the_report_can_be_read_as_a_table_and_as_csv(
     assert "list_recipients" in shown
     assert "GET /recipients" in shown
     assert "nobody" not in shown
-    assert "without a key that is known" not in shown, "each row is of a key"
+    assert "without a known API key" not in shown, "each row is of a key"
     whole = command("report", "usage", folder=tmp_path).stdout
-    assert "requests without a key that is known here" in whole
+    assert "requests without a known API key" in whole
     assert (
-        "Nothing was used."
+        "No requests were counted."
         in command("report", "usage", "--merchant", "another", folder=tmp_path).stdout
     )
 

@@ -1,4 +1,4 @@
-"""The command line: one group, one module a command, each loaded when it is called."""
+"""The `payout-gateway` command. Each subcommand has its own module, imported when it runs."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from gateway.observability import logs
 
 COMMANDS = {
     "serve": "Run the gateway.",
-    "simulate": "Run the built-in simulator of the service.",
+    "simulate": "Run the built-in simulator of the payout service.",
     "keys": "Import, list, revoke, rotate and verify API keys.",
     "check": "Validate a configuration.",
-    "operations": "Show what every legacy operation becomes.",
-    "explain": "Show what one legacy request becomes.",
+    "operations": "List the legacy operations and the calls that replace them.",
+    "explain": "Show the current calls that one legacy request becomes.",
     "openapi": "Print the legacy interface as an OpenAPI document.",
-    "modes": "Say which service answers a key's requests.",
-    "cutover": "Bring over what only the legacy service knows.",
-    "ids": "Import ids that clients know objects by.",
-    "batches": "List batches that were abandoned at the service.",
-    "report": "Show who still uses what.",
-    "migrate-guide": "Write a page for the developers of what a key still uses.",
-    "brownout": "Refuse chosen requests for a while, on purpose.",
-    "compare": "Ask two services the same, and tell how they differ.",
-    "recording": "Show what was recorded of clients' requests.",
-    "doctor": "Try the configured service, by reads only.",
-    "writes": "List writes of unknown outcome, and say what became of one.",
-    "freeze": "Stop writes at once; reads go on.",
-    "unfreeze": "Let writes begin again.",
-    "trace": "Show everything known of an id.",
-    "reconcile": "Compare the ledger with the service, by reads only.",
-    "index": "Have running gateways drop the index of recipients.",
-    "erase": "Forget what is kept of a recipient.",
+    "modes": "Choose which service answers a key's requests.",
+    "cutover": "Import data that only the legacy service has.",
+    "ids": "Import the ids that clients use for existing objects.",
+    "batches": "List superseded batches at the service.",
+    "report": "Report which keys still use which operations.",
+    "migrate-guide": "Write a migration guide for the developers who use a key.",
+    "brownout": "Schedule planned interruptions of legacy operations.",
+    "compare": "Send the same requests to two services and report differences.",
+    "recording": "List recordings of client traffic.",
+    "doctor": "Check the configuration and the service, with reads only.",
+    "writes": "List writes in doubt and record their outcome.",
+    "freeze": "Stop writes immediately; reads continue.",
+    "unfreeze": "Resume writes.",
+    "trace": "Show everything known about an id.",
+    "reconcile": "Compare the gateway's records with the service, with reads only.",
+    "index": "Drop the recipient index of running gateways.",
+    "erase": "Erase personal data of a recipient.",
     "backup": "Save the state and the key file.",
-    "restore": "Put a saved state and key file in their place.",
+    "restore": "Restore the state and the key file from a backup.",
 }
 _BESIDE = {"unfreeze": "freeze", "restore": "backup", "compare": "comparing"}
-"""Commands that stand in the module of another."""
+"""Commands that are defined in another command's module."""
 
 
 class _Commands(click.Group):
-    """Commands are imported when they run, so that ``--help`` stays fast."""
+    """Imports a command only when it runs, so that ``--help`` stays fast."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -69,11 +69,11 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="payout-gateway", prog_name="payout-gateway")
 def gateway() -> None:
-    """payout-gateway stands where a payout service's legacy interface stood."""
+    """Serve a payout service's legacy interface on top of its current interface."""
 
 
 def main() -> None:
-    """Runs a command; a mistake is one line on stderr and exit code 2."""
+    """Runs a command. Prints an error as one line on stderr; exit code 2 unless it names its own."""
     try:
         sys.exit(_run())
     except click.exceptions.NoArgsIsHelpError as error:
@@ -85,25 +85,26 @@ def main() -> None:
         click.echo(f"payout-gateway: {_one_line(error)}", err=True)
         sys.exit(code)
     except click.Abort:
+        # 128 + SIGINT, as shells report an interrupted command.
         sys.exit(130)
-    except BrokenPipeError:  # whoever reads has had enough
+    except BrokenPipeError:  # the reader of our output closed the pipe
         _leave(1)
     except OSError as error:
-        # Its number alone: a file that it names may be a secret's.
+        # Not str(error): it would show the path of a file, which may hold a secret.
         click.echo(f"payout-gateway: {_why_stopped(error)}", err=True)
         _leave(2)
-    except Exception as error:  # noqa: BLE001 - its text, and a traceback's, may hold what was read
-        # As logs.told: a module beside this one is called told, and would take the name's place.
+    except Exception as error:  # noqa: BLE001 - its message or traceback may quote input data
         raised_at = logs.describe_exception(error)["exception.stacktrace"].splitlines()[-1]
         kind = type(error).__name__
-        click.echo(f"payout-gateway: a fault of its own: {kind} at {raised_at}", err=True)
+        click.echo(f"payout-gateway: internal error: {kind} at {raised_at}", err=True)
+        # EX_SOFTWARE of sysexits.h.
         sys.exit(70)
 
 
 def _run() -> int | str | None:
-    """The exit code, when all that was said is out."""
+    """Runs the command, flushes stdout, and returns the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a terminal has no letter for is written as its number, and ends nothing.
+        # A character that the terminal cannot encode is escaped instead of raising an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int | str | None = (
@@ -111,12 +112,13 @@ def _run() -> int | str | None:
         )
     except SystemExit as ended:
         code = ended.code
+    # Here, so that a full disk is reported as an error of the command.
     sys.stdout.flush()
     return code
 
 
 def _one_line(error: click.ClickException) -> str:
-    """What is wrong; of what was typed, also what may have been meant, and where it says more."""
+    """The error in one line; for a usage error, with a suggestion and the ``--help`` to read."""
     said = " ".join(error.format_message().split())
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return said
@@ -132,11 +134,14 @@ def _one_line(error: click.ClickException) -> str:
 def _why_stopped(error: OSError) -> str:
     said = os.strerror(error.errno) if error.errno else type(error).__name__
     if error.errno == errno.ENOSPC:
-        return f"{said}: the output is not whole"
-    return f"{said}: it was not finished (at {logs.describe_exception(error)['raised_at'][-1]})"
+        return f"{said}: the output is incomplete"
+    return (
+        f"{said}: the command did not finish (at {logs.describe_exception(error)['raised_at'][-1]})"
+    )
 
 
 def _leave(code: int) -> NoReturn:
-    """Without a last try to write what cannot be written, which Python would tell of."""
+    """Exits without flushing stdout: Python would print another error about the broken output."""
     sys.stderr.flush()
+    # Not sys.exit: at exit, Python would flush stdout again and print a traceback.
     os._exit(code)

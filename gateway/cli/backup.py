@@ -1,4 +1,4 @@
-"""`payout-gateway backup` and `restore`: state and key file together."""
+"""`payout-gateway backup` and `restore`: the state and its key file in one archive."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @json_option
 @config_option
 def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
-    """Save the state and the key file to FILE, while a gateway may be running.
+    """Save the state and the key file to FILE. Gateways may keep running.
 
-    Neither is of use without the other. Whoever has FILE can read every secret: it is made
-    readable by its owner only, and belongs where the key file may be. An SQLite state is copied as
-    of one moment, and writes wait for that long; of a PostgreSQL state pg_dump, which has to be
-    here, makes the copy.
+    FILE contains the key file, so anyone who can read FILE can read every stored secret. It is
+    created readable by its owner only; store it as safely as the key file itself.
+
+    SQLite: the copy is a consistent snapshot, and writes wait while it is made. PostgreSQL: the
+    copy is made by pg_dump, which must be installed on this machine.
     """
     from gateway.storage.backups import save
 
+    # Never overwritten: it may be the only backup.
     if file.exists():
-        raise Mistake(f"{file} is there already; nothing was written")
+        raise Mistake(f"{file} already exists; nothing was written. Choose another file name")
 
     async def done() -> tuple[Manifest, int]:
         return await save(settings.state, file)
@@ -44,7 +46,7 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
         document({"file": str(file), "bytes": size, **_told(manifest)})
         return
     click.echo(f"Saved the state and the key file to {file} ({size} bytes).")
-    click.echo("Whoever has it can read every secret that the gateway keeps.")
+    click.echo("Anyone who can read this file can read every secret that the gateway stores.")
 
 
 @click.command()
@@ -52,17 +54,19 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also where there is a state already: PostgreSQL keeps none of it.",
+    help="Replace an existing state. On PostgreSQL the existing data is lost.",
 )
 @json_option
 @config_option
 def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> None:
-    """Put the state and key file of FILE, made by `backup`, in their place. End the gateway first.
+    """Restore the state and the key file from FILE, an archive made by `backup`.
 
-    What is there already is only replaced with --force. An SQLite state and a key file stay beside
-    it under another name; of a PostgreSQL state nothing stays: `backup` saves it first. What was
-    done since the backup the restored state does not know: no batch is started on it until
-    `payout-gateway reconcile` has compared it with the service.
+    Stop every gateway first. An existing state or key file is replaced only with --force: SQLite
+    and key files are renamed and kept, but the data of a PostgreSQL state is lost, so run `backup`
+    before.
+
+    The restored state does not know of anything that happened after the backup. To prevent double
+    payments, no batch is started until `payout-gateway reconcile` has compared it with the service.
     """
     from gateway.storage.backups import restore as put_back
 
@@ -75,11 +79,11 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
         return
     click.echo(f"Restored the state of {manifest.made_at} from {file}.")
     for path in aside:
-        click.echo(f"What was there before is in {path}.")
-    click.echo("No batch is started on it before `payout-gateway reconcile` was run.")
+        click.echo(f"The previous file was renamed to {path}.")
+    click.echo("No batch is started until you run `payout-gateway reconcile`.")
     click.echo(
-        "API keys that were revoked since are valid again: look at `payout-gateway keys list`, and "
-        "revoke them anew."
+        "API keys that were revoked after the backup are valid again: check `payout-gateway keys "
+        "list` and revoke them again."
     )
 
 

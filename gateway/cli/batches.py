@@ -1,4 +1,4 @@
-"""`payout-gateway batches`: what an operator should look at."""
+"""`payout-gateway batches`: batches at the service that must not be started."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def batches() -> None:
-    """What became of batches at the service."""
+    """List batches that clients no longer see."""
 
 
 @batches.command("abandoned")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def abandoned(*, as_json: bool, settings: Settings) -> None:
-    """List batches that the service still has, or may have, and that clients do not see any more.
+    """List superseded batches: the service still has them, or may have them, but clients do not.
 
-    The gateway never starts them. In the service's dashboard they can be started by hand, and must
-    not be: what they pay was changed, deleted, or is paid by another batch.
+    The gateway never starts a superseded batch. Do not start one in the service's dashboard: its
+    payments were changed, deleted, or are paid by another batch.
     """
     from gateway.storage import open_store
     from gateway.storage.abandoned import abandoned_batches
@@ -43,9 +43,9 @@ def abandoned(*, as_json: bool, settings: Settings) -> None:
     if as_json:
         click.echo(json.dumps({"batches": [_as_json(one) for one in found]}, indent=2))
     elif not found:
-        click.echo("No batch is abandoned.")
+        click.echo("There are no superseded batches.")
     else:
-        heads = ["merchant", "environment", "batch", "abandoned at the service", "since"]
+        heads = ["merchant", "environment", "batch", "superseded at the service", "since"]
         print_table([*heads, "what to do"], [_as_row(one) for one in found])
 
 

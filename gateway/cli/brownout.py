@@ -1,4 +1,4 @@
-"""`payout-gateway brownout`: interruptions on purpose."""
+"""`payout-gateway brownout`: planned interruptions of legacy operations."""
 
 from __future__ import annotations
 
@@ -29,35 +29,46 @@ class Moment(click.ParamType[datetime]):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail("write it as 2026-11-30T09:00Z", param, ctx)
+            self.fail("not a date and time; write it like 2026-11-30T09:00Z", param, ctx)
         if moment.tzinfo is None:
-            self.fail("say in which zone it is: 2026-11-30T09:00Z", param, ctx)
+            self.fail("add the time zone, for example 2026-11-30T09:00Z for UTC", param, ctx)
         return moment.astimezone(UTC)
 
 
 @click.group(cls=Commands)
 def brownout() -> None:
-    """Refuse chosen requests for a while, on purpose, before the legacy interface ends."""
+    """Schedule planned interruptions before the legacy interface ends."""
 
 
 @brownout.command("schedule")
-@click.option("--from", "begins_at", type=Moment(), help="As 2026-11-30T09:00Z; default: now.")
-@click.option("--until", "ends_at", type=Moment(), required=True, help="As 2026-11-30T09:30Z.")
 @click.option(
-    "--merchant", "merchants", metavar="NAME", multiple=True, help="Only these merchants' requests."
+    "--from",
+    "begins_at",
+    type=Moment(),
+    help="Start time, such as 2026-11-30T09:00Z. Default: now.",
 )
 @click.option(
-    "--key", "keys", metavar="NAME", multiple=True, help="Only these keys', by name or beginning."
+    "--until", "ends_at", type=Moment(), required=True, help="End time, such as 2026-11-30T09:30Z."
+)
+@click.option(
+    "--merchant", "merchants", metavar="NAME", multiple=True, help="Only requests of this merchant."
+)
+@click.option(
+    "--key", "keys", metavar="NAME", multiple=True, help="Only this key, by name or prefix."
 )
 @click.option(
     "--operation",
     "operations",
     multiple=True,
     metavar="NAME",
-    help="Only these, as `operations` names them, or all of recipients, payout_methods, batches "
-    "(without their payments), payments, balances or geography.",
+    help="Only this operation, as named by `operations`, or a group: recipients, payout_methods, "
+    "batches (without their payments), payments, balances or geography.",
 )
-@click.option("--dry-run", is_flag=True, help="Refuse nobody; count whom it would have hit.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Refuse no request; only count the requests that would be refused.",
+)
 @yes_option
 @config_option
 def schedule(
@@ -71,10 +82,10 @@ def schedule(
     yes: bool,
     settings: Settings,
 ) -> None:
-    """Schedule a window; lists who used what it is about in the last seven days.
+    """Schedule a brownout, and list who used the affected operations in the last seven days.
 
-    For several merchants or keys it is a window for each. On a terminal it asks first, unless
-    nobody is refused.
+    --merchant, --key and --operation can be repeated; each merchant and key gets its own brownout.
+    On a terminal, the command asks for confirmation unless --dry-run is given.
     """
     from gateway.auth.key_rows import load_listed_keys
     from gateway.operator.cutover_windows import (
@@ -115,9 +126,9 @@ def schedule(
             f"Brownout {one.id} {what}{_of(one)} from {_text(begins_at)} to {_text(ends_at)}."
         )
     if not hit:
-        click.echo("In the last seven days nobody used what it is about.")
+        click.echo("No affected request was made in the last seven days.")
         return
-    click.echo("In the last seven days these used what it is about:\n")
+    click.echo("Affected requests in the last seven days:\n")
     heads = ["merchant", "environment", "key", "operation", "requests", "last"]
     print_table(heads, [[*_whose(each), str(each.requests), _text(each.last_at)] for each in hit])
 
@@ -136,10 +147,10 @@ def _whose(used: Used) -> list[str]:
 
 
 @brownout.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def listed(*, as_json: bool, settings: Settings) -> None:
-    """List the windows, and whom they hit."""
+    """List brownouts and the requests they refused or counted."""
     from gateway.operator.cutover_windows import describe_window_scope, describe_window_state
     from gateway.storage import open_store
     from gateway.storage.brownout_rows import all_brownouts, hits_of
@@ -157,7 +168,7 @@ def listed(*, as_json: bool, settings: Settings) -> None:
         click.echo(json.dumps({"brownouts": told}, indent=2))
         return
     if not those:
-        click.echo("No brownout is scheduled, and none was.")
+        click.echo("There are no brownouts.")
     for one in those:
         what = "refuses" if one.refuses else "only counts"
         span = f"{_text(one.begins_at)} to {_text(one.ends_at)}"
@@ -188,7 +199,7 @@ def _as_json(one: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:
 @click.argument("brownout_id", required=False)
 @config_option
 def off(*, brownout_id: str | None, settings: Settings) -> None:
-    """Switch one off, or every one that is not over; running gateways follow within a second."""
+    """Switch off one brownout, or all that have not ended. Takes effect within a second."""
     from gateway.storage import open_store
     from gateway.storage.brownout_rows import end_brownouts
 
@@ -198,8 +209,10 @@ def off(*, brownout_id: str | None, settings: Settings) -> None:
 
     count = run_to_completion(done())
     if brownout_id and not count:
-        raise Mistake(f"{brownout_id}: no brownout of this id is scheduled or under way")
-    click.echo(f"{count} switched off." if count else "None was scheduled or under way.")
+        raise Mistake(
+            f"{brownout_id}: no scheduled or active brownout has this id; see `brownout list`"
+        )
+    click.echo(f"{count} switched off." if count else "No brownout is scheduled or active.")
 
 
 def _text(moment: datetime) -> str:

@@ -1,4 +1,4 @@
-"""`payout-gateway check`: what is wrong with a configuration, by line and key."""
+"""`payout-gateway check`: validates a configuration and reports problems by line and key."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from gateway.config.settings import CONFIG, Misconfigured, has_key_variable, loa
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to validate. Default: gateway.toml; without one the environment variables alone.",
+    help="The file to validate. Default: gateway.toml if it exists, else environment "
+    "variables only.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def check(*, config: Path | None, as_json: bool) -> None:
-    """Validate a configuration; exit 1 when something is wrong with it, 2 when there is none.
+    """Validate a configuration. Nothing is contacted.
 
-    Warned of are an address that is still the example file's, a password in the file, and a key
-    file that is not there or cannot be used.
+    Warns about placeholder addresses from the example file, passwords in the file, and a missing
+    or unusable key file. Exit code 0: valid. 1: problems were found. 2: there is no such file.
     """
     from gateway.operator.preflight import check_runnable, key_file_warnings, list_placeholder_urls
 
@@ -47,7 +48,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
         said = [*problems, *(f"Warning: {one}" for one in warnings)]
         print("".join(f"{one}\n" for one in said), end="", file=sys.stderr)
     if not (as_json or problems):
-        found = "can be run, but see the warnings" if warnings else "all is well"
+        found = "valid, with warnings" if warnings else "valid"
         print(f"{file or 'environment variables'}: {found}")
     if problems:
         sys.exit(2 if file and not file.exists() else 1)

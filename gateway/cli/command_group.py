@@ -1,4 +1,4 @@
-"""What the commands of an operator have in common: groups, moments, and one JSON document."""
+"""Options, formats and confirmation prompts that several commands share."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import click
 
 from gateway.cli.errors import Mistake
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-merchant_option = click.option("--merchant", metavar="NAME", help="Of this merchant alone.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+merchant_option = click.option("--merchant", metavar="NAME", help="Only this merchant.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 environment_option = click.option(
-    "--environment", type=click.Choice(["live", "sandbox"]), help="Of this environment alone."
+    "--environment", type=click.Choice(["live", "sandbox"]), help="Only this environment."
 )
 
 
 class Commands(click.Group):
-    """A group whose help has what each of its commands does in whole sentences."""
+    """A group whose help shows each command's first sentence in full; click cuts it at 45
+    characters.
+    """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -37,20 +39,22 @@ def moment(when: datetime | None) -> str:
 
 
 def ask_confirmation(question: str, *, yes: bool) -> None:
-    """Asks, on stderr, unless told not to; a Mistake where the answer is no, or none."""
+    """Asks on stderr unless ``yes``; raises CommandError if the answer is no or there is none."""
     if yes:
         return
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:
         click.echo(err=True)
-        raise Mistake("nobody answered; --yes goes ahead without asking") from None
+        raise Mistake(
+            "not confirmed: no answer was given. To run without a prompt, add --yes"
+        ) from None
     if not sys.stdin.isatty():
-        click.echo(err=True)  # the line that on a terminal the answer's return ends
+        click.echo(err=True)  # on a terminal, the user's Enter ends the line
     if not agreed:
         raise Mistake("nothing was changed")
 
 
 def ask_confirmation_if_interactive(question: str, *, yes: bool) -> None:
-    """The same of somebody at a terminal; what is called by a program goes ahead."""
+    """Asks only if stdin is a terminal: scripts must not have to pass ``--yes``."""
     ask_confirmation(question, yes=yes or not sys.stdin.isatty())

@@ -1,4 +1,4 @@
-"""`payout-gateway compare`: two services asked the same, and how their answers differ."""
+"""`payout-gateway compare`: sends the same requests to two services and reports differences."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CONTROL_KEY = "CONTROL_API_KEY"
 CANDIDATE_KEY = "CANDIDATE_API_KEY"
 
 FEW = 5
-"""So many steps that were not compared are told on the screen."""
+"""How many steps that were not compared are printed, for each reason."""
 
 FIRST = 20
-"""So many differences are told on the screen; the report files have all."""
+"""How many differences are printed; the report files contain all."""
 
 STANDARD_OUTPUT = Path("-")
 
@@ -41,25 +41,27 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=_FILE)
 @click.option(
-    "--control", required=True, metavar="URL", help="The service that is right: the legacy one."
+    "--control", required=True, metavar="URL", help="The reference service: the legacy one."
 )
 @click.option(
-    "--candidate", required=True, metavar="URL", help="The one to be compared with it: a gateway."
+    "--candidate", required=True, metavar="URL", help="The service to compare with it: a gateway."
 )
-@click.option("--allow-writes", is_flag=True, help="Send writes too, to both sides. They are real.")
+@click.option(
+    "--allow-writes", is_flag=True, help="Also send writes, to both sides. They really happen."
+)
 @click.option(
     "--json",
     "json_file",
     type=_FILE,
     metavar="FILE",
-    help="Write the report as JSON; - is standard output.",
+    help="Write the report as JSON; - writes to standard output.",
 )
 @click.option(
     "--html",
     "html_file",
     type=_FILE,
     metavar="FILE",
-    help="Write the report as one page that opens in any browser.",
+    help="Write the report as a self-contained HTML page.",
 )
 @click.option(
     "--rules",
@@ -67,42 +69,44 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=_FILE,
     multiple=True,
     metavar="FILE",
-    help="What to overlook, and why (TOML).",
+    help="Differences to ignore, with the reason for each (TOML).",
 )
 @click.option(
-    "--measure-noise", is_flag=True, help="Ask control twice: what differs from itself is noise."
+    "--measure-noise",
+    is_flag=True,
+    help="Send each request to control twice; what differs between the two answers is noise.",
 )
 @click.option(
     "--ids",
     type=click.Choice(["paired", "same"]),
     default="paired",
     show_default=True,
-    help="Whether each side may have ids of its own.",
+    help="paired: each side may use its own ids. same: ids must be equal.",
 )
-@click.option("--key-order", is_flag=True, help="Compare the order of keys in objects as well.")
+@click.option("--key-order", is_flag=True, help="Also compare the order of keys in objects.")
 @click.option(
-    "--show-values", is_flag=True, help="Show personal data in the reports; it is masked otherwise."
+    "--show-values", is_flag=True, help="Show personal data in the reports instead of masking it."
 )
 @click.option(
     "--examples",
     type=click.IntRange(1, 100),
     default=5,
     show_default=True,
-    help="How many examples of each difference.",
+    help="Examples to report for each difference.",
 )
 @click.option(
     "--side-by-side",
     type=click.IntRange(1, 64),
     default=4,
     show_default=True,
-    help="How many steps are under way at once.",
+    help="Steps to run concurrently.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.1, max=3600),
     default=30,
     show_default=True,
-    help="Seconds for one answer.",
+    help="Seconds to wait for an answer.",
 )
 def compare(
     *,
@@ -121,13 +125,13 @@ def compare(
     side_by_side: int,
     timeout: float,
 ) -> None:
-    """Ask two services the same, and tell how their answers differ.
+    """Send the same requests to two services and report how the answers differ.
 
-    An INPUT is a scenario (TOML), recorded traffic (HAR 1.2) or a list of reads. The keys are taken
-    from the environment: CONTROL_API_KEY and CANDIDATE_API_KEY. Exit code 0: equal. 1: they differ.
-    2: could not be compared.
+    INPUT is a scenario (TOML), recorded traffic (HAR 1.2) or a list of reads. Set the API keys in
+    the environment variables CONTROL_API_KEY and CANDIDATE_API_KEY. Exit code 0: the answers are
+    equal. 1: they differ. 2: the comparison could not be made.
 
-    `compare report` shows what a running gateway found; it has a --help of its own.
+    `compare report` shows the differences that a running gateway found; see its own --help.
     """
     from gateway.compare.examples import Viewer
     from gateway.compare.findings import Findings
@@ -136,6 +140,7 @@ def compare(
     from gateway.compare.report import build_report, redact_api_keys
     from gateway.compare.run import Options, Run
 
+    # From the environment: arguments are visible in process lists.
     keys = (_key(CONTROL_KEY), _key(CANDIDATE_KEY))
     eye = Redactor(keys, show_values)
     with _mistakes(eye):
@@ -157,6 +162,7 @@ def compare(
         as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         if html_file:
             as_html(_page(report))
+    # stdout must then contain nothing but the JSON document.
     if json_file != STANDARD_OUTPUT and (report["operations"] or report["remarks"]):
         _tell(report)
     if report["result"] == "could not run":
@@ -207,9 +213,9 @@ def _page(report: Report) -> str:
 def _key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise Mistake(f"{variable} is not set: the API key of that side is taken from there")
+        raise Mistake(f"{variable} is not set; set it to the API key of that side")
     if not key.isascii() or not key.isprintable():
-        raise Mistake(f"{variable}: an API key is printable ASCII")
+        raise Mistake(f"{variable}: not an API key; it must be printable ASCII")
     return key
 
 
@@ -220,25 +226,27 @@ def _play(run: Run) -> None:
 
 @contextmanager
 def _kept(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]]:
-    """Takes a text for a file that is known to be writable before anything is asked of anybody.
+    """Yields a function that writes a report; checks before the run that the file can be written.
 
-    What was there stays until the whole of the new text has been written, and a run that is killed
-    meanwhile leaves nothing: the draft is there for as long as it takes to write it.
+    The old file is replaced only when the new one is complete. The temporary file exists only
+    while it is written, so a run that is killed leaves none behind.
     """
     if path is None:
         yield lambda _text: None
     elif path == STANDARD_OUTPUT:
         yield lambda text: click.echo(_bytes(text), nl=False)
+    # A pipe or device cannot be replaced by a rename.
     elif path.exists() and not path.is_file():
         yield partial(_write, path)
     else:
-        # Not named by this process's number, which in a container is that of a run that was killed.
+        # A random name, not the process id: in a container, a killed run had the same process id.
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        # A report with personal data is readable by its owner only.
         mode = 0o600 if private else 0o666
         try:
             _made(draft, mode).unlink()
         except OSError as error:
-            raise Mistake(f"{path} cannot be written: {error.strerror}") from None
+            raise Mistake(f"{path} cannot be written: {error.strerror}; nothing was sent") from None
         yield partial(_write_over, path, draft, mode)
 
 
@@ -252,13 +260,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _bytes(text: str) -> bytes:
-    """Half a surrogate pair can stand in a JSON text, and not in UTF-8."""
+    """Encodes as UTF-8. JSON text may contain a lone surrogate, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def _write_over(path: Path, draft: Path, mode: int, text: str) -> None:
     try:
         _write(_made(draft, mode), text)
+        # Atomic: a reader sees the old report or the new one, never a part.
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -267,7 +276,7 @@ def _write_over(path: Path, draft: Path, mode: int, text: str) -> None:
 def _tell(report: Report) -> None:
     for name in ("control", "candidate"):
         side = report[name]
-        typical = "" if side["median_ms"] is None else f", typically in {side['median_ms']:g} ms"
+        typical = "" if side["median_ms"] is None else f", median {side['median_ms']:g} ms"
         answers = f"{side['answers']:,} {'answer' if side['answers'] == 1 else 'answers'}"
         click.echo(f"{name:9}  {side['url']}  {answers}{typical}")
     if report["operations"]:
@@ -291,9 +300,9 @@ def _tell_differences(report: Report) -> None:
         heads = ["difference", "operation", "where", "answers", "control", "candidate"]
         print_table(heads, [_difference(one) for one in found[:FIRST]])
     if len(found) > FIRST:
-        click.echo(f"… and {len(found) - FIRST} more; --html and --json write them all")
+        click.echo(f"… and {len(found) - FIRST} more; --html and --json show all")
     if report["noise"]:
-        click.echo(f"\nNoise: at {len(report['noise'])} places control differs from itself.")
+        click.echo(f"\nNoise: control differs from itself in {len(report['noise'])} places.")
 
 
 def _tell_what_was_not(report: Report) -> None:
@@ -323,5 +332,5 @@ def _difference(one: Group) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """What a side answered may hold what a terminal would obey."""
+    """Replaces control characters: an answer may contain terminal escape sequences."""
     return "".join(one if one.isprintable() else "·" for one in text)

@@ -1,4 +1,4 @@
-"""`payout-gateway compare`, and `compare report`: what a running gateway found of two services."""
+"""The `payout-gateway compare` group, and `compare report`: the results of shadow traffic."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = (
-    "Where the status differs, one service may not know what was asked for: `cutover import` brings "
-    "over what only the legacy one knows."
+    "If the status differs, one service may not have the requested object: `cutover "
+    "import` imports "
+    "the objects that only the legacy service has."
 )
 
 
 class _Compare(Commands):
-    """What does not begin with a subcommand is what to compare."""
+    """Runs the comparison if the first argument is not a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args if args[:1] == ["report"] else ["run", *args])
 
 
 class _Itself(click.Context):
-    """Of the command that the group stands for: nobody writes `run`."""
+    """Leaves `run` out of the command path in messages, because users do not type it."""
 
     @property
     def command_path(self) -> str:
@@ -50,7 +51,7 @@ class _Itself(click.Context):
 
 @click.group(cls=_Compare)
 def compare() -> None:
-    """Ask two services the same, and tell how they differ."""
+    """Send the same requests to two services and report differences."""
 
 
 asked.compare.context_class = _Itself
@@ -65,9 +66,11 @@ compare.add_command(asked.compare, "run")
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="What to overlook, and why (TOML): rules that need no value, `ignore` and `present`.",
+    help="Differences to ignore, with the reason for each (TOML). Only `ignore` and "
+    "`present` rules "
+    "apply, because values are not stored.",
 )
-@click.option("--forget", is_flag=True, help="Forget what was counted of --key, and begin anew.")
+@click.option("--forget", is_flag=True, help="Reset the statistics of --key.")
 @yes_option
 @json_option
 @config_option
@@ -80,16 +83,16 @@ def report(
     as_json: bool,
     settings: Settings,
 ) -> None:
-    """Show what a running gateway found of keys that are switched to `compare`.
+    """Show the differences that a running gateway found for keys in mode `compare`.
 
-    For each key: how many answers were compared, where they differ and whether a rule explains it,
-    and of which reads nothing was compared. Exit 0: every key that was compared is ready for cutover.
-    Exit 1: something speaks against it. Exit 2: it could not be said.
+    For each key: how many answers were compared, where they differ, whether a rule explains the
+    difference, and which reads were not compared. Exit code 0: every compared key is ready for
+    cutover. 1: a key is not ready. 2: the report could not be made.
     """
     if forget:
         if name is None:
-            raise click.UsageError("--forget needs --key NAME")
-        ask_confirmation(f"Forget what was compared of key {name}?", yes=yes)
+            raise click.UsageError("--forget requires --key NAME")
+        ask_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
     standings = run_to_completion(_read(settings, name, _rules(rules_files), forget=forget))
     if name and not standings and not forget:
         raise Mistake(_NOTHING)
@@ -97,14 +100,16 @@ def report(
         document({"keys": [_as_json(one) for one in standings]})
     elif forget:
         click.echo(
-            f"Forgot what was compared of key {name}; what its clients ask now is counted anew."
+            f"Reset the comparison statistics of key {name}; new requests are counted from zero."
         )
     else:
         _tell(standings)
     click.get_current_context().exit(0 if all(one.is_ready for one in standings) else 1)
 
 
-_NOTHING = "nothing was compared of a key of this name; see `modes list`"
+_NOTHING = (
+    "nothing was compared for a key of this name; `modes list` shows the keys in mode compare"
+)
 
 
 def _rules(files: tuple[Path, ...]) -> list[Rule]:
@@ -117,6 +122,7 @@ def _rules(files: tuple[Path, ...]) -> list[Rule]:
         read = [parse_rules(read_input_text(path), str(path)) for path in files]
     except Unusable as unusable:
         raise Mistake(str(unusable)) from None
+    # Rules of other kinds need values, which are not stored.
     return [rule for one in read for rule in one.rules if rule.kind in OVERLOOKING]
 
 
@@ -138,7 +144,7 @@ async def _read(
         return await standings(store, name, rules)
 
 
-# What it says
+# Output
 
 
 def _as_json(one: Standing) -> dict[str, Any]:
@@ -176,23 +182,23 @@ def _as_json(one: Standing) -> dict[str, Any]:
 
 def _tell(standings: list[Standing]) -> None:
     if not standings:
-        click.echo("Nothing was compared yet; `modes set … compare` has it done.")
+        click.echo("Nothing was compared yet. To compare, run `modes set --key NAME compare`.")
     for one in standings:
         click.echo(f"{one.owner}, key {one.key}: {one.sentence}\n")
         rows = [
             [name, str(each.compared), str(each.different), str(each.failed), str(each.dropped)]
             for name, each in one.operations.items()
         ]
-        print_table(["operation", "compared", "different", "no answer", "left out"], rows)
+        print_table(["operation", "compared", "different", "no answer", "dropped"], rows)
         click.echo("")
         for each in one.differences:
-            why = f"; overlooked: {each.why}" if each.why else ""
+            why = f"; ignored: {each.why}" if each.why else ""
             where = f"{each.operation}: {each.kind} at {each.place}"
             click.echo(f"{where}, in {pluralize(each.answers, 'answer')}{why}")
         if one.may_be_unknown:
             click.echo(UNKNOWN)
         if one.never_seen:
-            click.echo(f"Nothing was compared of: {', '.join(one.never_seen)}")
+            click.echo(f"Never compared: {', '.join(one.never_seen)}")
         if one.uncompared:
-            click.echo(f"Of these the key uses: {', '.join(one.uncompared)}")
+            click.echo(f"Never compared, but used by the key: {', '.join(one.uncompared)}")
         click.echo("")

@@ -1,4 +1,4 @@
-"""`payout-gateway cutover`: what only the legacy service knows, brought over before it ends."""
+"""`payout-gateway cutover`: imports data that only the legacy service has, before it ends."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 VARIABLE = "LEGACY_API_KEY"
 SHARE = 5000
-"""Half of what the legacy service lets through in an hour."""
+"""Requests per hour: half of the legacy service's rate limit for a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much may be asked in an hour, and who is told how far it is."""
+    """The request budget of an import, and the callback that shows its progress."""
 
     per_hour: int
     progress: Progress
@@ -36,30 +36,35 @@ class Share:
 
 @click.group(cls=Commands)
 def cutover() -> None:
-    """Steps of a cutover, before the legacy service ends."""
+    """Prepare a cutover before the legacy service ends."""
 
 
 @cutover.command("import")
-@click.option("--key", "name", required=True, metavar="NAME", help="Whose: a key, by its name.")
+@click.option(
+    "--key", "name", required=True, metavar="NAME", help="The merchant's key, by its name."
+)
 @click.option(
     "--api-key-file",
     type=click.File("r"),
-    help=f"A file with the API key itself, - for standard input; default: ${VARIABLE}.",
+    help=f"A file that contains the API key, or - for standard input. Default: ${VARIABLE}.",
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be.")
-@click.option("--open-batches-only", "open_batches", is_flag=True, help="Leave out ended batches.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; only report what would change.")
+@click.option(
+    "--open-batches-only", "open_batches", is_flag=True, help="Skip batches that have ended."
+)
 @click.option(
     "--move-open-batches",
     "moves_open",
     is_flag=True,
-    help="Translate open batches too that were begun at the legacy service, where they were found.",
+    help="Also move open batches that were created at the legacy service: translate their "
+    "requests.",
 )
 @click.option(
     "--requests-per-hour",
     type=click.IntRange(min=1),
     default=SHARE,
     show_default=True,
-    help="How much of the key's limit at the legacy service may be used for this.",
+    help="The share of the key's rate limit at the legacy service that the import may use.",
 )
 @json_option
 @config_option
@@ -74,14 +79,15 @@ def import_(
     as_json: bool,
     settings: Settings,
 ) -> None:
-    """Read at the legacy service what the current one cannot tell, and remember it.
+    """Import data from the legacy service that the current service does not have.
 
-    Of recipients the words `inactive` and `disabled`, autoswitch and holdup; batches with what each
-    payment was asked for and its memo; the ids that clients know. Run it as often as you want: it
-    says what is new, changed or equal, and leaves alone what clients changed here since. Nothing is
-    changed at either service.
+    Imports the recipient statuses `inactive` and `disabled`, autoswitch and holdup; batches with
+    the requested amount and the memo of each payment; and the ids that clients use. Neither service
+    is changed. The import can be repeated: it reports what is new, changed or equal, and keeps
+    objects that clients have changed through the gateway since the last import.
 
-    Exit 0: all of it was mapped. Exit 1: some of it was not. Exit 2: it could not be done.
+    Exit code 0: every object was imported. 1: some objects could not be mapped. 2: the import
+    failed.
     """
     from gateway.operator.cutover import Options
 
@@ -98,9 +104,10 @@ def import_(
 
 
 def _api_key(file: IO[str] | None) -> str:
+    # Not an argument: it would be visible in process lists.
     api_key = (file.read() if file else os.environ.get(VARIABLE, "")).strip()
     if not api_key:
-        raise Mistake(f"there is no API key: set ${VARIABLE}, or say --api-key-file FILE")
+        raise Mistake(f"no API key was given; set ${VARIABLE} or pass --api-key-file FILE")
     return api_key
 
 
@@ -112,13 +119,21 @@ async def _imported(
     from gateway.storage import open_store
 
     def told(seconds: float) -> None:
-        click.echo(f"Waiting {seconds:.0f} s: this hour's requests are used up.", err=True)
+        click.echo(
+            f"Waiting {seconds:.0f} s: the requests allowed per hour are used up "
+            "(--requests-per-hour).",
+            err=True,
+        )
 
     async with open_store(settings.state, create=False) as store:
         key = await _key(store, name, api_key)
         environment = settings.environments.configured().get(key.environment)
+        # Checked here: it depends on the environment of the key.
         if environment is None or not environment.legacy_base_url:
-            raise Mistake(f"environments.{key.environment}.legacy_base_url is not set")
+            raise Mistake(
+                f"environments.{key.environment}.legacy_base_url is not set, so there is no legacy "
+                "service to import from"
+            )
         async with open_cutover(
             settings, store, key, api_key, per_hour=share.per_hour, options=options, told=told
         ) as opened:
@@ -129,21 +144,23 @@ async def _imported(
 
 
 async def _key(store: Store, name: str, api_key: str) -> ApiKey:
-    """The key that is meant; what is read with another's would be remembered as this one's."""
+    """The named key. Checks that the API key belongs to it: otherwise another merchant's data would
+    be imported under this one.
+    """
     from gateway.auth.key_rows import find_matching_keys, load_listed_keys
     from gateway.operator.cutover import find_cutover_key
 
     found = find_matching_keys(await load_listed_keys(store), name)
     if len(found) != 1:
-        what = "several keys begin" if found else "no key has this name, or begins"
-        raise Mistake(f"--key {name}: {what} so; `keys list` shows their names")
+        what = "several keys have this prefix" if found else "no key has this name or prefix"
+        raise Mistake(f"--key {name}: {what}; `keys list` shows the names")
     key = await find_cutover_key(store, api_key)
     if key is None or key.id != found[0].id:
-        raise Mistake("the API key that was given is not the one of this name")
+        raise Mistake("the given API key is not the key of this name; check --key and the API key")
     return key
 
 
-# What it says
+# Output
 
 WORDS = ("new", "changed", "equal", "kept")
 
@@ -164,16 +181,16 @@ def _tell(report: Report, options: Options) -> None:
     rows = [
         [kind, *(str(counts[word]) for word in WORDS)] for kind, counts in report.counts.items()
     ]
-    print_table(["", "new", "changed", "equal", "kept as it is here"], rows)
+    print_table(["", "new", "changed", "equal", "kept (changed here)"], rows)
     click.echo("")
     for one in report.unmapped:
         click.echo(f"Not mapped: {one.kind} {one.id}: {one.why}")
     if report.moved:
         moved = pluralize(report.moved, "batch", "batches")
-        click.echo(f"Begun at the legacy service, and translated from now on: {moved}.")
+        click.echo(f"Created at the legacy service, translated from now on: {moved}.")
     if report.stay:
         stay = pluralize(report.stay, "batch", "batches")
-        click.echo(f"Begun at the legacy service, and not moved: {stay}.")
+        click.echo(f"Created at the legacy service, still served by it: {stay}.")
     click.echo(f"{pluralize(report.requests, 'request')} to the legacy service.")
     if options.dry_run:
-        click.echo("A dry run: nothing was changed.")
+        click.echo("Dry run: nothing was changed.")

@@ -1,4 +1,4 @@
-"""`payout-gateway doctor`: whether the configured service can be worked with, by reads only."""
+"""`payout-gateway doctor`: checks the configuration and the services, with reads only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from gateway.config.settings import Settings
 COLOURS = {"ok": "green", "warning": "bold yellow", "skipped": "yellow", "error": "bold red"}
 
 WIDEST = 160
-"""Characters of a line where it is piped: what is found and what to do about it are sentences."""
+"""Line width in characters if stdout is not a terminal."""
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def doctor(*, as_json: bool, settings: Settings) -> None:
-    """Try the configured service, by reads only; exit 1 when something is wrong."""
+    """Check this machine, the state and each environment's service, with reads only.
+
+    Exit code 1 if any check fails.
+    """
     from gateway.operator.doctor import run_doctor
 
-    found = run_to_completion(run_doctor(settings), "Trying what is configured")
+    found = run_to_completion(run_doctor(settings), "Checking")
+    # Neither a warning nor a skipped check fails: both may be intended.
     is_well = all(finding.state != "error" for finding in found)
     if as_json:
         click.echo(
@@ -33,7 +37,7 @@ def doctor(*, as_json: bool, settings: Settings) -> None:
     else:
         rows = [[one.environment, one.looked_at, one.state, one.said, one.do] for one in found]
         print_table(
-            ["environment", "looked at", "state", "found", "what to do"], rows, COLOURS, WIDEST
+            ["environment", "check", "state", "result", "what to do"], rows, COLOURS, WIDEST
         )
     if not is_well:
         click.get_current_context().exit(1)

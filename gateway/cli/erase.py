@@ -1,4 +1,4 @@
-"""`payout-gateway erase`: forgets what is kept of a recipient."""
+"""`payout-gateway erase`: erases the personal data of a recipient."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ if TYPE_CHECKING:
     from gateway.storage import Tenant
 
 ELSEWHERE = (
-    "Not here: the service's own record (DELETE /v1/recipients/:id archives it there), backups made "
-    "before, and logs, which hold ids."
+    "Not erased: the service's own record (DELETE /v1/recipients/:id archives it there), earlier "
+    "backups, and logs, which contain ids."
 )
 
 
 @click.command()
 @click.argument("recipient", metavar="RECIPIENT_ID")
-@click.option("--key", "word", required=True, help="A key of the merchant's: its name.")
+@click.option("--key", "word", required=True, help="A key of the merchant, by name or prefix.")
 @yes_option
 @json_option
 @config_option
 def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Settings) -> None:
-    """Forget what is kept of a recipient: name, address, memos, and what was set for them.
+    """Erase the personal data of a recipient: name, address, memos and settings.
 
-    What stays names nobody: ids, that they are deleted or may not be paid, and which writes were
-    made. It is refused while writes of the merchant are unsettled, or a batch that names them is
-    still being made. That it was done is kept, and who did it.
+    Kept are records without personal data: ids, whether the recipient is deleted or blocked, and
+    the history of writes. The command is refused while a write of the merchant is in progress or in
+    doubt, or while a draft batch contains the recipient. The audit log records who ran it.
     """
     from gateway.cli.keys import find_single_key
     from gateway.operator.retention import InUse
     from gateway.operator.retention import erase_recipient as forget
     from gateway.storage import open_store
 
-    ask_confirmation("Forget this recipient for good?", yes=yes)
+    # Scripts have to pass --yes too: erased data cannot be restored.
+    ask_confirmation("Permanently erase this recipient's data?", yes=yes)
 
     async def done() -> tuple[Erased, Tenant]:
         async with open_store(settings.state, create=False) as store:
@@ -60,13 +61,15 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
         payments = pluralize(erased.payments, "payment")
         batches = pluralize(erased.batches, "batch", "batches")
         facts = pluralize(erased.facts, "fact")
-        click.echo(f"Erased from {payments} in {batches}; {facts} forgotten.")
+        click.echo(f"Erased from {payments} in {batches}, and {facts} of the recipient.")
     else:
         click.echo(
-            f"Of {recipient} nothing is kept under {owner} that could be forgotten; see that both are right."
+            f"Nothing to erase: no data of {recipient} is stored for {owner}. Check the id and "
+            "the key."
         )
     if erased.answers:
         click.echo(
-            f"{erased.answers} answers are kept for repeated requests, encrypted, and go within a day."
+            f"{erased.answers} answers are still stored, encrypted, for retried requests; they "
+            "expire in a day."
         )
     click.echo(ELSEWHERE)

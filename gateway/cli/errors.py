@@ -1,4 +1,4 @@
-"""What a command says when it cannot go on: one clear line on stderr, exit 2."""
+"""The error that commands raise: one line on stderr, exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`payout-gateway explain`: what one legacy request becomes."""
+"""`payout-gateway explain`: the current calls that one legacy request becomes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ OWN = ("--config",)
 
 
 class _AsPasted(click.Command):
-    """What was pasted is not for click, which would find options of ours in curl's."""
+    """Separates our options from curl's before click parses them: some have the same name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # `--` below: click must not parse curl's options.
         ours, pasted = split_curl_options(args, OWN)
         return super().parse_args(ctx, [*ours, "--", *pasted])
 
 
 @click.command(cls=_AsPasted)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="For the words of your service. Default: gateway.toml where it exists.",
+    help="For the vocabulary of your service. Default: gateway.toml if it exists.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool) -> None:
     """Print the current calls that one legacy request becomes, field by field. Nothing is sent.
 
-    Write the request as curl has it:
+    Give the request as curl arguments, or paste a curl command line:
 
         payout-gateway explain -X POST /v1/recipients -d '{"type": "business", ...}'
 
-    Headers are passed over: no key is needed.
+    Headers are ignored; no API key is needed.
     """
     from gateway.docgen.explain import NoOperation, explain_request
     from mappings.grammar import Invalid
@@ -58,7 +59,7 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool) -> No
 
 
 def _contents(named: str) -> bytes:
-    """Of a file that stands behind an @ of curl's; - is standard input."""
+    """Reads the file of a curl ``@file`` argument; ``-`` is standard input."""
     if named == "-":
         return sys.stdin.buffer.read()
     try:
@@ -74,35 +75,35 @@ def _show(told: Any) -> None:
     )
     click.echo(f"    {one.because}")
     if told.refusal:
-        click.echo(f"\nThe gateway refuses this request with {told.refusal.status}:")
+        click.echo(f"\nThe gateway rejects this request with status {told.refusal.status}:")
         for problem in told.refusal.problems:
             click.echo(f"    {problem.code}: {problem.message}")
-        click.echo("\nIt asks this before:" if told.calls else "\nNo call is made.")
+        click.echo("\nCalls made before it is rejected:" if told.calls else "\nNo call is made.")
     for number, call in enumerate(told.calls, 1):
-        inferred = ", not listed there and presumed" if call.inferred else ""
+        inferred = ", undocumented" if call.inferred else ""
         click.echo(
             f"\n{number}. {call.method} {call.target}  (current interface, section {call.section}{inferred})"
         )
         if call.fields:
-            sections = f"{one.section} > {call.section}"
+            sections = f"legacy {one.section}, current {call.section}"
             rows = [
                 [f"    {each.field}", _text(each.value), each.sent_in or "-", each.rule, sections]
                 for each in call.fields
             ]
             print_table(["    field", "value", "sent in", "rule", "sections"], rows)
-        click.echo("    signed text:")
+        click.echo("    string to sign:")
         for line in call.signed.split("\n")[:-1]:
             click.echo(f"        {line}")
     _list("Not sent", [f"{name}: {why}" for name, why in told.kept])
-    _list("Remembered by the gateway", told.remembered)
+    _list("Stored by the gateway", told.remembered)
     if told.refusal:
-        click.echo(f"\nAnswered with {told.refusal.status}: {json.dumps(told.refusal.body())}")
+        click.echo(f"\nAnswer: status {told.refusal.status}, {json.dumps(told.refusal.body())}")
     else:
         _show_answer(told)
 
 
 def _show_answer(told: Any) -> None:
-    click.echo(f"\nAnswered with 200, with the fields {', '.join(told.answer)}")
+    click.echo(f"\nAnswer: status 200, with the fields {', '.join(told.answer)}")
     if told.answered:
         rows = [[f"    {name}", of, why] for name, of, why in told.answered]
         print_table(["    field", "from", "rule"], rows)

@@ -1,4 +1,4 @@
-"""`payout-gateway freeze` and `unfreeze`: writes stopped at once, for whom an operator says."""
+"""`payout-gateway freeze` and `unfreeze`: stop and resume writes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _scope_options(command: Command) -> Command:
 @click.command()
 @_scope_options
 @click.option(
-    "--list", "lists", is_flag=True, help="Only show what is frozen, and who did what when."
+    "--list", "lists", is_flag=True, help="Only show active freezes and the audit log of freezes."
 )
 @json_option
 @config_option
@@ -49,11 +49,11 @@ def freeze(
     as_json: bool,
     settings: Settings,
 ) -> None:
-    """Stop writes at once, in running gateways too; reads go on.
+    """Stop writes immediately, in running gateways too; reads continue.
 
-    Of a merchant, an environment, a merchant's environment (both), or --all. What has begun with
-    several calls is finished, but for a start; nothing else begins until `unfreeze` with the same
-    words. Doing it twice changes nothing. Clients get 403 not_authorized, with a message that says so.
+    Give --merchant, --environment, both (that merchant in that environment), or --all. A request of
+    several calls that has started is completed, except that no batch is started. Clients get 403
+    not_authorized until you run `unfreeze` with the same options. The command is idempotent.
     """
     from gateway.operator.freezes import NoMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
@@ -61,7 +61,7 @@ def freeze(
 
     words = (merchant, environment, everything)
     if lists and any(words):
-        raise click.UsageError("--list stands alone")
+        raise click.UsageError("--list cannot be combined with --all, --merchant or --environment")
 
     async def done() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
@@ -70,12 +70,13 @@ def freeze(
             )
             return changed, *await load_freeze_status(store)
 
+    # Validated outside the coroutine, so that a usage error does not open the state.
     scope = ("", "") if lists else _exactly_one(*words)
     try:
         told = run_to_completion(done())
     except NoMerchant as why:
         raise Mistake(str(why)) from None
-    _show(*told, lists=lists, as_json=as_json, done="Frozen", not_done="frozen already")
+    _show(*told, lists=lists, as_json=as_json, done="Frozen", not_done="already frozen")
 
 
 @click.command()
@@ -90,10 +91,10 @@ def unfreeze(
     as_json: bool,
     settings: Settings,
 ) -> None:
-    """Let writes begin again that `freeze` with the same words stopped.
+    """Resume writes that `freeze` with the same options stopped.
 
-    Just that freeze ends: a merchant that was also frozen by itself, or by its environment, stays
-    so, and what is still frozen is shown.
+    Only that freeze ends: a merchant that is also frozen by another freeze stays frozen. The
+    freezes that remain are shown.
     """
     from gateway.operator.freezes import NoMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
@@ -117,7 +118,7 @@ def _exactly_one(
     merchant: str | None, environment: str | None, everything: bool
 ) -> tuple[str, str]:
     if everything == bool(merchant or environment):
-        raise click.UsageError("say --all, or --merchant NAME, --environment, or both of these")
+        raise click.UsageError("give --all, --merchant NAME, --environment, or both of the latter")
     return merchant or "", environment or ""
 
 
@@ -138,7 +139,7 @@ def _show(
         )
         return
     if changed is not None:
-        click.echo(f"{done}." if changed else f"Nothing changed: it was {not_done}.")
+        click.echo(f"{done}." if changed else f"Nothing changed: {not_done}.")
     if frozen:
         rows = [[*_words(one.scope), moment(one.since)] for one in frozen]
         print_table(["merchant", "environment", "frozen since"], rows)
@@ -151,7 +152,7 @@ def _show(
 
 
 def _words(scope: Tenant) -> list[str]:
-    return [scope.merchant or "every one", scope.environment or "both"]
+    return [scope.merchant or "all", scope.environment or "both"]
 
 
 def _freeze(one: Freeze) -> dict[str, Any]:
@@ -163,5 +164,5 @@ def _act(one: AuditEvent) -> dict[str, Any]:
 
 
 def _named(scope: Tenant) -> dict[str, str | None]:
-    """None is every one."""
+    """None means all."""
     return {"merchant": scope.merchant or None, "environment": scope.environment or None}

@@ -1,4 +1,4 @@
-"""`payout-gateway ids`: what legacy clients call objects."""
+"""`payout-gateway ids`: imports the ids that legacy clients use for existing objects."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def ids() -> None:
-    """The ids that legacy clients know objects by."""
+    """Import the ids that legacy clients use for existing objects."""
 
 
 @ids.command("import")
 @click.argument("file", type=click.File("rb"))
-@click.option("--merchant", help="Whose objects they are; default: the only one that has keys.")
+@click.option(
+    "--merchant", help="The owner of the objects. Default: the only merchant that has keys."
+)
 @click.option(
     "--environment",
     type=click.Choice(["live", "sandbox"]),
-    help="Default: the only one that the merchant has keys of.",
+    help="Default: the only environment in which the merchant has keys.",
 )
 @config_option
 def import_(
     *, file: BinaryIO, merchant: str | None, environment: str | None, settings: Settings
 ) -> None:
-    """Import pairs of ids from FILE (- is stdin), CSV of legacy_id,current_id: all, or none.
+    """Import pairs of ids from FILE, a CSV of legacy_id,current_id (- is stdin).
 
-    Of an object that clients stored under another id than the service has for it now. From then
-    on, within a minute, answers call it by its legacy id; requests may use either.
+    For objects that clients stored under a different id than the service uses now. Within a minute,
+    answers show the legacy id; requests may use either. Either all pairs are imported or none.
     """
     from gateway.auth.key_rows import load_listed_keys
     from gateway.storage import open_store
@@ -50,6 +52,7 @@ def import_(
             owner = _owner(
                 {key.owner for key in await load_listed_keys(store)}, merchant, environment
             )
+            # The line number is only known here.
             try:
                 names = {legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()}
                 await keep(store, owner, names, imported=True)
@@ -65,7 +68,7 @@ def import_(
 
 
 def _owner(owners: set[Tenant], merchant: str | None, environment: str | None) -> Tenant:
-    """Whose the pairs are: who is named, as far as anybody is. Raises Mistake for nobody, or several."""
+    """The tenant that owns the ids. Raises CommandError if the options match none or several."""
     named = {
         one
         for one in owners
@@ -75,6 +78,8 @@ def _owner(owners: set[Tenant], merchant: str | None, environment: str | None) -
         return named.pop()
     if named:
         whose = ", ".join(sorted(map(str, named)))
-        raise Mistake(f"say whose ids they are, by --merchant and --environment: {whose}")
-    said = " ".join(word for word in (merchant, environment) if word) or "anybody"
-    raise Mistake(f"there is no key of {said}; `keys list` shows what there is")
+        raise Mistake(
+            f"several tenants match; choose one with --merchant and --environment: {whose}"
+        )
+    said = " ".join(word for word in (merchant, environment) if word) or "any merchant"
+    raise Mistake(f"there is no key of {said}; `keys list` shows the keys")

@@ -1,4 +1,4 @@
-"""`payout-gateway index`: the index of recipients that running gateways keep in memory."""
+"""`payout-gateway index`: drops the recipient index that running gateways keep in memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from gateway.config.settings import Settings
 
 @click.group(cls=Commands)
 def index() -> None:
-    """The index of recipients that running gateways keep in memory (`[lists] index`)."""
+    """Manage the recipient index that running gateways keep in memory (`lists.index`)."""
 
 
 @index.command()
-@click.option("--merchant", metavar="NAME", help="Of this merchant alone.")
+@click.option("--merchant", metavar="NAME", help="Only this merchant.")
 @environment_option
 @json_option
 @config_option
 def drop(
     *, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
 ) -> None:
-    """Have running gateways forget it, within seconds; default: of every merchant.
+    """Drop the recipient index of running gateways, by default of every merchant.
 
-    The next question that needs one reads the whole list anew. With `lists.index = false` there is none.
+    Takes effect within seconds. The next request that needs the index reads the whole list from the
+    service. With `lists.index = false` there is no index.
     """
     from gateway.operator.freezes import NoMerchant, resolve_freeze_scope
     from gateway.reads.index import invalidate_indexes as drop_index
@@ -46,4 +47,4 @@ def drop(
     if as_json:
         document({"merchant": scope.merchant or None, "environment": scope.environment or None})
         return
-    click.echo(f"Dropped within seconds in running gateways: {told_scope(scope)}.")
+    click.echo(f"Running gateways drop the index within seconds: {told_scope(scope)}.")

@@ -1,4 +1,4 @@
-"""`payout-gateway keys`: which API keys there are, and the pairs that they stand for."""
+"""`payout-gateway keys`: manages API keys and the credentials that they map to."""
 
 from __future__ import annotations
 
@@ -29,37 +29,38 @@ if TYPE_CHECKING:
     from gateway.storage import Store, Tenant
 
 ADDED = (
-    "Now, before anything else is written: give every instance the file, and end and start every "
-    "gateway on this state. One that runs on cannot read what is encrypted with the new key."
+    "Next, before anything else is written: copy the file to every instance and restart every "
+    "gateway that uses this state. A running gateway cannot read data encrypted with the new key."
 )
 
 Done = TypeVar("Done")
 
 
 class NotReplaced(Mistake):
-    """A pair that the service speaks against."""
+    """Raised if the service does not confirm that the new credentials are of the same account."""
 
     exit_code = 1
 
 
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group(cls=Commands)
 def keys() -> None:
-    """API keys and the pairs that they stand for."""
+    """Manage API keys and the credentials that they map to."""
 
 
 @keys.command("import")
 @click.argument("file", type=click.File("rb"))
-@click.option("--reactivate", is_flag=True, help="Bring keys of the file back that were revoked.")
+@click.option("--reactivate", is_flag=True, help="Re-enable revoked keys that are in the file.")
 @config_option
 def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
-    """Import keys from FILE (- is stdin): all of them, or none.
+    """Import keys from FILE (- is stdin). Either all keys are imported or none.
 
     Each line is a JSON object: {"merchant", "environment", "api_key", "access_key", "secret_key",
-    "name"?, "requests_per_hour"?, "allowed_ips"?}. A key that is there already is updated; what
-    its line leaves out stays as it is, null sets it back. No allowed_ips is any address.
+    "name"?, "requests_per_hour"?, "allowed_ips"?}. An existing key is updated: fields that its line
+    omits are unchanged, null resets them to the default. Without allowed_ips, any address may use
+    the key.
     """
     from gateway.auth.key_import import import_keys
     from gateway.auth.key_lines import ImportRefused, parse_key_lines
@@ -70,15 +71,17 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
             return await import_keys(store, lines, reactivate=reactivate)
 
     key_file = settings.state.encryption_key_file
+    # The first import creates the key file; the user must know that it has to be backed up.
     was_there = key_file.exists()
     try:
         lines = parse_key_lines(file.read())
         imported = run_to_completion(done(lines), "Importing")
     except ImportRefused as error:
+        # Names the file and the line, never their contents.
         name = getattr(file, "name", "<stdin>")
         raise Mistake(f"{name}: {error}; nothing was imported") from None
     if not was_there:
-        told = f"Made {key_file.absolute()}: back it up, without it the state cannot be read"
+        told = f"Created {key_file.absolute()}. Back it up: without it the state cannot be read"
         click.echo(told, err=True)
     counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
     whom = ", ".join(f"{n} of {owner}" for owner, n in sorted(imported.owners.items()))
@@ -90,7 +93,8 @@ def _warn_of_unconfigured(settings: Settings, owners: Iterable[Tenant]) -> None:
     configured = settings.environments.configured()
     for name in sorted({owner.environment for owner in owners} - set(configured)):
         click.echo(
-            f"Warning: [environments.{name}] is not configured: its keys work once it is", err=True
+            f"Warning: [environments.{name}] is not configured; its keys are refused until it is",
+            err=True,
         )
 
 
@@ -98,7 +102,7 @@ def _warn_of_unconfigured(settings: Settings, owners: Iterable[Tenant]) -> None:
 @_json
 @config_option
 def list_(*, as_json: bool, settings: Settings) -> None:
-    """List the keys, each by its first letters; none of it is secret."""
+    """List API keys. Only prefixes are shown, no secrets."""
     from gateway.auth.key_rows import load_listed_keys
     from gateway.storage import open_store
 
@@ -146,7 +150,7 @@ def _as_row(key: ListedKey) -> list[str]:
 @click.argument("name_or_prefix")
 @config_option
 def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
-    """Have running gateways refuse a key, within about two seconds."""
+    """Revoke an API key. Running gateways refuse it within about two seconds."""
     from gateway.auth.key_rows import revoke_key
     from gateway.storage import open_store
 
@@ -154,7 +158,7 @@ def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
         async with open_store(settings.state, create=False) as store:
             key = await find_single_key(store, name_or_prefix)
             if key.revoked_at:
-                return f"{key.name} was revoked at {_moment(key.revoked_at)} already"
+                return f"{key.name} was already revoked at {_moment(key.revoked_at)}"
             await revoke_key(store, key.id)
             return f"Revoked {key.name} ({key.owner})"
 
@@ -163,14 +167,18 @@ def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
 
 @keys.command("rotate-secret")
 @click.argument("name_or_prefix")
-@click.option("--no-verify", is_flag=True, help="Do not ask the service whose account it is.")
+@click.option(
+    "--no-verify",
+    is_flag=True,
+    help="Do not check that the new credentials are of the same account.",
+)
 @config_option
 def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -> None:
-    """Replace the pair of a key's merchant and environment.
+    """Replace the credentials of a key's merchant and environment.
 
-    The new pair is read from stdin as JSON, {"access_key", "secret_key"}, or asked for on a
-    terminal. It has to see the oldest recipients that the stored pair sees, or nothing is
-    replaced (exit 1).
+    Reads {"access_key", "secret_key"} as JSON from stdin, or prompts on a terminal. The new
+    credentials must see the same oldest recipients as the stored ones; otherwise nothing is
+    replaced and the exit code is 1.
     """
     from gateway.auth.key_rows import AccessKeyTaken, load_credentials, replace_credentials
     from gateway.storage import open_store
@@ -178,23 +186,30 @@ def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -
     async def done() -> str:
         async with open_store(settings.state, create=False) as store:
             key = await find_single_key(store, name_or_prefix)
+            # Read before anything is sent, so that a malformed input changes nothing.
             new = _asked_pair()
             if not no_verify:
                 await _verify_new(
                     settings, key.owner, await load_credentials(store, key.owner), new
                 )
             await replace_credentials(store, key.owner, new)
-            return f"Replaced the pair of {key.owner} by {shorten_key(new.access_key)}"
+            return (
+                f"Replaced the credentials of {key.owner}; the new access key is "
+                f"{shorten_key(new.access_key)}"
+            )
 
     try:
         click.echo(run_to_completion(done()))
     except AccessKeyTaken:
-        raise Mistake("another merchant's keys stand for this access key already") from None
+        raise Mistake(
+            "this access key already belongs to another merchant; nothing was replaced"
+        ) from None
 
 
 def _asked_pair() -> Credentials:
     from gateway.auth.key_lines import ImportRefused, parse_credentials
 
+    # Secrets come from stdin or a hidden prompt, never from arguments.
     if sys.stdin.isatty():
         asked = {
             "access_key": click.prompt("Access key", err=True, hide_input=True),
@@ -222,7 +237,7 @@ async def _verify_new(
     if why := why_not_replaced(seen_before, seen_now):
         raise NotReplaced(f"{why}; nothing was replaced (--no-verify replaces it anyway)")
     if not seen_now.recipients:
-        click.echo(f"Warning: whose account it is was not told: {seen_now.told}", err=True)
+        click.echo(f"Warning: the account could not be compared: {seen_now.told}", err=True)
 
 
 @keys.command("verify")
@@ -230,10 +245,11 @@ async def _verify_new(
 @_json
 @config_option
 def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Settings) -> None:
-    """Check pairs against the service, by reads only (exit 1 on findings).
+    """Verify credentials against the service, with reads only.
 
-    Without names, the pairs of all keys in use. Pairs are compared with one another, so that one
-    account under two merchant names is found.
+    Without arguments, verifies the credentials of all keys that are not revoked. Credentials are
+    also compared with each other, to find one account under two merchant names. Exit code 1 if
+    there are findings.
     """
     from gateway.auth.key_rows import load_listed_keys
     from gateway.auth.keys import check_credentials, describe_credential_problems
@@ -249,7 +265,7 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
             async with open_upstream(settings) as upstream:
                 return await check_credentials(store, upstream, those)
 
-    checked = run_to_completion(done(), "Trying the pairs")
+    checked = run_to_completion(done(), "Verifying")
     findings = describe_credential_problems(checked)
     if as_json:
         pairs = [_as_checked(pair) for pair in checked]
@@ -274,22 +290,21 @@ def _as_checked(pair: Checked) -> dict[str, Any]:
 
 
 @keys.command("new-encryption-key")
-@click.option("--add", is_flag=True, help="Add a key to the file that is there.")
+@click.option("--add", is_flag=True, help="Add a key to the existing file.")
 @config_option
 def new_encryption_key(*, add: bool, settings: Settings) -> None:
-    """Make the key file (state.encryption_key_file), or add a key to it.
+    """Create the key file (state.encryption_key_file), or add a key to it.
 
-    The last key of the file encrypts what is written; all of them decrypt. Give every instance
-    the file before any is started with it, and back it up apart from the database. A gateway that
-    runs knows a key that was added once it is started again: until then it cannot read what other
-    commands write.
+    The last key in the file encrypts new data; all keys decrypt. Copy the file to every instance
+    before you start one with it, and back it up separately from the database. A running gateway
+    reads an added key only when it restarts; until then it cannot read what other commands write.
     """
     from gateway.storage import StoreUnavailable
     from gateway.storage.keyfile import add_key, make_key_file
 
     file = settings.state.encryption_key_file
     if file.exists() and not add:
-        raise Mistake(f"{file} is there already; --add adds a key, which encrypts from then on")
+        raise Mistake(f"{file} already exists; --add adds a key, which encrypts all new data")
     try:
         add_key(file) if add else make_key_file(file)
     except StoreUnavailable as error:
@@ -299,19 +314,21 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
         click.echo(ADDED)
 
 
-# What the commands have in common.
+# Shared by several commands.
 
 
 async def find_single_key(store: Store, word: str) -> ListedKey:
-    """The key that a word means. The word is never repeated: it might be a whole key."""
+    """The key with this name or prefix. Errors never repeat ``name_or_prefix``: it might be a whole
+    API key.
+    """
     from gateway.auth.key_rows import find_matching_keys as chosen
     from gateway.auth.key_rows import load_listed_keys
 
     found = chosen(await load_listed_keys(store), word)
     if not found:
-        raise Mistake("no key has this name or begins so; `keys list` shows what there is")
+        raise Mistake("no key has this name or prefix; `keys list` shows the keys")
     if len(found) > 1:
-        raise Mistake(f"{len(found)} keys begin so: {', '.join(key.name for key in found)}")
+        raise Mistake(f"{len(found)} keys have this prefix: {', '.join(key.name for key in found)}")
     return found[0]
 
 

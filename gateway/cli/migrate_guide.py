@@ -1,4 +1,4 @@
-"""`payout-gateway migrate-guide`: a page for the developers who have to move."""
+"""`payout-gateway migrate-guide`: writes a migration guide for a merchant's developers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from gateway.config.settings import Settings
 
 
 @click.command("migrate-guide")
-@click.option("--key", "word", required=True, help="The key's name, or how the key begins.")
-@click.option(
-    "--days", type=click.IntRange(min=1), help="Only the last so many days, today included."
-)
+@click.option("--key", "word", required=True, help="The key, by name or prefix.")
+@click.option("--days", type=click.IntRange(min=1), help="Only the last N days, including today.")
 @click.option(
     "--output",
     type=click.File("w", encoding="utf-8", lazy=True),
     default="-",
-    help="A file; default: standard output.",
+    help="Output file. Default: standard output.",
 )
 @config_option
 def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Settings) -> None:
-    """Write one Markdown page for a merchant's developers, from what a key really used.
+    """Write a migration guide, in Markdown, for the developers who use a key.
 
-    Each call before and after, the errors that change, limits, and how to sign, with a request to
-    check a signature against. It holds no secret and nobody's data: its examples are made up.
+    The guide covers the operations that the key really used: each call before and after, errors
+    that change, limits, and how to sign requests, with a test vector. It contains no secrets and no
+    client data; the examples are made up.
     """
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
+    # Rendered before the output is opened: an error must not leave an empty file.
     page = run_to_completion(_page(settings, word, since))
     try:
         output.write(page)
     except OSError as error:
-        raise Mistake(f"the page cannot be written ({error.strerror})") from None
+        raise Mistake(f"the guide cannot be written: {error.strerror}") from None
 
 
 async def _page(settings: Settings, word: str, since: date | None) -> str:

@@ -1,4 +1,4 @@
-"""`payout-gateway modes`: which service answers a key's requests, switched while the gateway runs."""
+"""`payout-gateway modes`: chooses at run time which service answers a key's requests."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def modes() -> None:
-    """Which service answers a key's requests: the current one, or the legacy one while it lives."""
+    """Choose which service answers a key's requests: the current or the legacy one."""
 
 
 @modes.command("set")
-@click.option("--key", metavar="NAME", help="One key, by its name or how it begins.")
-@click.option("--merchant", metavar="NAME", help="Every key of a merchant, those to come too.")
+@click.option("--key", metavar="NAME", help="One key, by name or prefix.")
+@click.option("--merchant", metavar="NAME", help="Every key of a merchant, including future keys.")
 @environment_option
 @click.option(
     "--group",
     "groups",
     type=click.Choice(GROUPS),
     multiple=True,
-    help="Only these operations; default: all of them.",
+    help="Only this group of operations. Default: all.",
 )
 @yes_option
 @click.argument("mode", type=click.Choice(MODES))
@@ -54,12 +54,12 @@ def set_(
     mode: Mode,
     settings: Settings,
 ) -> None:
-    """Switch a key, or a merchant, to `translate`, `forward` or `compare`.
+    """Switch a key or a merchant to `translate`, `forward` or `compare`.
 
-    Running gateways follow within a second.
+    Running gateways follow within a second. Requests in flight are not affected.
 
-    A request that is under way is finished where it is. `batches` are batches, their payments,
-    quotes, summaries and starts: each stays where it was begun.
+    The group `batches` includes payments, quotes, summaries and starts. A batch stays with the
+    service that created it, whatever the mode.
     """
     from gateway.operator.mode_switches import (
         NotSwitched,
@@ -73,7 +73,7 @@ def set_(
     from gateway.storage import open_store
 
     if (key is None) == (merchant is None):
-        raise click.UsageError("say --key NAME or --merchant NAME")
+        raise click.UsageError("give either --key NAME or --merchant NAME")
     chosen = groups or GROUPS
 
     async def asked() -> tuple[list[Whose], int]:
@@ -91,29 +91,30 @@ def set_(
         those, begun = run_to_completion(asked())
     except NotSwitched as why:
         raise Mistake(str(why)) from None
+    # On stderr with the prompt: stdout has only the result.
     for one in those:
         click.echo(f"{one.told}: {', '.join(chosen)}", err=True)
     means = describe_mode(mode, settings)
-    click.echo(f"To {mode} means: {means}", err=True)
+    click.echo(f"Mode {mode}: {means}", err=True)
     if mode == TRANSLATE and begun and "batches" in chosen:
-        click.echo(f"Such batches at the legacy service: {begun}.", err=True)
+        click.echo(f"Batches that stay at the legacy service: {begun}.", err=True)
     ask_confirmation(f"Switch to {mode}?", yes=yes)
     displaced = run_to_completion(done())
     click.echo(f"Switched to {mode}; running gateways follow within a second.")
     if displaced:
-        click.echo(f"This holds for {', '.join(displaced)} too, which had a mode of their own.")
+        click.echo(f"This replaces the mode of these keys: {', '.join(displaced)}.")
 
 
-# What there is
+# Listing
 
 
 @modes.command("list")
 @json_option
 @config_option
 def listed(*, as_json: bool, settings: Settings) -> None:
-    """Show what was switched, since when and by whom; all else is translated.
+    """List the switched keys and the audit log of switches. All other keys are translated.
 
-    Also how many batches of each merchant were begun at the legacy service, and so stay there.
+    Also shows how many batches of each merchant stay at the legacy service, which created them.
     """
 
     async def read() -> Standing:
@@ -128,7 +129,7 @@ def listed(*, as_json: bool, settings: Settings) -> None:
         document(_as_json(found))
         return
     if not found.switches:
-        click.echo("Nothing was switched: every request is translated.")
+        click.echo("No key is switched: every request is translated.")
         return
     rows = [
         [*one.owner, one.key or "every key", one.group, one.mode, moment(one.since)]
@@ -137,7 +138,7 @@ def listed(*, as_json: bool, settings: Settings) -> None:
     print_table(["merchant", "environment", "key", "group", "mode", "since"], rows)
     for owner, number in found.begun.items():
         click.echo(
-            f"\n{owner}: batches that were begun at the legacy service and stay there: {number}."
+            f"\n{owner}: batches that stay at the legacy service, which created them: {number}."
         )
     click.echo("")
     lines = [

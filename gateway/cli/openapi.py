@@ -1,4 +1,4 @@
-"""`payout-gateway openapi`: the legacy interface as an OpenAPI document."""
+"""`payout-gateway openapi`: prints the legacy interface as an OpenAPI document."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gateway.config.settings import Settings
 @click.command()
 @config_option
 def openapi(*, settings: Settings) -> None:
-    """Print the legacy interface as an OpenAPI 3.1 document, in the configured words.
+    """Print the legacy interface as an OpenAPI 3.1 document, in the configured vocabulary.
 
-    A running gateway has it at /openapi.json on its admin port.
+    A running gateway serves the document at /openapi.json on its admin port.
     """
     from gateway.docgen.openapi import build_openapi_document, list_public_urls
 

@@ -1,4 +1,4 @@
-"""`payout-gateway operations`: what every operation of the legacy interface becomes."""
+"""`payout-gateway operations`: lists the legacy operations and the calls that replace them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _UNTRIED = "not tried yet"
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Default: gateway.toml where it exists.",
+    help="Default: gateway.toml if it exists.",
 )
 def operations(*, config: Path | None, as_json: bool) -> None:
-    """Show what every operation of the legacy interface becomes, how exactly, and why.
+    """List the legacy operations: the calls that replace each, how exactly, and why.
 
-    With a configuration also which of the operations that the current document does not list were
+    With a configuration, also shows which endpoints that the current document does not list were
     found at each environment's service.
     """
     from mappings import OPERATIONS, UNLISTED
@@ -44,9 +44,11 @@ def operations(*, config: Path | None, as_json: bool) -> None:
         return
     _show("Legacy interface", listed)
     click.echo()
-    _show("Used by clients in the field, and not in the legacy document", unlisted)
+    _show("Used by clients, but not listed by the legacy document", unlisted)
     for environment, those in found.items():
-        click.echo(f"\nNot listed by the current document, at the service of {environment}\n")
+        click.echo(
+            f"\nEndpoints that the current document does not list, at the {environment} service\n"
+        )
         print_table(
             ["operation", "found", "when"],
             [[one["operation"], one["found"], one["at"] or "-"] for one in those],
@@ -76,11 +78,11 @@ def _show(heading: str, rows: list[dict[str, Any]]) -> None:
             click.echo(f"    {one['call']:{width}}  {one['note']}".rstrip())
         click.echo(f"    because: {row['because']}")
         if row["rests_on"]:
-            click.echo(f"    rests on: {row['rests_on']}")
+            click.echo(f"    assumes: {row['rests_on']}")
 
 
 async def _found_out(settings: Settings) -> dict[str, list[dict[str, Any]]]:
-    """By environment, what is known of each inferred operation; nothing where there is no state."""
+    """What is known of each optional endpoint, by environment; empty if there is no state."""
     from gateway.storage import Ledger, StoreUnavailable, open_store
 
     try:
@@ -89,8 +91,11 @@ async def _found_out(settings: Settings) -> dict[str, list[dict[str, Any]]]:
                 name: await Ledger(store).learned(name)
                 for name in settings.environments.configured()
             }
+    # The rest of the report needs no state.
     except StoreUnavailable as unavailable:
-        click.echo(f"Warning: what was found out is not known: {unavailable}", err=True)
+        click.echo(
+            f"Warning: endpoint discovery results are not available: {unavailable}", err=True
+        )
         return {}
     return {name: _inferred(facts) for name, facts in learned.items()}
 

@@ -11,7 +11,7 @@ from gateway.config.settings import CONFIG, Misconfigured, Settings, load
 
 
 def load_command_settings(path: Path | None) -> Settings:
-    """The settings of a file, by default of gateway.toml where it exists; a Mistake if it is none."""
+    """Loads a configuration file, by default gateway.toml if it exists. Raises CommandError."""
     try:
         return load(path or (CONFIG if CONFIG.exists() else None))
     except Misconfigured as error:
@@ -27,5 +27,5 @@ config_option = click.option(
     "settings",
     type=click.Path(dir_okay=False, path_type=Path),
     callback=_settings,
-    help="Default: gateway.toml where it exists; else environment variables only.",
+    help="Configuration file. Default: gateway.toml if it exists, else environment variables only.",
 )

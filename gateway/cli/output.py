@@ -1,4 +1,4 @@
-"""How commands run and what they print: no log lines between, tables that pipe well."""
+"""Runs a command's coroutine without log output, and prints tables."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Done = TypeVar("Done")
 
 
 def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
-    """Runs a command's work; what cannot be used is told as a Mistake.
+    """Runs a command's coroutine; a state or configuration that cannot be used is a CommandError.
 
-    ``doing`` is said, with a bar, of what may take its time and does not ask or tell meanwhile.
+    ``doing`` labels a progress indicator. Leave it empty for work that prompts or prints.
     """
     from gateway.storage import StoreUnavailable
 
@@ -36,12 +36,12 @@ def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No log lines between a command's own: what they would say is in its answer."""
+    """Disables logging: a command reports results and errors itself."""
     import structlog
 
     before = structlog.get_config()
     structlog.configure(processors=[_drop])
-    logging.disable(logging.CRITICAL)  # libraries have their own, and tracebacks with them
+    logging.disable(logging.CRITICAL)  # of libraries, with tracebacks
     try:
         yield
     finally:
@@ -61,11 +61,12 @@ def print_table(
     colours: Mapping[str, str] | None = None,
     widest: int | None = None,
 ) -> None:
-    """A ruled table on a terminal, aligned text elsewhere; ``colours`` are by what a cell says.
+    """Prints a ruled table on a terminal, else aligned text. ``colours`` maps cell texts to styles.
 
-    On a terminal that is too narrow for it a row is a few lines: nothing is cut off. Elsewhere each
-    row is one line, or where that is wider than ``widest`` a few, its cells going on below themselves.
+    On a terminal that is too narrow, each row is printed as a list of fields, so that nothing is
+    cut off. Elsewhere, cells are wrapped if a row is longer than ``widest`` characters.
     """
+    # Piped output has neither colours nor frames, so that other programs can parse it.
     if not sys.stdout.isatty():
         widths = _widths([heads, *rows], widest)
         for row in [heads, *rows]:
@@ -76,7 +77,7 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    def text(cell: str) -> Text:  # as Text, [ ] in a name are no markup
+    def text(cell: str) -> Text:  # as Text, so that [ ] in a name is not markup
         return Text(cell, (colours or {}).get(cell, ""), overflow="fold")
 
     console = Console()
@@ -96,7 +97,7 @@ def print_table(
 
 
 def _widths(rows: list[list[str]], widest: int | None) -> list[int]:
-    """Of the columns; the widest of them give way."""
+    """The column widths. The widest columns shrink until a row fits ``widest``."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while widest is not None and sum(widths) + 2 * (len(widths) - 1) > widest:
         widths[widths.index(max(widths))] -= 1
@@ -104,7 +105,7 @@ def _widths(rows: list[list[str]], widest: int | None) -> list[int]:
 
 
 def _folded(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
-    """Its lines; a word that is too long for its column sticks out, and can be copied."""
+    """The lines of a row. A word longer than its column is not broken, so that it can be copied."""
     cells = [
         textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
         if len(cell) > width
@@ -115,7 +116,7 @@ def _folded(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
 
 
 def _narrowest(heads: list[str], rows: list[list[str]]) -> int:
-    """How wide a ruled table is at least that breaks no word."""
+    """The width of the narrowest ruled table that breaks no word."""
     columns = zip(heads, *rows, strict=True)
     words = [
         max(len(word) for cell in column for word in cell.split() or [""]) for column in columns

@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal, on stderr, for what takes more than a moment."""
+"""A progress bar on stderr for commands that take longer than a moment."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHOWN_AFTER = 2.0
-"""Seconds; what is over sooner needs no bar."""
+"""Seconds. Work that ends sooner shows no bar."""
 
 Progress = Callable[[int, int | None], None]
-"""Told how much is done, and of how much."""
+"""Called with the amount done and the total, if the total is known."""
 
 
 @contextmanager
 def show_progress(what: str) -> Iterator[Progress]:
-    """Until something is told it only shows that something is done."""
+    """Yields the callback that updates the bar; until its first call the bar only shows activity."""
     if not sys.stderr.isatty():
         yield lambda _done, _of: None
         return
@@ -33,12 +33,15 @@ def show_progress(what: str) -> Iterator[Progress]:
         transient=True,
     )
     task = bars.add_task(what, total=None)
+    # After a delay, so that short commands do not flicker.
     showing = threading.Timer(SHOWN_AFTER, bars.start)
+    # The timer must not keep the process alive.
     showing.daemon = True
     showing.start()
     try:
         yield lambda done, of: bars.update(task, completed=done, total=of)
     finally:
         showing.cancel()
+        # The timer may be starting the bar right now; stop it only after that.
         showing.join()
         bars.stop()

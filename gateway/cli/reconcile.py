@@ -1,4 +1,4 @@
-"""`payout-gateway reconcile`: the ledger against the service, by reads only."""
+"""`payout-gateway reconcile`: compares the gateway's records with the service, with reads only."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ if TYPE_CHECKING:
     from gateway.storage import Store, Tenant
 
 LOST = (
-    "what was made after the backup is not known here: compare in the dashboard, before any batch "
-    "is started that may have been edited or started since"
+    "the gateway does not know what happened after the backup: compare it in the dashboard before "
+    "you start any batch that may have been edited or started since"
 )
 
 FROZEN = (
-    "something was found, so all writes are frozen from now on; `payout-gateway unfreeze --all` when "
-    "that was looked at, and batches are started again"
+    "there are findings, so all writes are now frozen. Check the findings, then run "
+    "`payout-gateway "
+    "unfreeze --all`; after that, batches are started again"
 )
 
-NONE = "No batch and no deleted recipient was compared."
+NONE = "There was no batch and no deleted recipient to compare."
 
 COUNTED = {
     "batches": "batches",
-    "abandoned": "abandoned batches",
+    "abandoned": "superseded batches",
     "recipients": "deleted recipients",
 }
 
 
 @dataclass(slots=True)
 class Compared:
-    """What was found; ``was_restored`` and whether that is over now."""
+    """The result of a reconciliation. ``is_cleared``: the state counts as up to date again."""
 
     report: Report
     unsettled: list[Unsettled] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Compared:
 
     @property
     def lost(self) -> list[Finding]:
-        """What a restored state may have lost."""
+        """Findings that may result from data that a restored state lost."""
         return [*self.report.unknown, *self.report.unlisted] if self.was_restored else []
 
     @property
@@ -61,7 +62,9 @@ class Compared:
 
     @property
     def frozen(self) -> bool:
-        """Whether an operator is to look at what was found, before anything of it is paid again."""
+        """Whether writes were frozen so that an operator checks the findings before anything is
+        paid.
+        """
         return self.cleared and self.code != 0
 
 
@@ -72,7 +75,7 @@ class Compared:
     "--leave-out",
     multiple=True,
     metavar="MERCHANT",
-    help="Do not look at a merchant of whom no key is in use; may be given again for more.",
+    help="Skip a merchant whose keys are all revoked. Can be repeated.",
 )
 @json_option
 @config_option
@@ -84,18 +87,19 @@ def reconcile(
     as_json: bool,
     settings: Settings,
 ) -> None:
-    """Compare what the gateway knows with what the service has, by reads only.
+    """Compare the gateway's records with the service, with reads only.
 
-    Exit 0: they agree. Exit 1: something was found that an operator has to look at. Exit 2: it
-    could not be done, or not of everything.
+    Exit code 0: they agree. 1: there are findings to check. 2: the comparison failed or is
+    incomplete.
 
-    Nothing is changed at the service. Where somebody started a batch elsewhere the ledger is
-    brought up to date. On a state that was restored no batch is started until this was done once
-    for every merchant and environment, with nothing unreadable; and where something was found, all
-    writes are frozen from then on, until `unfreeze --all`.
+    Nothing is changed at the service. If a batch was started elsewhere, the gateway's records are
+    updated. After a restore, no batch is started until you have run this command once for every
+    merchant and environment and everything could be read. If there are findings then, all writes
+    are frozen until `unfreeze --all`.
 
-    A merchant whose credentials the service does not take any more can be left out once each of its
-    keys is revoked. Look in the dashboard at its open batches before you import a key for it again.
+    If the service no longer accepts a merchant's credentials, revoke all keys of the merchant and
+    skip it with --leave-out. Before you import a key for it again, check its open batches in the
+    service's dashboard.
     """
     compared = run_to_completion(_compared(settings, merchant, environment, frozenset(leave_out)))
     if as_json:
@@ -116,6 +120,7 @@ async def _compared(
     from gateway.storage import Tenant, open_store
     from gateway.storage.freezes import freeze
 
+    # A configuration that cannot run must fail before any call.
     check_extensions()
     check_runnable(settings)
     async with (
@@ -125,19 +130,19 @@ async def _compared(
         was_restored = await is_older(store, settings.state.mark)
         owners = await reconciler.owners(merchant, environment)
         if not owners and (merchant or environment):
-            raise Mistake(
-                "there is no such merchant or environment; `keys list` shows what there is"
-            )
+            raise Mistake("no key has this merchant and environment; `keys list` shows the keys")
         left_out = await _left_out(reconciler, leave_out)
         owners = [one for one in owners if one not in left_out]
         with show_progress("Comparing") as how_far:
             report = await reconciler.reconcile(owners, how_far, was_restored=was_restored)
         report.unreadable = await _with_a_way_out(reconciler, report.unreadable)
+        # A write in doubt is a finding: what it changed cannot be compared.
         unsettled = [one for one in await load_in_doubt_writes(store) if one.one.owner in owners]
         whole = merchant is None and environment is None and not report.unreadable
         compared = Compared(report, unsettled, left_out, was_restored, was_restored and whole)
         if compared.frozen:
-            # First: clients whose starts were refused ask again all the time.
+            # Freeze before clearing: clients retry refused starts all the time, and one could get
+            # through.
             await freeze(store, Tenant("", ""))
         if compared.cleared:
             await _clear(settings, store)
@@ -149,12 +154,14 @@ async def _left_out(reconciler: Reconciler, merchants: frozenset[str]) -> list[T
         return []
     its = [one for one in await reconciler.owners() if one.merchant in merchants]
     if unknown := merchants - {one.merchant for one in its}:
-        raise Mistake(f"there is no merchant {min(unknown)}; `keys list` shows what there is")
+        raise Mistake(f"there is no merchant {min(unknown)}; `keys list` shows the merchants")
     without = await reconciler.without_keys()
+    # A skipped merchant is not compared, so it must not be able to start batches.
     if used := [one for one in its if one not in without]:
         raise Mistake(
-            f"a key of {used[0]} is in use, and could start a batch that was changed since the backup: "
-            "mend its credentials, or revoke its keys"
+            f"a key of {used[0]} is active and could start a batch that was changed after the "
+            "backup; "
+            "fix its credentials or revoke its keys, then run this command again"
         )
     return its
 
@@ -164,7 +171,8 @@ async def _with_a_way_out(reconciler: Reconciler, unreadable: list[Finding]) -> 
     return [
         replace(
             one,
-            do=f"{one.do}, or, as no key of it is in use, with --leave-out {one.owner.merchant}",
+            do=f"{one.do}. All its keys are revoked, so --leave-out {one.owner.merchant} can "
+            "skip it",
         )
         if one.owner in without
         else one
@@ -173,23 +181,28 @@ async def _with_a_way_out(reconciler: Reconciler, unreadable: list[Finding]) -> 
 
 
 async def _clear(settings: Settings, store: Store) -> None:
-    """The state counts as the latest one from now on, in running gateways too."""
+    """Marks the state as up to date, also for running gateways."""
     from gateway.storage import StoreUnavailable
     from gateway.storage.restore_marks import NONE, read_mark, settle_restored, write_mark
 
     path = settings.state.mark
     try:
         mark = read_mark(path)
+    # A damaged mark file is replaced below.
     except StoreUnavailable:
         mark = NONE
     mark = await settle_restored(store, mark)
     try:
         write_mark(path, mark)
     except OSError as error:
-        click.echo(f"Warning: {path} cannot be written ({error.strerror})", err=True)
+        click.echo(
+            f"Warning: {path} cannot be written ({error.strerror}), so a later restore may go "
+            "unnoticed",
+            err=True,
+        )
 
 
-# What it says
+# Output
 
 
 def _as_json(compared: Compared) -> dict[str, Any]:
@@ -243,13 +256,13 @@ def _tell(compared: Compared) -> None:
     for one in compared.lost:
         click.echo(f"Finding: {_line(replace(one, do=LOST))}")
     for each in compared.unsettled:
-        click.echo(f"Finding: {each.one.owner}: write {each.id} is unsettled: {each.to_do}")
+        click.echo(f"Finding: {each.one.owner}: write {each.id} is in doubt: {each.to_do}")
     for one in report.unreadable:
         click.echo(f"Unreadable: {_line(one)}")
     for one in [] if compared.lost else [*report.unknown, *report.unlisted]:
         click.echo(f"For information: {_line(one)}")
     for owner in compared.left_out:
-        click.echo(f"Left out: {owner}, of whom no key is in use")
+        click.echo(f"Left out: {owner}, whose keys are all revoked")
     counts = ", ".join(
         f"{name}: {report.counts[what]}" for what, name in COUNTED.items() if what in report.counts
     )
@@ -259,12 +272,12 @@ def _tell(compared: Compared) -> None:
 
 
 def _of_starts(compared: Compared) -> str:
-    """Whether batches are started on a state that was restored, and what is to come before that."""
+    """Whether batches are started on a restored state, and what to do if not."""
     if compared.cleared:
         return FROZEN if compared.frozen else "batches are started again"
     if compared.report.unreadable:
-        return "no batch is started yet, since not all of it could be read"
-    return "no batch is started yet; compare every merchant and environment at once"
+        return "no batch is started yet, because something could not be read"
+    return "no batch is started yet; run `reconcile` without --merchant and --environment"
 
 
 def _line(one: Finding) -> str:

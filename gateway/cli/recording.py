@@ -1,4 +1,4 @@
-"""`payout-gateway recording`: what a running gateway has recorded, and how to compare with it."""
+"""`payout-gateway recording`: lists recordings of client traffic and how to replay them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from gateway.config.settings import Settings
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def recording(*, as_json: bool, settings: Settings) -> None:
-    """Show the recordings in `recording.directory`: files, times and operations.
+    """List the recordings in `recording.directory`: files, times and operations.
 
-    They hold no key and no personal data: values that say who somebody is are made up. What is
-    shown is read of the files; the gateway may go on writing.
+    Recordings contain no keys and no personal data: identifying values are replaced by made-up
+    ones. The gateway may keep writing while the files are read.
     """
     from gateway.migration.rotating_file import list_recordings
 
     if not settings.recording.directory:
-        raise Mistake("recording.directory is not set: nothing is recorded")
+        raise Mistake(
+            "recording.directory is not set, so nothing is recorded; set it and restart the gateway"
+        )
     directory = Path(settings.recording.directory)
     try:
         told = [_told(path) for path in list_recordings(directory)]
@@ -38,7 +40,7 @@ def recording(*, as_json: bool, settings: Settings) -> None:
         click.echo(json.dumps({"directory": str(directory), "files": told}, indent=2))
         return
     if not told:
-        click.echo(f"Nothing is recorded in {directory}.")
+        click.echo(f"There are no recordings in {directory}.")
         return
     _show(told)
 
@@ -56,14 +58,16 @@ def _show(told: list[dict[str, Any]]) -> None:
     click.echo()
     print_table(["operation", "requests"], [[name, str(n)] for name, n in operations.most_common()])
     click.echo(
-        "\nTo ask two services the same (writes only with --allow-writes, and they are real):\n"
+        "\nTo replay the requests against two services (writes are sent only with "
+        "--allow-writes, and "
+        "really happen):\n"
     )
     click.echo("  export CONTROL_API_KEY=…  CANDIDATE_API_KEY=…")
     click.echo(f"  payout-gateway compare --control URL --candidate URL {told[-1]['file']}")
 
 
 def _told(path: Path) -> dict[str, Any]:
-    """One file; a last line that is half written is not counted."""
+    """Summarizes one file. A last line that is still being written is not counted."""
     operations: Counter[str] = Counter()
     moments: list[str] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
@@ -73,6 +77,7 @@ def _told(path: Path) -> dict[str, Any]:
                 entry = json.loads(line)
                 operations[_operation(entry["request"])] += 1
                 moments.append(entry["startedDateTime"])
+            # The gateway may be writing this line.
             except (ValueError, KeyError, TypeError):
                 continue
     return {

@@ -1,4 +1,4 @@
-"""`payout-gateway report`: who still uses what."""
+"""`payout-gateway report`: usage by key and operation."""
 
 from __future__ import annotations
 
@@ -36,27 +36,25 @@ COLUMNS = (
 
 @click.group(cls=Commands)
 def report() -> None:
-    """What is left to migrate."""
+    """Report what is left to migrate."""
 
 
 @report.command("usage")
-@click.option(
-    "--days", type=click.IntRange(min=1), help="Only the last so many days, today included."
-)
+@click.option("--days", type=click.IntRange(min=1), help="Only the last N days, including today.")
 @click.option("--merchant", help="Only this merchant's keys.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @config_option
 def usage(
     *, days: int | None, merchant: str | None, as_json: bool, as_csv: bool, settings: Settings
 ) -> None:
-    """Show per key which operations are used, how often and when, and what each becomes.
+    """Show which operations each key uses, how often and when, and the calls that replace them.
 
-    Requests without a key that is known here, and paths that are no operation, are rows with - in
-    the place of those.
+    Rows show - for requests without a known key and for paths that are not an operation.
     """
     if as_json and as_csv:
-        raise click.UsageError("--json and --csv are two answers; choose one")
+        raise click.UsageError("--json and --csv cannot be combined; choose one")
+    # Usage is counted per UTC day.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
     used = run_to_completion(_used(settings, since))
     rows = [one for one in used if merchant in (None, one.merchant)]
@@ -65,7 +63,7 @@ def usage(
     elif as_csv:
         _write_csv(rows)
     elif not rows:
-        click.echo("Nothing was used.")
+        click.echo("No requests were counted.")
     else:
         _show(rows)
 
@@ -100,15 +98,11 @@ def _show(rows: list[Used]) -> None:
     print_table([name.removesuffix("_at") for name in COLUMNS], [_row(one) for one in rows])
     known = list_replacement_calls()
     if any(not one.key for one in rows):
-        click.echo(
-            "\n- for merchant, environment and key: requests without a key that is known here;"
-        )
-        click.echo("- for the operation as well: paths that are none;")
-        click.echo(
-            "- for the key alone, with face signed: a merchant's signed requests, of no key."
-        )
-    click.echo("\nerror_rate: the part that was answered 4xx or 5xx.")
-    click.echo("\nWhat takes the place of each:\n")
+        click.echo("\n- as merchant, environment and key: requests without a known API key;")
+        click.echo("- as the operation: paths that are not an operation;")
+        click.echo("- as the key alone: a merchant's signed requests, which use no API key.")
+    click.echo("\nerror_rate: the fraction of requests answered with 4xx or 5xx.")
+    click.echo("\nReplacement calls:\n")
     for name in sorted({one.operation for one in rows if one.operation in known}):
         click.echo(name)
         for call in known[name]:
@@ -116,7 +110,7 @@ def _show(rows: list[Used]) -> None:
 
 
 def _by_key(rows: Iterable[Used]) -> list[dict[str, Any]]:
-    """What is left to migrate, a key at a time."""
+    """Builds the JSON report, grouped by key."""
     known = list_replacement_calls()
     return [
         {

@@ -1,4 +1,4 @@
-"""`payout-gateway serve`: the gateway, on a configuration or as a demo."""
+"""`payout-gateway serve`: runs the gateway, with a configuration or as a demo."""
 
 from __future__ import annotations
 
@@ -18,28 +18,31 @@ if TYPE_CHECKING:
     from gateway.server.app import Running
 
 NO_CONFIGURATION = (
-    "no configuration: there is no gateway.toml here and no PAYOUT_GATEWAY_… variable names an "
-    "environment. Write one (deploy/gateway.example.toml is a start), or try `serve --demo`"
+    "no configuration: there is no gateway.toml in this directory, and no "
+    "PAYOUT_GATEWAY_… variable "
+    "configures an environment. Copy deploy/gateway.example.toml and edit it, or try `serve --demo`"
 )
 
 
 @click.command()
 @click.option(
-    "--config", type=click.Path(dir_okay=False, path_type=Path), help=f"Default: {CONFIG}"
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"Configuration file. Default: {CONFIG}.",
 )
-@click.option("--demo", is_flag=True, help="Run against a built-in simulator, on loopback only.")
+@click.option("--demo", is_flag=True, help="Run against the built-in simulator, on loopback only.")
 def serve(*, config: Path | None, demo: bool) -> int:
-    """Run the gateway until it is told to end (SIGTERM).
+    """Run the gateway until it receives SIGTERM or SIGINT.
 
-    With several workers, SIGHUP replaces them by new ones and drops nothing. With one, it has the
-    certificate read again.
+    SIGHUP reloads: with several workers, it replaces them without dropping requests; with a single
+    worker, it reloads the TLS certificate.
     """
     import uvloop
 
     from gateway.observability import logs
 
     if demo and config:
-        raise click.UsageError("--demo brings its own configuration; leave out --config")
+        raise click.UsageError("--demo uses its own configuration; omit --config")
     settings = load_command_settings(config)
     if (
         not demo
@@ -48,9 +51,11 @@ def serve(*, config: Path | None, demo: bool) -> int:
         and not CONFIG.exists()
     ):
         raise Mistake(NO_CONFIGURATION)
+    # Not earlier: errors of the configuration are plain text for the operator.
     logs.configure_logging()
     if settings.server.workers > 1 and not demo:
         return _serve_by_workers(settings, config or (CONFIG if CONFIG.exists() else None))
+    # A single process; the demo ignores server.workers.
     uvloop.run(_demo(settings) if demo else _serve(settings))
     return 0
 

@@ -1,4 +1,4 @@
-"""`payout-gateway simulate`: the service's interfaces, to try things against."""
+"""`payout-gateway simulate`: runs a simulator of the service's two interfaces."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from gateway.simulator import (
     start,
 )
 
-# What a person looks at afterwards is the answers; requests are kept for tests.
+# Only tests inspect recorded requests; a user of the command looks at the answers.
 REQUESTS_KEPT = 100
 MAX_PORT = 65535
 
@@ -35,7 +35,7 @@ class CannotListen(click.ClickException):
 @click.option(
     "--legacy-port",
     type=click.IntRange(0, MAX_PORT),
-    help="Also run the legacy face, over the same state.",
+    help="Also serve the legacy interface on this port, with the same data.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
@@ -43,56 +43,56 @@ class CannotListen(click.ClickException):
     "key_file",
     type=click.File(encoding="utf-8"),
     help="JSON lines as for `keys import`: merchant, environment, access_key, secret_key, "
-    "and api_key for the legacy face. "
-    "Without it one public demo pair is accepted.",
+    "and api_key for the legacy interface. "
+    "Default: one public pair of demo credentials.",
 )
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="For the words of your service, on both interfaces. Default: gateway.toml where it exists.",
+    help="For the vocabulary of your service. Default: gateway.toml if it exists.",
 )
-@click.option("--seed", type=int, help="Make ids and made-up recipients the same each time.")
+@click.option("--seed", type=int, help="Generate the same ids and recipients on each run.")
 @click.option(
     "--recipients",
     "recipient_count",
     type=click.IntRange(min=0),
     default=0,
-    help="How many made-up recipients each merchant starts with.",
+    help="Number of generated recipients for each merchant.",
 )
 @click.option(
     "--signed-target",
     type=click.Choice(["path", "path-and-query"]),
     default="path",
     show_default=True,
-    help="What a signature covers.",
+    help="The part of the URL that signatures cover.",
 )
 @click.option(
     "--account-number-with-iban",
     type=click.Choice(["optional", "required"]),
     default="optional",
     show_default=True,
-    help="Whether an account with an IBAN needs accountNum too.",
+    help="Whether an account with an IBAN also needs accountNum.",
 )
-@click.option("--lists-archived", is_flag=True, help="Keep deleted recipients in lists.")
+@click.option("--lists-archived", is_flag=True, help="Include deleted recipients in lists.")
 @click.option(
     "--validation-status",
     type=click.Choice(["400", "406"]),
     default="400",
     show_default=True,
-    help="HTTP status of validation failures.",
+    help="HTTP status of validation errors.",
 )
 @click.option(
     "--no-inferred",
     is_flag=True,
-    help="Answer 404 where the document shows no path: listing, editing and deleting batches.",
+    help="Answer 404 for undocumented endpoints: listing, editing and deleting batches.",
 )
-@click.option("--bare", is_flag=True, help="Answer writes on batches with no more than an id.")
+@click.option("--bare", is_flag=True, help="Answer batch writes with an id only.")
 @click.option(
     "--processing-seconds",
     type=click.FloatRange(min=0),
     default=2,
     show_default=True,
-    help="How long a started batch is processing.",
+    help="Seconds that a started batch is processing.",
 )
 def simulate(
     *,
@@ -111,9 +111,9 @@ def simulate(
     bare: bool,
     processing_seconds: float,
 ) -> None:
-    """Run a stateful stand-in for the payout service: its current interface, and its legacy one.
+    """Run a simulator of the payout service, with its current and its legacy interface.
 
-    Of a configuration it takes the section `vocabulary`.
+    From the configuration, only the section `vocabulary` is used.
     """
     from gateway.server.demo import simulator_words
 
@@ -135,7 +135,7 @@ def simulate(
         requests_kept=REQUESTS_KEPT,
         wallet_balance=WALLET_FUNDS,
     )
-    # In the file's order: which merchant gets which made-up recipients must not vary.
+    # In file order, so that each merchant gets the same recipients on every run.
     for number, (merchant, environment) in enumerate(
         dict.fromkeys((key.merchant, key.environment) for key in keys)
     ):
@@ -156,13 +156,15 @@ async def _run(
         simulator = await start(service=service, host=host, port=port, legacy_port=legacy_port)
     except NotListening as reason:
         in_use = reason.errno == errno.EADDRINUSE
-        said = "it is in use" if in_use else reason.strerror or str(reason)
+        said = "the port is in use; choose another" if in_use else reason.strerror or str(reason)
         raise CannotListen(f"Cannot listen on {host} port {reason.port}: {said}") from reason
     click.echo(f"Simulator of the payout service at {simulator.url}")
     if simulator.legacy is not None:
-        click.echo(f"Its legacy face at {simulator.legacy.url}")
+        click.echo(f"Its legacy interface at {simulator.legacy.url}")
     if with_demo_key:
-        click.echo(f"To use it: echo '{_demo_line()}' | payout-gateway keys import -")
+        click.echo(
+            f"To use it with a gateway: echo '{_demo_line()}' | payout-gateway keys import -"
+        )
     await ended.wait()
     await simulator.stop()
 
@@ -180,19 +182,20 @@ def _demo_line() -> str:
 
 
 def read_keys(lines: IO[str]) -> list[Key]:
-    """Raises UsageError with the number of the line that is wrong, never its contents."""
+    """Parses the ``--keys`` file. A UsageError names the invalid line, but never its contents."""
     try:
         numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     except UnicodeDecodeError:
         raise click.UsageError("--keys: the file is not UTF-8") from None
     keys = [_read_key(number, line) for number, line in numbered]
     if not keys:
-        raise click.UsageError("--keys: no keys in the file")
+        raise click.UsageError("--keys: the file contains no keys")
+    # Signatures identify the merchant by the access key, so it must be unique.
     if len({key.access_key for key in keys}) < len(keys):
-        raise click.UsageError("--keys: an access_key appears twice")
+        raise click.UsageError("--keys: an access_key occurs twice")
     whose = {(key.api_key, key.merchant, key.environment) for key in keys if key.api_key}
     if len({api_key for api_key, *_ in whose}) < len(whose):
-        raise click.UsageError("--keys: an api_key stands for two merchants or environments")
+        raise click.UsageError("--keys: an api_key is used for two merchants or environments")
     return keys
 
 
@@ -206,7 +209,7 @@ def _read_key(number: int, line: str) -> Key:
             raise click.UsageError(f"--keys: line {number} has no {name}")
     api_key = entry.get("api_key", "")
     if not isinstance(api_key, str):
-        raise click.UsageError(f"--keys: line {number} has an api_key that is not text")
+        raise click.UsageError(f"--keys: line {number}: api_key is not a string")
     return Key(
         entry["access_key"], entry["secret_key"], entry["merchant"], entry["environment"], api_key
     )

@@ -1,4 +1,4 @@
-"""`payout-gateway trace`: everything known of an id."""
+"""`payout-gateway trace`: shows everything known about an id."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 EDITS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
 DELETES = frozenset({"delete_batch", "delete_batches"})
 NOTHING_THERE = "nothing was changed at the service"
-DRAFTED = "what it changed, if anything, is in a draft here"
-ABANDONED_HERE = "its batch is abandoned, and never started through the gateway"
+DRAFTED = "any change it made is in a draft of the gateway"
+ABANDONED_HERE = "its batch is superseded, and the gateway never starts it"
 
 
 @click.command()
@@ -43,12 +43,12 @@ ABANDONED_HERE = "its batch is abandoned, and never started through the gateway"
 def trace(
     *, id_: str, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
 ) -> None:
-    """Show everything known of ID: a recipient, account, batch or payment, in any spelling of it,
-    or a request that wrote, by its X-Request-Id, which the log has as request_id.
+    """Show everything known about ID.
 
-    Its spellings, what the ledger has of it, and in order of time each request that wrote to it,
-    by whom, and each call that was made. No personal data. Under more than one merchant, say which.
-    What is shown as a request's id is in the log, too.
+    ID is any id of a recipient, account, batch or payment, or the X-Request-Id of a request that
+    wrote (request_id in the log). Shows the object's other ids, the gateway's records of it, and,
+    in chronological order, each request that changed it, with its key and its calls. No personal
+    data is shown. If the id exists under several merchants, add --merchant.
     """
     from gateway.operator.object_trace import find_object_tenants
     from gateway.operator.object_trace import trace_object as traced
@@ -73,12 +73,15 @@ def trace(
 def _the_one(owners: list[Tenant]) -> Tenant:
     if not owners:
         raise Mistake(
-            "nothing is known of this id; a request that changed nothing (a read, a refused one) is in "
-            "the log alone, and of a retry the log has its first try, as retry_of: trace that"
+            "nothing is known about this id. A request that changed nothing, such as a read or a "
+            "refused "
+            "request, is only in the log. For a retry, trace the first request: retry_of in the log"
         )
     if len(owners) > 1:
         whose = ", ".join(map(str, owners))
-        raise Mistake(f"it is known of {whose}; say --merchant, or --environment, or both")
+        raise Mistake(
+            f"several tenants have this id: {whose}; choose one with --merchant and --environment"
+        )
     return owners[0]
 
 
@@ -121,7 +124,7 @@ def _write(write: Write) -> dict[str, Any]:
 
 
 def _seconds(write: Write) -> float | None:
-    """From when it was entered to when its outcome was known."""
+    """Seconds from when the write was recorded until its outcome was known."""
     if write.settled_at is None:
         return None
     return round((write.settled_at - write.entered_at).total_seconds(), 3)
@@ -146,9 +149,10 @@ def _in_words(found: Traced) -> list[str]:
     lines += [f"  {id_}  {'; '.join(those)}" for id_, those in what.items()]
     for of, facts in found.facts.items():
         told = ", ".join(f"{name} {_shown(value)}" for name, value in facts.items())
-        lines += ["", f"  the ledger, {of}: {told}"]
+        lines += ["", f"  record of {of}: {told}"]
     if found.payments is not None:
-        lines += [f"  payments in the ledger: {found.payments}"]
+        lines += [f"  payments on record: {found.payments}"]
+    # Requests and audit events in one chronological list.
     timed = [(one.began_at, _request(one, found)) for one in found.undertakings]
     timed += [(act.at, [_told_of(act)]) for act in found.acts]
     for _when, those in sorted(timed, key=lambda both: both[0]):
@@ -176,9 +180,10 @@ def _request(one: OperationRecord, found: Traced) -> list[str]:
 
 
 def _kept_here(one: OperationRecord, its: Sequence[Write]) -> list[str]:
-    """Of what is over, and had no call that changed anything: where it is."""
+    """Explains a completed request that changed nothing at the service: where its change is."""
     from gateway.storage.undertakings import ANSWERED, DONE, NO_PATH
 
+    # NO_PATH: the service has no such endpoint, so the write had no effect there.
     if one.state not in (DONE, ANSWERED) or any(write.state != NO_PATH for write in its):
         return []
     if one.operation in DELETES:
@@ -187,7 +192,7 @@ def _kept_here(one: OperationRecord, its: Sequence[Write]) -> list[str]:
 
 
 def _state(one: OperationRecord, its: Sequence[Write]) -> str:
-    """`undone` is a word for what was done first."""
+    """The state to show. A request of which nothing was carried out is not shown as `undone`."""
     from gateway.storage.undertakings import ANSWERED, HAPPENED, UNDONE
 
     if one.state == UNDONE and not any(write.state in (ANSWERED, HAPPENED) for write in its):
@@ -201,7 +206,7 @@ def _call(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str
 
 
 def _outcome(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
-    """What became of a write, and how that is known: an answer, a later look, or somebody's word."""
+    """The outcome of a write and its source: an answer, a later read, or an operator."""
     from gateway.storage.journal_states import in_words
     from gateway.storage.undertakings import DID_NOT, HAPPENED
 
@@ -213,18 +218,18 @@ def _outcome(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> 
         return f"{outcome}{took}{_word(write, one, acts)}"
     outcome = in_words(write.state)
     if write.told in (write.state, write.made) and write.told is not None:
-        return f"{outcome} (said by {_by(write, one, acts)})"
-    found = f" (found out after {seconds:.0f} s)" if seconds is not None else ""
+        return f"{outcome} (recorded by {_by(write, one, acts)})"
+    found = f" (determined after {seconds:.0f} s)" if seconds is not None else ""
     return f"{outcome}{found}{_word(write, one, acts)}"
 
 
 def _word(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
-    """What somebody said of a write that came out otherwise, or is not settled yet."""
+    """An operator's verdict that the outcome does not reflect: it differs, or is still open."""
     if write.told is None:
         return ""
     from gateway.storage.journal_states import in_words
 
-    return f", {_by(write, one, acts)} said: {in_words(write.told)}"
+    return f", recorded by {_by(write, one, acts)}: {in_words(write.told)}"
 
 
 def _by(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
@@ -232,7 +237,8 @@ def _by(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
     from gateway.storage.journal_states import in_words, told_of
 
     told = write.told or ""
-    # The latter is how earlier versions noted it.
+    # Earlier versions used the second form.
     whats = (told_of(write_id(one, write), told), f"told: {in_words(told)}")
     who = [act.by for act in acts if act.about == one.id and act.what in whats]
+    # Each name once, even if an operator recorded the outcome twice.
     return ", ".join(dict.fromkeys(who)) or "an operator"

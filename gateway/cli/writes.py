@@ -1,4 +1,4 @@
-"""`payout-gateway writes`: writes of unknown outcome, and what an operator found out of them."""
+"""`payout-gateway writes`: lists writes in doubt and records the outcome an operator found."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def writes() -> None:
-    """Writes that were sent and not answered."""
+    """Manage writes in doubt: sent, but not answered."""
 
 
 @writes.command("unsettled")
 @json_option
 @config_option
 def unsettled(*, as_json: bool, settings: Settings) -> None:
-    """List every write of unknown outcome, and what to do about it; exit 0 also when there are some.
+    """List writes in doubt and what to do about each. The exit code is 0 even if there are some.
 
-    Each was sent and not answered, and what became of it could not be read of the service yet.
-    Most are found out by themselves within a minute. Until one is, its object cannot be changed,
-    and the same request again is answered with an error. What is being carried out at this moment
-    is not listed; to see whether it is, this may watch for a few seconds.
+    A write is in doubt if it was sent but not answered and the gateway could not yet read its
+    outcome from the service. The gateway resolves most of them within a minute. Until then, the
+    object cannot be changed, and a retry of the request gets an error. Writes in progress are not
+    listed; to tell them apart, the command may watch for a few seconds.
     """
     from gateway.operator.in_doubt_writes import load_in_doubt_writes
     from gateway.storage import open_store
@@ -50,7 +50,7 @@ def unsettled(*, as_json: bool, settings: Settings) -> None:
     if as_json:
         document({"writes": [_as_json(one) for one in found]})
     elif not found:
-        click.echo("No write is unsettled.")
+        click.echo("No write is in doubt.")
     else:
         click.echo("\n\n".join(_in_words(one) for one in found))
 
@@ -79,10 +79,10 @@ def _in_words(each: Unsettled) -> str:
     one, write = each.one, each.write
     lines = [
         f"{each.id}  {write.method} {write.path}  since {moment(write.entered_at)}",
-        f"    of:          {one.owner}, {one.operation}, key {one.key_name}"
+        f"    request:     {one.owner}, {one.operation}, key {one.key_name}"
         + (f", {each.object}" if each.object else ""),
-        f"    unsettled:   {each.why}",
-        *([f"    found out:   {_found(write.told)}"] if write.told else []),
+        f"    reason:      {each.why}",
+        *([f"    recorded:    {_found(write.told)}"] if write.told else []),
         f"    what to do:  {each.to_do}",
     ]
     return "\n".join(lines)
@@ -97,11 +97,13 @@ def _found(told: str) -> str:
 
 @writes.command("settle")
 @click.argument("write")
-@click.option("--happened", is_flag=True, help="It was carried out.")
+@click.option("--happened", is_flag=True, help="The service carried it out.")
 @click.option(
-    "--did-not-happen", is_flag=True, help="It was not, and the request may be sent again."
+    "--did-not-happen",
+    is_flag=True,
+    help="The service did not carry it out; the request may be sent again.",
 )
-@click.option("--made", metavar="ID", help="It was carried out, and this is what it made.")
+@click.option("--made", metavar="ID", help="The service carried it out and created this object.")
 @yes_option
 @json_option
 @config_option
@@ -115,11 +117,11 @@ def settle(
     as_json: bool,
     settings: Settings,
 ) -> None:
-    """Note what you found out of WRITE, an id that `writes unsettled` shows.
+    """Record the outcome of WRITE, an id that `writes unsettled` lists.
 
-    Say one of --happened, --did-not-happen and --made. What you say decides whether money is sent
-    again, so look first. A running gateway takes it into account within two seconds; what it can
-    see itself to have happened counts all the same.
+    Check the service first: the outcome decides whether money is sent again. Give exactly one of
+    --happened, --did-not-happen and --made. A running gateway uses it within two seconds. If the
+    gateway can see at the service that the write happened, that takes precedence.
     """
     from gateway.operator.in_doubt_writes import (
         NotSettled,
@@ -131,29 +133,31 @@ def settle(
     from gateway.storage import open_store
 
     if [happened, did_not_happen, made is not None].count(True) != 1:
-        raise click.UsageError("say one of --happened, --did-not-happen and --made ID")
+        raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
     word = Word(happened or made is not None, made)
 
+    # Checked before the prompt, so that an impossible verdict fails without a question.
     async def asked() -> str:
         async with open_store(settings.state, create=False) as store:
             one, row = await find_in_doubt_write(store, write)
             check_operator_verdict(row, word)
             return f"{row.method} {row.path} of {one.owner}, {moment(row.entered_at)}"
 
+    # The checks are repeated here: the state may change while the prompt is open.
     async def done() -> Unsettled:
         async with open_store(settings.state, create=False) as store:
             return await record_operator_verdict(store, write, word)
 
     try:
         what = run_to_completion(asked())
-        ask_confirmation(f"{what}: {_said(word)}. Is that so?", yes=yes)
+        ask_confirmation(f"Record the outcome of {what}: {_said(word)}?", yes=yes)
         told = run_to_completion(done())
     except NotSettled as why:
         raise Mistake(str(why)) from None
     if as_json:
         document({"write": told.id, "told": word.told})
     else:
-        click.echo(f"Noted: {what}: {_said(word)}. A running gateway goes on from there.")
+        click.echo(f"Recorded: {what}: {_said(word)}. A running gateway continues from there.")
 
 
 def _said(word: Word) -> str:
@@ -168,11 +172,11 @@ def _said(word: Word) -> str:
 @json_option
 @config_option
 def close(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
-    """Give up what cannot be carried on, such as a request begun by another version.
+    """Give up a request that cannot be continued, such as one started by another version.
 
-    Nothing more of the request that WRITE belongs to is carried out, what it held can be changed
-    again, and the same request again is another one. Every write of it has to be settled, or
-    told with `writes settle`.
+    The request that WRITE belongs to is not continued, its objects can be changed again, and the
+    same request counts as a new one. The outcome of each of its writes must be known or recorded
+    with `writes settle`.
     """
     from gateway.operator.closing import close_in_doubt_operation as closed
     from gateway.operator.in_doubt_writes import NotSettled, find_in_doubt_write
@@ -181,7 +185,7 @@ def close(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
     async def asked() -> str:
         async with open_store(settings.state, create=False) as store:
             one, _row = await find_in_doubt_write(store, write)
-            return f"{one.operation} of {one.owner}, begun {moment(one.began_at)}"
+            return f"{one.operation} of {one.owner}, started {moment(one.began_at)}"
 
     async def done() -> None:
         async with open_store(settings.state, create=False) as store:

@@ -1,1 +1,1 @@
-"""Documents that are generated: OpenAPI, the reference, the migration guide, explanations."""
+"""Generated documents: OpenAPI, reference pages, migration guide, request explanations."""

@@ -1,4 +1,4 @@
-"""A request as curl writes it, in the words of a command line or pasted as one text."""
+"""Parses a curl command line, given as arguments or pasted as one string, into a request."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import quote, urlsplit
 
 DATA = ("--data", "--data-raw", "--data-binary", "--data-ascii", "--json")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
-"""Where one stands alone, somebody wrote a request line and not curl's."""
+"""A bare method among the arguments is the start of a request line, as in `GET /v1/batches`."""
 
 TAKE_A_VALUE = frozenset("AbcCDEeFHKmoPQrTtUuwXxYyzd")
-"""curl's options of one letter that have a value, which may stand in the same word: ``-XPOST``."""
+"""curl's short options with a value, which may follow without a space: ``-XPOST``."""
 
 _LONG = """
 --abstract-unix-socket --cacert --capath --cert --ciphers --config --connect-timeout
@@ -25,18 +25,19 @@ _LONG = """
 --trace-ascii --unix-socket --upload-file --user --user-agent --write-out
 """
 LONG = frozenset(_LONG.split())
-"""Longer ones whose value is not looked at. Of others a value is told from the address by its looks."""
+"""Long options whose value is ignored. The values of other options must not look like an address.
+"""
 
 _LEADS = re.compile(r"(?:[a-z]+://|/|[\w.-]+(?::\d+)?/|v1/)", re.IGNORECASE)
 _VERSION = re.compile(r"(?:^|/)v1(?:[/?#]|$)")
 
 
 class NoRequest(Exception):
-    """Why words are no request; one line, which quotes nothing of headers or bodies."""
+    """The arguments are not a request. The message is one line and quotes no header and no body."""
 
 
 class Asked(NamedTuple):
-    """``target`` is path and query, below the host."""
+    """A parsed request. ``target`` is the path with the query."""
 
     method: str
     target: str
@@ -45,7 +46,7 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True)
 class Pasted:
-    """What was read so far; ``words`` are those that may be the address."""
+    """The options parsed so far. ``words`` are the arguments that may be the address."""
 
     contents: Callable[[str], bytes]
     method: str = ""
@@ -56,9 +57,10 @@ class Pasted:
 
 
 def split_curl_options(words: Sequence[str], own: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our options, ``own`` with a value, and what was pasted.
+    """Separates our options from curl's arguments. ``options_with_value`` lists our options that
+    have a value.
 
-    ``--json`` is both ours and curl's: curl's is followed by a body.
+    ``--json`` is both: curl's is followed by a body.
     """
     ours: list[str] = []
     pasted: list[str] = []
@@ -83,7 +85,9 @@ def _is_body(word: str) -> bool:
 
 
 def parse_curl(words: Sequence[str], contents: Callable[[str], bytes]) -> Asked:
-    """``contents`` is what a file holds that stands behind an @. Raises NoRequest."""
+    """Parses curl arguments. ``read_data_file`` reads the file of an ``@file`` value. Raises
+    InvalidCurlCommand.
+    """
     pasted = Pasted(contents)
     rest = iter(_split(words))
     for word in rest:
@@ -91,6 +95,7 @@ def parse_curl(words: Sequence[str], contents: Callable[[str], bytes]) -> Asked:
             _long(pasted, word, rest)
         elif word.startswith("-") and len(word) > 1:
             _short(pasted, word[1:], rest)
+        # A request line may be pasted too: `GET /v1/batches`.
         elif word in METHODS and not pasted.method:
             pasted.method = word
         else:
@@ -98,6 +103,7 @@ def parse_curl(words: Sequence[str], contents: Callable[[str], bytes]) -> Asked:
     target = _target(pasted.words)
     data = b"&".join(pasted.data)
     query = pasted.query
+    # curl -G moves the data to the query.
     if pasted.as_query:
         query, data = [*query, *(one.decode("utf-8", "replace") for one in pasted.data)], b""
     if query:
@@ -106,13 +112,14 @@ def parse_curl(words: Sequence[str], contents: Callable[[str], bytes]) -> Asked:
 
 
 def _split(words: Sequence[str]) -> list[str]:
-    """A whole line in one word, as it is pasted in quotes, is taken apart as a shell would."""
+    """Splits a command line that was pasted as one argument, as a shell would."""
     found = list(words)
+    # In quotes, the shell passes the whole command as one argument.
     if len(found) == 1 and re.match(r"\s*curl\s", found[0]):
         try:
             found = shlex.split(found[0].replace("\\\n", " "))
         except ValueError:
-            raise NoRequest("a quotation mark of the curl line is not closed") from None
+            raise NoRequest("a quotation mark in the curl command is not closed") from None
     return found[1:] if found[:1] == ["curl"] else found
 
 
@@ -136,13 +143,14 @@ def _long(pasted: Pasted, word: str, rest: Iterator[str]) -> None:
 
 
 def _short(pasted: Pasted, letters: str, rest: Iterator[str]) -> None:
-    """One or several letters, of which the last may have a value."""
+    """Parses combined short options; the last one may have a value."""
     for place, letter in enumerate(letters):
         if letter == "G":
             pasted.as_query = True
         elif letter == "I":
             pasted.method = "HEAD"
         elif letter in TAKE_A_VALUE:
+            # The value is the rest of the word, or the next word.
             value = letters[place + 1 :] or _value(f"-{letter}", rest)
             if letter == "X":
                 pasted.method = value
@@ -152,6 +160,7 @@ def _short(pasted: Pasted, letters: str, rest: Iterator[str]) -> None:
 
 
 def _data(pasted: Pasted, given: str, option: str) -> bytes:
+    # --data-raw takes a leading @ literally.
     is_file = given.startswith("@") and option != "--data-raw"
     return pasted.contents(given[1:]) if is_file else given.encode()
 
@@ -169,22 +178,26 @@ def _encoded(value: str) -> str:
 
 
 def _target(words: Sequence[str]) -> str:
-    """Path and query of the address, from /v1 on: a base address may have a path of its own."""
+    """Path and query of the address, from /v1 on: a base URL may have a path before it."""
     try:
         known = [word for word in words if _VERSION.search(urlsplit(word).path)]
     except ValueError:
-        raise NoRequest("the address of the request cannot be read") from None
+        raise NoRequest("the address in the request is not a valid URL") from None
     word = next(iter(known or [word for word in words if _LEADS.match(word)]), "")
     if not word:
-        raise NoRequest("no request: write one as curl has it, -X POST /v1/recipients -d '{…}'")
+        raise NoRequest(
+            "no address was given; write the request as curl arguments: -X POST /v1/recipients "
+            "-d '{…}'"
+        )
     if "://" in word:
         parts = urlsplit(word)
         path, query = parts.path or "/", parts.query
     else:
         path, _, query = word.partition("#")[0].partition("?")
         if not path.startswith(("/", "v1/")):
-            path = path.partition("/")[2]  # curl takes an address without its scheme
+            path = path.partition("/")[2]  # curl accepts an address without a scheme: drop the host
         path = f"/{path.removeprefix('/')}"
+    # A proxy may serve the interface below a path: /api/v1/batches.
     found = _VERSION.search(path)
     path = path[found.start() :] if found else path
     return f"{path}?{query}" if query else path

@@ -1,7 +1,8 @@
-"""One legacy request, and the current calls that it becomes: played by the flow that serves traffic.
+"""Explains the current calls that a legacy request becomes, by running the flow that serves
+traffic.
 
-Nothing is sent. What the service would answer is imagined, so an answer shown here says which
-fields come from where, not what they hold.
+Nothing is sent. The service's answers are made up, so an explained answer shows where each field
+comes from, not its real value.
 """
 
 from __future__ import annotations
@@ -45,12 +46,15 @@ STAMP = "<timestamp>"
 
 PAGING = ("page", "pageSize", "orderBy", "sortBy")
 RENAMED_IN_QUERIES = {"currency": "payoutCurrency"}
-"""Parameters of lists by their current names (section 4.1 of either document); all others keep theirs."""
+"""Current to legacy names of list parameters (section 4.1 of both documents); all others are equal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One field of a call's body, or parameter of its query: what it holds, and what of the request it is."""
+    """A body field or query parameter of a call: its value, and the field of the request it comes
+    from.
+    """
 
     field: str
     value: JSON
@@ -61,7 +65,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One call: ``signed`` is the text that the signature is made of (section 5)."""
+    """A call to the current interface. ``signed`` is the string to sign (section 5)."""
 
     method: str
     target: str
@@ -76,32 +80,36 @@ class Made:
 class Explained:
     operation: Operation
     sent: list[tuple[str, JSON]] = field(default_factory=list)
-    """Each field of the body with what it holds, in the order in which they came."""
+    """The fields and values of the request body, in order."""
     query: list[tuple[str, str]] = field(default_factory=list)
     calls: list[Made] = field(default_factory=list)
     kept: list[tuple[str, str]] = field(default_factory=list)
-    """Fields that are in no call, each with why."""
+    """Fields that no call contains, each with the reason."""
     remembered: list[str] = field(default_factory=list)
-    """What the gateway keeps, because the current interface has no place for it."""
+    """What the gateway stores because the current interface has no field for it."""
     answer: Mapping[str, JSON] | None = None
     answered: list[tuple[str, str, str]] = field(default_factory=list)
-    """Fields of the answer: the legacy name, the current one, and what is done to it."""
+    """Fields of the answer: legacy name, current name, and rule."""
     refusal: ErrorAnswer | None = None
 
 
 class NoOperation(Exception):
-    """The request is none of the legacy interface."""
+    """The request is not an operation of the legacy interface."""
 
 
 def explain_request(settings: Settings, method: str, target: str, data: bytes) -> Explained:
-    """Plays a request without a service; raises NoOperation, and Invalid for a body that is no JSON."""
+    """Explains a request without calling the service.
+
+    Raises UnknownOperation, or Invalid if the body is not JSON.
+    """
+    # The same routing, vocabulary and flow as for traffic, so that the explanation cannot differ from it.
     vocabulary = settings.vocabulary.for_mappings()
     path, _, query = target.partition("?")
     matched = Routes(vocabulary).match(path)
     operation = matched.route.operations.get(method) if matched else None
     if matched is None or operation is None:
         raise NoOperation(
-            f"{method} {path} is no operation of the legacy interface; `operations` lists them"
+            f"{method} {path} is not an operation of the legacy interface; `operations` lists them"
         )
     spelling = build_legacy_spelling(vocabulary)
     sent = spelling.inward(operation.takes, _json(operation, data))
@@ -128,14 +136,15 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     told.kept = list(explain_unsent_fields(sent, said_in))
     told.kept += explain_unsent_params(operation, query_sent, said_in)
     if told.refusal:
+        # The reasons above assume that the request succeeds.
         told.kept = [(name, _refused(told.refusal, name)) for name, _why in told.kept]
     return told
 
 
 def _refused(refusal: ErrorAnswer, name: str) -> str:
-    """Why a field is in no call of a request that is refused: for itself, or with the others."""
+    """Why no call contains a field of a rejected request: the field or another one is invalid."""
     its = next((one for one in refusal.problems if one.field and is_within(name, one.field)), None)
-    return f"refused: {its.message}" if its else "the request is refused"
+    return f"rejected: {its.message}" if its else "the request is rejected"
 
 
 def _json(operation: Operation, data: bytes) -> JSON:
@@ -162,8 +171,10 @@ def _played(operation: Operation, asked: Request, told: Explained, settings: Set
             if asked.problems:
                 raise Invalid(*asked.problems) from None
             return answer
+        # Like the server: reads may run before an invalid request is rejected, writes never.
         if asked.problems and isinstance(step, Call) and not step.reads:
             raise Invalid(*asked.problems)
+        # A step may be several parallel calls, or a list that is read in pages.
         told.calls += [_made(call, asked, settings) for call in _calls(step)]
         told.remembered += _remembered(step)
         given = imagined.given(step)
@@ -174,7 +185,7 @@ def _calls(step: Step) -> list[Call]:
 
 
 def _first(step: Step) -> list[Call]:
-    """The call that a list question begins with."""
+    """The first call of a list step, if the step is one."""
     path = getattr(step, "path", None)
     if path is None or isinstance(step, Parallel):
         return []
@@ -197,6 +208,7 @@ def _made(call: Call, asked: Request, settings: Settings) -> Made:
     body = None if call.body is None else spelling.outward(endpoint.takes, call.body)
     target = Targets(vocabulary).of(call, endpoint)
     by_query = settings.upstream.signed_target == "path-and-query"
+    # Like the upstream client: "auto" starts without the query.
     signed = target if by_query else target.partition("?")[0]
     text = "" if body is None else json_codec.dumps(body).decode()
     return Made(
@@ -237,14 +249,15 @@ def _origins(call: Call, sent: JSON) -> Iterator[Origin]:
 
 
 def _of_query(call: Call, asked: Request, spelled: Mapping[str, JSON]) -> Iterator[Origin]:
-    """``spelled`` is the call's query in the service's own words."""
+    """The origins of query parameters. ``current_query`` is the query in the service's vocabulary."""
     for name, value in call.query.items():
         names = (name, RENAMED_IN_QUERIES.get(name))
         own = next((one for one in names if one and asked.query.get(one)), None)
         given = asked.query.get(own) if own else None
         if name in PAGING and given != value:
-            own = None  # what the client asked for is decided here
-        if own is None and name == "email":  # who is to be paid is looked up by it
+            # The client's value may differ: it pages the gateway's list, not the service's.
+            own = None  # the gateway chooses its own paging
+        if own is None and name == "email":  # a payment's recipient is looked up by email
             own = next((one for one, held in _leaves(asked.body) if held == value), None)
             given = value
         if own is None:
@@ -257,7 +270,7 @@ def _of_query(call: Call, asked: Request, spelled: Mapping[str, JSON]) -> Iterat
 
 
 def _sent_as(call: Call, name: str) -> str | None:
-    """The client's field; of a part of what was sent, the whole."""
+    """The client's field that a call's field was sent as, also if only its parent is mapped."""
     head = name
     while head:
         for known in (head, head.partition("[")[0]):

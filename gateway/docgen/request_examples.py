@@ -1,4 +1,4 @@
-"""What clients send before they move: an example of each operation."""
+"""Example legacy requests for the migration guide, one per operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mappings.spelling import build_legacy_spelling, map_legacy_words
 
 @dataclass(frozen=True, slots=True)
 class RequestExample:
-    """The example of a legacy request."""
+    """An example of a legacy request."""
 
     method: str
     target: str
@@ -21,7 +21,7 @@ class RequestExample:
 
 
 def build_request_example(settings: Settings, operation: Operation) -> RequestExample:
-    """A request of an operation as a client may send it; nobody's."""
+    """Builds a made-up request of an operation, in the configured vocabulary."""
     vocabulary = settings.vocabulary.for_mappings()
     words = map_legacy_words(vocabulary)
     parts: list[str] = []

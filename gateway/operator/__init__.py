@@ -1,1 +1,1 @@
-"""What operators do and see: stops, switches, writes of unknown outcome, cutovers, what is forgotten."""
+"""Operator actions behind the commands and the console: freezes, modes, cutover, retention, checks."""

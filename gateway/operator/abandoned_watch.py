@@ -1,4 +1,4 @@
-"""Looks now and then whether somebody started an abandoned batch elsewhere."""
+"""Checks periodically whether a superseded batch was started outside the gateway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class Watch:
-    """``async with`` it; by ``seconds`` 0 it does nothing."""
+    """A background task that checks every ``seconds`` seconds; 0 disables it."""
 
     def __init__(self, reconciler: Reconciler, seconds: float) -> None:
         self._reconciler = reconciler
@@ -39,7 +39,7 @@ class Watch:
                     _tell(found)
             except StoreUnavailable as unavailable:
                 log.error("abandoned_batch_check_failed", reason=str(unavailable))
-            except Exception as error:  # noqa: BLE001 - it looks again the next time
+            except Exception as error:  # noqa: BLE001 - the next check may succeed
                 log.error("abandoned_batch_check_failed", **logs.describe_exception(error))
             await asyncio.sleep(self._seconds)
 
@@ -50,6 +50,6 @@ def _tell(found: Finding) -> None:
         merchant=found.owner.merchant,
         environment=found.owner.environment,
         batch=found.upstream or found.id,
-        reason=f"{found.says}; a payment may be made twice, or after it was withdrawn",
+        reason=f"{found.says}; a recipient may be paid twice, or paid an amount that was withdrawn",
         hint=found.do,
     )

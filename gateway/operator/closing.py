@@ -1,7 +1,7 @@
-"""Giving up an undertaking that cannot be carried on: what it held is free again.
+"""Gives up an operation that cannot be continued, and releases its locks.
 
-That is so of one that an earlier version of the program began and this one would carry on
-differently. An operator finishes by hand what is missing.
+For example, one that an earlier version of the gateway started and this version would continue
+differently. An operator completes the missing steps by hand.
 """
 
 from __future__ import annotations
@@ -33,30 +33,41 @@ from mappings.grammar import Conflict, Record
 CLOSED = "closed"
 
 TRIES, PAUSE = 20, 0.25
-"""A running gateway looks at what is unsettled again and again, each time for a moment."""
+"""Retries and seconds between them: a running gateway briefly claims an operation in doubt each
+time it tries to resolve it.
+"""
 
 
 async def close_in_doubt_operation(store: Store, named: str) -> None:
-    """Raises NotSettled, also where somebody goes on looking at it."""
+    """Closes the operation of a write. Raises WriteCommandRefused if it cannot be closed or stays
+    busy.
+    """
     for _ in range(TRIES):
         if await _is_closed(store, named):
             return
         await asyncio.sleep(PAUSE)
-    raise NotSettled(f"{named} is being looked at just now; try again in a minute")
+    raise NotSettled(f"a running gateway is resolving {named} right now; try again in a minute")
 
 
 async def _is_closed(store: Store, named: str) -> bool:
-    """False where somebody is looking at it at this moment; raises NotSettled."""
+    """Tries once. False if a running gateway claims the operation; raises WriteCommandRefused."""
     one, _write = await find_in_doubt_write(store, named)
+    # A gateway has claimed it to resolve it, which takes only a moment. Its result may change the
+    # answer, so wait.
     if one.state == RUNNING and one.why is not None:
         return False
     if one.state != UNSETTLED:
-        raise NotSettled(f"{named} belongs to a request that is {one.state}; it needs no closing")
+        raise NotSettled(
+            f"{named} belongs to a request that is {one.state}; it does not need to be closed"
+        )
     ledger = Ledger(store)
     rows = OperationRepository(store, ledger)
     its = (await rows.writes_of(one.id))[one.id]
+    # Closing frees the batches. If an unknown write had started one, a retry would pay it again.
     if any(write.state == SENT and write.told is None for write in its):
-        raise NotSettled(f"it is not known whether {named} happened; say so with `writes settle`")
+        raise NotSettled(
+            f"it is not known whether {named} happened; record that with `writes settle` first"
+        )
     settled = [_as_told(write, store) for write in its if write.state == SENT]
     ended = {write.number: write for write in [*its, *settled]}
     happened = any(write.state in (ANSWERED, HAPPENED) for write in ended.values())
@@ -65,11 +76,13 @@ async def _is_closed(store: Store, named: str) -> bool:
         made=[write.made for write in settled if write.made],
         records=await _freed(store, one, list(ended.values())),
         changes={"state": ANSWERED if happened else UNDONE, "why": None},
+        # Nothing continues the operation, so its encrypted request and steps are no longer needed.
         drops=True,
         act=CLOSED,
     )
     try:
         await rows.keep(one, point)
+    # Another process claimed the operation, or a client changed one of its batches, since the read.
     except (Overtaken, Conflict):
         return False
     return True
@@ -82,10 +95,11 @@ def _as_told(write: Write, store: Store) -> Write:
 
 
 async def _freed(store: Store, one: OperationRecord, its: Sequence[Write]) -> list[Record]:
-    """The batches that it took, as its last write left them."""
+    """Records that unlock the operation's batches, with the effect of its last write."""
     found: dict[str, Record] = {}
     last, ledger = its[-1], Ledger(store)
     happened = last.state in (ANSWERED, HAPPENED)
+    # The format of the service's timestamps, which the batch record uses.
     when = f"{last.entered_at:%Y-%m-%dT%H:%M:%S.000Z}"
     for named in one.subjects:
         batch_id = await resolve_first_id(store, one.owner, named)

@@ -1,7 +1,7 @@
-"""What the legacy service knows and the current one cannot tell, brought into the ledger.
+"""Imports data from the legacy service that the current service does not have.
 
-As often as wanted: what was imported before is compared with what the legacy service shows now, and
-what clients have changed here since then stays as it is.
+The import can be repeated: earlier imported values are compared with what the legacy service shows
+now, and values that clients have changed through the gateway since then are kept.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from mappings.ids import SHAPE
 SIDE_BY_SIDE = 4
 
 NEW, CHANGED, EQUAL, STAYS = "new", "changed", "equal", "kept"
-"""What becomes of an object; ``kept`` is what was made or changed here, which is not overwritten."""
+"""The result for an object. ``kept``: created or changed here, so it is not overwritten."""
 
 Progress = Callable[[int, int], None]
-"""Told how many objects are done, of how many there seem to be."""
+"""Called with the number of objects done and the total that the service reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An object that was not brought over; nothing personal."""
+    """An object that was not imported, and why. Contains no personal data."""
 
     kind: str
     id: str
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """Counts by kind and by what became of each; ``moved`` batches are translated from now on."""
+    """Counts by kind and result. ``moved_batches`` are translated from now on."""
 
     counts: dict[str, Counter[str]] = field(
         default_factory=lambda: {kind: Counter() for kind in ("recipients", "batches", "ids")}
@@ -67,7 +67,7 @@ class Report:
     unmapped: list[Finding] = field(default_factory=list)
     moved: int = 0
     stay: int = 0
-    """Batches that were begun at the legacy service and stay there."""
+    """Batches that stay at the legacy service, which created them."""
     requests: int = 0
 
 
@@ -75,13 +75,13 @@ class Report:
 class Options:
     dry_run: bool = False
     open_batches: bool = False
-    """Only batches that can still be edited or started."""
+    """Import only batches that can still be edited or started."""
     moves_open: bool = False
-    """Whether open batches that were begun at the legacy service are translated from now on."""
+    """Translate the requests of open batches that the legacy service created, from now on."""
 
 
 class Cutover:
-    """Made by ``open_cutover``."""
+    """One import run of one tenant. Create it with ``open_cutover``."""
 
     def __init__(
         self, store: Store, player: Player, reads: LegacyReads, key: ApiKey, options: Options
@@ -96,12 +96,17 @@ class Cutover:
         self._report = Report()
         self._done = 0
         self._seen: set[str] = set()
-        """The batches that the legacy service listed."""
+        """Ids of the batches that the legacy service listed."""
         self._would_keep: dict[str, str] = {}
-        """Legacy to current id of a dry run: batches are found by whom they pay."""
+        """Legacy to current ids that a dry run would store; batches are matched by their
+        recipients.
+        """
 
     async def run(self, progress: Progress = lambda *_: None) -> Report:
-        """Recipients first: batches pay them. Raises NotRead where a list cannot be read."""
+        """Imports recipients, then batches, which refer to them. Raises LegacyReadFailed if a list
+        is unreadable.
+        """
+        # Oldest first: recipients that are created meanwhile are appended, so no page shifts.
         rows = self._reads.rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
         await self._each(rows, self._recipient, "recipient", progress)
         listed = (await self._play(cutover.load_listed_batches()))["batches"]
@@ -120,7 +125,7 @@ class Cutover:
     async def _each(
         self, rows: AsyncIterator[tuple[JSON, int]], bring: Any, kind: str, progress: Progress
     ) -> None:
-        """Some side by side; one that cannot be read, or made sense of, is reported, and the others go on."""
+        """Imports rows concurrently. A row that fails is reported; the others continue."""
         places = asyncio.Semaphore(SIDE_BY_SIDE)
 
         async def one(shown: JSON) -> None:
@@ -131,8 +136,9 @@ class Cutover:
             except Failure as failure:
                 why = f"the current service cannot be read ({type(failure).__name__}: {failure})"
                 self._unmapped(kind, shown["id"], why)
+            # One malformed object must not end an import of thousands.
             except (AttributeError, LookupError, TypeError, ValueError) as odd:
-                why = f"one of the services shows it in an odd shape ({type(odd).__name__})"
+                why = f"one of the services shows it in an unexpected shape ({type(odd).__name__})"
                 self._unmapped(kind, shown["id"], why)
             finally:
                 places.release()
@@ -164,7 +170,7 @@ class Cutover:
     # Recipients
 
     async def _recipient(self, shown: JSON) -> None:
-        if "payout" not in shown:  # a list may show less
+        if "payout" not in shown:  # a list may omit fields
             whole = (await self._reads.get(f"/recipients/{shown['id']}") or {}).get("recipient")
             if whole is None:
                 return  # deleted meanwhile
@@ -184,6 +190,7 @@ class Cutover:
         now = {name: known.get(name) for name in cutover.KEPT}
         imported = known.get("imported")
         then = imported or dict.fromkeys(cutover.KEPT)
+        # Changed since the last import, so by a client through the gateway: that is newer.
         if known.get("deleted") or now != then:
             what = STAYS
         elif now == facts:
@@ -219,7 +226,7 @@ class Cutover:
         await self._move(known_as, is_open=found["is_open"])
 
     async def _payments(self, batch: str, shown: JSON) -> list[JSON]:
-        """All of them: a batch may be shown with its first page alone."""
+        """Every payment of a batch; the batch itself may contain only the first page."""
         held = shown.get("payments") or {}
         first, meta = held.get("payments") or [], held.get("meta") or {}
         if len(first) >= int(meta.get("records") or len(first)):
@@ -239,7 +246,7 @@ class Cutover:
             self._count("batches", EQUAL)
             return
         version = (known.get("version") or 0) + 1
-        # Who edits it at this moment wins: what is imported is older.
+        # A concurrent edit by a client wins: the imported data is older.
         whole = {**facts, "version": version, "imported": version}
         try:
             if not self._options.dry_run:
@@ -248,13 +255,15 @@ class Cutover:
                         build_batch_record(id_, whole, entries), find=build_batch_condition(known)
                     )
                 )
+        # A client changed the batch since it was read.
         except Conflict:
             self._count("batches", STAYS)
         else:
             self._count("batches", CHANGED if known else NEW)
 
     async def _move(self, known_as: str, *, is_open: bool) -> None:
-        """What can be started no more need not stay at the legacy service."""
+        """Moves a batch away from the legacy service, unless it is still open and may not be moved."""
+        # An open batch can still be edited or started, and both services must not do so at once.
         if is_open and not self._options.moves_open:
             return
         if await self._ledger.recall(self._owner, BEGUN, known_as):
@@ -263,7 +272,7 @@ class Cutover:
                 await self._record(Record(BEGUN, known_as, NOWHERE))
 
     async def _gone(self) -> int:
-        """How many were begun there, as far as is known, and are not there: they stay nowhere."""
+        """Unmarks batches that the legacy service no longer has, and returns their number."""
         gone = 0
         for known_as in await self._ledger.recall_all(self._owner, BEGUN):
             try:
@@ -278,7 +287,9 @@ class Cutover:
         return gone
 
     async def _is_there(self, known_as: str) -> bool:
-        """Of what clients named in a body anything may be marked."""
+        """Whether the legacy service has the batch. Clients choose the ids that get marked, so one
+        may be malformed.
+        """
         if not SHAPE.fullmatch(known_as):
             return False
         return await self._reads.get(f"/batches/{known_as}") is not None
@@ -286,7 +297,8 @@ class Cutover:
     # Keeping
 
     async def _keep_ids(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
-        # Here as well, for a dry run and for one that is its own name.
+        # Checked here too: a dry run stores nothing, and an id that equals its legacy id is not
+        # stored.
         if taken := [name for name, id_ in pairs.items() if names.get(name, id_) != id_]:
             raise Collision(taken[0])
         other = {name: id_ for name, id_ in pairs.items() if name != id_}
@@ -312,7 +324,10 @@ async def open_cutover(
     options: Options,
     told: Told = lambda _seconds: None,
 ) -> AsyncIterator[Cutover]:
-    """Beside whatever gateway runs; what it asks of the legacy service is counted also when it fails."""
+    """Opens an import run; a gateway may be running.
+
+    The requests to the legacy service are counted against the hourly budget even if the run fails.
+    """
     ledger, owner = Ledger(store), key.owner
     configured = settings.environments.configured()
     origins = {owner.environment: configured[owner.environment].legacy_base_url}
@@ -334,6 +349,6 @@ async def open_cutover(
 
 
 async def find_cutover_key(store: Store, api_key: str) -> ApiKey | None:
-    """The key in use that this is, as a gateway would find it; StoreUnavailable."""
+    """The active key with this API key, or None. Raises StoreUnavailable."""
     async with ApiKeyStore(store) as keyring:
         return await keyring.find(api_key)

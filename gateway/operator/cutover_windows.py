@@ -1,4 +1,4 @@
-"""Brownouts as an operator handles them: how one is asked for, whom it would hit, how it stands."""
+"""Creates brownout windows, estimates whom they affect, and describes them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ LOOKS_BACK = timedelta(days=7)
 
 
 class NoWindow(Exception):
-    """Why a window cannot be made; one line that begins with the name of what is wrong."""
+    """A window cannot be created. The message is one line that starts with the option at fault."""
 
 
 def expand_operation_names(words: Iterable[str]) -> tuple[str, ...]:
-    """Operations by their names; a group stands for all of a room. Raises NoWindow."""
+    """Operation names, with each group replaced by its operations. Raises InvalidWindow."""
     rooms = group_operation_names()
     every = {one.name for one in (*OPERATIONS, *UNLISTED)}
     found: dict[str, None] = {}
     for word in words:
         names = rooms.get(word) or [name for name in every if name == word]
         if not names:
-            raise NoWindow(f"operation {word}: neither an operation nor one of {', '.join(rooms)}")
+            raise NoWindow(f"operation {word}: not an operation, nor a group: {', '.join(rooms)}")
         found |= dict.fromkeys(names)
     return tuple(found)
 
 
 def group_operation_names() -> dict[str, list[str]]:
-    """The names of the operations of each room."""
+    """Operation names by group, which is the flow's module."""
     rooms: dict[str, list[str]] = {}
     for one in (*OPERATIONS, *UNLISTED):
         rooms.setdefault(one.flow.__module__.rpartition(".")[2], []).append(one.name)
@@ -49,10 +49,14 @@ def create_window(
     *,
     refuses: bool,
 ) -> Brownout:
-    """One that is not over yet; raises NoWindow. See ``resolve_window_key`` for merchant and key."""
+    """Creates a window that has not ended; raises InvalidWindow.
+
+    ``resolve_window_key`` checks merchant and key.
+    """
     begins_at, ends_at = span
+    # Also in the past: it would never take effect, and nobody would notice.
     if ends_at <= max(begins_at, now):
-        raise NoWindow("until: the window would be over before it begins")
+        raise NoWindow("until: the window would end before it starts")
     return new_brownout(
         begins_at=begins_at,
         ends_at=ends_at,
@@ -64,19 +68,22 @@ def create_window(
 
 
 def resolve_window_key(one: Brownout, known: Iterable[ListedKey]) -> Brownout:
-    """With the key's own name; raises NoWindow where nobody has it, who would not be refused."""
+    """The window with the key's full name. Raises InvalidWindow if no key matches: it would affect
+    no request.
+    """
     theirs = [key for key in known if one.merchant in ("", key.merchant)]
     if one.merchant and not theirs:
-        raise NoWindow("merchant: there is none of this name; `keys list` shows what there is")
+        raise NoWindow("merchant: no merchant has this name; `keys list` shows the merchants")
+    # By name, because one name may be used in both environments.
     names = {key.name for key in find_matching_keys(theirs, one.key)} if one.key else {""}
     if len(names) != 1:
         what = "several keys" if names else "no key"
-        raise NoWindow(f"key means {what}; `keys list` shows their names")
+        raise NoWindow(f"key: matches {what}; `keys list` shows the names")
     return replace(one, key=names.pop())
 
 
 async def load_window_users(store: Store, *those: Brownout) -> list[Used]:
-    """Who used what they are about in the last seven days; StoreUnavailable."""
+    """Usage of the last seven days that the windows would affect. Raises StoreUnavailable."""
     used = await used_since(store, (store.clock() - LOOKS_BACK).date())
     return [each for each in used if any(_would_hit(one, each) for one in those)]
 
@@ -86,7 +93,7 @@ def _would_hit(one: Brownout, used: Used) -> bool:
 
 
 def describe_window_scope(one: Brownout) -> str:
-    """Whom and what it is about, in words."""
+    """The merchant, key and operations that a window affects."""
     return ", ".join(filter(None, (one.merchant, one.key, *one.operations))) or "everything"
 
 

@@ -1,4 +1,4 @@
-"""Freezes as an operator handles them: what may be stopped, and what is."""
+"""Resolves the scope of a freeze and lists active freezes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from gateway.storage.freezes import FROZE, UNFROZE, Freeze, frozen
 
 
 class NoMerchant(Exception):
-    """Nobody has this name; one line."""
+    """No merchant has this name. The message is one line."""
 
 
 async def resolve_freeze_scope(store: Store, merchant: str, environment: str) -> Tenant:
-    """Empty is every one. Raises NoMerchant: a freeze of nobody would only look like one."""
+    """The tenant to freeze; an empty name means all. Raises UnknownMerchant for an unknown
+    merchant, because the freeze would silently have no effect.
+    """
     known = {owner.merchant for owner in await load_tenants_with_credentials(store)}
     if merchant and merchant not in known:
-        raise NoMerchant("there is no merchant of this name; `keys list` shows what there is")
+        raise NoMerchant("no merchant has this name; `keys list` shows the merchants")
     return Tenant(merchant, environment)
 
 
 async def load_freeze_status(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:
-    """What is frozen, and who froze and unfroze what; StoreUnavailable."""
+    """Active freezes, and the audit log of freezes. Raises StoreUnavailable."""
     acts = [act for act in await acts_of(store) if act.what in (FROZE, UNFROZE)]
     return await frozen(store), acts

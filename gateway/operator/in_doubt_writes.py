@@ -1,4 +1,4 @@
-"""Writes of unknown outcome as an operator sees them, and what an operator found out of one."""
+"""Lists writes in doubt with advice for operators, and records an operator's verdict."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ from gateway.storage.undertakings import Write as Row
 from mappings.current import ID, Endpoint, find_endpoint
 
 SHOWN = 12
-"""So much of an undertaking's id is enough to name it."""
+"""Characters of an operation's id that identify it."""
 
 SURE_AFTER = timedelta(seconds=35)
-"""After so long what cannot be seen did not happen: the service refuses stamps of 30 seconds."""
+"""After this time a write that cannot be seen did not happen: the service refuses requests that
+were signed more than 30 seconds ago.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A write that was sent and not answered, or the last one of what cannot be carried on.
+    """A write that was sent and not answered, or the last write of an operation that cannot
+    continue.
 
-    ``object`` is the id by which clients know what it is about, None for a create.
+    ``object`` is the legacy id of the object that it changes, None for a create.
     """
 
     one: OperationRecord
@@ -58,30 +61,33 @@ class Unsettled:
 
     @property
     def why(self) -> str:
-        return self.one.why or "whoever sent it was cut off"
+        return self.one.why or "the process that sent it ended before the answer came"
 
 
 class NotSettled(Exception):
-    """Why what an operator says of a write is not taken; one line."""
+    """An operator's verdict is not accepted. The message is one line."""
 
 
 def write_id(one: OperationRecord, write: Row) -> str:
     return f"{one.id[:SHOWN]}.{write.number}"
 
 
-# Which they are
+# Listing
 
 
 async def load_in_doubt_writes(
     store: Store, watched: float = WATCHED_SECONDS, pause: float = 0.25, only: str | None = None
 ) -> list[Unsettled]:
-    """Every one, or those of one undertaking, the first first; StoreUnavailable.
+    """Every write in doubt, or those of one operation (``operation_id``), oldest first. Raises
+    StoreUnavailable.
 
-    What somebody may be playing at this moment is watched until it is done, or seen to be nobody's.
+    An operation that a process may be executing is watched until it ends or its owner is seen to be
+    gone.
     """
     rows = OperationRepository(store, Ledger(store))
     open_ones = {one.id: one for one in await rows.unfinished() if only in (None, one.id)}
     left = await _left(store, rows, open_ones, watched, pause)
+    # Read after the watch: an owner may have recorded an outcome meanwhile.
     its = await rows.writes_of(*left)
     found = [(one, write) for one in left.values() if (write := _in_question(one, its[one.id]))]
     names = await _names(store, found)
@@ -98,7 +104,7 @@ async def _left(
     watched: float,
     pause: float,
 ) -> dict[str, OperationRecord]:
-    """Those that nobody plays."""
+    """The operations that no process executes."""
     left = {id_: one for id_, one in those.items() if _was_left(one)}
     played = {id_: one for id_, one in those.items() if id_ not in left}
     first, until = await beats(store), asyncio.get_running_loop().time() + watched
@@ -107,11 +113,15 @@ async def _left(
         is_over = asyncio.get_running_loop().time() >= until
         for id_, one in list(played.items()):
             fresh = await rows.read(id_)
+            # Its owner ended it or handed it over: it is in doubt only if the new row says so.
             if fresh is None or fresh.turn != one.turn or fresh.state != one.state:
                 del played[id_]
                 left |= {id_: fresh} if fresh is not None and _was_left(fresh) else {}
+            # The owner has no heartbeat row (it ended), or its heartbeat has not advanced for the
+            # whole time (it was killed).
             elif one.instance not in now or is_over:
                 left[id_] = played.pop(id_)
+            # The heartbeat advanced: the owner is alive and will record the outcome.
             elif now[one.instance] != first.get(one.instance):
                 del played[id_]
         if played:
@@ -120,7 +130,9 @@ async def _left(
 
 
 def _was_left(one: OperationRecord) -> bool:
-    """Whether it was found unsettled once: being looked at, it still is."""
+    """Whether the operation is in doubt; a process that tries to resolve it sets RUNNING but keeps
+    ``why``.
+    """
     return one.state == LEFT or (one.state == RUNNING and one.why is not None)
 
 
@@ -134,7 +146,7 @@ async def _with_a_write(
 
 
 def _in_question(one: OperationRecord, its: Sequence[Row]) -> Row | None:
-    """The write that was not answered, or where all were, the last."""
+    """The first write that was not answered; if all were, the last write of an operation in doubt."""
     sent = [write for write in its if write.state == SENT]
     return next(iter(sent or (its[-1:] if _was_left(one) else [])), None)
 
@@ -142,7 +154,7 @@ def _in_question(one: OperationRecord, its: Sequence[Row]) -> Row | None:
 async def _names(
     store: Store, those: Sequence[tuple[OperationRecord, Row]]
 ) -> dict[str, str | None]:
-    """What clients call the object of each, by the undertaking's id."""
+    """The legacy id of each write's object, by operation id."""
     found: dict[str, str | None] = {}
     for one, write in those:
         found[one.id] = None
@@ -153,7 +165,7 @@ async def _names(
 
 
 async def resolve_first_id(store: Store, owner: Tenant, id_: str) -> str:
-    """The id that an object had first, by any that it was given when a draft was made real."""
+    """The original id of an object, given any id that it got when its draft was submitted."""
     return str((await Ledger(store).recall(owner, "alias", id_)).get("id", id_))
 
 
@@ -167,22 +179,22 @@ _NAMED = re.compile(f"/(?P<id>{ID})")
 
 
 def _endpoint(write: Row) -> Endpoint | None:
-    """None of what only the legacy service has."""
+    """The endpoint of a write; None for a path that only the legacy service has."""
     try:
         return find_endpoint(write.method, write.path)
     except LookupError:
         return None
 
 
-# What to do about one
+# Advice
 
 CREATES = {
-    "/recipients": ("R", "a recipient that was made at about {since}"),
+    "/recipients": ("R", "a recipient that was created at about {since}"),
     "/recipients/{id}/accounts": ("A", "an account added to recipient {id} at about {since}"),
-    "/batches": ("B", "a batch{of} that was made at about {since}"),
+    "/batches": ("B", "a batch{of} that was created at about {since}"),
     "/batches/{id}/payments": ("P", "a payment added to batch {id} at about {since}"),
 }
-"""By the path that is POSTed to: how the id begins of what it makes, and what to look for."""
+"""By the path of a POST: the id prefix of the object that it creates, and what to look for."""
 
 CHANGES = {
     "PATCH /recipients/{id}": "recipient {id} was changed at about {since}",
@@ -202,28 +214,30 @@ CHANGES = {
 
 
 def created_id_prefix(write: Row) -> str | None:
-    """How the id begins of what a write makes; None for one that makes nothing."""
+    """The id prefix of the object that a write creates; None if it creates nothing."""
     endpoint = _endpoint(write)
     path = endpoint.path if endpoint and write.method == "POST" else ""
     return CREATES[path][0] if path in CREATES else None
 
 
 def advise_operator(one: OperationRecord, write: Row) -> str:
-    """In words for an operator who may look into the service's dashboard."""
+    """Advice for an operator who has access to the service's dashboard."""
     id_ = write_id(one, write)
     if write.state != SENT:
         return (
-            "nothing where the service cannot be read: it goes on by itself as soon as it can. "
-            f"Where it cannot be carried on, finish by hand what `payout-gateway trace` shows to "
-            f"be missing, and then `payout-gateway writes close {id_}`"
+            "nothing if the service cannot be read: the gateway continues as soon as it can. "
+            "If the request cannot be continued, complete by hand the steps that `payout-gateway "
+            "trace` "
+            f"shows as missing, then run `payout-gateway writes close {id_}`"
         )
     if not write.told:
         return _look(one, write)
     if write.told not in TOLD and write.told in (one.why or ""):
-        return f"what was found out cannot be so: {_look(one, write)}"
+        return f"the recorded outcome cannot be right: {_look(one, write)}"
     return (
-        "nothing: a running gateway goes on from what was found out, where it has to read the "
-        f"service as soon as it can. If that was wrong, {_look(one, write)}"
+        "nothing: a running gateway continues from the recorded outcome; if it has to read "
+        "the service, "
+        f"as soon as it can. If the recorded outcome is wrong, {_look(one, write)}"
     )
 
 
@@ -231,15 +245,16 @@ def _look(one: OperationRecord, write: Row) -> str:
     id_ = write_id(one, write)
     told, where = _sought(one, write), "the service's dashboard"
     if one.operation.startswith(PASSED_ON):
+        # The gateway cannot read what a forwarded write did.
         where = "the legacy service, which it was forwarded to,"
     settle = f"`payout-gateway writes settle {id_}"
     if prefix := created_id_prefix(write):
         return (
-            f"look in {where} for {told}; is it there, {settle} --made {prefix}-…` "
-            f"with its id, is it not, {settle} --did-not-happen`"
+            f"look in {where} for {told}; if it is there, run {settle} --made {prefix}-…` "
+            f"with its id, otherwise {settle} --did-not-happen`"
         )
     return (
-        f"look in {where} whether {told}; if so, {settle} --happened`, if not, "
+        f"check in {where} whether {told}; if so, run {settle} --happened`, otherwise "
         f"{settle} --did-not-happen`"
     )
 
@@ -270,12 +285,14 @@ def _of(asked: Mapping[str, object]) -> str:
     return f" of {pluralize(len(payments), 'payment')}"
 
 
-# What an operator found out
+# Verdicts
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """``--made ID``, or where that is None ``--happened`` or ``--did-not-happen``."""
+    """An operator's verdict: ``--made ID``, or if that is None, ``--happened`` or
+    ``--did-not-happen``.
+    """
 
     happened: bool
     made: str | None = None
@@ -286,7 +303,7 @@ class Word:
 
 
 async def find_in_doubt_write(store: Store, named: str) -> tuple[OperationRecord, Row]:
-    """The write that an id of the list names; raises NotSettled."""
+    """The write with this id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
     begin, _, number = named.partition(".")
     rows = OperationRepository(store, Ledger(store))
     found = [
@@ -295,59 +312,69 @@ async def find_in_doubt_write(store: Store, named: str) -> tuple[OperationRecord
         for write in (await rows.writes_of(one.id))[one.id]
         if str(write.number) == number
     ]
+    # A prefix that matches two operations must not pick one of them.
     if len(found) != 1:
-        raise NotSettled(f"there is no write {named}; `writes unsettled` lists those to settle")
+        raise NotSettled(f"there is no write {named}; `writes unsettled` lists the writes in doubt")
     return found[0]
 
 
 async def record_operator_verdict(store: Store, named: str, word: Word) -> Unsettled:
-    """Notes what an operator found out of a write; raises NotSettled."""
+    """Stores an operator's verdict on a write. Raises WriteCommandRefused."""
     one, write = await find_in_doubt_write(store, named)
     if write.state != SENT:
-        raise NotSettled(f"{named} is settled already: {in_words(write.state)}")
+        raise NotSettled(f"the outcome of {named} is already known: {in_words(write.state)}")
     check_operator_verdict(write, word)
     id_ = write_id(one, write)
     left = {each.id: each for each in await load_in_doubt_writes(store, only=one.id)}
     if (unsettled := left.get(id_)) is None:
-        raise NotSettled(f"{named} is being carried out at this moment; wait for its answer")
+        raise NotSettled(f"{named} is in progress; wait for its answer")
+    # A verdict that it did not happen allows a retry to send the payment again. Until the service
+    # rejects the request as too old, it may still be carried out.
     if not (word.happened or word.made) and (early := _early(store, write)):
         raise NotSettled(
-            f"{named} was sent a moment ago and may still be carried out; look again in {early} s"
+            f"{named} was sent a moment ago and may still be carried out; check again in {early} s"
         )
     if word.made:
         word = Word(happened=True, made=await _free(store, one, word.made))
+    # A compare-and-set: a gateway may have found the outcome while the operator was looking.
     if not await OperationRepository(store, Ledger(store)).tell(one, write.number, word.told, id_):
-        raise NotSettled(f"{named} has been settled meanwhile")
+        raise NotSettled(f"the outcome of {named} became known meanwhile; see `writes unsettled`")
     return unsettled
 
 
 def check_operator_verdict(write: Row, word: Word) -> None:
-    """What cannot be said of a write of its kind."""
+    """Raises WriteCommandRefused if the verdict does not fit the kind of write."""
     prefix = created_id_prefix(write)
+    # Without the id, clients could not be answered with the object that was created.
     if prefix and word.happened and not word.made:
-        raise NotSettled(f"it made something: say what, with --made {prefix}-…")
+        raise NotSettled(f"this write creates an object; give its id with --made {prefix}-…")
     if word.made and not prefix:
-        raise NotSettled("it makes nothing: say --happened or --did-not-happen")
+        raise NotSettled("this write creates no object; use --happened or --did-not-happen")
     if word.made and not re.fullmatch(f"{prefix}-[A-Za-z0-9]+", word.made):
         raise NotSettled(
-            f"the id of what it made begins with {prefix}-, and has letters and digits after that; "
-            "copy it from where it was found"
+            f"the id after --made must be {prefix}- followed by letters and digits; copy it "
+            "from the "
+            "service's dashboard"
         )
 
 
 def _early(store: Store, write: Row) -> int:
-    """Seconds until what is not seen of it did not happen."""
+    """Seconds until a write that cannot be seen surely did not happen."""
     left: timedelta = write.entered_at + SURE_AFTER - store.clock()
     return max(0, int(left.total_seconds()) + 1) if left > timedelta() else 0
 
 
 async def _free(store: Store, one: OperationRecord, named: str) -> str:
-    """The service's id of what was made; raises NotSettled where it is known to be another's."""
+    """The service's id of the created object. Raises WriteCommandRefused if the object is known
+    otherwise.
+    """
+    # The operator may have copied the legacy id from an answer.
     made = (await current_ids(store, one.owner, [named])).get(named, named)
     ledger = Ledger(store)
+    # Two writes with the same result would hide that one of them is still unknown.
     if await OperationRepository(store, ledger).is_claimed(one, made):
-        raise NotSettled(f"{named} was made by another write")
+        raise NotSettled(f"{named} was created by another write; check the id")
     for kind in ("batch", "recipient", "alias"):
         if await ledger.recall(one.owner, kind, made):
-            raise NotSettled(f"{named} is known already, as something else")
+            raise NotSettled(f"{named} is already known as another object; check the id")
     return made

@@ -1,4 +1,4 @@
-"""Who still uses what, a key at a time: the list of what is left to migrate."""
+"""Groups usage by key, and lists the calls that replace each operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mappings.provenance import list_client_calls
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """What was used with one key; an empty ``key`` is requests without one that is known."""
+    """Usage of one key. An empty ``key`` stands for requests without a known key."""
 
     owner: Tenant
     key: str
@@ -30,7 +30,7 @@ class KeyUse:
 
 
 def group_usage_by_key(rows: Iterable[Used]) -> list[KeyUse]:
-    """In the order in which they are given."""
+    """Groups rows by key, in the order of their first row."""
     found: dict[tuple[Tenant, str], KeyUse] = {}
     for one in rows:
         owner = Tenant(one.merchant, one.environment)
@@ -39,6 +39,6 @@ def group_usage_by_key(rows: Iterable[Used]) -> list[KeyUse]:
 
 
 def list_replacement_calls() -> dict[str, Sequence[str]]:
-    """For each operation the current calls that replace it, from the mapping itself."""
+    """The current calls that replace each operation, taken from the mapping."""
     those = (*OPERATIONS, *UNLISTED)
     return {one.name: [call["call"] for call in list_client_calls(one)] for one in those}

@@ -1,4 +1,4 @@
-"""The ledger against the service: every batch and deletion that it knows, by reads alone."""
+"""Compares every batch and deleted recipient on record with the service, using reads only."""
 
 from __future__ import annotations
 
@@ -32,33 +32,35 @@ from mappings.grammar import Answer, Conflict, Failure, Flow, Refused
 
 SIDE_BY_SIDE = 8
 PATIENCE = 5
-"""How often a read is tried that the service is asked too often for."""
+"""Attempts of a read that the service rejects with 429."""
 
 LONGEST_WAIT = 30
 
 PASSING = frozenset({"stuck", "payments", "not_started"})
-"""What a request that is under way may look like."""
+"""Kinds of findings that a request in progress can cause."""
 
 A_MOMENT = 1.0
 
 DO = {
-    "missing": "see in the dashboard whether it was deleted there; clients cannot go on with it",
-    "not_started": "see in the dashboard whether it is being processed, before anybody starts it again",
-    "started_elsewhere": "nothing, if whoever started it was to",
-    "payments": "compare the two, and do not start it before it is what was meant",
-    "stuck": "see what `payout-gateway trace` shows of it; its last change may have to be done by hand",
-    "abandoned_started": "see at once in the dashboard what it pays, have support stop it, and see "
-    "that nobody is paid twice",
+    "missing": "check in the dashboard whether it was deleted there; clients cannot continue it",
+    "not_started": "check in the dashboard whether it is being processed before it is "
+    "started again",
+    "started_elsewhere": "nothing, if it was started on purpose",
+    "payments": "compare the two, and do not start it until it is as intended",
+    "stuck": "check what `payout-gateway trace` shows; you may have to repeat its last change "
+    "by hand",
+    "abandoned_started": "check immediately in the dashboard what it pays, ask support to stop it, "
+    "and make sure that nobody is paid twice",
     "left_over": "archive it in the dashboard",
-    "active_again": "archive it in the dashboard, or leave it: clients do not see it",
+    "active_again": "archive it in the dashboard, or leave it as it is: clients do not see it",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``id`` is what clients call it, ``upstream`` the service's id where that is another.
+    """A difference. ``id`` is the id that clients use, ``upstream`` the service's id if it differs.
 
-    ``recorded`` says that the ledger was brought up to date.
+    ``recorded``: the gateway's records were updated.
     """
 
     owner: Tenant
@@ -75,34 +77,36 @@ class Finding:
 class Report:
     findings: list[Finding] = field(default_factory=list)
     unknown: list[Finding] = field(default_factory=list)
-    """Batches that the service lists and the ledger does not know."""
+    """Batches that the service lists and the gateway has no record of."""
     unreadable: list[Finding] = field(default_factory=list)
     unlisted: list[Finding] = field(default_factory=list)
-    """Whose batches the service does not list."""
+    """Tenants whose batches the service does not list."""
     unnamed: dict[Tenant, list[str]] = field(default_factory=dict)
-    """Recipients of whom it is not known here what clients call them."""
+    """Recipients without a stored legacy id."""
     counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One thing to look at, and the flow that does."""
+    """One check: an object and the flow that compares it."""
 
     owner: Tenant
     id: str
     flow: Callable[[bool], Flow]
-    """Given whether a request is at it."""
+    """Takes whether a request is working on the object."""
     of: str
     also: frozenset[str] = frozenset()
-    """What else it is called."""
+    """Other ids of the object."""
 
 
 Progress = Callable[[int, int], None]
-"""Told how many looks are done, of how many."""
+"""Called with the number of checks done and the total."""
 
 
 class Reconciler:
-    """Made by ``open_reconciler``, or for a gateway that runs, of its own player."""
+    """Runs the checks. ``open_reconciler`` creates one for a command; a running gateway shares its
+    player.
+    """
 
     def __init__(
         self, store: Store, ledger: Ledger, player: Player, ids: Ids, configured: Iterable[str]
@@ -124,7 +128,7 @@ class Reconciler:
         ]
 
     async def without_keys(self) -> set[Tenant]:
-        """Those of whom no key is in use: nobody can start anything of theirs through the gateway."""
+        """Tenants without an active key: no client can start their batches through the gateway."""
         return {*await self.owners()} - await load_tenants_with_active_keys(self._store)
 
     async def reconcile(
@@ -134,10 +138,10 @@ class Reconciler:
         *,
         was_restored: bool = False,
     ) -> Report:
-        """Looks at everything of these owners; StoreUnavailable.
+        """Checks every batch and deleted recipient of these tenants. Raises StoreUnavailable.
 
-        Where the state ``was_restored``, batches and recipients that it does not know may be known to
-        clients: they are called again what clients were told.
+        If the state ``was_restored``, clients may know batches and recipients that it lacks: these
+        get the same legacy ids that clients were given before.
         """
         report, looks = Report(), []
         for owner in owners:
@@ -160,7 +164,9 @@ class Reconciler:
         return report
 
     async def _named(self, unknown: Sequence[Finding]) -> list[Finding]:
-        """As clients know them: what a backup did not have is recorded anew, an owner's at once."""
+        """Stores the legacy ids of unknown batches, which the backup lacked, and shows them in
+        findings.
+        """
         names = {
             owner: await self._ids.legacy(
                 owner, {("batch", one.id) for one in unknown if one.owner == owner}
@@ -175,7 +181,7 @@ class Reconciler:
         ]
 
     async def abandoned(self) -> list[Finding]:
-        """The batches that were abandoned, and started elsewhere; what cannot be read is left out."""
+        """Superseded batches that were started elsewhere. Unreadable ones are omitted."""
         looks = [
             look
             for owner in await self.owners()
@@ -218,10 +224,10 @@ class Reconciler:
     def _now(self) -> str:
         return f"{self._store.clock():%Y-%m-%dT%H:%M:%S.000Z}"
 
-    # Looking
+    # Running the checks
 
     async def _take(self, looks: Sequence[Look], report: Report, progress: Progress) -> None:
-        """Some side by side; what one finds is in the report when it is done."""
+        """Runs checks concurrently, and adds their findings to the report."""
         left, done = iter(looks), 0
         progress(0, len(looks))
 
@@ -237,6 +243,7 @@ class Reconciler:
     async def _look(self, look: Look, report: Report) -> None:
         try:
             answer = await self._answer(look)
+        # Not a finding about one object: without the state nothing can be compared.
         except StoreUnavailable:
             raise
         except Failure as failure:
@@ -255,7 +262,8 @@ class Reconciler:
             report.findings.append(await self._finding(look, found))
 
     async def _lasting(self, look: Look, found: Sequence[Any]) -> list[Any]:
-        """Of what was found, what still is so a moment later: requests go on meanwhile."""
+        """The findings that persist a moment later. Concurrent requests cause temporary ones."""
+        # A change in progress looks like a difference until it is complete.
         passing = [one for one in found if one["kind"] in PASSING]
         if not passing:
             return [*found]
@@ -265,15 +273,19 @@ class Reconciler:
 
     def _listed(self, look: Look, answer: Answer, report: Report) -> None:
         if answer.body["listed"] is None:
-            said = "the service lists none: those that the ledger does not know cannot be seen"
-            do = "nothing is to be done here"
+            said = (
+                "the service does not list batches, so batches without a record here cannot "
+                "be found"
+            )
+            do = "nothing can be done here"
             report.unlisted.append(Finding(look.owner, "unlisted", "batches", said, do))
             return
         for id_, status in answer.body["unknown"].items():
             said = (
-                f"the service lists it ({status or 'no status'}), and the ledger does not know it"
+                f"the service lists it ({status or 'no status'}), but the gateway has no "
+                "record of it"
             )
-            do = "nothing, if it was made elsewhere"
+            do = "nothing, if it was created elsewhere"
             report.unknown.append(Finding(look.owner, "unknown", id_, said, do))
 
     async def _finding(self, look: Look, found: Any) -> Finding:
@@ -295,12 +307,14 @@ class Reconciler:
         for left in reversed(range(PATIENCE)):
             try:
                 return await self._player.play(look.flow(await self._is_busy(look)), caller)
+            # A client changed the object while it was read.
             except Conflict:
                 if not left:
                     raise
             except Refused as refused:
                 if refused.status != 429 or not left:
                     raise
+                # The service's rate limit is shared with clients, so back off.
                 wait = refused.retry_after or ""
                 await asyncio.sleep(min(int(wait) if wait.isdecimal() else 1, LONGEST_WAIT))
         raise AssertionError
@@ -316,6 +330,7 @@ class Reconciler:
     async def _caller(self, owner: Tenant) -> Caller:
         if owner not in self._callers:
             pair = await load_credentials(self._store, owner)
+            # A placeholder: the player needs only the tenant's credentials.
             key = ApiKey("", "reconcile", "", owner.merchant, owner.environment, pair, None, ())
             self._callers[owner] = Caller(key, "reconcile")
         return self._callers[owner]
@@ -327,8 +342,8 @@ def _unnamed_recipients(_busy: bool) -> Flow:
 
 def _to_mend(status: int | None) -> str:
     if status in (401, 403):
-        return "see what `payout-gateway keys verify` says of its pair and mend that"
-    return "see that the service can be reached"
+        return "run `payout-gateway keys verify`, fix the credentials"
+    return "check that the service can be reached"
 
 
 def _names(facts: Mapping[str, Any]) -> frozenset[str]:
@@ -337,7 +352,7 @@ def _names(facts: Mapping[str, Any]) -> frozenset[str]:
 
 @asynccontextmanager
 async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Reconciler]:
-    """A reconciler of its own, beside whatever gateway runs."""
+    """Opens a reconciler with its own connections; a gateway may be running."""
     ledger = Ledger(store)
     configured = settings.environments.configured()
     learned = await load_capabilities(ledger, configured)

@@ -1,8 +1,9 @@
-"""Reads of the legacy interface for the gateway itself, within a share of what its key may ask.
+"""Reads from the legacy service on the gateway's own behalf, within a share of the key's rate
+limit.
 
-The legacy service lets so many requests through in an hour for each key (legacy interface, section
-8), and clients need them. So what is asked here is counted over an hour, also from one run to the
-next, and waits where it would be too much.
+The legacy service limits the requests per key and hour (legacy interface, section 8), and clients
+need most of them. So these reads are counted over the last hour, across runs, and wait when the
+share is used up.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ PAGE = 100
 TRIES = 4
 LONGEST_WAIT = 3600
 READINGS = 3
-"""Of a list that grows shorter while it is read."""
+"""How often a list is read from the beginning if it shrinks meanwhile."""
 
 Told = Callable[[float], None]
-"""Told of how many seconds are waited."""
+"""Called with the seconds that a read has to wait."""
 
 
 class NotRead(Exception):
-    """The legacy service gave no answer that can be used; why, in one line."""
+    """The legacy service gave no usable answer. The message is one line."""
 
 
 class Budget:
-    """At most so many requests in any hour; counted by minutes, and rather too many than too few."""
+    """Limits requests in any hour to ``per_hour``. Counts by the minute, rounding usage up."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Budget:
         self._told = told
 
     async def spend(self) -> None:
-        """Waits until one request more is within the share."""
+        """Waits until one more request is within the budget, and counts it."""
         while (wait := self._wait()) > 0:
             self._told(wait)
             await self._sleep(wait)
@@ -69,6 +70,7 @@ class Budget:
         now = self._now()
         for minute in [one for one in self.spent if (one + 1) * MINUTE + AN_HOUR <= now]:
             del self.spent[minute]
+        # By minutes: the oldest minute counts until all of it is more than an hour ago.
         if self.spent.total() < self._per_hour:
             return 0
         return (min(self.spent) + 1) * MINUTE + AN_HOUR - now
@@ -77,7 +79,7 @@ class Budget:
 async def load_read_budget(
     ledger: Ledger, environment: str, name: str, per_hour: int, told: Told
 ) -> Budget:
-    """With what earlier runs have spent."""
+    """The budget, less the requests of earlier runs in the last hour."""
     kept, _when = (await ledger.learned(environment)).get(_place(name), ({}, None))
     return Budget(per_hour, {int(minute): int(n) for minute, n in kept.items()}, told=told)
 
@@ -92,7 +94,7 @@ def _place(name: str) -> str:
 
 
 class LegacyReads:
-    """``asked`` counts the requests that were sent."""
+    """Reads the legacy service with one API key. ``request_count`` counts the requests sent."""
 
     def __init__(
         self, passing: PassthroughClient, environment: str, api_key: str, budget: Budget
@@ -105,7 +107,7 @@ class LegacyReads:
         self.asked = 0
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JSON:
-        """The body of a good answer, None where there is no such object; raises NotRead."""
+        """The body of a 200 answer, or None for 404. Retries, then raises LegacyReadFailed."""
         target = f"/v1{path}" + (f"?{urlencode(query)}" if query else "")
         why = ""
         for pause in (0.5 * 2**number for number in range(TRIES)):
@@ -119,10 +121,12 @@ class LegacyReads:
                 continue
             if status == 200 and (body := _object(data)) is not None:
                 return body
+            # Not an error: the object may have been deleted since it was listed.
             if status == 404:
                 return None
             if status in (401, 403):
                 raise NotRead(f"it refuses the API key (status {status})")
+            # Everything else may be temporary, so it is retried.
             why = f"status {status}"
             wait = int(retry_after) if status == 429 and retry_after.isdecimal() else pause
             await asyncio.sleep(min(wait, LONGEST_WAIT))
@@ -135,16 +139,17 @@ class LegacyReads:
             data = bytearray()
             async for part in passed.parts():
                 data += part
+                # Bounded, because the answer is held in memory.
                 if len(data) > ANSWER_BYTES:
                     raise ResponseLost(f"an answer of more than {ANSWER_BYTES} bytes")
             return passed.status, passed.headers.get("Retry-After", ""), bytes(data)
 
     async def rows(self, path: str, name: str, **query: str) -> AsyncIterator[tuple[JSON, int]]:
-        """Every row of a list, each once, and how many the service says there are.
+        """Yields every row of a list once, with the number of rows that the service reports.
 
-        By the ``meta`` of the answers, since a service may give smaller pages than were asked for.
-        Where rows were deleted meanwhile those behind them moved up, perhaps past the page that is
-        read next: then the list is read once more for what was not seen.
+        Pages by the ``meta`` of each answer, because a service may return smaller pages than
+        requested. If rows are deleted meanwhile, later rows move up and may be skipped, so the list
+        is then read again for rows not seen yet.
         """
         seen: set[str] = set()
         for _ in range(READINGS):
@@ -155,13 +160,14 @@ class LegacyReads:
                 for id_ in [one for one in rows if one not in seen]:  # in their order
                     seen.add(id_)
                     yield rows[id_], records
+            # Nothing was deleted meanwhile, so no row was skipped.
             if not has_shrunk:
                 return
 
     async def _pages(
         self, path: str, name: str, query: Mapping[str, str]
     ) -> AsyncIterator[tuple[JSON, Mapping[str, JSON]]]:
-        """A list from its beginning: each page's answer, and its rows by id."""
+        """Reads a list from the beginning. Yields each page's answer and its rows by id."""
         read: set[str] = set()
         number, pages = 1, 1
         while number <= pages:
@@ -182,14 +188,16 @@ def _records(body: Mapping[str, JSON], default: int) -> int:
 
 
 def _rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mapping[str, JSON]]:
-    """Raises NotRead where there is no list, which is not to have none; null stands for none."""
+    """The rows of a page; null is an empty list. Raises LegacyReadFailed if the list is missing: a
+    malformed answer must not look like an empty list.
+    """
     rows = body.get(name, ...)
     if rows is None:
         return []
     if not isinstance(rows, list) or not all(isinstance(one, dict) for one in rows):
         raise NotRead(f"{path} cannot be read: it answers without a list of {name}")
     if not all(SHAPE.fullmatch(str(one.get("id"))) for one in rows):
-        raise NotRead(f"{path} cannot be read: one of its {name} has no id, or one that is none")
+        raise NotRead(f"{path} cannot be read: one of its {name} has no valid id")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""How things stand: the figures that nobody counts, read when `/metrics` is asked for."""
+"""Gauges of the state, refreshed when `/metrics` is scraped."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ from gateway.upstream.client import USER_AGENT
 from gateway.upstream.clock import Clock
 
 READ_SECONDS = 5.0
-"""How old a figure may be: whoever scrapes, and how often, the state is asked no oftener."""
+"""Maximum age of the gauges. The state is queried no more often, however many scrapers there are.
+"""
 
 PATIENCE_SECONDS = 3.0
 
 IN_FLIGHT = timedelta(seconds=60)
-"""A write that was sent so long ago is not under way any more."""
+"""A write that was sent longer ago is no longer in flight."""
 
 SENT, OPEN, ABANDONED = text(f"writes.{IS_SENT}"), text(f"journal.{IS_OPEN}"), text(IS_ABANDONED)
-"""In the words of the indexes: with others a database reads the whole table."""
+"""The conditions of the partial indexes, literally: with others, a database scans the whole table.
+"""
 
 NOTHING_KNOWN = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """``unsettled`` are writes sent more than a minute ago of which nobody knows what became, or
-    after which the request could not be carried on, the first of them ``unsettled_seconds`` ago;
-    ``keys`` those not revoked, by environment. ``is_restored`` says that nothing is started until the
-    state is reconciled.
+    """``unsettled``: writes sent more than a minute ago whose outcome is unknown, or after which
+    the operation could not continue; the oldest was sent ``unsettled_seconds`` ago. ``keys``: keys
+    that are not revoked, by environment. ``is_restored``: no batch is started until the state is
+    reconciled.
     """
 
     unsettled: int
@@ -62,14 +64,15 @@ class Figures:
 
 
 async def load_gauges(store: Store) -> Figures:
-    """Counted in the state, by few and cheap questions; StoreUnavailable."""
+    """Reads the gauges from the state with a few cheap queries. Raises StoreUnavailable."""
     now = store.clock()
     sent = select(func.count(), func.min(writes.c.entered_at, type_=writes.c.entered_at.type))
+    # Newer writes are usually still in flight.
     late = sent.where(SENT, writes.c.entered_at < now - IN_FLIGHT)
     last = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
     its = writes.c.undertaking == journal.c.id
-    # Found unsettled once, it has a reason until it is over: also while it is looked at again. Not
-    # joined: SQLite would go through the whole journal, in the order in which it is to be grouped.
+    # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
+    # subquery instead of a join: SQLite would scan the whole journal in grouping order.
     stuck = (
         select(select(last).where(its).correlate(journal).scalar_subquery().label("at"))
         .where(OPEN, journal.c.why.is_not(None))
@@ -100,7 +103,7 @@ async def load_gauges(store: Store) -> Figures:
 
 
 class Standing:
-    """The page of one process."""
+    """The metrics page of one process."""
 
     def __init__(
         self,
@@ -118,7 +121,8 @@ class Standing:
         self._read_at = -math.inf
         self._reading = asyncio.Lock()
         for environment in self._environments:
-            # There from the start, at zero: a series that begins at one has not grown.
+            # Created at zero: `increase()` does not see the first increment of a series that starts
+            # at 1.
             metrics.cache_calls.labels(environment)
             metrics.cache_stale.labels(environment)
             for came_of_it in (metrics.REFRESHED, metrics.FAILED, metrics.CANCELLED):
@@ -126,6 +130,7 @@ class Standing:
         metrics.build.info({"version": USER_AGENT.partition("/")[2]})
 
     async def page(self, accepted: str) -> tuple[bytes, str]:
+        # Concurrent scrapes share one refresh.
         async with self._reading:
             if (now := asyncio.get_running_loop().time()) - self._read_at >= READ_SECONDS:
                 self._read_at = now
@@ -145,6 +150,7 @@ class Standing:
         except TimeoutError:
             metrics.rate_limiter_up.set(0)
         try:
+            # A slow database must not make the scrape time out: the other metrics are still valid.
             async with asyncio.timeout(PATIENCE_SECONDS):
                 self._tell(await load_gauges(self._store))
         except (StoreUnavailable, TimeoutError):
@@ -163,7 +169,7 @@ class Standing:
             metrics.keys.labels(environment).set(many)
 
     def _not_known(self) -> None:
-        """What was true once is not told as if it still were."""
+        """Clears the gauges: stale values must not look current."""
         metrics.database_up.set(0)
         for one in (
             metrics.in_doubt,

@@ -1,4 +1,4 @@
-"""Modes as an operator handles them: whose a switch is, what it means, and what was switched."""
+"""Resolves the scope of a mode switch, describes modes, and lists switches."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ from gateway.writes.batch_routing import BEGUN
 
 MEANS = {
     TRANSLATE: (
-        "their requests become signed calls of the current service. Batches that were begun at the "
-        "legacy service stay there, and so does what is asked about them."
+        "requests become signed calls to the current service. Batches that the legacy service "
+        "created "
+        "stay there, with all requests about them."
     ),
     FORWARD: (
-        "their requests go to the legacy service as they came, with the clients' own API keys, and "
-        "its answers come back. Batches that were made through the current service stay there."
+        "requests are passed unchanged to the legacy service, with the client's own API key. "
+        "Batches "
+        "that were created through the current service stay there."
     ),
     COMPARE: (
-        "their requests are answered by the {answers} service (`comparing.answers`). Once a client has "
-        "the answer to a read, the other service is asked the same, and where the two differ is "
-        "counted; see `compare report`. It counts towards the key's limit at the legacy service."
+        "requests are answered by the {answers} service (`comparing.answers`). After a read is "
+        "answered, it is also sent to the other service, and differences are counted; see `compare "
+        "report`. These reads count towards the key's rate limit at the legacy service."
     ),
 }
 
 
 class NotSwitched(Exception):
-    """Why nothing can be switched as it was asked; one line."""
+    """A switch cannot be made. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """The keys that a switch is for; an empty ``key`` is every one of the owner."""
+    """The scope of a switch. An empty ``key`` means every key of the tenant."""
 
     owner: Tenant
     key: str
@@ -56,36 +58,37 @@ class Whose:
 
 
 def describe_mode(mode: Mode, settings: Settings) -> str:
-    """What becomes of requests that are switched to a mode, in words that go on after a colon."""
+    """Describes what a mode does; the text continues a sentence after a colon."""
     return MEANS[mode].format(answers=settings.comparing.answers)
 
 
 async def find_switch_owners(
     store: Store, key: str | None, merchant: str | None, environment: str | None
 ) -> list[Whose]:
-    """Whose a switch is, of one key or of a merchant's; raises NotSwitched."""
+    """The scopes of a switch of one key or of a merchant. Raises ModeSwitchRefused."""
     keys = [one for one in await load_listed_keys(store) if environment in (None, one.environment)]
     return [_key(keys, key)] if key else list(_owners(keys, merchant))
 
 
 async def count_legacy_batches(store: Store, those: Iterable[Whose]) -> int:
-    """How many batches of theirs are at the legacy service, and stay there."""
+    """The number of batches of these tenants that stay at the legacy service."""
     ledger = Ledger(store)
     return sum([len(await ledger.recall_all(one.owner, BEGUN)) for one in those])
 
 
 def _key(keys: list[ListedKey], named: str) -> Whose:
     found = find_matching_keys(keys, named)
+    # A prefix that matches two keys must not switch one of them.
     if len(found) != 1:
         what = "several keys" if found else "no key"
-        raise NotSwitched(f"--key means {what}; `keys list` shows their names")
+        raise NotSwitched(f"--key matches {what}; `keys list` shows the names")
     return Whose(found[0].owner, found[0].name)
 
 
 def _owners(keys: list[ListedKey], merchant: str | None) -> Iterator[Whose]:
     owners = sorted({one.owner for one in keys if one.merchant == merchant})
     if not owners:
-        raise NotSwitched("there is no merchant of this name; `keys list` shows what there is")
+        raise NotSwitched("no merchant has this name; `keys list` shows the merchants")
     for owner in owners:
         yield Whose(owner, "")
 
@@ -96,15 +99,16 @@ def check_legacy_address(settings: Settings, those: list[Whose]) -> None:
         name = one.owner.environment
         if name not in configured or not configured[name].legacy_base_url:
             raise NotSwitched(
-                f"environments.{name}.legacy_base_url is not set, so nobody can be asked there; set "
-                "it, restart the gateway, and switch then"
+                f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
+                "legacy "
+                "service; set it, restart the gateway, then switch"
             )
 
 
 async def switch_mode(
     store: Store, those: Iterable[Whose], groups: Sequence[Group], mode: Mode
 ) -> list[str]:
-    """The names of keys that had a mode of their own, and have it no more."""
+    """Switches the scopes. Returns the names of keys whose own mode was replaced."""
     displaced: list[str] = []
     for one in those:
         displaced += await set_mode(store, one.owner, one.key, groups, mode)
@@ -113,7 +117,7 @@ async def switch_mode(
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``begun`` counts the batches of each owner that are at the legacy service."""
+    """``begun``: the number of batches at the legacy service, by tenant."""
 
     switches: list[Switch]
     acts: list[AuditEvent]

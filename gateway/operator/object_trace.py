@@ -1,8 +1,8 @@
-"""Everything that is known of an id: its spellings, the ledger's facts, and who did what to it.
+"""Collects everything known about an id: other ids of the object, its records, and its history.
 
-The id is an object's, a request's (``X-Request-Id``), an undertaking's or a write's.
+The id may be of an object, a request (``X-Request-Id``), an operation or a write.
 
-Nothing personal: of the facts only those are shown that the gateway itself made.
+The result contains no personal data: only facts that the gateway itself created are shown.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "alias": ("id", "batch", "abandoned", "gone", "started"),
     "begun": ("at",),
 }
-"""The facts that are nobody's personal data, by kind."""
+"""The facts to show, by kind of object. None is personal data."""
 
 
-FIRST = "the id that it had first"
-SERVICES = "the service's"
-REAL = "the service's, of what was made of a draft"
-ABANDONED = "the service's, abandoned: never to be started"
+FIRST = "the original id"
+SERVICES = "the service's id"
+REAL = "the service's id, created from a draft"
+ABANDONED = "the service's id, superseded: must never be started"
 REQUEST = "a request"
-NAMED = "named or made by that request"
+NAMED = "named or created by that request"
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One spelling of an object, and what it is."""
+    """One id of an object, and what kind of id it is."""
 
     id: str
     what: str
@@ -60,21 +60,21 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What is known of an object of one owner; ``undertakings`` and ``acts`` the first first."""
+    """Everything known about an object of one tenant. Operations and audit events are oldest first."""
 
     owner: Tenant
     names: tuple[Name, ...]
     facts: Mapping[str, Mapping[str, Any]]
-    """The ledger's, by ``<kind> <id>``."""
+    """The gateway's records, by ``<kind> <id>``."""
     payments: int | None
-    """How many the ledger has of a batch."""
+    """Number of recorded payments if the object is a batch."""
     undertakings: Sequence[OperationRecord]
     writes: Mapping[str, Sequence[Write]]
     acts: Sequence[AuditEvent]
 
 
 async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
-    """Under whom anything is known of an id; more than one where two merchants' ids are the same."""
+    """The tenants that know an id. Two merchants may have objects with the same id."""
     asked: list[tuple[Table, ColumnElement[bool]]] = [
         (ids, or_(ids.c.legacy_id == id_, ids.c.current_id == id_)),
         (remembered, remembered.c.id == id_),
@@ -86,19 +86,20 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
             those = select(table.c.merchant, table.c.environment).where(where).distinct()
             for row in await connection.execute(those):
                 found.add(Tenant(row.merchant, row.environment))
+    # An id may be of a request or operation whose objects are not stored any more.
     rows = OperationRepository(store, Ledger(store))
     found |= {one.owner for one in await rows.of_request(None, _undertaking(id_))}
     return sorted(found)
 
 
 def _undertaking(id_: str) -> str:
-    """Of a write, as `writes unsettled` names it, the undertaking; any other id as it is."""
+    """The operation id of a write id, as `writes unsettled` shows it; any other id unchanged."""
     written = re.fullmatch(r"([0-9a-f]{12,})\.\d+", id_)
     return written[1] if written else id_
 
 
 async def trace_object(store: Store, owner: Tenant, id_: str) -> Traced:
-    """Everything that is known of it under one owner."""
+    """Collects everything known about an id of one tenant. Raises StoreUnavailable."""
     ledger = Ledger(store)
     names = await _names(store, ledger, owner, id_)
     spelled = list(dict.fromkeys(name.id for name in names))
@@ -107,6 +108,7 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> Traced:
     if asked := await rows.of_request(owner, _undertaking(id_)):
         names = _of_requests(asked)
         undertakings = sorted({one.id: one for one in [*asked, *undertakings]}.values(), key=_order)
+    # Payments are stored under one of the ids only.
     entries: Mapping[str, Any] = {}
     for one in spelled:
         entries = entries or await ledger.recall(owner, "payments", one)
@@ -122,7 +124,7 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> Traced:
 
 
 def _of_requests(those: Sequence[OperationRecord]) -> list[Name]:
-    """They, and the objects that lead on from them."""
+    """Names for the requests and for the objects that they concern."""
     objects = dict.fromkeys(object_ for one in those for object_ in one.subjects)
     found = [Name(id_, REQUEST) for id_ in dict.fromkeys(one.request_id for one in those)]
     return found + [Name(object_, NAMED) for object_ in objects]
@@ -133,9 +135,10 @@ def _order(one: OperationRecord) -> tuple[datetime, str]:
 
 
 async def _names(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[Name]:
-    """Every spelling that leads to the object, and that it leads to."""
+    """Every id of the object, found by following its known ids transitively."""
     found: dict[tuple[str, str], Name] = {}
     wanted, seen = [id_], set[str]()
+    # An edited batch has a chain of ids, one per submission: follow them in both directions.
     while wanted:
         one = wanted.pop()
         if one in seen:
@@ -145,13 +148,13 @@ async def _names(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[
             found[name.id, name.what] = name
             wanted.append(name.id)
     for its, what in [*found]:
-        if what in (REAL, ABANDONED):  # that says it, and more
+        if what in (REAL, ABANDONED):  # the more specific description replaces the general one
             found.pop((its, SERVICES), None)
-    return list(found.values()) or [Name(id_, "as it was given")]
+    return list(found.values()) or [Name(id_, "the given id")]
 
 
 async def _of(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[Name]:
-    """What is known of one spelling of it."""
+    """Ids directly related to one id of the object."""
     found = await _spellings(store, owner, id_)
     alias = await ledger.recall(owner, "alias", id_)
     if alias.get("id"):
@@ -173,13 +176,13 @@ async def _spellings(store: Store, owner: Tenant, id_: str) -> list[Name]:
     found: list[Name] = []
     async with store.read() as connection:
         for row in await connection.execute(those):
-            what = "what clients call it, imported" if row.imported else "what clients call it"
+            what = "the legacy id, imported" if row.imported else "the legacy id"
             found += [Name(row.legacy_id, what), Name(row.current_id, SERVICES)]
     return found
 
 
 async def _left_by(ledger: Ledger, owner: Tenant, upstream: str) -> list[str]:
-    """The batch that left another one at the service."""
+    """Batches that superseded this batch of the service."""
     batches = await ledger.recall_all(owner, "batch")
     return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
 
@@ -195,7 +198,7 @@ async def _facts(ledger: Ledger, owner: Tenant, those: Iterable[str]) -> dict[st
 
 
 async def _acts(store: Store, owner: Tenant, those: Sequence[OperationRecord]) -> list[AuditEvent]:
-    """What operators did that concerns it: to its requests, and to all since the first of them."""
+    """Audit events about these operations, and general events since the first of them."""
     own = {one.id for one in those}
     first = those[0].began_at if those else None
     return [

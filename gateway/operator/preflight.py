@@ -1,4 +1,4 @@
-"""What is well-formed in a configuration and still cannot be run."""
+"""Checks a valid configuration for settings that cannot work together or on this machine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened a
 
 
 def check_runnable(settings: Settings) -> None:
-    """Raises Misconfigured for what is well-formed and still cannot be run."""
+    """Raises Misconfigured with every problem that would keep the gateway from running."""
+    # All at once, so that an operator fixes them in one round.
     if problems := list(_problems(settings)):
         raise Misconfigured([settings.placed(one) for one in problems])
 
 
 def list_placeholder_urls(settings: Settings) -> list[str]:
-    """Addresses that are nobody's, each with where it stands: what the example file has."""
+    """Warnings about placeholder addresses from the example file, each with file and line."""
     return [
         settings.placed(
-            f"environments.{name}.{key}: {url} is a placeholder, and no service's address; put "
-            "yours there, or take the environment out"
+            f"environments.{name}.{key}: {url} is a placeholder; replace it with your service's "
+            "address, "
+            "or remove the environment"
         )
         for name, one in settings.environments.configured().items()
         for key, url in (("base_url", one.base_url), ("legacy_base_url", one.legacy_base_url))
@@ -41,11 +43,13 @@ def list_placeholder_urls(settings: Settings) -> list[str]:
 
 
 def key_file_warnings(settings: Settings) -> list[str]:
-    """Of a key file without which the state cannot be used; where it is checked it need not be yet."""
+    """A warning if the key file is unusable. Not an error: the machine that runs `check` may lack
+    it.
+    """
     file = settings.state.encryption_key_file
     wrong: StoreUnavailable | None = None
     try:
-        # Beside a SQLite state that is new, it is made on the first start.
+        # Next to a new SQLite state, the first start creates the key file.
         if read_key_file(file) is None and not settings.state.is_sqlite:
             wrong = missing(file)
     except StoreUnavailable as unavailable:
@@ -54,7 +58,7 @@ def key_file_warnings(settings: Settings) -> list[str]:
 
 
 def is_placeholder(url: str) -> bool:
-    """``.example`` is kept for documentation (RFC 2606)."""
+    """Whether a URL has the domain ``.example``, which RFC 2606 reserves for documentation."""
     return (urlsplit(url).hostname or "").endswith(".example")
 
 
@@ -72,33 +76,35 @@ def _problems(settings: Settings) -> Iterator[str]:
         yield f"state.url: {unavailable}"
     if server.workers > 1 and settings.state.is_sqlite:
         yield (
-            "server.workers: more than one process cannot share a SQLite state; set state.url to "
+            "server.workers: several processes cannot share a SQLite state; set state.url to "
             "a postgresql:// address, or workers to 1"
         )
     yield from limit_problems(settings)
     yield from _tls_problems(settings)
     yield from _admin_problems(server)
+    # Else a single large request could never be admitted.
     if settings.load.held_bytes < 4 * settings.limits.body_bytes:
         yield (
-            "load.held_bytes: is less than four times limits.body_bytes. One merchant may hold "
-            "half of it, and a body that is inflated counts twice; set it higher, or "
+            "load.held_bytes: is less than four times limits.body_bytes. One merchant may use "
+            "half of it, and a compressed body counts twice; set it higher, or "
             "limits.body_bytes lower"
         )
     yield from _recording_problems(settings)
     if (named := settings.signed.environment) and named not in settings.environments.configured():
-        yield f"signed.environment: is {named}, and [environments.{named}] is not configured"
+        yield f"signed.environment: is {named}, but [environments.{named}] is not configured"
     if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
-        yield "server.admin_port: is server.port, which clients use; choose another"
+        yield "server.admin_port: is the same as server.port, which clients use; choose another"
     yield from _own_addresses(settings)
 
 
 def _admin_problems(server: Server) -> Iterator[str]:
-    """Why the admin port may not be opened so."""
+    """Reports an admin port that other machines can reach without a token."""
     if not server.admin_token.get_secret_value() and not is_loopback(server.admin_host):
         yield (
             f"server.admin_host: {server.admin_host or 'every address'} can be reached from other "
-            "machines, and the admin port asks nobody who they are; name a file with a token in "
-            "server.admin_token_file, or set server.admin_host to 127.0.0.1"
+            "machines, and the admin port has no authentication; set server.admin_token_file to "
+            "a file "
+            "with a token, or server.admin_host to 127.0.0.1"
         )
 
 
@@ -112,7 +118,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _own_addresses(settings: Settings) -> Iterator[str]:
-    """The gateway would call itself, and each call would make another."""
+    """Reports a service address that is the gateway's own: it would call itself without end."""
     server = settings.server
     doors = ((server.host, server.port), (server.admin_host, server.admin_port))
     for name, one in settings.environments.configured().items():
@@ -123,13 +129,13 @@ def _own_addresses(settings: Settings) -> Iterator[str]:
             asked = parts.port or (443 if parts.scheme == "https" else 80)
             if any(port == asked and _is_at(host, parts.hostname or "") for host, port in doors):
                 yield (
-                    f"environments.{name}.{key}: {url} is this gateway itself; put the service's "
-                    "address there, or choose another port"
+                    f"environments.{name}.{key}: {url} is the address of this gateway; set it to "
+                    "the service's address, or choose another port"
                 )
 
 
 def _is_at(listening: str, asked: str) -> bool:
-    """Whether a name is that of where something listens, as far as no resolver has to be asked."""
+    """Whether a host name is a listening address, as far as can be told without DNS."""
     if listening in EVERYWHERE:
         return asked in (*EVERYWHERE, socket.gethostname().lower()) or is_loopback(asked)
     if asked in ("localhost", *EVERYWHERE):
@@ -141,11 +147,12 @@ def _recording_problems(settings: Settings) -> Iterator[str]:
     recording, known = settings.recording, {one.name for one in (*OPERATIONS, *UNLISTED)}
     for name in recording.operations:
         if name not in known:
-            yield f"recording.operations: {name}: no operation; `operations` lists them"
+            yield f"recording.operations: {name}: not an operation; `operations` lists them"
     if recording.directory and recording.files <= settings.server.workers:
         yield (
-            "recording.files: must be more than server.workers, each of which writes one; "
-            "with fewer they would remove each other's"
+            "recording.files: must be more than server.workers, because each worker writes "
+            "one file "
+            "and would delete those of the others"
         )
 
 
@@ -155,9 +162,11 @@ def _tls_problems(settings: Settings) -> Iterator[str]:
             reads()
         except Misconfigured as error:
             yield from error.problems
+    # An HTTPS request is tunnelled through the proxy; plain HTTP is readable to it.
     for name, one in settings.environments.configured().items():
         if settings.upstream.proxy and not one.base_url.startswith("https://"):
             yield (
-                f"environments.{name}.base_url: is not https, and upstream.proxy would read all "
-                "that is sent there; use https, or no proxy"
+                f"environments.{name}.base_url: is not https, so upstream.proxy could read all "
+                "traffic; "
+                "use https, or no proxy"
             )

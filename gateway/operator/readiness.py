@@ -1,6 +1,4 @@
-"""What a running gateway found of keys in mode `compare`, and whether anything speaks against their
-cutover.
-"""
+"""Evaluates shadow traffic: whether a key in mode `compare` is ready for cutover."""
 
 from __future__ import annotations
 
@@ -17,12 +15,14 @@ from gateway.storage.usage_rows import used_since
 from mappings import OPERATIONS, UNLISTED
 
 OVERLOOKING = ("ignore", "present")
-"""The kinds of rules that need no value: none is kept of what was compared."""
+"""The kinds of rules that can be applied without values: compared values are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where answers of an operation differ; ``why`` is the reason of a rule that overlooks it."""
+    """A place where answers of an operation differ. ``why`` is the reason of the rule that ignores
+    it.
+    """
 
     operation: str
     kind: str
@@ -33,16 +33,17 @@ class Difference:
 
 @dataclass(slots=True)
 class Standing:
-    """What was compared of a key, and whether anything speaks against its cutover."""
+    """The comparison results of one key."""
 
     owner: Tenant
     key: str
     operations: dict[str, Tally]
     differences: list[Difference] = field(default_factory=list)
     used: frozenset[str] = frozenset()
-    """The reads that the key is known to use."""
+    """Reads that the key has used."""
     never_seen: list[str] = field(default_factory=list)
-    """Reads of which nothing was compared: the legacy interface's, and what the key uses beside them."""
+    """Reads that were never compared: all documented ones, and undocumented ones that the key uses.
+    """
 
     @property
     def compared(self) -> int:
@@ -54,12 +55,12 @@ class Standing:
 
     @property
     def uncompared(self) -> list[str]:
-        """Of what the key uses, what was never compared."""
+        """Reads that the key uses and that were never compared."""
         return [name for name in self.never_seen if name in self.used]
 
     @property
     def may_be_unknown(self) -> bool:
-        """Whether one service may not know what the other answered with."""
+        """Whether one service may lack objects that the other has."""
         return any(one.kind == "status" and one.why is None for one in self.differences)
 
     @property
@@ -76,14 +77,14 @@ class Standing:
         return (
             f"{ready}. {pluralize(self.compared, 'answer')} compared, "
             f"{pluralize(self.unexplained, 'unexplained difference')}, "
-            f"{pluralize(len(self.never_seen), 'read')} of which nothing was compared."
+            f"{pluralize(len(self.never_seen), 'read')} never compared."
         )
 
 
 async def load_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
 ) -> list[Standing]:
-    """Of every key of which something was compared, or of those of a name; StoreUnavailable."""
+    """The results of every compared key, or of keys with this name. Raises StoreUnavailable."""
     tallies = await all_tallies(store)
     used = {
         (one.merchant, one.environment, one.key, one.operation) for one in await used_since(store)
@@ -102,12 +103,14 @@ def _standing(
     used: set[tuple[str, str, str, str]],
     rules: Sequence[Rule],
 ) -> Standing:
+    # Tallies are stored per tenant, key and operation.
     its = {
         one.operation: tally
         for one, tally in tallies.items()
         if (one.owner, one.key) == (owner, key)
     }
     beside = [one for one in UNLISTED if (*owner, key, one.name) in used]
+    # Only reads: a write is never sent to both services.
     reads = [one.name for one in (*OPERATIONS, *beside) if one.method == "GET"]
     return Standing(
         owner,
@@ -121,12 +124,13 @@ def _standing(
 
 def _differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Difference]:
     for (kind, place), answers in sorted(tally.places.items()):
+        # The first matching rule explains the difference.
         why = next((one.reason for one in rules if _overlooks(one, name, kind, place)), None)
         yield Difference(name, kind, place, answers, why)
 
 
 def _overlooks(rule: Rule, operation: str, kind: str, place: str) -> bool:
-    """Whether a rule covers something that a place stands in, or what differs at the place itself."""
+    """Whether a rule ignores the difference: it covers a parent of the place, or the place itself."""
     if any(rule.covers(operation, one) for one in iter_parent_paths(place)):
         return True
     return (rule.kind == "ignore" or kind == "value") and rule.covers(operation, place)

@@ -1,4 +1,7 @@
-"""Sees that the state is not an older one than the one used before (``store/marks.py``)."""
+"""Detects that the state was replaced by an older copy, such as a restored backup.
+
+The high-water mark of the state is also kept in a file outside it (``storage/restore_marks.py``).
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,29 @@ from gateway.storage.restore_marks import NONE, Mark, flag_restored, read_mark, 
 
 LOOK_SECONDS = 1.0
 
-HAPPENED = "the state is an older one that was restored"
+HAPPENED = "the state was restored from an older copy"
 MEANS = (
-    "what was done since it was saved is not known here, so no batch is started: one that was "
-    "edited or started since would be paid twice"
+    "the gateway does not know what happened after the copy was made, so it starts no batch: one "
+    "that was edited or started since then could be paid twice"
 )
-DO = "run `payout-gateway reconcile`, and look at what it finds"
+DO = "run `payout-gateway reconcile` and check its findings"
 
 log = structlog.get_logger()
 
 
 async def is_older(store: Store, path: Path) -> bool:
-    """Whether nothing may be started on the state until it is reconciled; StoreUnavailable."""
-    # In this order: a gateway that runs goes on with both.
+    """Whether the state was restored and not yet reconciled, so that no batch may be started.
+
+    Raises StoreUnavailable.
+    """
+    # The file first: a running gateway advances both, and the state must not look older.
     mark = await asyncio.to_thread(read_mark, path)
     found = await standing(store)
     return found.restored or found.mark < mark
 
 
 class Guard:
-    """``async with`` it: it looks before anything else does, and once a second from then on."""
+    """Checks for a restored state on ``__aenter__``, and once a second until ``__aexit__``."""
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
@@ -54,19 +60,22 @@ class Guard:
         await self._rounds.__aexit__(*end)
 
     async def look(self) -> None:
-        """Takes note of how far the state has come, or that it was put back."""
+        """Advances the high-water mark, or flags the state as restored if it is behind the mark."""
         found = await standing(self._store)
+        # Stored in the state, so that every other process on it stops starting batches too.
         if found.mark < self._known and not found.restored:
             await flag_restored(self._store, self._known)
         if found.restored or found.mark < self._known:
             self._tell()
             return
         self._is_restored, self._known = False, found.mark
+        # Only when it advanced: an idle gateway does not write to disk.
         if self._known > self._written:
             await self._write(self._known)
 
     def _tell(self) -> None:
         if not self._is_restored:
+            # Once per restore, not once per second.
             log.error(
                 "database_restored",
                 database=self._store.where,
@@ -87,9 +96,10 @@ class Guard:
         if self._may_write:
             log.warning(
                 "restore_mark_not_written",
-                reason=f"{error.strerror}; a restored database would not be detected here",
+                reason=f"{error.strerror}; this machine will not notice if an older copy of the "
+                "database is restored",
                 **{"file.path": str(self._path)},
-                hint="give the gateway's user the right to write there, or name another place in "
-                "state.mark_file",
+                hint="give the gateway's user write permission on the file, or set "
+                "state.mark_file to another path",
             )
         self._may_write = False

@@ -1,7 +1,8 @@
-"""What is forgotten: by itself when it is old enough (``[retention]``), and of a person on request.
+"""Deletes data that has expired (``[retention]``), and erases a recipient's data on request.
 
-Forgotten is what nobody needs any more to pay nobody twice. What names no person and keeps money
-right stays: ids, what became of each write for as long as it is said, that a recipient is deleted.
+Data that prevents double payments is kept while it is needed. Data without personal content that
+keeps payments correct stays: ids, the outcome of writes for the configured time, and whether a
+recipient is deleted.
 """
 
 from __future__ import annotations
@@ -42,29 +43,29 @@ from mappings.rows import map_rows
 EVERY_SECONDS = 3600.0
 
 AT_ONCE = 200
-"""Rows of one transaction: on SQLite everybody who writes waits for it."""
+"""Rows deleted in one transaction: on SQLite, every other write waits for it."""
 
 WATCHED_SECONDS, PAUSE_SECONDS = 5.0, 0.25
 
 LOOKED_AT = 1000
-"""Of the oldest requests; those among them that are not over may stay for good."""
+"""Oldest operations to examine in one pass. Those that never end stay among them."""
 
 SETTLED_PHASES = ("sent", "deleted")
-"""Of a batch that is not being changed here: nothing of what is kept of it is sent any more."""
+"""Phases of a batch in which nothing stored about its payments will be sent."""
 
 STAYS = ("deleted", "still_there", "status")
-"""Facts of a recipient that say nothing of a person, but whether they may be paid or shown."""
+"""Facts of a recipient that are not personal: whether it may be paid or shown."""
 
 log = structlog.get_logger()
 
 
 class InUse(Exception):
-    """Why a recipient cannot be erased yet; one line for the operator."""
+    """A recipient cannot be erased yet. The message is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """How many payments, and whose batches; answers that go by themselves within a day."""
+    """Counts of erased data. ``answers``: stored answers that remain and expire within a day."""
 
     payments: int
     batches: int
@@ -73,7 +74,7 @@ class Erased:
 
 
 class Forgetting(PeriodicTask):
-    """``async with`` it: it sweeps from then on."""
+    """Deletes expired data every hour while it is open."""
 
     def __init__(self, store: Store, settings: Retention) -> None:
         super().__init__("retention", EVERY_SECONDS, self._sweep, at_its_end=False)
@@ -81,6 +82,8 @@ class Forgetting(PeriodicTask):
         self._settings = settings
 
     async def _sweep(self) -> None:
+        # Each step checks whether the gateway is stopping, so that shutdown does not wait for a
+        # sweep.
         gone = await delete_expired(self._store, self._settings, lambda: self.is_ending)
         await forget_traffic(self._store)
         await delete_expired_signed_changes(self._store, lambda: self.is_ending)
@@ -88,13 +91,13 @@ class Forgetting(PeriodicTask):
             log.info("retention_deleted", **{f"{name}_rows": count for name, count in gone.items()})
 
 
-# By itself
+# Expiry
 
 
 async def delete_expired(
     store: Store, settings: Retention, is_ending: Callable[[], bool] = lambda: False
 ) -> dict[str, int]:
-    """How many of each were forgotten; StoreUnavailable."""
+    """Deletes expired data. Returns the number of rows by kind; raises StoreUnavailable."""
     gone: dict[str, int] = {}
     for name, days, forget in (
         ("journal", settings.journal_days, _journal),
@@ -112,22 +115,25 @@ async def _by_and_by(
     days: int,
     is_ending: Callable[[], bool],
 ) -> int:
-    """How many were forgotten, ``AT_ONCE`` at a time."""
+    """Deletes in steps of ``MAX_ROWS_PER_TRANSACTION`` rows. Returns the number of deleted rows."""
     before, gone = store.clock() - timedelta(days=days), 0
     while not is_ending():
         some = await forget(store, before)
         gone += some
         if some < AT_ONCE:
             break
-        await asyncio.sleep(0)  # others that wait to write have their turn
+        await asyncio.sleep(0)  # let waiting writers proceed
     return gone
 
 
 async def _journal(store: Store, before: datetime) -> int:
-    """Undertakings that are over, with their writes; never the last one, by which the mark goes."""
+    """Deletes ended operations and their writes, except the newest: the high-water mark depends on
+    it.
+    """
     open_ = exists().where(writes.c.undertaking == journal.c.id, writes.c.state == SENT)
     last = select(func.max(journal.c.number)).scalar_subquery()
-    # They are numbered as they begin. Not all of them are looked at: there may be very many.
+    # Numbers increase with the start time, so the oldest come first. Limited: there may be
+    # millions.
     first = select(journal.c.id).order_by(journal.c.number).limit(LOOKED_AT).subquery()
     over = and_(
         journal.c.id.in_(select(first.c.id)),
@@ -146,7 +152,7 @@ async def _journal(store: Store, before: datetime) -> int:
 
 
 async def _texts(store: Store, before: datetime) -> int:
-    """Names, addresses and memos of payments in batches that nobody touched since."""
+    """Deletes names, addresses and memos of payments in batches that were not changed since."""
     table = remembered.c
     old = select(table.merchant, table.environment, table.id).where(
         table.kind == "payments", table.updated_at < before
@@ -156,10 +162,10 @@ async def _texts(store: Store, before: datetime) -> int:
     ledger, done = Ledger(store), 0
     for row in rows:
         owner = Tenant(row.merchant, row.environment)
-        with suppress(Conflict):  # somebody is changing it: it is not old any more
+        with suppress(Conflict):  # changed concurrently, so it is not old any more
             facts = await ledger.recall(owner, "payments", row.id)
             entries = facts.get("entries", [])
-            # Also where there is nothing to forget, so that it is not looked at again for as long.
+            # Written even if nothing is removed: the new timestamp keeps it out of the next passes.
             kept = (
                 map_rows(strip_personal_data, entries)
                 if await _rests(ledger, owner, row.id)
@@ -176,7 +182,7 @@ async def _rests(ledger: Ledger, owner: Tenant, batch: str) -> bool:
 
 
 def strip_personal_data(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A payment as it was asked for, without what is said of anybody."""
+    """A payment without personal data: the memo and all recipient fields but the id are removed."""
     kept = {name: value for name, value in entry.items() if name != "memo"}
     payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
     return {**kept, "recipient": payee}
@@ -185,7 +191,7 @@ def strip_personal_data(entry: Mapping[str, Any]) -> dict[str, Any]:
 async def delete_expired_signed_changes(
     store: Store, is_ending: Callable[[], bool] = lambda: False
 ) -> None:
-    """What was kept of changes that clients have signed: a day later each of them is long over."""
+    """Deletes records of signed changes after a day, when each has long ended."""
     await _by_and_by(_signed, store, 1, is_ending)
 
 
@@ -213,13 +219,13 @@ async def _audit(store: Store, before: datetime) -> int:
     return 0
 
 
-# On request
+# Erasure on request
 
 
 async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erased:
-    """Forgets what is said of a recipient under one owner; InUse, StoreUnavailable.
+    """Erases a recipient's personal data of one tenant. Raises RecipientInUse or StoreUnavailable.
 
-    Ids stay, and that they are deleted or may not be paid.
+    Ids stay, and whether the recipient is deleted or may not be paid.
     """
     ledger = Ledger(store)
     names = await _names(store, owner, recipient)
@@ -231,30 +237,33 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erased
         for batch, facts in found.items()
     }
     its = {batch: entries for batch, entries in its.items() if entries}
+    # The payments of a draft are still to be sent, and the service needs the memo and the name.
     drafts = [batch for batch in its if not await _rests(ledger, owner, batch)]
     if drafts:
         raise InUse(
-            f"batches that are still being made name this recipient: {', '.join(sorted(drafts))}; "
-            "remove the payments, start the batches or delete them first"
+            f"draft batches contain this recipient: {', '.join(sorted(drafts))}; "
+            "remove the payments, or start or delete the batches first"
         )
+    # Each batch with a compare-and-set: a client may edit it right now.
     for batch in its:
         await _without(ledger, owner, batch, names)
     facts = sum([await _fewer_facts(ledger, owner, name) for name in sorted(names)])
+    # Last: if a step above fails, the audit log must not say that the data was erased.
     async with store.write() as connection:
         await note(store, connection, ERASED, owner)
     return Erased(sum(map(len, its.values())), len(its), facts, answers)
 
 
 async def _names(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
-    """The ids that it has here: the one that is given, the service's, and what clients know it by."""
+    """All ids of a recipient: the given one, the service's and the legacy one."""
     real = (await current_ids(store, owner, [recipient])).get(recipient, recipient)
     known = await legacy_ids(store, owner, [real])
     return frozenset({recipient, real, *known.values()})
 
 
 async def _none_under_way(store: Store, owner: Tenant) -> None:
-    """Watches until what the merchant is changing now is over: its end might bring back what was
-    erased, and nobody can say beforehand whom it is about. InUse where it does not end.
+    """Waits for the tenant's unfinished operations, because one could write erased data again, and
+    its recipient may not be known yet. Raises RecipientInUse if they do not end in time.
     """
     rows = OperationRepository(store, Ledger(store))
     waited, left = 0.0, {one.id for one in await rows.unfinished() if one.owner == owner}
@@ -264,8 +273,8 @@ async def _none_under_way(store: Store, owner: Tenant) -> None:
         left &= {one.id for one in await rows.unfinished()}
     if left:
         raise InUse(
-            "writes of this merchant are under way or unsettled, and may be about this recipient; "
-            "see `writes unsettled`, and try again when they are settled"
+            "writes of this merchant are in progress or in doubt and may concern this recipient; "
+            "see `writes unsettled`, and try again when there are none"
         )
 
 
@@ -284,7 +293,7 @@ async def _without(ledger: Ledger, owner: Tenant, batch: str, names: frozenset[s
     try:
         await ledger.record(owner, "payments", batch, {"entries": kept}, {"entries": entries})
     except Conflict:
-        raise InUse(f"batch {batch} is being changed at this moment; try again") from None
+        raise InUse(f"batch {batch} is being changed right now; try again") from None
 
 
 async def _fewer_facts(ledger: Ledger, owner: Tenant, name: str) -> int:

@@ -49,7 +49,7 @@ async def test_a_gateway_s_state_goes_to_another_folder_and_on_from_there(tmp_pa
             assert stat.S_IMODE(saved.stat().st_mode) == 0o600
             again = await run(here, "backup", str(saved))
             assert again[0] == 2
-            assert "is there already; nothing was written" in again[2]
+            assert "already exists; nothing was written" in again[2]
             nowhere = await run(here, "backup", str(tmp_path / "nowhere" / "saved"))
             assert f"{tmp_path}/nowhere/saved cannot be written" in nowhere[2]
             running = await run(here, "restore", str(saved), "--force")
@@ -67,7 +67,7 @@ async def test_a_gateway_s_state_goes_to_another_folder_and_on_from_there(tmp_pa
         assert (taken[0], "gateway.db is there already" in taken[2]) == (2, True)
         code, said, wrong = await run(there, "restore", str(saved))
         assert (code, wrong) == (0, "")
-        assert "No batch is started on it before `payout-gateway reconcile` was run." in said
+        assert "No batch is started until you run `payout-gateway reconcile`." in said
         async with serving(there) as gateway:
             listed = await asked(f"{gateway.url}/v1/recipients")
             assert listed[1]["recipients"][0]["firstName"] == "Ada"

@@ -101,7 +101,7 @@ async def test_doing_it_twice_changes_nothing_and_keeps_since_when(tmp_path: Pat
         again = await here.told("freeze", "--all")
         assert (first["changed"], again["changed"]) == (True, False)
         assert first["frozen"] == again["frozen"]
-        assert "frozen already" in (await here.says("freeze", "--all")).stdout
+        assert "already frozen" in (await here.says("freeze", "--all")).stdout
         assert (await here.told("unfreeze", "--all"))["changed"] is True
         assert (await here.told("unfreeze", "--all"))["changed"] is False
 

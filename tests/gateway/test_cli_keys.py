@@ -296,7 +296,7 @@ async def test_rotation_to_a_pair_of_the_same_account(service: Service, aside: A
     service.accounts = {"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-1", "R-2"]}
     await aside("import", "-", stdin=line())
     done = await aside("rotate-secret", "acme-live", stdin=NEW)
-    assert done.stdout == "Replaced the pair of acme live by new-…\n"
+    assert done.stdout == ("Replaced the credentials of acme live; the new access key is new-…\n")
     assert done.stderr == ""
     listed = json.loads((await aside("list", "--json")).stdout)["keys"]
     assert [key["access_key_prefix"] for key in listed] == ["new-"]
@@ -415,7 +415,7 @@ def test_a_new_encryption_key_is_made_once_and_added_on_purpose(run: Run, tmp_pa
     before = file.read_text()
     added = run("new-encryption-key", "--add").output
     assert before.split()[1] not in added
-    assert "end and start every gateway on this state" in added
+    assert "restart every gateway that uses this state" in added
     assert file.read_text().startswith(before)
     assert "acme-live" in run("list").stdout
 

@@ -75,7 +75,7 @@ async def test_what_was_found_at_each_service_is_told(tmp_path: Path) -> None:
         "at": None,
     }
     text = await asyncio.to_thread(CliRunner().invoke, operations, words)
-    assert "at the service of sandbox" in text.stdout
+    assert "at the sandbox service" in text.stdout
 
 
 # batches abandoned
@@ -117,4 +117,4 @@ async def test_where_none_is_abandoned_it_says_so(tmp_path: Path) -> None:
     async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
         await make_batch(house, await make_recipient(house), "5.00")
     assert await abandoned(tmp_path, "--json") == []
-    assert await abandoned(tmp_path) == "No batch is abandoned.\n"
+    assert await abandoned(tmp_path) == "There are no superseded batches.\n"

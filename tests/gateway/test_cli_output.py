@@ -156,7 +156,7 @@ def test_a_freeze_asks_nobody(folder: Path, tmp_path: Path) -> None:
 
 def test_an_answer_that_does_not_come_is_told_on_a_line_of_its_own(folder: Path) -> None:
     words = ("modes", "set", "--key", "shop", "translate")
-    for stdin, says in (("", "nobody answered"), ("n\n", "nothing was changed")):
+    for stdin, says in (("", "not confirmed"), ("n\n", "nothing was changed")):
         said = command(*words, folder=folder, stdin=stdin)
         assert said.returncode == 2
         assert said.stderr.splitlines()[-1].startswith(f"payout-gateway: {says}")
@@ -174,7 +174,7 @@ def test_a_fault_of_its_own_is_one_line_and_nothing_that_was_read(
         main()
     assert ended.value.code == 70
     said = capsys.readouterr().err
-    assert re.fullmatch(r"payout-gateway: a fault of its own: LookupError at \S.*\n", said)
+    assert re.fullmatch(r"payout-gateway: internal error: LookupError at \S.*\n", said)
     assert "secret" not in said
 
 
@@ -212,7 +212,7 @@ def test_what_takes_its_time_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
         )
         imported = command("keys", "import", "-", folder=tmp_path, stdin=json.dumps(KEY))
         assert imported.returncode == 0, imported.stderr
-        assert "Trying what is configured" in on_a_terminal(100, "doctor", folder=tmp_path)
+        assert "Checking" in on_a_terminal(100, "doctor", folder=tmp_path)
 
 
 # Mistakes
@@ -257,7 +257,7 @@ def test_an_output_that_cannot_be_written_is_one_line(command_: str, folder: Pat
             check=False, timeout=30,
         )  # fmt: skip
     assert said.returncode == 2
-    assert said.stderr == "payout-gateway: No space left on device: the output is not whole\n"
+    assert said.stderr == "payout-gateway: No space left on device: the output is incomplete\n"
 
 
 # Completion

@@ -64,7 +64,7 @@ async def test_what_agrees_is_no_finding(tmp_path: Path) -> None:
 async def test_a_ledger_without_a_batch_says_that_there_was_none_to_compare(tmp_path: Path) -> None:
     async with post(tmp_path) as here:
         said = (await here.says("reconcile")).stdout
-        assert said.splitlines()[-1] == "No batch and no deleted recipient was compared."
+        assert said.splitlines()[-1] == ("There was no batch and no deleted recipient to compare.")
 
 
 async def test_it_only_reads(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ async def test_that_a_service_lists_no_batches_is_said(tmp_path: Path) -> None:
         told = await here.told("reconcile")
         assert told["not_listed"] == [{"merchant": "demo", "environment": "sandbox"}]
         said = (await here.says("reconcile")).stdout
-        assert "batches: the service lists none" in said
-        assert "cannot be seen; nothing is to be done here\n" in said
+        assert "batches: the service does not list batches" in said
+        assert "cannot be found; nothing can be done here\n" in said
 
 
 async def test_a_recipient_that_clients_deleted_and_that_is_active_again_is_a_finding(
@@ -284,7 +284,7 @@ async def test_of_a_pair_that_is_refused_it_is_not_said_that_the_service_cannot_
         here.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=401, times=9))
         (one,) = (await here.told("reconcile", code=2))["unreadable"]
         assert "(refused, status 401)" in one["says"]
-        assert one["what_to_do"].startswith("see what `payout-gateway keys verify` says")
+        assert one["what_to_do"].startswith("run `payout-gateway keys verify`")
 
 
 async def test_a_service_that_is_asked_too_often_is_asked_again(tmp_path: Path) -> None:
@@ -302,5 +302,5 @@ async def test_only_whom_is_asked_for_is_compared(tmp_path: Path) -> None:
         told = await here.told("reconcile", "--merchant", "demo", "--environment", "sandbox")
         assert told["compared"] == {"batches": 1, "lists": 1}
         refused = await here.says("reconcile", "--merchant", "domo", code=2)
-        assert "there is no such merchant" in refused.stderr
+        assert "no key has this merchant" in refused.stderr
         assert refused.stdout == ""

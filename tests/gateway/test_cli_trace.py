@@ -150,9 +150,9 @@ async def test_every_spelling_of_a_batch_leads_to_the_same(tmp_path: Path) -> No
                 [first],
             )
         what = {(name["id"], name["what"]) for name in told[batch]["names"]}
-        assert (first, "the service's, abandoned: never to be started") in what
-        assert (first, "the service's") not in what
-        assert ("B-OLD1", "what clients call it, imported") in what
+        assert (first, "the service's id, superseded: must never be started") in what
+        assert (first, "the service's id") not in what
+        assert ("B-OLD1", "the legacy id, imported") in what
         started = told[batch]["requests"][2]["writes"]
         assert [write["path"] for write in started] == [
             "/batches",
@@ -176,9 +176,7 @@ async def test_what_is_kept_in_a_draft_says_that_the_service_was_not_changed(
         assert second["writes"] == []
         said = (await here.says("trace", batch)).stdout
         assert "not done: the service has no such path" in said
-        told = (
-            "nothing was changed at the service: what it changed, if anything, is in a draft here"
-        )
+        told = "nothing was changed at the service: any change it made is in a draft of the gateway"
         assert said.count(told) == 2
         assert "unsent" not in said
 
@@ -188,7 +186,7 @@ async def test_a_batch_that_is_deleted_here_alone_says_that_it_is_abandoned(tmp_
         batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
         await done(here.house, "DELETE", f"/batches/{batch}")
         said = (await here.says("trace", batch)).stdout
-        assert "nothing was changed at the service: its batch is abandoned" in said
+        assert "nothing was changed at the service: its batch is superseded" in said
 
 
 async def test_what_changed_something_says_nothing_of_a_draft(tmp_path: Path) -> None:
@@ -263,7 +261,7 @@ async def test_an_id_of_two_merchants_has_to_be_said_whose(tmp_path: Path) -> No
         words = ("--merchant", "other", "--environment", "sandbox")
         await here.says("ids", "import", str(tmp_path / "ids.csv"), *words)
         refused = await here.says("trace", batch, code=2)
-        assert "it is known of demo sandbox, other sandbox; say --merchant" in refused.stderr
+        assert "several tenants have this id: demo sandbox, other sandbox; choose" in refused.stderr
         told = await here.told("trace", batch, "--merchant", "demo")
         assert requests(told)[0][0] == "create_batch"
         assert requests(await here.told("trace", batch, "--merchant", "other")) == []
@@ -273,7 +271,7 @@ async def test_an_id_of_which_nothing_is_known_is_a_mistake(tmp_path: Path) -> N
     async with post(tmp_path) as here:
         refused = await here.says("trace", "R-nobody", "--json", code=2)
         assert (refused.stdout, refused.stderr.count("\n")) == ("", 1)
-        assert "nothing is known of this id" in refused.stderr
+        assert "nothing is known about this id" in refused.stderr
 
 
 async def test_it_prints_one_document(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def is_sent(here: Post) -> bool:
 async def test_nothing_is_unsettled_at_first(tmp_path: Path) -> None:
     async with post(tmp_path) as here:
         assert await here.told("writes", "unsettled") == {"writes": []}
-        assert (await here.says("writes", "unsettled")).stdout == "No write is unsettled.\n"
+        assert (await here.says("writes", "unsettled")).stdout == "No write is in doubt.\n"
 
 
 async def test_a_lost_create_is_listed_with_all_that_is_known_and_what_to_do(
@@ -81,7 +81,7 @@ async def test_a_lost_create_is_listed_with_all_that_is_known_and_what_to_do(
         assert (one["method"], one["path"], one["object"]) == ("POST", "/batches", None)
         assert (one["state"], one["told"]) == ("sent", None)
         assert f"writes settle {one['write']} --made B-…" in one["what_to_do"]
-        assert "a batch of 1 payment that was made at about" in one["what_to_do"]
+        assert "a batch of 1 payment that was created at about" in one["what_to_do"]
         said = (await here.says("writes", "unsettled")).stdout
         for word in (one["write"], "POST /batches", "demo sandbox", "dashboard"):
             assert word in said
@@ -132,7 +132,7 @@ async def test_what_it_made_is_adopted_and_the_retry_gets_the_answer_of_the_firs
         assert (again.body["batch"]["amount"], again.body["batch"]["totalPayments"]) == ("10.00", 1)
         assert here.service.created["batch"] == here.sent("POST", "/v1/batches") == 1
         refused = await here.says(*SETTLE, write, "--made", made, "--yes", code=2)
-        assert "is settled already: happened" in refused.stderr
+        assert "is already known: happened" in refused.stderr
 
 
 async def test_what_was_told_is_taken_into_account_however_long_the_pause_has_become(
@@ -157,12 +157,12 @@ async def test_what_did_not_happen_is_sent_again_when_its_client_asks_again(tmp_
         assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
         write = (await only(here))["write"]
         early = await here.says(*SETTLE, write, "--did-not-happen", "--yes", code=2)
-        assert "may still be carried out; look again in" in early.stderr
+        assert "may still be carried out; check again in" in early.stderr
         await here.lapse()
         await here.says(*SETTLE, write, "--did-not-happen", "--yes")
         await eventually(lambda: is_settled(here))
         traced = (await here.says("trace", write)).stdout
-        assert f"POST /batches  did not happen (said by {operator()})" in traced
+        assert f"POST /batches  did not happen (recorded by {operator()})" in traced
         assert ", did not happen\n" in traced, "of the request"
         assert f"{operator()} told of {write}: did not happen: " in traced
         assert (await here.house.ask("POST", "/v1/batches", body)).status == 200
@@ -201,8 +201,8 @@ async def test_a_change_that_was_told_to_have_happened_lets_its_flow_go_on(tmp_p
         await asyncio.sleep(2)
         assert not await is_settled(here), "without the recipient it cannot go on"
         said = (await here.says("writes", "unsettled")).stdout
-        assert "found out:   happened" in said
-        assert "what to do:  nothing: a running gateway goes on" in said
+        assert "recorded:    happened" in said
+        assert "what to do:  nothing: a running gateway continues" in said
         here.service.faults.clear()
         await eventually(lambda: is_settled(here))
         again = await here.house.ask("POST", "/v1/recipients", body)
@@ -273,12 +273,14 @@ async def test_what_was_mistyped_is_not_believed(tmp_path: Path) -> None:
         body = await lose_a_batch(here, recipient)
         write = (await only(here))["write"]
         known = await here.says(*SETTLE, write, "--made", other, "--yes", code=2)
-        assert "was made by another write" in known.stderr
+        assert "was created by another write" in known.stderr
         nobody = "B-0000000000000000000000"
         await here.says(*SETTLE, write, "--made", nobody, "--yes")
         await eventually(lambda: says_why(here, f"no batch {nobody}, named by the operator"))
         to_do = (await only(here))["what_to_do"]
-        assert to_do.startswith("what was found out cannot be so: look in the service's dashboard")
+        assert to_do.startswith(
+            "the recorded outcome cannot be right: look in the service's dashboard"
+        )
         assert f"writes settle {write} --made B-…" in to_do
         batches = here.service.world().batches
         odd = next(one for id_, one in batches.items() if id_ != known_already)
@@ -296,12 +298,12 @@ async def test_what_cannot_be_said_of_a_write_is_refused_in_one_line(tmp_path: P
         await lose_a_batch(here)
         write = (await only(here))["write"]
         refused = {
-            "say what, with --made B-…": (write, "--happened"),
-            "begins with B-": (write, "--made", "R-0123456789"),
-            "letters and digits after that": (write, "--made", "B-…"),
+            "give its id with --made B-…": (write, "--happened"),
+            "must be B-": (write, "--made", "R-0123456789"),
+            "followed by letters and digits": (write, "--made", "B-…"),
             "there is no write 000000000000.1": ("000000000000.1", "--happened"),
             "there is no write nonsense": ("nonsense", "--happened"),
-            "say one of": (write,),
+            "give exactly one of": (write,),
             "one of --happened": (write, "--happened", "--did-not-happen"),
         }
         for said, words in refused.items():
@@ -309,7 +311,7 @@ async def test_what_cannot_be_said_of_a_write_is_refused_in_one_line(tmp_path: P
             assert said in done.stderr
             assert done.stdout == ""
         unasked = await here.says(*SETTLE, write, "--made", "B-1", code=2)
-        assert "nobody answered; --yes goes ahead" in unasked.stderr
+        assert "not confirmed: no answer was given" in unasked.stderr
         assert (await only(here))["told"] is None
 
 
@@ -321,7 +323,7 @@ async def test_who_said_what_of_a_write_is_kept(tmp_path: Path) -> None:
         await here.says(*SETTLE, write, "--made", made, "--yes")
         await eventually(lambda: is_settled(here))
         acts = (await here.told("trace", made))["acts"]
-        said = f"happened (said by {operator()}), made {made}"
+        said = f"happened (recorded by {operator()}), made {made}"
         assert said in (await here.says("trace", made)).stdout
         assert [(act["what"], act["by"]) for act in acts] == [
             (f"told of {write}: {made}", operator())
@@ -363,7 +365,7 @@ async def test_what_a_killed_process_had_sent_is_listed_and_settled_by_the_next_
                 await asyncio.gather(asking, return_exceptions=True)
             (one,) = await listed()
             assert (one["state"], one["path"]) == ("sent", "/recipients")
-            assert one["why"] == "whoever sent it was cut off"
+            assert one["why"] == "the process that sent it ended before the answer came"
             async with serving(tmp_path) as serves:
                 await eventually(all_are_settled, 20)
                 assert service.created["recipient"] == service.created["account"] == 1
@@ -417,7 +419,7 @@ async def test_what_another_version_began_can_be_given_up_once_its_writes_are_kn
         assert (await here.house.ask("POST", path)).status == 200
         assert len(here.service.starts) == 1
         again = await here.says("writes", "close", write, "--yes", code=2)
-        assert "it needs no closing" in again.stderr
+        assert "it does not need to be closed" in again.stderr
 
 
 async def test_a_start_that_is_given_up_and_happened_is_known_to_have_been_made(
@@ -457,6 +459,6 @@ async def test_it_is_asked_first(answer: str, code: int, tmp_path: Path) -> None
         asked = await asyncio.to_thread(CliRunner().invoke, gateway, words, input=answer)
         assert asked.exit_code == code
         assert "POST /batches of demo sandbox" in asked.stderr
-        assert f"made {made}. Is that so?" in asked.stderr
+        assert f"made {made}?" in asked.stderr
         await asyncio.sleep(2)
         assert await is_settled(here) is (code == 0)

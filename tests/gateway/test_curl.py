@@ -51,9 +51,9 @@ def test_a_request_is_read(words: list[str], expected: tuple[str, str, bytes]) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["curl", "-H", KEY], "no request"),
+        (["curl", "-H", KEY], "no address was given"),
         ([f"curl -H '{KEY}"], "not closed"),
-        ([f"wget --header '{KEY}'"], "no request"),
+        ([f"wget --header '{KEY}'"], "no address was given"),
         (["curl", URL, "-d"], "-d needs a value"),
     ],
     ids=str,

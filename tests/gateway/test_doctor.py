@@ -87,7 +87,7 @@ async def test_where_nothing_is_wrong_nothing_is_said_to_be(tmp_path: Path) -> N
         found = await examined(tmp_path, here.url)
     assert not [each for each in found if each.state == "error"]
     assert all(each.do for each in found if each.state in ("skipped", "warning"))
-    for looked_at in ("program", "configuration", "state", "reachable", "pair", "clock"):
+    for looked_at in ("program", "configuration", "state", "reachable", "credentials", "clock"):
         assert of(found, looked_at).state == "ok"
 
 
@@ -145,8 +145,8 @@ async def test_the_pair_of_the_other_environment(tmp_path: Path) -> None:
         mixed_up = {**KEY, "environment": "live", "api_key": "another-key", "name": "mixed"}
         found = await examined(tmp_path, sandbox.url, mixed_up, environments=both)
     told = wrong(found)
-    assert (told.environment, told.looked_at) == ("live", "pair")
-    assert "accepted at sandbox" in told.said
+    assert (told.environment, told.looked_at) == ("live", "credentials")
+    assert "accepted by sandbox" in told.said
     assert '"environment": "sandbox"' in told.do
     assert "`payout-gateway keys rotate-secret mixed --no-verify`" in told.do
     assert "same merchant" in told.do
@@ -155,7 +155,7 @@ async def test_the_pair_of_the_other_environment(tmp_path: Path) -> None:
 async def test_a_pair_that_nobody_knows(tmp_path: Path) -> None:
     async with service(keys=[LIVE_PAIR]) as here:
         told = wrong(await examined(tmp_path, here.url))
-    assert told.looked_at == "pair"
+    assert told.looked_at == "credentials"
     assert "keys rotate-secret " in told.do
     assert " --no-verify`" in told.do
     assert "timestamp_header" in told.do
@@ -170,7 +170,7 @@ async def test_a_path_of_the_address_is_told_where_nothing_is_found_there(
     refusal = '{"ok":false,"errors":[{"code":"not_authorized","message":"no"}]}'
     async with elsewhere(web.Response(status=status, text=refusal)) as url:
         told = wrong(await examined(tmp_path, f"{url}/api"))
-    assert "the path /api may not belong in base_url" in told.do
+    assert "remove the path /api from base_url" in told.do
 
 
 # 3. The form of signatures
@@ -185,10 +185,10 @@ async def test_signatures_of_the_form_that_the_service_does_not_take(
     async with service(switches=Switches(signed_target=form)) as here:
         found = await examined(tmp_path, here.url, upstream={"signed_target": other})
     told = wrong(found)
-    assert told.looked_at == "signed target"
+    assert told.looked_at == "signature scope"
     assert other in told.said
     assert '"auto"' in told.do
-    assert of(found, "pair").state == "ok", "where there is no query to sign"
+    assert of(found, "credentials").state == "ok", "where there is no query to sign"
 
 
 # 4. The clock
@@ -228,7 +228,7 @@ async def test_a_certificate_of_an_authority_that_is_not_believed(tmp_path: Path
 @pytest.mark.parametrize(
     ("host", "more", "says"),
     [
-        ("127.0.0.2", {}, "another name"),
+        ("127.0.0.2", {}, "another host name"),
         ("127.0.0.1", {"lasts": -timedelta(days=1)}, "expired"),
     ],
 )
@@ -246,7 +246,7 @@ async def test_a_certificate_that_is_believed_and_no_good(
 
 async def test_the_address_of_the_example(tmp_path: Path) -> None:
     told = wrong(await examined(tmp_path, "https://service.example"))
-    assert "put your service's address in its place" in told.do
+    assert "replace it with the address of your service" in told.do
 
 
 async def test_a_name_that_there_is_not(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ async def test_a_name_that_there_is_not(tmp_path: Path) -> None:
 async def test_https_where_no_tls_is_spoken(tmp_path: Path) -> None:
     async with service() as here:
         told = wrong(await examined(tmp_path, here.url.replace("http://", "https://")))
-    assert "speaks no TLS" in told.do
+    assert "does not use TLS" in told.do
 
 
 async def test_the_gateway_s_own_certificate_when_it_is_about_to_end(tmp_path: Path) -> None:
@@ -274,8 +274,8 @@ async def test_the_gateway_s_own_certificate_when_it_is_about_to_end(tmp_path: P
             found = await examined(tmp_path, here.url, server=files)
             states[days] = of(found, "certificate for clients")
     assert (states[3].state, states[60].state) == ("error", "warning")
-    assert "new one" in states[3].do
-    assert "in between" in states[60].do
+    assert "replace it" in states[3].do
+    assert "intermediate" in states[60].do
 
 
 # 6. The state
@@ -296,7 +296,7 @@ async def test_a_state_that_nothing_was_written_in_is_not_said_to_have_been_used
 ) -> None:
     async with service() as here:
         found = await examined(tmp_path, here.url)
-    assert of(found, "state").said == "can be written; it has had no request yet that writes"
+    assert of(found, "state").said == "writable; it is new: nothing was written through it yet"
 
 
 async def test_a_state_that_is_not_there(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ async def test_several_workers_on_sqlite_and_what_else_is_told_all_the_same(
     assert {one.looked_at for one in told} == {"configuration"}
     assert "postgresql://" in told[0].do
     assert "redis://" in told[1].do
-    assert of(found, "pair").state == "ok"
+    assert of(found, "credentials").state == "ok"
 
 
 # 10. Inferred operations
@@ -411,19 +411,19 @@ async def test_several_workers_on_sqlite_and_what_else_is_told_all_the_same(
 async def test_inferred_operations_that_nobody_has_tried(tmp_path: Path) -> None:
     async with service() as here:
         found = await examined(tmp_path, here.url)
-        untried = [one for one in found if one.said == "not needed yet"]
+        untried = [one for one in found if one.said == "not tried yet"]
         assert len(untried) == sum(one.inferred for one in ENDPOINTS) - 1 > 0
-        assert of(found, "GET /batches").said == "there: tried just now"
+        assert of(found, "GET /batches").said == "available: tried just now"
         assert all(one.state == "skipped" and one.do.startswith("nothing") for one in untried)
         avoid = {"inferred_operations": "avoid"}
         found = await examined(tmp_path, here.url, upstream=avoid)
-    assert of(found, "inferred operations").state == "ok"
+    assert of(found, "optional endpoints").state == "ok"
 
 
 async def test_a_service_that_lists_no_batches(tmp_path: Path) -> None:
     async with service(switches=Switches(inferred=False)) as here:
         found = await examined(tmp_path, here.url)
-    assert of(found, "GET /batches").said.startswith("not there (status 404, just now)")
+    assert of(found, "GET /batches").said.startswith("not available (status 404, just now)")
     assert of(found, "GET /batches").state == "ok"
 
 
@@ -439,10 +439,10 @@ async def test_a_list_that_is_refused_while_documented_reads_fail_is_not_said_to
         ]
         found = await examined(tmp_path, here.url)
         told = of(found, "GET /batches")
-        assert (told.state, "cannot be told" in told.said) == ("warning", True)
+        assert (told.state, "inconclusive" in told.said) == ("warning", True)
         assert told.do
         found = await examined(tmp_path, here.url)
-        assert of(found, "GET /batches").said == "there: tried just now"
+        assert of(found, "GET /batches").said == "available: tried just now"
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -450,9 +450,9 @@ async def test_inferred_operations_that_are_to_be_used(there: bool, tmp_path: Pa
     use = {"inferred_operations": "use"}
     async with service(switches=Switches(inferred=there)) as here:
         found = await examined(tmp_path, here.url, upstream=use)
-    told = of(found, "inferred operations")
+    told = of(found, "optional endpoints")
     if there:
-        assert (told.state, "GET /batches is there" in told.said) == ("ok", True)
+        assert (told.state, "GET /batches is available" in told.said) == ("ok", True)
     else:
         assert wrong(found) == told
         assert told.do == 'set upstream.inferred_operations to "auto"'
@@ -461,7 +461,7 @@ async def test_inferred_operations_that_are_to_be_used(there: bool, tmp_path: Pa
 async def test_whether_what_is_to_be_used_is_there_is_not_known_unasked(tmp_path: Path) -> None:
     use = {"inferred_operations": "use"}
     found = await examined(tmp_path, f"http://127.0.0.1:{free_port()}", upstream=use)
-    told = of(found, "inferred operations")
+    told = of(found, "optional endpoints")
     assert told.state == "skipped"
     assert "the service was not reached" in told.said
 
@@ -469,28 +469,28 @@ async def test_whether_what_is_to_be_used_is_there_is_not_known_unasked(tmp_path
 # What was not tried now, and what is only remembered
 
 
-ROWS = ("reachable", "pair", "signed target", "clock")
+ROWS = ("reachable", "credentials", "signature scope", "clock")
 
 
 async def test_what_is_remembered_is_not_said_to_be_tried_now(tmp_path: Path) -> None:
     async with service() as here:
         found = await examined(tmp_path, here.url)
-        assert of(found, "signed target").said == "path: accepted just now"
+        assert of(found, "signature scope").said == "path: accepted just now"
         async with open_store(settings_for(tmp_path, here.url).state) as store:
             seen = {"present": True, "at": 1_790_000_000}
             await Ledger(store).learn("sandbox", "inferred GET /batches", seen)
         url = here.url
     gone = await run_doctor(settings_for(tmp_path, url))
     assert wrong(gone).looked_at == "reachable"
-    form, clock, pair = (of(gone, one) for one in ("signed target", "clock", "pair"))
+    form, clock, pair = (of(gone, one) for one in ("signature scope", "clock", "credentials"))
     assert (form.state, clock.state, pair.state) == ("skipped", "skipped", "skipped")
     assert re.fullmatch(
-        r"path, remembered since \d{4}-\d\d-\d\d \d\d:\d\d UTC; not tried: the service was not reached",
+        r"path, detected since \d{4}-\d\d-\d\d \d\d:\d\d UTC; skipped: the service was not reached",
         form.said,
     )
-    assert clock.said == "not compared with the service's: the service was not reached"
-    assert pair.said == "not tried: the service was not reached"
-    listing = "there, remembered since 2026-09-21 14:13 UTC; not tried now"
+    assert clock.said == "skipped: the service was not reached"
+    assert pair.said == "skipped: the service was not reached"
+    listing = "there, detected since 2026-09-21 14:13 UTC; not tried now"
     assert of(gone, "GET /batches").said == listing
 
 
@@ -587,7 +587,7 @@ async def test_the_command_says_all_of_it_and_exits_1(tmp_path: Path) -> None:
             "clock"
         ]
         shown = (await says(tmp_path, "doctor", code=1)).stdout
-    assert "set this machine's clock" in shown
+    assert "synchronize" in shown
 
 
 # What is in force on purpose
@@ -615,7 +615,7 @@ async def test_freezes_and_brownouts_that_are_in_force_are_told_and_are_not_wron
         (brownout,) = [one for one in told["findings"] if one["looked_at"] == "brownout"]
         assert "requests are refused until 2099-01-01 00:00 UTC: demo-sandbox" in brownout["said"]
         said = (await says(tmp_path, "doctor")).stdout
-        assert "writes are stopped since" in said
+        assert "writes have been frozen since" in said
         assert max(map(len, said.splitlines())) <= 160
         await says(tmp_path, "unfreeze", "--merchant", "demo", "--environment", "sandbox")
         await says(tmp_path, "unfreeze", "--all")

@@ -173,15 +173,15 @@ def test_a_refused_request_says_that_it_is_refused_and_why(tmp_path: Path) -> No
     assert found.refusal is not None
     (problem,) = found.refusal.problems
     assert dict(found.kept) == {
-        "type": "the request is refused",
-        "email": "the request is refused",
-        "firstName": "the request is refused",
-        "lastName.x": f"refused: {problem.message}",
+        "type": "the request is rejected",
+        "email": "the request is rejected",
+        "firstName": "the request is rejected",
+        "lastName.x": f"rejected: {problem.message}",
     }
     said = command(
         "explain", "-X", "POST", "/v1/recipients", "-d", json.dumps(asked), folder=tmp_path
     ).stdout
-    assert "The gateway refuses this request with 406:\n    invalid_field: lastName" in said
+    assert "The gateway rejects this request with status 406:\n    invalid_field: lastName" in said
     assert "No call is made." in said
 
 
@@ -242,14 +242,14 @@ def test_a_request_is_read_as_curl_writes_it(words: list[str], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "no request"),
-        (["GET"], "no request"),
+        ([], "no address was given"),
+        (["GET"], "no address was given"),
         (
             ["curl -H 'X-API-Key: never-shown' https://legacy.example/v1/x"],
-            "GET /v1/x is no operation",
+            "GET /v1/x is not an operation",
         ),
         (["-X"], "needs a value"),
-        (["-X", "PUT", "/v1/batches"], "no operation"),
+        (["-X", "PUT", "/v1/batches"], "not an operation"),
         (["-X", "POST", "/v1/batches", "-d", "{"], "not JSON"),
         (["-X", "POST", "/v1/batches", "-d", "@nowhere.json"], "nowhere.json"),
     ],

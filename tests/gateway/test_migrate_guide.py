@@ -180,9 +180,9 @@ async def test_no_word_of_a_service_breaks_a_snippet(language: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("auto", "the service's document leaves open"),
-        ("path", "signed without its query string"),
-        ("path-and-query", "signed with its query string"),
+        ("auto", "does not say whether the signed path includes"),
+        ("path", "Sign the path without its query string"),
+        ("path-and-query", "Sign the path with its query string"),
     ],
 )
 async def test_it_says_whether_the_query_is_signed(setting: str, told: str, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_the_errors_are_those_of_both_documents() -> None:
 async def test_the_limit_is_the_key_s_own(tmp_path: Path) -> None:
     await used(tmp_path, "read_balances", requests_per_hour=777)
     page = await guide(tmp_path)
-    assert "| requests | 777 in any hour, for this key |" in page
+    assert "| requests | 777 per hour for this key |" in page
     assert "| `empty_field` | 406 | **400** |" in page
 
 

@@ -38,7 +38,7 @@ def test_every_key_stands_in_the_page_with_its_meaning_and_its_variable(
     assert all(one.means for one in found.values())
     assert {(section, name) for section, name, *_ in iter_example_assignments(TEXT)} <= set(found)
     port = found["server", "port"]
-    assert (port.default, port.type) == ("8080", "whole number, 0 to 65535")
+    assert (port.default, port.type) == ("8080", "integer, 0 to 65535")
     monkeypatch.setenv(port.variable, "9000")
     assert load(None).server.port == 9000
 

@@ -535,7 +535,7 @@ def test_a_day_is_one_of_toml_s_or_a_text(given: str) -> None:
 def test_what_cannot_be_run_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "[server]\nport = 9000\nadmin_port = 9000"
     (said,) = runnable(BASE + text)
-    assert said.startswith("gateway.toml:5: server.admin_port: is server.port")
+    assert said.startswith("gateway.toml:5: server.admin_port: is the same as server.port")
     (said,) = runnable(f"{BASE}[server]\nport = 8081")
     assert said.startswith("gateway.toml:3: server.admin_port: ")
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__ADMIN_PORT", "9000")
@@ -561,7 +561,9 @@ def test_the_gateway_is_not_its_own_service(server: str, url: str, key: str) -> 
     text = f"[environments.live]\n{other}{key} = '{url}'\nallow_http = true\n[server]\n{server}"
     (said,) = runnable(text)
     line = 3 if other else 2
-    assert said.startswith(f"gateway.toml:{line}: environments.live.{key}: {url} is this gateway ")
+    assert said.startswith(
+        f"gateway.toml:{line}: environments.live.{key}: {url} is the address of this gateway;"
+    )
 
 
 @pytest.mark.parametrize(
@@ -658,7 +660,7 @@ def test_unknown_keys_are_forwarded_only_to_an_environment_that_is_named_and_con
     (said,) = runnable(forward + "environment = 'sandbox'")
     assert (
         said
-        == "gateway.toml:5: signed.environment: is sandbox, and [environments.sandbox] is not configured"
+        == "gateway.toml:5: signed.environment: is sandbox, but [environments.sandbox] is not configured"
     )
 
 

@@ -1,8 +1,8 @@
-"""What a merchant's developers have to change, made of what they really used.
+"""Generates the migration guide of a key from the operations that it used.
 
-Every call is shown before and after, as the flow that serves traffic makes it (``gateway.docgen.explain``);
-examples are made up, and nothing that a client ever sent is looked at: only which operations it
-used, how often and when.
+Each call is shown before and after, as the flow that serves traffic makes it
+(``gateway.docgen.explain``). Examples are made up. No client data is read, only which operations
+were used, how often and when.
 """
 
 from gateway.docgen.guide.model import Gathered, Left, load_guide_data

@@ -1,4 +1,4 @@
-"""What a guide tells of: the operations that one key used, and what is to be known of the key."""
+"""Collects the data of a migration guide: the operations that a key used, and facts about the key."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mappings import OPERATIONS, UNLISTED
 from mappings.grammar import Operation
 
 SIGNED = "signed"
-"""What requests of the signed face are counted as."""
+"""The operation name under which signed requests are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """An operation that the key still uses: what it is now, and the calls that take its place."""
+    """An operation that the key still uses: an example request, and the calls that replace it."""
 
     operation: Operation
     used: Used
@@ -37,9 +37,11 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """``signed`` is what the merchant sent of the current interface, ``nowhere`` what the key asked
-    that is no operation; ``renamed`` counts objects that its clients know by another id.
-    ``form`` is None while it is open whether a query is signed.
+    """The data of a guide.
+
+    ``signed``: the merchant's signed requests. ``nowhere``: requests of the key that matched no
+    operation. ``renamed``: the number of objects that clients know by another id. ``form`` is None
+    while it is unknown whether signatures cover the query.
     """
 
     key: ListedKey
@@ -56,7 +58,7 @@ class Gathered:
 async def load_guide_data(
     settings: Settings, store: Store, key: ListedKey, since: date | None
 ) -> Gathered:
-    """Raises StoreUnavailable."""
+    """Collects the data of a key's guide, from ``since`` on. Raises StoreUnavailable."""
     used = [one for one in await used_since(store, since) if _is_of(one, key)]
     environment = settings.environments.configured().get(key.environment)
     return Gathered(
@@ -77,11 +79,12 @@ def _is_of(one: Used, key: ListedKey) -> bool:
 
 
 def _left(settings: Settings, used: Iterable[Used], key: str) -> Iterable[Left]:
-    """What was used most comes first."""
+    """The operations that the key used, most used first."""
     known = {one.name: one for one in (*OPERATIONS, *UNLISTED)}
     mine = [one for one in used if one.key == key and one.operation in known]
     for one in sorted(mine, key=lambda one: (-one.requests, one.operation)):
         operation = known[one.operation]
+        # Never a recorded request: the guide must not contain client data.
         before = build_request_example(settings, operation)
         data = b"" if before.body is None else json.dumps(before.body).encode()
         yield Left(
@@ -90,6 +93,7 @@ def _left(settings: Settings, used: Iterable[Used], key: str) -> Iterable[Left]:
 
 
 async def _form(settings: Settings, store: Store, environment: str) -> Form | None:
+    # Configured, else as detected at the service.
     if settings.upstream.signed_target != "auto":
         return settings.upstream.signed_target
     found = (await load_capabilities(Ledger(store), [environment])).get(environment, NAME)
@@ -97,7 +101,7 @@ async def _form(settings: Settings, store: Store, environment: str) -> Form | No
 
 
 def format_guide_title(operation: Operation) -> str:
-    """The path as the legacy document writes it."""
+    """Method and path, in the notation of the legacy document."""
     path = re.sub("{(.*?)}", ":id", operation.path)
     return f"{operation.method} /v1{re.sub('[<>]', '', path)}"
 

@@ -1,4 +1,4 @@
-"""The guide as one Markdown page."""
+"""Renders the migration guide as a Markdown page."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ CURRENT_STATUS = {
     "expired_quote": 400,
     "partner_integration_error": 500,
 }
-"""Current interface, section 7: code to HTTP status."""
+"""HTTP status by error code (current interface, section 7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A request and its signature, made by openssl: see tests/signatures. Nobody's key signs it."""
+    """A test vector: a request signed by openssl with a made-up key. See tests/signatures."""
 
     access_key: str = "EXAMPLE-ACCESS-KEY"
-    secret_key: str = "example-secret-key"  # noqa: S105 - made up, and said to be
+    secret_key: str = "example-secret-key"  # noqa: S105 - made up, and the guide says so
     timestamp: int = 1700000000
     method: str = "POST"
     target: str = "/v1/batches"
@@ -42,21 +42,24 @@ class Vector:
 
 VECTOR = Vector()
 LANGUAGES = {"python": "Python", "js": "JavaScript (Node.js)", "php": "PHP"}
-"""By the ending of their templates; as fences of Markdown name them."""
+"""Language names by template suffix, which is also the Markdown fence tag."""
 
 NOTES = {
-    "list_recipients": "`search` finds the beginnings of name, email and referenceId, no longer any part; "
-    "`startDate` and `endDate` go by the last change, no longer by creation; `payoutMethod` for bank "
-    "transfers needs `currency`; `orderBy` takes name, email, referenceId, payoutMethod, createdAt and "
-    "updatedAt; and there is no `city`.",
-    "update_recipient": "`inactive` and `disabled` are no statuses any more: `active` and `suspended` can be "
+    "list_recipients": "`search` now matches only the beginning of name, email and referenceId; "
+    "`startDate` and `endDate` now filter by the last change instead of creation; "
+    "`payoutMethod` for bank "
+    "transfers requires `currency`; `orderBy` accepts name, email, referenceId, "
+    "payoutMethod, createdAt and "
+    "updatedAt; `city` no longer exists.",
+    "update_recipient": "The statuses `inactive` and `disabled` no longer exist; `active` and `suspended` "
+    "can be "
     "set.",
 }
-"""What the same names mean now (current interface, section 4.1)."""
+"""Names whose meaning has changed (current interface, section 4.1)."""
 
 
 class Failure(NamedTuple):
-    """One code of an error, on both sides; None where a side does not have it."""
+    """An error code with its status in both interfaces; None if an interface lacks it."""
 
     code: str
     before: int | None
@@ -64,8 +67,9 @@ class Failure(NamedTuple):
 
 
 def render_guide(found: Gathered, settings: Settings) -> str:
+    # StrictUndefined: a misspelt name must fail, not leave a gap in a merchant's guide.
     environment = Environment(
-        autoescape=False,  # noqa: S701 - Markdown; what is not ours goes through a filter
+        autoescape=False,  # noqa: S701 - Markdown; names go through the filter `md`
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -99,44 +103,45 @@ def render_guide(found: Gathered, settings: Settings) -> str:
 
 
 def list_error_codes() -> list[Failure]:
-    """Every code of either interface, those that change first."""
+    """The error codes of both interfaces; those that change come first."""
     codes = dict.fromkeys((*errors.STATUS, *CURRENT_STATUS))
     found = [Failure(code, errors.STATUS.get(code), CURRENT_STATUS.get(code)) for code in codes]
     return sorted(found, key=lambda one: one.before == one.after)
 
 
 def list_changed_fields(call: Made) -> list[Any]:
-    """The fields that are not simply sent under the same name."""
+    """The fields that are renamed, translated or set by the gateway."""
     return [one for one in call.fields if one.rule != "same"]
 
 
 def iter_other_calls(left: Left) -> Iterator[tuple[str, str]]:
-    """Calls that other requests of the operation need, and the example does not; and when."""
+    """Calls that the operation may need but the example does not, with their conditions."""
     made = [f"{call.method} {call.target.partition('?')[0]}" for call in left.after.calls]
     for one in list_client_calls(left.operation):
         call = one["call"]
+        # Ids in the example are concrete, and placeholders in the table.
         pattern = re.sub(r":[\w-]+", "[^/]+", call.partition("?")[0].replace(" /", " /v1/"))
         if call != "No call" and not any(re.fullmatch(pattern, its) for its in made):
             yield call, one["note"]
 
 
 def list_changed_response_fields(left: Left) -> list[tuple[str, str, str]]:
-    """Fields of the answer that are called otherwise, or that the service does not give."""
+    """Answer fields that are renamed or that the service does not return."""
     return [one for one in left.after.answered if one[0].rpartition(".")[2] != one[1]]
 
 
 def list_remembered_fields(left: Left) -> list[str]:
-    """What a client has no place for but here; how batches are kept is the gateway's own affair."""
+    """What the gateway stores for clients. Batch records are an implementation detail and omitted."""
     return [one for one in left.after.remembered if not one.startswith("batch ")]
 
 
 def escape_markdown(text: str) -> str:
-    """Text of somebody else's in a page of Markdown: none of it is markup."""
+    """Escapes untrusted text, such as a merchant's name, for Markdown."""
     return re.sub(r"([\\`*_{}\[\]<>#|!&~])", r"\\\1", " ".join(text.split()))
 
 
 def format_table_cell(value: Any) -> str:
-    """A value in a table's cell, as code."""
+    """Formats a value as inline code in a table cell."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return f"`{text}`".replace("|", "\\|")
 
@@ -146,7 +151,7 @@ def format_pretty_json(value: Any) -> str:
 
 
 def quote_php_string(text: str) -> str:
-    """A string as PHP writes it."""
+    """Formats a string literal for PHP."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

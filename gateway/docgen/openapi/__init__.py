@@ -1,4 +1,4 @@
-"""A description of the legacy interface, for clients' authors and their tools."""
+"""Generates an OpenAPI description of the legacy interface."""
 
 from gateway.docgen.openapi.document import build_openapi_document, list_public_urls
 

@@ -1,6 +1,6 @@
-"""What the legacy document says of fields and parameters beyond their types, and of operations.
+"""Descriptions and constraints from the legacy document that types cannot express.
 
-Every name in these tables is one of the shapes' or of OPERATIONS: a test finds one that is not.
+A test checks that every name in these tables is a field of a shape, or one of OPERATIONS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mappings import legacy
 Said = dict[str, Any]
 
 _TIME: Said = {"format": "date-time", "examples": ["2024-03-01T12:00:00.000Z"]}
-_MASKED = "Shown masked. The mask that is shown, sent back, is no change."
+_MASKED = "Shown masked. Sending the mask back changes nothing."
 _FIGURE: Said = {"type": "number", "examples": [100.5]}
 _FIGURES = ("value", "fees", "recipientFees", "merchantFees", "net")
 _CODE_AND_NAME: Said = {
@@ -31,7 +31,7 @@ def _each(holders: tuple[str, ...], names: tuple[str, ...], said: Said) -> dict[
 
 
 FIELDS: Mapping[str, Said] = {
-    # Of every field of the name
+    # Every field with this name
     "checkedAt": _TIME,
     "createdAt": _TIME,
     "updatedAt": _TIME,
@@ -73,7 +73,7 @@ FIELDS: Mapping[str, Said] = {
     "region": _example("NY"),
     "count": _example(1),
     "totalPayments": _example(1),
-    # Of one
+    # A single field
     "Recipient.status": {
         "description": "`active`, `incomplete`, `inactive`, `disabled` or `suspended`.",
         **_example("active"),
@@ -92,7 +92,7 @@ FIELDS: Mapping[str, Said] = {
     "Hold.limit": _example(1000),
     "Primary.currency": {
         "type": "object",
-        "description": "Flat, and nested once more: the legacy document shows both.",
+        "description": "Both flat and nested: the legacy document shows both.",
         "properties": {
             **_CODE_AND_NAME,
             "currency": {"type": "object", "properties": _CODE_AND_NAME},
@@ -101,23 +101,34 @@ FIELDS: Mapping[str, Said] = {
     "RecipientBody.ssn": {"description": "US only, without spaces or hyphens."},
     "RecipientBody.currency": {"description": "The primary currency."},
     "BankBody.accountNum": {"description": "Required in countries without IBANs."},
-    "BankBody.iban": {"description": "In countries with IBANs."},
+    "BankBody.iban": {"description": "For countries with IBANs."},
     "BankBody.routing": {"description": "US only, nine digits."},
     "BankBody.branchNum": {"description": "Canada only, five digits."},
     "BankBody.institution": {"description": "Canada only, three digits."},
-    "BankBody.swiftBic": {"description": "In countries served by wire; 8 or 11 characters."},
-    "BankBody.bankRegion": {"description": "Another name of bankProvince."},
-    "BankBody.governmentId": {"description": "In a few countries."},
-    "PaymentBody.sourceAmount": {"description": "In the batch's currency; or targetAmount."},
-    "PaymentBody.targetAmount": {"description": "In targetCurrency; or sourceAmount."},
-    "PaymentBody.sourceCurrency": {"description": "Where the batch names none."},
-    "BatchBody.sourceCurrency": {"description": "May be given by each payment instead."},
-    "BatchChangeBody.payments": {"description": "To add; one with an `id` is a change."},
+    "BankBody.swiftBic": {
+        "description": "For countries reached by wire transfer; 8 or 11 characters."
+    },
+    "BankBody.bankRegion": {"description": "Alias of bankProvince."},
+    "BankBody.governmentId": {"description": "Required in some countries."},
+    "PaymentBody.sourceAmount": {
+        "description": "Amount in the batch's currency. Alternative to targetAmount."
+    },
+    "PaymentBody.targetAmount": {
+        "description": "Amount in targetCurrency. Alternative to sourceAmount."
+    },
+    "PaymentBody.sourceCurrency": {"description": "Required if the batch has none."},
+    "BatchBody.sourceCurrency": {"description": "Alternatively, each payment can give it."},
+    "BatchChangeBody.payments": {
+        "description": "Payments to add. An entry with an `id` changes that payment."
+    },
     "Batch.amount": {"description": "The exact sum of the source amounts.", **_example("100.00")},
     "Summary.processed_by": _example("API"),
     "BalanceEntry.amount": {"type": ["string", "null"], **_example("100.00")},
     "BalancesAnswer.balances": {"description": "By currency code; the wallet account by its name."},
-    "Country.regions": {"description": "Region code to name.", **_example({"ON": "Ontario"})},
+    "Country.regions": {
+        "description": "Region names by region code.",
+        **_example({"ON": "Ontario"}),
+    },
     "Country.code": _example("CA"),
     "Country.name": _example("Canada"),
     "Currency.code": _example("CAD"),
@@ -136,10 +147,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "MethodFigures.accountType": ("service_account_type", "wallet_account_type"),
     "DoneAnswer.object": ("updated", "deleted"),
 }
-"""Fields that never hold anything else; words of the vocabulary by their neutral names."""
+"""Enumerated fields. Words of the vocabulary are given by their neutral names."""
 
 INSTEAD: Mapping[str, Any] = {"ListedPayment.recipient": legacy.BatchRecipient}
-"""Fields that hold another shape than theirs says: a TypedDict cannot say it."""
+"""Fields whose real shape differs from the declared one, because a TypedDict cannot express it."""
 
 _PAGE: Said = {"type": "integer", "minimum": 1}
 
@@ -153,8 +164,8 @@ PARAMETERS: Mapping[str, Said] = {
         "description": "status, country, city, name, email, id, complianceStatus and others.",
     },
     "sortBy": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
-    "startDate": {"type": "string", "format": "date", "description": "By creation date."},
-    "endDate": {"type": "string", "format": "date", "description": "By creation date."},
+    "startDate": {"type": "string", "format": "date", "description": "Earliest creation date."},
+    "endDate": {"type": "string", "format": "date", "description": "Latest creation date."},
     "status": {"type": "string"},
     "complianceStatus": {"type": "string", "enum": ["pending", "verified", "blocked"]},
     "country": {"type": "string", "pattern": "^[A-Z]{2}$"},
@@ -163,20 +174,22 @@ PARAMETERS: Mapping[str, Said] = {
     "payoutCurrency": {"type": "string", "pattern": "^[A-Z]{3}$"},
     "recipient": {
         "type": "string",
-        "description": "Whom a payment pays, or one of a batch's: a recipient's id or address.",
+        "description": "Id or email address of a recipient of the payment, or of any payment in "
+        "the batch.",
     },
     "sourceCurrency": {"type": "string", "pattern": "^[A-Z]{3}$"},
     "targetCurrency": {"type": "string", "pattern": "^[A-Z]{3}$"},
 }
-"""Legacy interface, section 4.1, list query parameters; the last three, and most of the others in lists
-of batches and payments, are those that clients send besides."""
+"""List query parameters of the legacy interface, section 4.1. The last three are undocumented but
+sent by clients, as are most of the others in lists of batches and payments."""
 
 SEARCHED: Mapping[str, str] = {
-    "list_recipients": "Anywhere in name, email and referenceId.",
-    "list_batches": "Anywhere in the batch's id.",
-    "list_batch_payments": "Anywhere in the recipient's name, email and referenceId, the payment's id and memo.",
-    "list_payments": "As in the payments of a batch.",
-    "read_recipient_payments": "As in the payments of a batch.",
+    "list_recipients": "Matches any part of name, email and referenceId.",
+    "list_batches": "Matches any part of the batch's id.",
+    "list_batch_payments": "Matches any part of the recipient's name, email and referenceId, and of the "
+    "payment's id and memo.",
+    "list_payments": "Matches like the search in the payments of a batch.",
+    "read_recipient_payments": "Matches like the search in the payments of a batch.",
 }
 
 _WHOM: Said = {"anyOf": [{"required": ["id"]}, {"required": ["email"]}]}
@@ -203,7 +216,7 @@ NEEDS: Mapping[str, Said] = {
     "create_batch": {"properties": {"payments": {"items": _PAYMENT}}},
     "create_payment": _PAYMENT,
 }
-"""What a body must have that its shape, which other operations take too, does not say."""
+"""Required fields that a shape does not express, because other operations share it."""
 
 ALSO: Mapping[str, tuple[int, ...]] = {
     "delete_recipients": (404,),
@@ -217,4 +230,4 @@ ALSO: Mapping[str, tuple[int, ...]] = {
     "read_service_balances": (404,),
     "read_wallet_balance": (404,),
 }
-"""Statuses (legacy interface, section 4) that do not follow from a path's ids, or from a body."""
+"""Additional error statuses (legacy interface, section 4), which neither path nor body imply."""

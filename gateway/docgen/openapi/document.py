@@ -1,4 +1,4 @@
-"""The legacy interface as an OpenAPI 3.1 document, made of what the gateway itself goes by."""
+"""Builds the OpenAPI 3.1 document of the legacy interface from the gateway's own tables."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ VERSION = "3.1.0"
 
 ABOUT = """The payout service's legacy interface, as the gateway answers it.
 
-Success is 200 with `ok: true`, a delete included; a failure is `ok: false` with `errors`. Paths are
-taken with and without a trailing slash, bodies whatever their Content-Type, unknown fields and
-parameters are passed over, and an empty parameter is as good as none. Amounts are exact: digits,
-and either two decimals or none; a JSON number is read by its text."""
+A successful request, including a delete, is answered with 200 and `ok: true`; an error with
+`ok: false` and `errors`. Paths may end with a slash. Bodies are accepted with any Content-Type.
+Unknown fields and parameters are ignored, and an empty parameter is treated as missing. Amounts are
+exact decimals with two decimal places or none; a JSON number is read as it is written."""
 
 TAGS = {
     "4.1": "Recipients",
@@ -36,28 +36,29 @@ TAGS = {
 }
 
 _SAID = {
-    403: "The API key is missing or not valid, or it may not do this.",
+    403: "The API key is missing or invalid, or is not allowed to do this.",
     404: "Not found.",
-    406: "What was sent cannot be carried out; each field that is wrong is named.",
-    413: "The body is too large.",
-    429: "More requests than the API key may make in any hour.",
+    406: "The request cannot be carried out; `errors` names each invalid field.",
+    413: "The request body is too large.",
+    429: "The API key has exceeded its rate limit.",
     500: "Internal error.",
 }
 
 _LIMIT_HEADERS = {
-    "RateLimit-Limit": "Requests that the API key may make in any hour.",
-    "RateLimit-Remaining": "How many of them are left.",
-    "RateLimit-Reset": "Seconds until there are more again.",
+    "RateLimit-Limit": "Requests that the API key may make in an hour.",
+    "RateLimit-Remaining": "Remaining requests.",
+    "RateLimit-Reset": "Seconds until more requests are allowed.",
 }
 
 
 def build_openapi_document(vocabulary: Vocabulary, urls: tuple[str, ...]) -> dict[str, Any]:
-    """The document; ``urls`` are the addresses that clients use, without ``/v1``."""
+    """Builds the document. ``urls`` are the base URLs that clients use, without ``/v1``."""
     return _Document(vocabulary).whole(urls)
 
 
 def list_public_urls(server: Server, port: int) -> tuple[str, ...]:
-    """Where clients reach a gateway that listens on this port: as configured, else right there."""
+    """The base URLs that clients use: the configured ones, else the listening address."""
+    # A wildcard address is not an address that clients can use.
     host = "localhost" if server.host in ("0.0.0.0", "::", "") else server.host  # noqa: S104
     return server.public_urls or (build_url(host, port, server.scheme),)
 
@@ -96,7 +97,7 @@ class _Document:
         told: dict[str, Any] = {
             "operationId": operation.name,
             "summary": operation.name.replace("_", " ").capitalize(),
-            "description": "Used by clients in the field; the legacy document does not list it."
+            "description": "Used by clients, but not listed in the legacy document."
             if unlisted
             else f"Section {operation.section} of the legacy document.",
             "tags": [TAGS[operation.section]],
@@ -120,16 +121,18 @@ class _Document:
 
     def _body(self, operation: Operation) -> dict[str, Any]:
         schema = self._schemas.of(operation.takes)
+        # Added with allOf: the shape is a shared component and must not change.
         if needs := NEEDS.get(operation.name):
             schema = {"allOf": [schema, needs]}
         example = self._spelling.outward(operation.takes, BODIES[operation.name])
         return {"required": True, "content": _content(schema, example)}
 
     def _responses(self, operation: Operation) -> dict[str, Any]:
+        # Success is always 200 in the legacy interface, for deletes too.
         schema = self._answer(operation.gives)
         told: dict[str, Any] = {
             "200": {
-                "description": "Done.",
+                "description": "Success.",
                 "headers": {
                     name: {"$ref": f"#/components/headers/{name}"} for name in _LIMIT_HEADERS
                 },
@@ -141,7 +144,7 @@ class _Document:
         return told
 
     def _answer(self, shape: Any) -> Schema:
-        """``ok``, and beside it the fields of the shape."""
+        """The schema of an answer: ``ok`` and the fields of the shape."""
         name = shape.__name__ if shape.__name__.endswith("Answer") else f"{shape.__name__}Answer"
         if name not in self._components:
             given = self._schemas.object_of(shape)
@@ -153,7 +156,7 @@ class _Document:
 
 
 def list_error_statuses(operation: Operation) -> list[int]:
-    """The statuses of an operation's failures (legacy interface, sections 4 and 7)."""
+    """The error statuses of an operation (legacy interface, sections 4 and 7)."""
     named = [404] if "{" in operation.path else []
     sent = [406, 413] if operation.takes is not None else []
     known = [] if operation.keyless else [403]
@@ -182,7 +185,8 @@ def _header(said: str) -> dict[str, Any]:
 
 
 def _failure(status: int) -> dict[str, Any]:
-    """The answer of a failure: earlier section 7, with the codes that this status has there."""
+    """The error response of a status, with its error codes (legacy interface, section 7)."""
+    # 413 has no code of its own in the legacy error table.
     codes = [code for code, its in errors.STATUS.items() if its == status] or [
         errors.TOO_LARGE.code
     ]
@@ -192,7 +196,7 @@ def _failure(status: int) -> dict[str, Any]:
         "properties": {
             "code": {"type": "string", "enum": codes},
             "message": {"type": "string"},
-            "field": {"type": "string", "description": "As the request named it."},
+            "field": {"type": "string", "description": "The field, as named in the request."},
         },
     }
     schema: Schema = {
@@ -206,7 +210,7 @@ def _failure(status: int) -> dict[str, Any]:
     example = {"ok": False, "errors": [_example_entry(codes[0], status)]}
     told: dict[str, Any] = {"description": _SAID[status], "content": _content(schema, example)}
     if status == 429:
-        told["headers"] = {"Retry-After": _header("Seconds until a request is admitted.")}
+        told["headers"] = {"Retry-After": _header("Seconds to wait before the next request.")}
     return told
 
 

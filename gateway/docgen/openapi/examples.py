@@ -1,4 +1,4 @@
-"""Examples: of bodies by hand, because a test sends them; of answers, made of their schemas."""
+"""Example bodies, hand-written because tests send them, and answers generated from schemas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDS: Mapping[str, str] = {
     "payments": "P-91XPU407RJVK1B6T",
     "countries": "CA",
 }
-"""By what stands before it in a path."""
+"""By the path segment before the id."""
 
 _BANK = {
     "primary": {"method": "bank", "currency": "USD"},
@@ -55,7 +55,7 @@ BODIES: Mapping[str, Any] = {
     },
     "update_payment": {"sourceAmount": "110.00"},
 }
-"""By operation; in the neutral words."""
+"""By operation, in the neutral vocabulary."""
 
 _PLAIN: Mapping[str, Any] = {
     "string": "text",
@@ -67,7 +67,7 @@ _PLAIN: Mapping[str, Any] = {
 
 
 def build_schema_example(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Any:
-    """A value that a schema describes, of its own examples where it has some."""
+    """Builds a value that matches a schema, from the examples in the schema if it has some."""
     if "$ref" in schema:
         return build_schema_example(components[schema["$ref"].rpartition("/")[2]], components)
     if "const" in schema:
@@ -92,5 +92,6 @@ def _object(schema: Mapping[str, Any], components: Mapping[str, Any]) -> dict[st
         for name, one in schema.get("properties", {}).items()
     }
     if isinstance(others := schema.get("additionalProperties"), dict):
+        # Maps in answers are keyed by currency code.
         named["USD"] = build_schema_example(others, components)
     return named

@@ -1,4 +1,4 @@
-"""Shapes of the legacy interface as JSON Schema (2020-12), in this configuration's own words."""
+"""Converts shapes of the legacy interface to JSON Schema (2020-12) in the configured vocabulary."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _PLAIN: Mapping[Any, Schema] = {
 }
 
 KINDS = {"recipient": "recipients", "batch": "batches", "payment": "payments"}
-"""A kind of id, and the collection that it stands in."""
+"""Kinds of ids, and the path segment of their collection."""
 
 
 class Schemas:
-    """Makes the schema of each shape once; ``components`` are those that have a name."""
+    """Builds the schema of each shape once. ``components`` holds the named schemas."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
         self._words = words
         self.components: dict[str, Schema] = {}
         self.shapes: dict[str, Any] = {}
-        """What each component is made of."""
+        """The shape of each component."""
 
     def of(self, shape: Any) -> Schema:
-        """A schema, or the reference to a component."""
+        """The schema of a shape, or a reference to its component."""
         origin, inside = get_origin(shape), get_args(shape)
         if origin is Annotated:
             return self._marked(inside[0], inside[1:])
@@ -70,15 +70,16 @@ class Schemas:
 
     def _component(self, shape: Any) -> Schema:
         name = shape.__name__
+        # References are by name only, so two shapes with one name would overwrite each other.
         if self.shapes.setdefault(name, shape) is not shape:
             raise TypeError(f"two shapes are called {name}")
         if name not in self.components:
-            self.components[name] = {}  # a shape may hold itself
+            self.components[name] = {}  # reserved first: a shape may contain itself
             self.components[name] = self.object_of(shape)
         return {"$ref": f"#/components/schemas/{name}"}
 
     def object_of(self, shape: Any) -> Schema:
-        """The schema of an object itself, not a reference to it."""
+        """The schema of an object, not a reference to it."""
         properties = {
             self._spelled(name, hint): self._field(shape, name, hint)
             for name, hint in get_type_hints(shape, include_extras=True).items()
@@ -97,13 +98,14 @@ class Schemas:
             return self.of(instead)
         schema: Schema = {**self.of(hint), **(_first(FIELDS, [*places, name]) or {})}
         if choices := _first(CHOICES, places):
+            # An enum without null would forbid a nullable field to be null.
             nothing = [None] if "null" in schema["type"] else []
             schema["enum"] = [self._words.get(word, word) for word in choices] + nothing
         return schema
 
 
 def _lineage(shape: Any) -> list[str]:
-    """The shape's name, and those of the shapes that it extends."""
+    """The names of a shape and of the shapes it extends."""
     bases = [base for base in getattr(shape, "__orig_bases__", ()) if is_typeddict(base)]
     return [shape.__name__, *(name for base in bases for name in _lineage(base))]
 
@@ -118,7 +120,7 @@ def _keys(hint: Any) -> Iterator[Key]:
 
 
 def _any_of(schemas: list[Schema]) -> Schema:
-    """``null`` beside one plain type is written shorter than as a choice."""
+    """A schema for alternatives; null and one plain type become a list of types."""
     others = [schema for schema in schemas if schema != {"type": "null"}]
     if len(others) == len(schemas):
         return {"anyOf": schemas}

@@ -1,4 +1,4 @@
-"""Two pages of reference, written from what the gateway itself goes by; `make docs` writes them."""
+"""Generates the configuration and operations reference pages. `make docs` writes them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from gateway.docgen.reference import configuration, operations
 
 EXAMPLE = Path("deploy/gateway.example.toml")
-"""Where the meaning of each key is written, once: operators copy that file."""
+"""The example configuration, whose comments describe each key."""
 
 
 def render_reference_pages(root: Path) -> dict[Path, str]:
-    """Both pages, by where they stand in a checkout."""
+    """Renders both pages, by their path in a checkout."""
     example = (root / EXAMPLE).read_text("utf-8")
     return {
         root / "deploy" / "configuration.md": configuration.render_configuration_page(example),

@@ -1,4 +1,4 @@
-"""`python -m gateway.docgen.reference` in a checkout: writes the pages anew."""
+"""`python -m gateway.docgen.reference`, run in a checkout, regenerates the reference pages."""
 
 from __future__ import annotations
 

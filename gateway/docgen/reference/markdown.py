@@ -1,4 +1,4 @@
-"""Tables and cells of Markdown."""
+"""Formats Markdown tables and inline code."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def render_operations_page() -> str:
     lines = [ABOUT.format(codes=codes), *_overview()]
     for heading, those in (
         ("The legacy interface", OPERATIONS),
-        ("Operations that the legacy document does not list but clients use", UNLISTED),
+        ("Used by clients, but not listed in the legacy document", UNLISTED),
     ):
         lines += [f"## {heading}\n"]
         lines += [line for one in those for line in _operation(one)]
@@ -133,8 +133,9 @@ def _played(operation: Operation) -> Iterator[str]:
         yield ""
     if told.remembered:
         yield f"Stored by the gateway: {'; '.join(told.remembered)}.\n"
+    # The examples must stay valid when the mapping changes.
     if told.refusal:
-        raise ValueError(f"the example of {operation.name} is refused: {told.refusal.body()}")
+        raise ValueError(f"the example of {operation.name} is rejected: {told.refusal.body()}")
 
 
 def play_example(operation: Operation) -> Explained:
@@ -169,10 +170,11 @@ def _made(number: int, call: Made) -> Iterator[str]:
 
 
 def _answered(operation: Operation) -> Iterator[str]:
+    # Deletes answer without an object.
     names = [name for name, one in OBJECTS.items() if one in TABLES_OF.get(_room(operation), ())]
     if names and operation.method != "DELETE":
         linked = ", ".join(f"[{name}](#{_anchor(name)})" for name in names)
-        yield f"Fields of the answer: {linked}.\n"
+        yield f"Answer fields: {linked}.\n"
 
 
 def _room(operation: Operation) -> str:
@@ -182,9 +184,8 @@ def _room(operation: Operation) -> str:
 def _objects() -> Iterator[str]:
     yield "## Fields\n"
     yield (
-        "For each field of the legacy objects: the current field that it is sent as, and the "
-        "current field that answers take it from. The program does not start if a field is missing "
-        "here.\n"
+        "Every field of the legacy objects, with the current field that it is sent as and the source of "
+        "its value in answers. The gateway does not start if a field is missing.\n"
     )
     for name, fields in OBJECTS.items():
         yield f"### {name}\n"

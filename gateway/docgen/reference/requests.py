@@ -1,4 +1,4 @@
-"""A request of each operation with every field that clients may send; played to show its calls."""
+"""Example requests of each operation, with every field that clients may send."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ REQUESTS: Mapping[str, Any] = {
         "remove_payments": [{"id": "P-91XPU407RJVK1B6U"}],
     },
     "create_payment": _OTHER,
-    "update_payment": {"sourceAmount": "110.00", "memo": "March, mended"},
+    "update_payment": {"sourceAmount": "110.00", "memo": "March, corrected"},
 }
 
 QUERIES: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""What `payout-gateway doctor` finds out: reads only, a few signed calls for each environment."""
+"""The checks of `payout-gateway doctor`: reads only, a few signed calls per environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Finding", "run_doctor"]
 
 
 async def run_doctor(settings: Settings) -> list[Finding]:
-    """This machine, the state, the limit, and every configured environment's services."""
+    """Checks this machine, the state, the rate limiter, and the services of each environment."""
     found = [
         *local_checks.check_program(),
         *local_checks.check_configuration(settings),
@@ -25,10 +25,11 @@ async def run_doctor(settings: Settings) -> list[Finding]:
             found += await local_checks.check_state(settings, store)
             found += await local_checks.check_operator_switches(store)
             found += await _services(settings, store)
+    # The services cannot be checked either: their credentials are in the state.
     except StoreUnavailable as unavailable:
         found.append(local_checks.report_unavailable_state(unavailable))
     except Misconfigured:
-        pass  # said under `configuration`; without it there is no way out
+        pass  # already reported by check_configuration; without it no call can be made
     return found
 
 

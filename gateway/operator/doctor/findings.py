@@ -1,4 +1,4 @@
-"""What was looked at, and how it is."""
+"""The result of one doctor check, and advice for unreachable addresses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Literal
 from gateway.operator.preflight import is_placeholder
 
 State = Literal["ok", "warning", "skipped", "error"]
-"""``skipped``: not tried."""
+"""``warning``: may be intended, but keeps clients from something; ``skipped``: not tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; ``do`` says what to do about it, where it is not well."""
+    """The result of one check: ``looked_at`` is its name; ``do`` is the advice unless it is
+    ``well``.
+    """
 
     environment: str
     looked_at: str
@@ -23,40 +25,46 @@ class Finding:
 
 
 ALL = "all"
-"""In the place of an environment, of what is of none."""
+"""The environment of checks that concern no single environment."""
 
 _NOT_BELIEVED = (
-    "nobody who is believed signed the certificate there: name its authority in ca_file, or have "
-    "the service send its whole chain (`openssl s_client -showcerts -connect {host}` shows it)"
+    "the server's certificate is not signed by a trusted authority: set ca_file to its "
+    "authority, or "
+    "have the server send its full chain (`openssl s_client -showcerts -connect {host}` shows it)"
 )
-_NO_TLS = "what listens there speaks no TLS: is {url} right with https?"
+_NO_TLS = "the server at this address does not use TLS: check whether {url} should be http"
 _NO_WAY = (
-    "see that {url} is the service's address, that this machine may go out to it, and whether it "
-    "needs upstream.proxy"
+    "check that {url} is the service's address, that the firewall allows this machine to "
+    "connect to "
+    "it, and whether it needs upstream.proxy"
 )
 _HINTS = (
     (
         "mismatch, certificate",
-        "the certificate there is of another name than {url} has: mend base_url",
+        "the server's certificate is for another host name than {url}: correct base_url",
     ),
-    ("has expired", "the certificate there has expired, or this machine's clock is wrong"),
+    (
+        "has expired",
+        "renew the server's certificate, which has expired, or correct this machine's clock",
+    ),
     ("CERTIFICATE_VERIFY_FAILED", _NOT_BELIEVED),
     ("WRONG_VERSION_NUMBER", _NO_TLS),
     ("record layer failure", _NO_TLS),
     (
         "the proxy refuses",
-        "see upstream.proxy and its credentials, and that it lets {host} through",
+        "check upstream.proxy and its credentials, and that the proxy allows {host}",
     ),
     ("", _NO_WAY),
 )
 
 
 def advise_unreachable(why: str, url: str) -> str:
-    """What to do where an address gave no answer, by the words of the failure."""
+    """Advice for an address that did not answer, chosen by the text of the failure."""
     if is_placeholder(url):
-        return f"{url} is a placeholder: put your service's address in its place"
+        return f"{url} is a placeholder: replace it with the address of your service"
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0]
+    # openssl s_client needs a port.
     if ":" not in host:
         host += ":443" if scheme == "https" else ":80"
     hint = next(do for words, do in _HINTS if words in why)

@@ -1,4 +1,7 @@
-"""The legacy service, where keys are switched to it: asked for a country, which needs no key."""
+"""Checks the legacy service of environments with switched keys, by reading a country.
+
+That read needs no API key.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ MOST = 1 << 20
 
 
 async def check_legacy_services(settings: Settings, store: Store) -> list[Finding]:
-    """Of each environment of which a key is switched away from `translate`."""
+    """Checks each environment in which a key is switched to `forward` or `compare`."""
     switched = {one.owner.environment for one in await all_switches(store) if one.mode != TRANSLATE}
     configured = settings.environments.configured()
     origins = {
@@ -34,8 +37,11 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
 
 
 def _homeless(name: str) -> Finding:
-    said = "keys are switched to `forward` or `compare`, and legacy_base_url is not set"
-    do = f"set environments.{name}.legacy_base_url, or `modes set … translate` (see `modes list`)"
+    said = "keys are switched to `forward` or `compare`, but legacy_base_url is not set"
+    do = (
+        f"set environments.{name}.legacy_base_url, or run `modes set … translate` (see "
+        "`modes list`)"
+    )
     return Finding(name, LOOKED_AT, "error", said, do)
 
 
@@ -46,20 +52,21 @@ async def _asked(passing: PassthroughClient, name: str, url: str) -> Finding:
         async with passing.sent(passage) as passed:
             body = b""
             async for part in passed.parts():
+                # An unknown server answers: read no more than a legacy answer can need.
                 body = (body + part)[:MOST]
             status = passed.status
     except (Unreachable, ResponseLost) as failure:
         do = advise_unreachable(str(failure), url).replace("base_url", "legacy_base_url")
         return Finding(name, LOOKED_AT, "error", str(failure), do)
     if _is_legacy(status, body):
-        return Finding(name, LOOKED_AT, "ok", "answers as the legacy interface does")
-    said = f"no answer of the legacy interface (status {status})"
-    do = f"see that {url} is its address, without /v1, and not the current interface's"
+        return Finding(name, LOOKED_AT, "ok", "answers as the legacy interface")
+    said = f"the answer is not of the legacy interface (status {status})"
+    do = f"check that {url} is the legacy address, without /v1, and not the current interface"
     return Finding(name, LOOKED_AT, "error", said, do)
 
 
 def _is_legacy(status: int, body: bytes) -> bool:
-    """A service that wants a key for this, too, says so as the legacy interface says it."""
+    """Whether an answer has the legacy shape. 403 counts: some services want a key for this read."""
     try:
         told = json_codec.read(body)
     except json_codec.Unreadable:

@@ -1,4 +1,4 @@
-"""The program, its configuration, its certificate, the state and the limit."""
+"""Checks of the program, its configuration, its certificate, the state and the rate limiter."""
 
 from __future__ import annotations
 
@@ -38,13 +38,17 @@ def _told(looked_at: str, check: Callable[[], None]) -> Iterator[Finding]:
     except Misconfigured as error:
         for problem in error.problems:
             said, _, do = problem.partition("; ")
-            yield Finding(ALL, looked_at, "error", said, do or "mend it, and run `check`")
+            yield Finding(
+                ALL, looked_at, "error", said, do or "correct the setting, then run `check`"
+            )
     else:
-        yield Finding(ALL, looked_at, "ok", "can be run")
+        yield Finding(ALL, looked_at, "ok", "valid")
 
 
 def check_certificate(server: Server) -> Iterator[Finding]:
-    """The one that clients see; whether it can be used at all is the configuration's."""
+    """Checks when the certificate for clients expires. check_configuration checks that it can be
+    used.
+    """
     if (file := server.tls_certificate_file) is None:
         return
     try:
@@ -52,13 +56,15 @@ def check_certificate(server: Server) -> Iterator[Finding]:
     except (OSError, ValueError):
         return
     looked_at, end = "certificate for clients", chain[0].not_valid_after_utc
-    told = f"it ends at {end:%Y-%m-%d %H:%M} UTC"
+    told = f"expires at {end:%Y-%m-%d %H:%M} UTC"
     if end < datetime.now(UTC) + SOON:
-        do = "put a new one in its place; a running gateway takes it up by itself"
+        do = "replace it; a running gateway loads the new one without a restart"
         yield Finding(ALL, looked_at, "error", told, do)
     elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
-        do = "append the certificates of the authorities in between, where there are any"
-        yield Finding(ALL, looked_at, "warning", f"{told}; it stands alone in {file}", do)
+        do = "append the intermediate certificates, if there are any"
+        yield Finding(
+            ALL, looked_at, "warning", f"{told}; {file} contains no intermediate certificate", do
+        )
     else:
         yield Finding(ALL, looked_at, "ok", told)
 
@@ -71,18 +77,19 @@ async def check_limits(settings: Settings) -> list[Finding]:
 
 
 async def check_state(settings: Settings, store: Store) -> list[Finding]:
-    """Raises StoreUnavailable where it cannot be used."""
+    """Checks that the state is writable and not an older copy. Raises StoreUnavailable."""
     await refuse_read_only(store)
     if await is_older(store, settings.state.mark):
         return [Finding(ALL, "state", "error", f"{HAPPENED}: no batch is started on it", DO)]
+    # A new state has no mark yet, so an older copy could not be told from it.
     is_new = (await standing(store)).mark == NONE
-    known = "is the one that was used last, as far as is known"
-    what = "has had no request yet that writes" if is_new else known
-    return [Finding(ALL, "state", "ok", f"can be written; it {what}")]
+    known = "is not an older copy, as far as is known"
+    what = "is new: nothing was written through it yet" if is_new else known
+    return [Finding(ALL, "state", "ok", f"writable; it {what}")]
 
 
 async def check_operator_switches(store: Store) -> list[Finding]:
-    """What operators switched on and may have forgotten; StoreUnavailable."""
+    """Freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
     now = store.clock()
     under_way = [one for one in await open_brownouts(store, now) if one.begins_at <= now]
     return [*map(_freeze, await frozen(store)), *map(_brownout, under_way)]
@@ -91,20 +98,20 @@ async def check_operator_switches(store: Store) -> list[Finding]:
 def _freeze(one: Freeze) -> Finding:
     words = [f"--merchant {one.scope.merchant}"] if one.scope.merchant else []
     words += [f"--environment {one.scope.environment}"] if one.scope.environment else []
-    said = f"writes are stopped since {one.since:%Y-%m-%d %H:%M} UTC: {told_scope(one.scope)}"
-    do = f"`payout-gateway unfreeze {' '.join(words) or '--all'}` when they are to go on"
+    said = f"writes have been frozen since {one.since:%Y-%m-%d %H:%M} UTC: {told_scope(one.scope)}"
+    do = f"to resume them, run `payout-gateway unfreeze {' '.join(words) or '--all'}`"
     return Finding(one.scope.environment or ALL, "freeze", "warning", said, do)
 
 
 def _brownout(one: Brownout) -> Finding:
-    does = "refused" if one.refuses else "counted, and not refused,"
+    does = "refused" if one.refuses else "counted (not refused)"
     said = (
         f"requests are {does} until {one.ends_at:%Y-%m-%d %H:%M} UTC: {describe_window_scope(one)}"
     )
-    do = f"nothing, if that is meant; `payout-gateway brownout off {one.id}` ends it"
+    do = f"nothing if this is intended; `payout-gateway brownout off {one.id}` ends it"
     return Finding(ALL, "brownout", "warning", said, do)
 
 
 def report_unavailable_state(unavailable: StoreUnavailable) -> Finding:
-    said = f"{unavailable.happened}: {unavailable.means}; the services were not tried"
+    said = f"{unavailable.happened}: {unavailable.means}; the services were not checked"
     return Finding(ALL, "state", "error", said, unavailable.do)

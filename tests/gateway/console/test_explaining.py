@@ -62,16 +62,16 @@ def page_typed(text: str) -> str:
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        ("", "No request"),
-        ("curl -X POST /v1/nowhere", "is no operation of the legacy interface"),
-        ("curl -X POST /v1/recipients -d '{", "Unclosed quote"),
+        ("", "No address was given"),
+        ("curl -X POST /v1/nowhere", "is not an operation of the legacy interface"),
+        ("curl -X POST /v1/recipients -d '{", "A quote is open"),
         ("curl -X POST /v1/recipients -d '{'", "The body cannot be read: not JSON"),
         ("curl -X POST /v1/recipients -d @/etc/hostname", "Files are not read"),
         ("curl -X POST /v1/recipients -d @-", "Files are not read"),
         ("curl -X", "-X needs a value"),
-        ("curl http://[", "cannot be read"),
-        ("<script>alert(1)</script>", "No request"),
-        ("/<script>alert(1)</script>", "is no operation"),
+        ("curl http://[", "not a valid URL"),
+        ("<script>alert(1)</script>", "No address was given"),
+        ("/<script>alert(1)</script>", "is not an operation"),
         (f"curl /v1/recipients -d '{' ' * 70_000}'", "The request is too long"),
     ],
 )

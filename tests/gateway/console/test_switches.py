@@ -52,7 +52,7 @@ async def test_a_mode_is_switched_for_a_key_and_a_group(seen: Seen, visitor: Vis
     query = "do=mode&merchant=&key=demo-sandbox&group=balances&mode=forward"
     question = await asked(visitor, query)
     assert "Balances of demo sandbox, key demo-sandbox" in question
-    assert "requests go to the legacy service as they came" in question
+    assert "requests are passed unchanged to the legacy service" in question
     fields = dict(part.split("=") for part in query.split("&"))
     assert (await visitor.post("/switches", fields)).status == 303
     async with open_store(seen.house.settings.state) as store:

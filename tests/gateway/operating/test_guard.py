@@ -116,7 +116,7 @@ async def test_on_a_restored_state_nothing_is_started_until_it_is_reconciled(
     async with town(tmp_path, processing_seconds=60) as here:
         batch = await put_back_after_more(here)
         async with here.gateway() as house:
-            for words in ("database_restored", "would be paid twice", "payout-gateway reconcile"):
+            for words in ("database_restored", "could be paid twice", "payout-gateway reconcile"):
                 assert words in logged(tmp_path)
             assert is_checking(await begin(house, batch))
             assert here.service.starts == []
@@ -224,11 +224,11 @@ async def test_a_merchant_of_whom_no_key_is_in_use_keeps_nobody_else_from_starti
         await import_lines(here.settings, [left])
         batch = await put_back_after_more(here)
         refused = await says(tmp_path, "reconcile", "--leave-out", "left", code=2)
-        assert "a key of left sandbox is in use" in refused.stderr
+        assert "a key of left sandbox is active" in refused.stderr
         await says(tmp_path, "keys", "revoke", "left")
         told = await here.reconciled(code=2)
         assert told["cleared"] is False
-        assert told["unreadable"][0]["what_to_do"].endswith("with --leave-out left")
+        assert told["unreadable"][0]["what_to_do"].endswith("--leave-out left can skip it")
         refused = await says(tmp_path, "reconcile", "--leave-out", "nobody", code=2)
         assert "there is no merchant nobody" in refused.stderr
         told = await here.reconciled("--leave-out", "left")
@@ -308,15 +308,15 @@ async def test_the_last_words_say_whether_batches_are_started_and_what_comes_fir
         await put_back_after_more(here)
         part = await says(tmp_path, "reconcile", "--merchant", "demo", code=1)
         assert last_line(part.stdout) == (
-            "The state was restored: no batch is started yet; compare every merchant and environment "
-            "at once."
+            "The state was restored: no batch is started yet; run `reconcile` without --merchant "
+            "and --environment."
         )
         here.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
         unread = await says(tmp_path, "reconcile", code=2)
-        assert "no batch is started yet, since not all of it could be read" in unread.stdout
+        assert "no batch is started yet, because something could not be read" in unread.stdout
         found = await says(tmp_path, "reconcile", code=1)
-        assert "something was found, so all writes are frozen" in last_line(found.stdout)
-        assert "`payout-gateway unfreeze --all` when that was looked at" in last_line(found.stdout)
+        assert "there are findings, so all writes are now frozen" in last_line(found.stdout)
+        assert "run `payout-gateway unfreeze --all`" in last_line(found.stdout)
         assert "restored" not in (await says(tmp_path, "reconcile")).stdout
 
 
@@ -329,7 +329,7 @@ async def test_where_the_service_lists_no_batches_that_is_a_finding(tmp_path: Pa
         await put_back_after_more(here)
         told = await here.reconciled(code=1)
         assert [one["kind"] for one in told["findings"]] == ["unlisted"]
-        assert "compare in the dashboard" in told["findings"][0]["what_to_do"]
+        assert "compare it in the dashboard" in told["findings"][0]["what_to_do"]
         assert told["cleared"] is True
         assert (await here.reconciled())["findings"] == []
 

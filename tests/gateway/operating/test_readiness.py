@@ -30,6 +30,5 @@ def test_reads_that_no_document_lists_have_to_be_compared_where_they_are_used() 
 def test_one_of_something_is_told_as_one() -> None:
     one = Standing(OWNER, "shop", {"list_batches": Tally(compared=1)}, never_seen=["read_batch"])
     assert one.sentence == (
-        "ready for cutover. 1 answer compared, 0 unexplained differences, "
-        "1 read of which nothing was compared."
+        "ready for cutover. 1 answer compared, 0 unexplained differences, 1 read never compared."
     )

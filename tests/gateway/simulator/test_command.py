@@ -248,11 +248,11 @@ def test_the_legacy_face_takes_the_api_keys_of_the_file():
          "twice"),
         ('["hush"]', "line 1 has no merchant"),
         (('{"merchant": "a", "environment": "live", "access_key": "b", "secret_key": "c", '
-         '"api_key": 7}'), "line 1 has an api_key that is not text"),
+         '"api_key": 7}'), "line 1: api_key is not a string"),
         (('{"merchant": "a", "environment": "live", "access_key": "b", "secret_key": "c", '
          '"api_key": "hush"}\n'
          '{"merchant": "d", "environment": "live", "access_key": "e", "secret_key": "f", '
-         '"api_key": "hush"}'), "stands for two merchants"),
+         '"api_key": "hush"}'), "is used for two merchants"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_keys_is_one_line(text, said):
@@ -273,4 +273,6 @@ def test_a_port_in_use_is_one_line(ports):
         command = [*RUN, *ports, port]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"Error: Cannot listen on 127.0.0.1 port {port}: it is in use\n"
+    assert done.stderr == (
+        f"Error: Cannot listen on 127.0.0.1 port {port}: the port is in use; choose another\n"
+    )
