@@ -6,12 +6,12 @@ Pure code: no I/O, no clock, no randomness.
 from mappings import (
     balances,
     batches,
+    field_types,
     geography,
-    kinds,
     payments,
     payout_methods,
     recipients,
-    starts,
+    signed_start,
 )
 
 OPERATIONS = (
@@ -27,10 +27,10 @@ OPERATIONS = (
 UNLISTED = payments.UNLISTED
 """Operations that clients in the field use although the legacy document does not list them."""
 
-SIGNED = (starts.START,)
+SIGNED = (signed_start.START,)
 """Signed requests of clients that the gateway does not only pass through: it also records them."""
 
 # Building an adapter takes milliseconds: the first request of a process must not pay for it.
 for _operation in OPERATIONS:
-    if _operation.takes is not None:
-        kinds.build_type_adapter(_operation.takes)
+    if _operation.body_shape is not None:
+        field_types.build_type_adapter(_operation.body_shape)

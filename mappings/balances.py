@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mappings import current, legacy, money
-from mappings.current import BALANCE
+from mappings.current import BALANCE_PATH
+from mappings.effects import JSON, Answer, Call, Flow, Invalid, Operation, Request
 from mappings.errors import NOT_FOUND
 from mappings.funds import parse_balances
-from mappings.grammar import JSON, Answer, Call, Flow, Invalid, Operation, Request
-from mappings.payouts import Sub
+from mappings.payouts import SubFlow
 
 SERVICE = "service"
 
@@ -17,7 +17,7 @@ def read_balances(_request: Request) -> Flow:
 
     GET /balance
     """
-    return Answer({"balances": (yield from _balances())})
+    return Answer({"balances": (yield from _fetch_balances())})
 
 
 def read_service_balances(_request: Request) -> Flow:
@@ -25,9 +25,11 @@ def read_service_balances(_request: Request) -> Flow:
 
     GET /balance
     """
-    held = yield from _balances()
-    of_service = {name: one for name, one in held.items() if one["type"] != current.WALLET}
-    return Answer({"balances": of_service})
+    balances = yield from _fetch_balances()
+    service_balances = {
+        name: balance for name, balance in balances.items() if balance["type"] != current.WALLET
+    }
+    return Answer({"balances": service_balances})
 
 
 def read_wallet_balance(_request: Request) -> Flow:
@@ -35,52 +37,64 @@ def read_wallet_balance(_request: Request) -> Flow:
 
     GET /balance  not found if the merchant has no wallet account
     """
-    held = yield from _balances()
-    of_wallet = {name: one for name, one in held.items() if one["type"] == current.WALLET}
-    if not of_wallet:
+    balances = yield from _fetch_balances()
+    wallet_balances = {
+        name: balance for name, balance in balances.items() if balance["type"] == current.WALLET
+    }
+    if not wallet_balances:
         raise Invalid(NOT_FOUND)
-    return Answer({"balances": of_wallet})
+    return Answer({"balances": wallet_balances})
 
 
-def _balances() -> Sub:
+def _fetch_balances() -> SubFlow:
     """GET /balance; service accounts by currency code, the wallet account under ``wallet``."""
-    shown: dict[str, dict[str, JSON]] = {}
-    for entry in parse_balances((yield Call("GET", BALANCE))):
+    balances: dict[str, dict[str, JSON]] = {}
+    for entry in parse_balances((yield Call("GET", BALANCE_PATH))):
         is_wallet = entry.get("type") == current.WALLET
         currency = entry.get("currency")
         name = current.WALLET if is_wallet else str(currency)
-        shown[name] = {
+        balances[name] = {
             # If the service marks no account as primary, the first one is.
-            "primary": bool(entry.get("primary", not shown)),
+            "primary": bool(entry.get("primary", not balances)),
             "amount": money.format_numeric_amount(entry.get("amount")),
             "currency": currency,
             "type": current.WALLET if is_wallet else SERVICE,
             "accountNumber": entry.get("accountNumber"),
         }
-    return shown
+    return balances
 
 
-_PATH = "/profile/balances"
-_WHY = "one call; the document shows no payload, so an object and a list of entries are accepted"
+_BALANCES_PATH = "/profile/balances"
+_EMULATED_REASON = (
+    "one call; the document shows no payload, so an object and a list of entries are accepted"
+)
 
 OPERATIONS = (
-    Operation("GET", _PATH, read_balances, "4.5", "emulated", _WHY, gives=legacy.BalancesAnswer),
     Operation(
         "GET",
-        f"{_PATH}/<service>",
-        read_service_balances,
+        _BALANCES_PATH,
+        read_balances,
         "4.5",
         "emulated",
-        _WHY,
-        gives=legacy.BalancesAnswer,
+        _EMULATED_REASON,
+        answer_shape=legacy.BalancesAnswer,
     ),
     Operation(
         "GET",
-        f"{_PATH}/<wallet>",
+        f"{_BALANCES_PATH}/<service>",
+        read_service_balances,
+        "4.5",
+        "emulated",
+        _EMULATED_REASON,
+        answer_shape=legacy.BalancesAnswer,
+    ),
+    Operation(
+        "GET",
+        f"{_BALANCES_PATH}/<wallet>",
         read_wallet_balance,
         "4.5",
         "emulated",
-        _WHY,
-        gives=legacy.BalancesAnswer,
+        _EMULATED_REASON,
+        answer_shape=legacy.BalancesAnswer,
     ),
 )

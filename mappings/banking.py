@@ -18,68 +18,75 @@ from schwifty.exceptions import SchwiftyException
 from schwifty.registry import get_iban_spec
 
 from mappings import objects
-from mappings.grammar import JSON, Problem
-from mappings.kinds import is_mask
+from mappings.effects import JSON, Problem
+from mappings.field_types import is_mask
 
 
 @dataclass(frozen=True, slots=True)
-class Digits:
+class DigitRule:
     """The format of an identifier: its length and, if it has other characters, a pattern."""
 
-    least: int
-    most: int
-    called: str
+    min_length: int
+    max_length: int
+    label: str
     pattern: str = "[0-9]+"
 
-    def bare(self, text: str) -> str:
+    def strip_separators(self, text: str) -> str:
         """Removes the separators that people write in identifiers."""
         return re.sub(r"[\s.\-/]", "", text)
 
-    def fits(self, text: str) -> bool:
-        bare = self.bare(text)
-        return bool(re.fullmatch(self.pattern, bare)) and self.least <= len(bare) <= self.most
+    def is_match(self, text: str) -> bool:
+        digits = self.strip_separators(text)
+        return (
+            bool(re.fullmatch(self.pattern, digits))
+            and self.min_length <= len(digits) <= self.max_length
+        )
 
-    def said(self) -> str:
-        count = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+    def describe(self) -> str:
+        count = (
+            f"{self.min_length}"
+            if self.min_length == self.max_length
+            else f"{self.min_length} to {self.max_length}"
+        )
         kind = "digits" if self.pattern == "[0-9]+" else "characters"
-        article = "an" if self.called[0] in "aeiouI" else "a"
-        return f"must be {article} {self.called} of {count} {kind}"
+        article = "an" if self.label[0] in "aeiouI" else "a"
+        return f"must be {article} {self.label} of {count} {kind}"
 
 
-BRANCHES = {
-    "US": Digits(9, 9, "routing number"),
-    "AU": Digits(6, 6, "BSB"),
-    "GB": Digits(6, 6, "sort code"),
-    "CA": Digits(5, 5, "transit number"),
-    "NZ": Digits(6, 6, "branch number"),
-    "IN": Digits(11, 11, "IFSC", "[A-Za-z]{4}[0-9A-Za-z]{7}"),
+BRANCH_RULES = {
+    "US": DigitRule(9, 9, "routing number"),
+    "AU": DigitRule(6, 6, "BSB"),
+    "GB": DigitRule(6, 6, "sort code"),
+    "CA": DigitRule(5, 5, "transit number"),
+    "NZ": DigitRule(6, 6, "branch number"),
+    "IN": DigitRule(11, 11, "IFSC", "[A-Za-z]{4}[0-9A-Za-z]{7}"),
 }
 """Current interface, section 2.6: ``branchId`` by country."""
 
-INSTITUTION = Digits(3, 3, "institution code")
+INSTITUTION_RULE = DigitRule(3, 3, "institution code")
 """Current interface, section 2.6: ``bankId``, required in Canada."""
 
-_RUT = "[0-9]+[0-9Kk]"  # The check digit of a Chilean RUT may be the letter K.
+_RUT_PATTERN = "[0-9]+[0-9Kk]"  # The check digit of a Chilean RUT may be the letter K.
 
-PERSONAL_IDS = {
-    "AR": Digits(11, 11, "CUIT"),
-    "AZ": Digits(10, 10, "TIN"),
-    "BR": Digits(11, 11, "CPF"),
-    "CL": Digits(9, 9, "RUT", _RUT),
-    "CO": Digits(10, 10, "NIT"),
-    "CR": Digits(9, 12, "Cedula Juridica"),
-    "GT": Digits(8, 12, "NIT"),
-    "KZ": Digits(12, 12, "IIN"),
-    "PY": Digits(6, 11, "government id"),
+PERSONAL_ID_RULES = {
+    "AR": DigitRule(11, 11, "CUIT"),
+    "AZ": DigitRule(10, 10, "TIN"),
+    "BR": DigitRule(11, 11, "CPF"),
+    "CL": DigitRule(9, 9, "RUT", _RUT_PATTERN),
+    "CO": DigitRule(10, 10, "NIT"),
+    "CR": DigitRule(9, 12, "Cedula Juridica"),
+    "GT": DigitRule(8, 12, "NIT"),
+    "KZ": DigitRule(12, 12, "IIN"),
+    "PY": DigitRule(6, 11, "government id"),
 }
-BUSINESS_IDS = {"AR": Digits(11, 11, "CUIT"), "BR": Digits(14, 14, "CNPJ")}
+BUSINESS_ID_RULES = {"AR": DigitRule(11, 11, "CUIT"), "BR": DigitRule(14, 14, "CNPJ")}
 """Current interface, section 2.4: government ids that bank transfers need."""
 
-OPTIONAL_IDS = {"US": Digits(9, 9, "social security number")}
+OPTIONAL_ID_RULES = {"US": DigitRule(9, 9, "social security number")}
 
 
 @lru_cache(maxsize=512)
-def has_ibans(country: str) -> bool:
+def has_iban_format(country: str) -> bool:
     """Tells if the IBAN registry contains the country."""
     try:
         get_iban_spec(country)
@@ -88,7 +95,7 @@ def has_ibans(country: str) -> bool:
     return True
 
 
-SEPA = frozenset(
+IBAN_ONLY_COUNTRIES = frozenset(
     [
         "AD",
         "AT",
@@ -132,15 +139,15 @@ registry (GB with its sort codes, Brazil, Costa Rica, Kazakhstan and more) also 
 numbers."""
 
 
-def find_government_id_rule(country: JSON, recipient_type: JSON) -> Digits | None:
-    return (BUSINESS_IDS if recipient_type == "business" else PERSONAL_IDS).get(country)
+def find_government_id_rule(country: JSON, recipient_type: JSON) -> DigitRule | None:
+    return (BUSINESS_ID_RULES if recipient_type == "business" else PERSONAL_ID_RULES).get(country)
 
 
 def normalize_iban(text: str) -> str:
     return re.sub(r"\s", "", text).upper()
 
 
-def resolve_branch(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
+def resolve_branch(bank: Mapping[str, JSON], shown_branch: JSON = None) -> JSON:
     """Returns the branch id that the client means.
 
     If both names are allowed and both were sent, the client changed the one that differs from the
@@ -151,14 +158,14 @@ def resolve_branch(bank: Mapping[str, JSON], shown: JSON = None) -> JSON:
         return bank.get("routing")
     if country == "CA":
         return bank.get("branchNum")
-    if country in objects.EITHER_NAME:
-        given = [bank[name] for name in ("branchNum", "routing") if bank.get(name)]
-        changed = [value for value in given if value != shown]
-        return next(iter(changed or given), None) or _sort_code(bank)
+    if country in objects.DUAL_BRANCH_NAME_COUNTRIES:
+        branches = [bank[name] for name in ("branchNum", "routing") if bank.get(name)]
+        changed_branches = [value for value in branches if value != shown_branch]
+        return next(iter(changed_branches or branches), None) or _extract_sort_code(bank)
     return None
 
 
-def _sort_code(bank: Mapping[str, JSON]) -> str | None:
+def _extract_sort_code(bank: Mapping[str, JSON]) -> str | None:
     """Returns the sort code that a British IBAN contains, or None."""
     iban = normalize_iban(bank.get("iban") or "")
     if bank.get("country") != "GB" or not iban.startswith("GB"):
@@ -182,7 +189,7 @@ def choose_branch_field(bank: Mapping[str, JSON]) -> str:
     if bank.get("country") == "US":
         return "routing"
     if (
-        bank.get("country") in objects.EITHER_NAME
+        bank.get("country") in objects.DUAL_BRANCH_NAME_COUNTRIES
         and bank.get("routing")
         and not bank.get("branchNum")
     ):
@@ -190,66 +197,66 @@ def choose_branch_field(bank: Mapping[str, JSON]) -> str:
     return "branchNum"
 
 
-def validate_bank_account(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
     """Validates a complete bank account; problems name the client's fields below ``prefix``."""
     if bank.get("country"):
-        yield from _branch_problems(bank, place)
-        yield from _number_problems(bank, place)
+        yield from _validate_branch(bank, prefix)
+        yield from _validate_account_number(bank, prefix)
     else:
-        yield empty(f"{place}country")
+        yield build_empty_problem(f"{prefix}country")
     if (bic := bank.get("swiftBic")) and not _is_bic(bic):
-        yield invalid(f"{place}swiftBic", "must be a BIC of 8 or 11 characters")
+        yield build_invalid_problem(f"{prefix}swiftBic", "must be a BIC of 8 or 11 characters")
 
 
-def _branch_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
     country, branch = bank["country"], resolve_branch(bank)
-    field = place + choose_branch_field(bank)
-    if rule := BRANCHES.get(country):
+    field = prefix + choose_branch_field(bank)
+    if rule := BRANCH_RULES.get(country):
         if not branch:
-            yield empty(field)
-        elif not is_mask(branch) and not rule.fits(branch):
-            yield invalid(field, rule.said())
+            yield build_empty_problem(field)
+        elif not is_mask(branch) and not rule.is_match(branch):
+            yield build_invalid_problem(field, rule.describe())
     if (
-        country in objects.EITHER_NAME
+        country in objects.DUAL_BRANCH_NAME_COUNTRIES
         and len({bank.get("routing"), bank.get("branchNum"), None}) > 2
     ):
-        yield invalid(f"{place}branchNum", "and routing name different branches")
+        yield build_invalid_problem(f"{prefix}branchNum", "and routing name different branches")
     if country == "CA":
         institution = bank.get("institution")
         if not institution:
-            yield empty(f"{place}institution")
-        elif not is_mask(institution) and not INSTITUTION.fits(institution):
-            yield invalid(f"{place}institution", INSTITUTION.said())
+            yield build_empty_problem(f"{prefix}institution")
+        elif not is_mask(institution) and not INSTITUTION_RULE.is_match(institution):
+            yield build_invalid_problem(f"{prefix}institution", INSTITUTION_RULE.describe())
 
 
-def _number_problems(bank: Mapping[str, JSON], place: str) -> Iterator[Problem]:
+def _validate_account_number(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
     country, iban, number = bank["country"], bank.get("iban"), bank.get("accountNum")
-    if not has_ibans(country):
+    if not has_iban_format(country):
         if not number:
-            yield empty(f"{place}accountNum")
+            yield build_empty_problem(f"{prefix}accountNum")
     # Outside SEPA either number will do.
-    elif not iban and (country in SEPA or not number):
-        yield empty(f"{place}iban")
+    elif not iban and (country in IBAN_ONLY_COUNTRIES or not number):
+        yield build_empty_problem(f"{prefix}iban")
     if iban and not is_mask(iban) and not is_iban(iban):
-        yield invalid(f"{place}iban", "is not a valid IBAN")
+        yield build_invalid_problem(f"{prefix}iban", "is not a valid IBAN")
     # Clients confuse the two fields; the service expects a domestic number here.
     if number and is_iban_like(number):
-        yield invalid(f"{place}accountNum", "must not hold an IBAN; send it as iban")
+        yield build_invalid_problem(f"{prefix}accountNum", "must not hold an IBAN; send it as iban")
 
 
 def validate_government_id(
-    bank: Mapping[str, JSON], recipient_type: JSON, place: str, held: JSON = None
+    bank: Mapping[str, JSON], recipient_type: JSON, prefix: str, masked_id: JSON = None
 ) -> Iterator[Problem]:
     """Validates the government id; ``masked_id`` is the one that the service already has."""
     country = bank.get("country")
-    needed = find_government_id_rule(country, recipient_type)
-    rule = needed or OPTIONAL_IDS.get(str(country))
-    given, field = bank.get("governmentId"), f"{place}governmentId"
+    required_rule = find_government_id_rule(country, recipient_type)
+    rule = required_rule or OPTIONAL_ID_RULES.get(str(country))
+    government_id, field = bank.get("governmentId"), f"{prefix}governmentId"
     # A stored government id, of which only the mask is known, satisfies the requirement.
-    if needed and not given and not held:
-        yield empty(field)
-    elif rule and given and not is_mask(given) and not rule.fits(given):
-        yield invalid(field, rule.said())
+    if required_rule and not government_id and not masked_id:
+        yield build_empty_problem(field)
+    elif rule and government_id and not is_mask(government_id) and not rule.is_match(government_id):
+        yield build_invalid_problem(field, rule.describe())
 
 
 def is_iban(text: str) -> bool:
@@ -263,8 +270,8 @@ def is_iban(text: str) -> bool:
 
 def is_iban_like(text: str) -> bool:
     """Tells if it is an IBAN in any notation: with blanks or hyphens, or prefixed with "IBAN"."""
-    bare = re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper().removeprefix("IBAN")
-    return bool(re.match("[A-Z]{2}[0-9]{2}", bare)) and is_iban(bare)
+    compact = re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper().removeprefix("IBAN")
+    return bool(re.match("[A-Z]{2}[0-9]{2}", compact)) and is_iban(compact)
 
 
 def _is_bic(text: str) -> bool:
@@ -279,9 +286,9 @@ def _has_bic_shape(text: str) -> bool:
     return True
 
 
-def empty(field: str) -> Problem:
+def build_empty_problem(field: str) -> Problem:
     return Problem("empty_field", f"{field} is required.", field)
 
 
-def invalid(field: str, what: str) -> Problem:
-    return Problem("invalid_field", f"{field} {what}.", field)
+def build_invalid_problem(field: str, fault: str) -> Problem:
+    return Problem("invalid_field", f"{field} {fault}.", field)

@@ -8,34 +8,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from mappings import money, paging, settling
-from mappings.banking import empty, invalid
+from mappings import money, outcome_rules, paging
+from mappings.banking import build_empty_problem, build_invalid_problem
 from mappings.batch_views import Batch, drop_nulls
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
     Call,
     Invalid,
+    LoadFacts,
     Parallel,
     Problem,
     ProblemList,
-    Recall,
     Unreachable,
 )
-from mappings.ids import SHAPE
-from mappings.kinds import check_amount
-from mappings.matching import Entry, Payment, recipient_id
-from mappings.objects import Facts, derive_legacy_status, is_gone
-from mappings.payouts import Sub
-from mappings.rows import iterate_chunks, map_rows
+from mappings.field_types import validate_amount
+from mappings.ids import ID_PATTERN
+from mappings.lazy_sequences import iterate_chunks, map_rows
+from mappings.matching import Entry, Payment, extract_recipient_id
+from mappings.objects import Facts, derive_legacy_status, is_deleted_for_clients
+from mappings.payouts import SubFlow
 
-MOST_ADDRESSES = 1000
+MAX_ADDRESSES = 1000
 """How many distinct email addresses the payments of one request may name: each costs one call."""
 
-CACHE_SECONDS = 60
+RECIPIENT_CACHE_SECONDS = 60
 """How long the response to a recipient lookup may be served from the cache."""
 
 
-class Sent(NamedTuple):
+class SentPayment(NamedTuple):
     """A payment in a request body, and its location there.
 
     ``container`` is the list that holds it and ``position`` its index; without a position,
@@ -43,14 +43,14 @@ class Sent(NamedTuple):
     """
 
     body: Mapping[str, JSON]
-    holder: str
-    told: frozenset[str | None] = frozenset()
+    container: str
+    refused_fields: frozenset[str | None] = frozenset()
     """Full names of the fields that failed validation and were removed from ``body``."""
-    number: int = -1
+    position: int = -1
 
     @property
-    def place(self) -> str:
-        return self.holder if self.number < 0 else f"{self.holder}[{self.number}]."
+    def prefix(self) -> str:
+        return self.container if self.position < 0 else f"{self.container}[{self.position}]."
 
     @property
     def recipient(self) -> Mapping[str, JSON]:
@@ -65,107 +65,123 @@ def collect_sent_payments(
     payments: Sequence[Mapping[str, JSON]] | None,
     list_name: str = "payments",
     problems: Sequence[Problem] = (),
-) -> Sequence[Sent]:
-    told = frozenset(problem.field for problem in problems)
-    those = payments or []
-    places = range(len(those))
-    return map_rows(lambda body, place: Sent(body, list_name, told, place), those, places)
+) -> Sequence[SentPayment]:
+    refused_fields = frozenset(problem.field for problem in problems)
+    bodies = payments or []
+    positions = range(len(bodies))
+    return map_rows(
+        lambda body, position: SentPayment(body, list_name, refused_fields, position),
+        bodies,
+        positions,
+    )
 
 
 # Validation
 
 
-def validate_payment(sent: Sent) -> Sequence[Problem]:
+def validate_payment(payment: SentPayment) -> Sequence[Problem]:
     """Validate a payment to add, apart from what depends on its batch."""
-    body, told = sent.body, sent.told
+    body, refused_fields = payment.body, payment.refused_fields
     recipient = body.get("recipient") or {}
     id_ = recipient.get("id")
-    found: list[Problem] = []
-    if told and f"{sent.place}recipient.email" in told:
+    problems: list[Problem] = []
+    if refused_fields and f"{payment.prefix}recipient.email" in refused_fields:
         pass  # reported already: the client did name a recipient
     elif id_:
-        if not (id_.startswith("R-") and SHAPE.fullmatch(id_)):
-            found.append(invalid(f"{sent.place}recipient.id", "is not the id of a recipient"))
+        if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
+            problems.append(
+                build_invalid_problem(
+                    f"{payment.prefix}recipient.id", "is not the id of a recipient"
+                )
+            )
     elif not recipient.get("email"):
-        found.append(empty(f"{sent.place}recipient.id"))
+        problems.append(build_empty_problem(f"{payment.prefix}recipient.id"))
     if not (body.get("sourceAmount") or body.get("targetAmount")) and not (
-        {f"{sent.place}{side}Amount" for side in ("source", "target")} & told
+        {f"{payment.prefix}{side}Amount" for side in ("source", "target")} & refused_fields
     ):
-        found.append(empty(f"{sent.place}sourceAmount"))
+        problems.append(build_empty_problem(f"{payment.prefix}sourceAmount"))
     if body.get("targetAmount"):
-        found += validate_amounts(sent)
-    return found
+        problems += validate_amounts(payment)
+    return problems
 
 
-def drop_unchanged_fields(sent: Sent, shown: Payment | None) -> Sent:
+def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentPayment:
     """Remove from a change the values that the payment has already.
 
     Clients read a payment, change one field and send the whole object back.
     """
-    if shown is None:
-        return sent
+    if payment is None:
+        return change
     # The client may send back amounts that it read before the batch became a draft.
-    shown = {**(shown.get("told") or {}), **drop_nulls(shown)}
-    body, arrives_as = dict(sent.body), shown.get("targetCurrency")
-    if _is_same(body.get("sourceAmount"), shown.get("sourceAmount")):
+    payment = {**(payment.get("told") or {}), **drop_nulls(payment)}
+    body, target_currency = dict(change.body), payment.get("targetCurrency")
+    if _is_same_amount(body.get("sourceAmount"), payment.get("sourceAmount")):
         del body["sourceAmount"]
-    is_same = _is_same(body.get("targetAmount"), shown.get("targetAmount"))
-    if is_same and body.get("targetCurrency") in (None, arrives_as):
+    is_same = _is_same_amount(body.get("targetAmount"), payment.get("targetAmount"))
+    if is_same and body.get("targetCurrency") in (None, target_currency):
         del body["targetAmount"]
-    if not body.get("targetAmount") and body.get("targetCurrency") == arrives_as:
+    if not body.get("targetAmount") and body.get("targetCurrency") == target_currency:
         body.pop("targetCurrency", None)
-    if (body.get("memo") or None) == (shown.get("memo") or None):
+    if (body.get("memo") or None) == (payment.get("memo") or None):
         body.pop("memo", None)
-    return sent._replace(body=body)
+    return change._replace(body=body)
 
 
-def _is_same(amount: JSON, shown: JSON) -> bool:
-    read = money.parse_amount(amount)
-    return read is not None and read == money.parse_amount(shown)
+def _is_same_amount(amount: JSON, shown_amount: JSON) -> bool:
+    parsed = money.parse_amount(amount)
+    return parsed is not None and parsed == money.parse_amount(shown_amount)
 
 
-def drop_malformed_amounts(sent: Sent) -> tuple[Sent, list[Problem]]:
+def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Problem]]:
     """Return a payment without its malformed amounts, and a problem for each of them."""
     faults = {
         name: fault
         for name in ("sourceAmount", "targetAmount")
-        if (text := sent.body.get(name)) is not None and (fault := check_amount(text))
+        if (text := payment.body.get(name)) is not None and (fault := validate_amount(text))
     }
     if not faults:
-        return sent, []
-    problems = [invalid(f"{sent.place}{name}", fault) for name, fault in faults.items()]
-    body = {name: value for name, value in sent.body.items() if name not in faults}
-    told = sent.told.union(problem.field for problem in problems)
-    return sent._replace(body=body, told=told), problems
+        return payment, []
+    problems = [
+        build_invalid_problem(f"{payment.prefix}{name}", fault) for name, fault in faults.items()
+    ]
+    body = {name: value for name, value in payment.body.items() if name not in faults}
+    refused_fields = payment.refused_fields.union(problem.field for problem in problems)
+    return payment._replace(body=body, refused_fields=refused_fields), problems
 
 
-def validate_addresses(payments: Iterable[Sent]) -> list[Problem]:
+def validate_addresses(payments: Iterable[SentPayment]) -> list[Problem]:
     """Return a problem if the payments name more addresses than one request may look up."""
     addresses: set[str] = set()
-    for sent in payments:
-        if sent.recipient.get("id") or not (address := sent.recipient.get("email")):
+    for payment in payments:
+        if payment.recipient.get("id") or not (address := payment.recipient.get("email")):
             continue
         addresses.add(address)
         # Stop here: a body may have a hundred thousand payments.
-        if len(addresses) > MOST_ADDRESSES:
-            what = f"is one address more than the {MOST_ADDRESSES:,} that a request may name"
-            return [invalid(f"{sent.place}recipient.email", f"{what}; give ids of recipients")]
+        if len(addresses) > MAX_ADDRESSES:
+            fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
+            return [
+                build_invalid_problem(
+                    f"{payment.prefix}recipient.email", f"{fault}; give ids of recipients"
+                )
+            ]
     return []
 
 
-def validate_amounts(sent: Sent) -> Iterator[Problem]:
-    if sent.body.get("sourceAmount") and sent.body.get("targetAmount"):
-        yield invalid(f"{sent.place}targetAmount", "and sourceAmount cannot both be given")
-    if sent.body.get("targetAmount") and not sent.body.get("targetCurrency"):
-        yield empty(f"{sent.place}targetCurrency")
+def validate_amounts(payment: SentPayment) -> Iterator[Problem]:
+    if payment.body.get("sourceAmount") and payment.body.get("targetAmount"):
+        yield build_invalid_problem(
+            f"{payment.prefix}targetAmount", "and sourceAmount cannot both be given"
+        )
+    if payment.body.get("targetAmount") and not payment.body.get("targetCurrency"):
+        yield build_empty_problem(f"{payment.prefix}targetCurrency")
 
 
-def batch_currency(body: Mapping[str, JSON]) -> str | None:
+def derive_batch_currency(body: Mapping[str, JSON]) -> str | None:
     """Return ``sourceCurrency``, or that of the payments if they agree on one; otherwise None."""
     if body.get("sourceCurrency"):
         return str(body["sourceCurrency"])
-    named = {payment.get("sourceCurrency") for payment in body.get("payments") or []} - {None}
-    return str(named.pop()) if len(named) == 1 else None
+    currencies = {payment.get("sourceCurrency") for payment in body.get("payments") or []} - {None}
+    return str(currencies.pop()) if len(currencies) == 1 else None
 
 
 def validate_currency(
@@ -173,143 +189,156 @@ def validate_currency(
 ) -> Iterator[Problem]:
     if any(problem.field == "sourceCurrency" for problem in problems):
         return  # an invalid currency is reported already; comparing with it would add noise
-    first = body.get("sourceCurrency")
+    currency = body.get("sourceCurrency")
     for number, payment in enumerate(body.get("payments") or []):
-        if own := payment.get("sourceCurrency"):
-            first = first or own
-            if own != first:
-                place = f"payments[{number}].sourceCurrency"
-                yield invalid(place, "differs from the batch's currency")
-    if not first:
-        yield empty("sourceCurrency")
+        if payment_currency := payment.get("sourceCurrency"):
+            currency = currency or payment_currency
+            if payment_currency != currency:
+                field = f"payments[{number}].sourceCurrency"
+                yield build_invalid_problem(field, "differs from the batch's currency")
+    if not currency:
+        yield build_empty_problem("sourceCurrency")
 
 
 # Recipients
 
 
-def validate_added_payment(sent: Sent, currency: JSON) -> Iterator[Problem]:
+def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Problem]:
     """Validate a payment to add to an existing batch, whose currency it must have."""
-    yield from validate_payment(sent)
-    own = sent.body.get("sourceCurrency")
-    if own and currency and own != currency:
-        yield invalid(f"{sent.place}sourceCurrency", "differs from the batch's currency")
+    yield from validate_payment(payment)
+    payment_currency = payment.body.get("sourceCurrency")
+    if payment_currency and currency and payment_currency != currency:
+        yield build_invalid_problem(
+            f"{payment.prefix}sourceCurrency", "differs from the batch's currency"
+        )
 
 
-def resolve_recipients(payments: Sequence[Sent], batch_currency: JSON) -> Sub:
+def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) -> SubFlow:
     """GET /recipients?email=, once for each distinct address, in parallel.
 
     Returns the recipient of each payment, with at least its id. Raises Invalid for an address of no
     recipient or of several, and for a recipient who cannot be paid.
     """
-    recipients = map_rows(lambda sent: sent.recipient, payments)
-    addresses = dict.fromkeys(one["email"] for one in recipients if not one.get("id"))
-    rows = yield from _looked_up(list(addresses))
-    named = (id_ for one in recipients if (id_ := one.get("id")))
-    looked_up = (row["id"] for those in rows.values() for row in those)
-    remembered = yield from load_facts_of_recipients(chain(named, looked_up))
+    recipients = map_rows(lambda payment: payment.recipient, payments)
+    addresses = dict.fromkeys(payee["email"] for payee in recipients if not payee.get("id"))
+    rows_by_address = yield from _find_recipients_by_address(list(addresses))
+    named_ids = (id_ for payee in recipients if (id_ := payee.get("id")))
+    found_ids = (row["id"] for matches in rows_by_address.values() for row in matches)
+    facts_by_id = yield from load_recipient_facts(chain(named_ids, found_ids))
     # Malformed values hide state problems: they have to be corrected in any case.
-    values, states = ProblemList(), ProblemList()
+    value_problems, states = ProblemList(), ProblemList()
     # Without looked-up rows or stored facts there is nothing to check a recipient against.
-    for sent in payments if rows or remembered else ():
-        recipient, fault = _recipient(sent, rows)
-        facts = remembered.get(recipient.get("id", ""), {})
-        if fault := fault or _not_payable(sent, recipient, facts, batch_currency):
-            (states if fault.code == "invalid_status" else values).add(fault)
-    if problems := values or states:
-        raise Invalid(*problems, more=problems.more)
-    return map_rows(lambda sent: _recipient(sent, rows)[0], payments)
+    for payment in payments if rows_by_address or facts_by_id else ():
+        recipient, fault = _select_recipient(payment, rows_by_address)
+        facts = facts_by_id.get(recipient.get("id", ""), {})
+        if fault := fault or _validate_payable(payment, recipient, facts, batch_currency):
+            (states if fault.code == "invalid_status" else value_problems).add(fault)
+    if problems := value_problems or states:
+        raise Invalid(*problems, omitted_count=problems.more)
+    return map_rows(lambda payment: _select_recipient(payment, rows_by_address)[0], payments)
 
 
-TOGETHER = 5000
+RECIPIENTS_PER_LOAD = 5000
 """How many recipients' facts one query loads."""
 
 
-def load_facts_of_recipients(recipients: Iterable[str]) -> Sub:
+def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
     """Load the stored facts of any number of recipients, by id."""
-    found: dict[str, Facts] = {}
-    for some in iterate_chunks(recipients, TOGETHER):
-        found |= yield recall_recipient_facts(some)
-    return found
+    facts_by_id: dict[str, Facts] = {}
+    for chunk in iterate_chunks(recipient_ids, RECIPIENTS_PER_LOAD):
+        facts_by_id |= yield recall_recipient_facts(chunk)
+    return facts_by_id
 
 
-def recall_recipient_facts(recipients: Iterable[str]) -> Recall:
+def recall_recipient_facts(recipient_ids: Iterable[str]) -> LoadFacts:
     """Build the step that loads the stored facts of recipients, by id."""
-    return Recall("recipient", ids=tuple(dict.fromkeys(recipients)))
+    return LoadFacts("recipient", ids=tuple(dict.fromkeys(recipient_ids)))
 
 
-def _looked_up(addresses: list[str]) -> Sub:
+def _find_recipients_by_address(addresses: list[str]) -> SubFlow:
     """Return the recipients with each address, without archived and deleted ones.
 
     Reading stops at the second match, which makes an address ambiguous.
     """
-    calls = [_by_address(address) for address in addresses]
+    calls = [_build_address_lookup(address) for address in addresses]
     answers = (yield Parallel(calls)) if calls else []
-    found: dict[str, list[dict[str, JSON]]] = {}
-    further = 0
+    rows_by_address: dict[str, list[dict[str, JSON]]] = {}
+    extra_pages = 0
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, Exception):
             raise answer
-        rows = yield from _with_address(answer, address)
+        rows = yield from _select_existing_with_address(answer, address)
         for page in range(2, paging.parse_count((answer.get("meta") or {}).get("pages"), 1) + 1):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
             # A service that ignores the filter would otherwise be read to the end for each address.
-            if (further := further + 1) > MOST_ADDRESSES:
+            if (extra_pages := extra_pages + 1) > MAX_ADDRESSES:
                 raise Unreachable("too many pages of recipients for an address")
-            answer = yield _by_address(address, page)  # noqa: PLW2901
-            rows += yield from _with_address(answer, address)
-        found[address] = rows
-    return found
+            answer = yield _build_address_lookup(address, page)  # noqa: PLW2901
+            rows += yield from _select_existing_with_address(answer, address)
+        rows_by_address[address] = rows
+    return rows_by_address
 
 
-def _by_address(address: str, page: int = 1) -> Call:
-    paged = {"page": str(page)} if page > 1 else {}
-    return Call("GET", "/recipients", query={"email": address, **paged}, keeps=CACHE_SECONDS)
+def _build_address_lookup(address: str, page: int = 1) -> Call:
+    page_params = {"page": str(page)} if page > 1 else {}
+    return Call(
+        "GET",
+        "/recipients",
+        query={"email": address, **page_params},
+        cache_seconds=RECIPIENT_CACHE_SECONDS,
+    )
 
 
-def _with_address(answer: JSON, address: str) -> Sub:
+def _select_existing_with_address(answer: JSON, address: str) -> SubFlow:
     """Keep the rows that have exactly this address, ignoring case, and are not deleted."""
     # The document calls the service's filter exact. If a service ignores it all the same, the
     # wrong recipient must not be paid.
-    given = answer.get("recipients") or []
-    rows = [row for row in given if str(row.get("email")).casefold() == address.casefold()]
-    remembered = (yield recall_recipient_facts(row["id"] for row in rows)) if rows else {}
-    return [row for row in rows if not is_gone(row, remembered.get(row["id"], {}))]
+    listed_rows = answer.get("recipients") or []
+    rows = [row for row in listed_rows if str(row.get("email")).casefold() == address.casefold()]
+    facts_by_id = (yield recall_recipient_facts(row["id"] for row in rows)) if rows else {}
+    return [row for row in rows if not is_deleted_for_clients(row, facts_by_id.get(row["id"], {}))]
 
 
-def _recipient(
-    sent: Sent, rows: Mapping[str, list[dict[str, JSON]]]
+def _select_recipient(
+    payment: SentPayment, rows_by_address: Mapping[str, list[dict[str, JSON]]]
 ) -> tuple[dict[str, JSON], Problem | None]:
-    if id_ := sent.recipient.get("id"):
+    if id_ := payment.recipient.get("id"):
         return {"id": id_}, None
-    found = rows[sent.recipient["email"]]
-    if len(found) == 1:
-        return found[0], None
-    what = "is the address of no recipient" if not found else "is the address of several recipients"
-    return {}, invalid(f"{sent.place}recipient.email", what)
+    matches = rows_by_address[payment.recipient["email"]]
+    if len(matches) == 1:
+        return matches[0], None
+    fault = (
+        "is the address of no recipient" if not matches else "is the address of several recipients"
+    )
+    return {}, build_invalid_problem(f"{payment.prefix}recipient.email", fault)
 
 
-def _not_payable(
-    sent: Sent, recipient: Mapping[str, JSON], facts: Facts, batch_currency: JSON
+def _validate_payable(
+    payment: SentPayment, recipient: Mapping[str, JSON], facts: Facts, batch_currency: JSON
 ) -> Problem | None:
     """Return a problem if the recipient cannot be paid, judged by what is known without a call."""
-    field = "id" if sent.recipient.get("id") else "email"
+    field = "id" if payment.recipient.get("id") else "email"
     status = (
         derive_legacy_status(recipient, facts) if recipient.get("status") else facts.get("status")
     )
     if facts.get("deleted") or status in ("disabled", "suspended"):
-        place = f"{sent.place}recipient.{field}"
-        return Problem("invalid_status", f"{place} names a recipient who cannot be paid.", place)
-    if (least := money.parse_amount(recipient.get("routeMinimum"))) is None:
+        field_path = f"{payment.prefix}recipient.{field}"
+        return Problem(
+            "invalid_status", f"{field_path} names a recipient who cannot be paid.", field_path
+        )
+    if (minimum := money.parse_amount(recipient.get("routeMinimum"))) is None:
         return None
-    side = sent.amount_side
-    currency = sent.body.get("targetCurrency") if side == "target" else batch_currency
-    amount = money.parse_amount(sent.body.get(f"{side}Amount"))
+    side = payment.amount_side
+    currency = payment.body.get("targetCurrency") if side == "target" else batch_currency
+    amount = money.parse_amount(payment.body.get(f"{side}Amount"))
     # An amount in another currency cannot be compared without a rate: the service decides.
     if amount is None or currency != recipient.get("primaryCurrency"):
         return None
-    if amount < least:
-        return invalid(f"{sent.place}{side}Amount", f"is less than the least amount, {least}")
+    if amount < minimum:
+        return build_invalid_problem(
+            f"{payment.prefix}{side}Amount", f"is less than the least amount, {minimum}"
+        )
     return None
 
 
@@ -317,49 +346,53 @@ SIGNED_ADDS = "signed adds"
 """The kind of the payments that clients have added to a batch by signed requests, each by a name of its own."""
 
 
-def is_as_asked(batch: Batch) -> Sub:
+def has_requested_payments(batch: Batch) -> SubFlow:
     """Whether the service's batch makes the requested payments: recipient, amount and currency.
 
     Payments that clients have added by signed requests may be there besides.
     """
     # Counted, because a client may request equal payments, and the service may reorder them.
-    asked = Counter(_asked(entry, batch.facts.get("currency")) for entry in batch.entries)
+    requested_counts = Counter(
+        _build_payment_key(entry, batch.facts.get("currency")) for entry in batch.entries
+    )
     others: list[Payment] = []
     for payment in batch.payments:
         side = payment.get("asked_side") or "source"
         amount = money.parse_amount(payment.get(f"{side}Amount"))
         recipient = (payment.get("recipient") or {}).get("id")
-        paid = recipient, amount, payment.get(f"{side}Currency")
-        if asked[paid]:
-            asked[paid] -= 1
+        actual_counts = recipient, amount, payment.get(f"{side}Currency")
+        if requested_counts[actual_counts]:
+            requested_counts[actual_counts] -= 1
         else:
             others.append(payment)
-    if asked.total():
+    if requested_counts.total():
         return False
-    added = list((yield Recall(SIGNED_ADDS, batch.id)).values()) if others else []
+    added = list((yield LoadFacts(SIGNED_ADDS, batch.id)).values()) if others else []
     for payment in others:
-        its = (one for one in added if settling.is_paid_by(payment, one, batch.currency))
+        its = (one for one in added if outcome_rules.is_paid_by(payment, one, batch.currency))
         if (match := next(its, None)) is None:
             return False
         added.remove(match)
     return True
 
 
-def _asked(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
-    payee = recipient_id(entry)
+def _build_payment_key(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
+    payee = extract_recipient_id(entry)
     if entry.get("sourceAmount"):
         return payee, money.parse_amount(entry["sourceAmount"]), currency
     return payee, money.parse_amount(entry.get("targetAmount")), entry.get("targetCurrency")
 
 
-KEPT_OF_A_RECIPIENT = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
+RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
 
 
-def build_entry(sent: Sent, recipient: Mapping[str, JSON], *, id_: str | None = None) -> Entry:
+def build_entry(
+    payment: SentPayment, recipient: Mapping[str, JSON], *, id_: str | None = None
+) -> Entry:
     """Build the stored form of a payment to add."""
     entry: Entry = {} if id_ is None else {"id": id_}
     entry["recipient"] = extract_listed_recipient(recipient)
-    return _with_those(entry, (*AMOUNTS, "memo"), sent.body)
+    return _copy_fields(entry, (*AMOUNT_FIELDS, "memo"), payment.body)
 
 
 def extract_listed_recipient(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -367,43 +400,43 @@ def extract_listed_recipient(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
     # Most payments name their recipient by id alone. There may be a hundred thousand of them.
     if len(recipient) == 1 and (id_ := recipient.get("id")) is not None:
         return {"id": id_}
-    kept = _with_those({}, KEPT_OF_A_RECIPIENT, recipient)
-    if not kept.get("country") and (country := (recipient.get("address") or {}).get("country")):
-        kept["country"] = country
-    return kept
+    fields = _copy_fields({}, RECIPIENT_FIELDS, recipient)
+    if not fields.get("country") and (country := (recipient.get("address") or {}).get("country")):
+        fields["country"] = country
+    return fields
 
 
-def _with_those(
-    kept: dict[str, JSON], names: Iterable[str], given: Mapping[str, JSON]
+def _copy_fields(
+    target: dict[str, JSON], names: Iterable[str], source: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Add the named fields of ``source`` that are not null to ``target``, and return it."""
     for name in names:
-        if (value := given.get(name)) is not None:
-            kept[name] = value
-    return kept
+        if (value := source.get(name)) is not None:
+            target[name] = value
+    return target
 
 
-AMOUNTS = ("sourceAmount", "targetAmount", "targetCurrency")
+AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
 
 
 def extract_amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    return _with_those({}, AMOUNTS, body)
+    return _copy_fields({}, AMOUNT_FIELDS, body)
 
 
 def extract_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
     """Return the fields that a body changes; a memo of None clears it."""
-    named = {"memo": body["memo"]} if memo and "memo" in body else {}
-    return {**extract_amounts(body), **named}
+    memo_change = {"memo": body["memo"]} if memo and "memo" in body else {}
+    return {**extract_amounts(body), **memo_change}
 
 
 def apply_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     """Return an entry with a client's changes; a new amount replaces that of the other side too."""
-    changed = extract_changes(body)
-    kept = dict(entry)
-    if changed.keys() & {"sourceAmount", "targetAmount"}:
-        for name in (*AMOUNTS, "told"):
-            kept.pop(name, None)
-    return {name: value for name, value in {**kept, **changed}.items() if value is not None}
+    changes = extract_changes(body)
+    updated = dict(entry)
+    if changes.keys() & {"sourceAmount", "targetAmount"}:
+        for name in (*AMOUNT_FIELDS, "told"):
+            updated.pop(name, None)
+    return {name: value for name, value in {**updated, **changes}.items() if value is not None}
 
 
 # Upstream bodies
@@ -415,55 +448,62 @@ def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str,
     If the batch's currency is not known, ``currency`` is omitted, and the service uses the batch's.
     """
     if entry.get("sourceAmount"):
-        amount, of = entry["sourceAmount"], currency
+        amount, amount_currency = entry["sourceAmount"], currency
     else:
-        amount, of = entry["targetAmount"], entry["targetCurrency"]
-    sent = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount}
-    if of is not None:
-        sent["currency"] = of
+        amount, amount_currency = entry["targetAmount"], entry["targetCurrency"]
+    body = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount}
+    if amount_currency is not None:
+        body["currency"] = amount_currency
     if memo and (text := entry.get("memo")):
-        sent["memo"] = text
-    return sent
+        body["memo"] = text
+    return body
 
 
 def build_batch_body(
     currency: str, description: JSON, entries: Sequence[Entry], *, memo: bool
 ) -> dict[str, JSON]:
     """Build the body of POST ``/batches`` (current interface, section 4.3)."""
-    described = {} if description is None else {"description": description}
+    description_field = {} if description is None else {"description": description}
     payments = map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
-    return {"currency": currency, **described, "payments": payments}
+    return {"currency": currency, **description_field, "payments": payments}
 
 
-def map_payments_fields(payments: Sequence[Sent], prefix: str = "payments[{}].") -> dict[str, str]:
+def map_payments_fields(
+    payments: Sequence[SentPayment], prefix: str = "payments[{}]."
+) -> dict[str, str]:
     """Map the field names of a call's payments to those in the client's request."""
-    names: dict[str, str] = {}
-    for number, sent in enumerate(payments):
-        names |= map_payment_fields(sent, prefix.format(number))
-    return names
+    field_names: dict[str, str] = {}
+    for number, payment in enumerate(payments):
+        field_names |= map_payment_fields(payment, prefix.format(number))
+    return field_names
 
 
-def map_change_fields(sent: Sent, ours: str) -> dict[str, str]:
+def map_change_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
     """Like ``map_payment_fields``, for a call whose payments have the legacy document's fields."""
-    own = {f"{ours}{name}": f"{sent.place}{name}" for name in ("id", "sourceCurrency", *AMOUNTS)}
-    return own | map_payment_fields(sent, ours)
+    change_fields = {
+        f"{call_prefix}{name}": f"{payment.prefix}{name}"
+        for name in ("id", "sourceCurrency", *AMOUNT_FIELDS)
+    }
+    return change_fields | map_payment_fields(payment, call_prefix)
 
 
-def map_payment_fields(sent: Sent, ours: str) -> dict[str, str]:
+def map_payment_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
     """Map the field names of one payment of a call to those in the client's request."""
-    side = sent.amount_side
-    field = "id" if sent.recipient.get("id") else "email"
-    whole = {ours.removesuffix("."): sent.place.removesuffix(".")} if ours else {}
-    return whole | {
-        f"{ours}recipient": f"{sent.place}recipient.{field}",
-        f"{ours}recipient.id": f"{sent.place}recipient.{field}",
-        f"{ours}amount": f"{sent.place}{side}Amount",
-        f"{ours}currency": f"{sent.place}targetCurrency" if side == "target" else "sourceCurrency",
-        f"{ours}memo": f"{sent.place}memo",
+    side = payment.amount_side
+    field = "id" if payment.recipient.get("id") else "email"
+    item = {call_prefix.removesuffix("."): payment.prefix.removesuffix(".")} if call_prefix else {}
+    return item | {
+        f"{call_prefix}recipient": f"{payment.prefix}recipient.{field}",
+        f"{call_prefix}recipient.id": f"{payment.prefix}recipient.{field}",
+        f"{call_prefix}amount": f"{payment.prefix}{side}Amount",
+        f"{call_prefix}currency": f"{payment.prefix}targetCurrency"
+        if side == "target"
+        else "sourceCurrency",
+        f"{call_prefix}memo": f"{payment.prefix}memo",
     }
 
 
-class Names(Mapping[str, str]):
+class FieldNames(Mapping[str, str]):
     """Maps the field names of a batch and its payments to the client's, computed on demand.
 
     Stored for a hundred thousand payments, the names would take more memory than the payments.
@@ -473,30 +513,30 @@ class Names(Mapping[str, str]):
 
     def __init__(
         self,
-        own: Mapping[str, str],
-        lists: Mapping[str, Sequence[Sent]],
-        named: Callable[[Sent, str], dict[str, str]],
+        batch_fields: Mapping[str, str],
+        payment_lists: Mapping[str, Sequence[SentPayment]],
+        map_fields: Callable[[SentPayment, str], dict[str, str]],
     ) -> None:
-        self._own = own
-        self._lists = lists
-        self._named = named
+        self._batch_fields = batch_fields
+        self._payment_lists = payment_lists
+        self._map_fields = map_fields
 
     def __getitem__(self, name: str) -> str:
-        if name in self._own:
-            return self._own[name]
+        if name in self._batch_fields:
+            return self._batch_fields[name]
         # The name comes from the service. ``int`` raises for a number of thousands of digits.
-        found = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\](?:\.|$)", name)
-        those = self._lists.get(found[1], ()) if found else ()
-        if found is None or int(found[2]) >= len(those):
+        match = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\](?:\.|$)", name)
+        payments = self._payment_lists.get(match[1], ()) if match else ()
+        if match is None or int(match[2]) >= len(payments):
             raise KeyError(name)
-        return self._named(those[int(found[2])], f"{found[1]}[{found[2]}].")[name]
+        return self._map_fields(payments[int(match[2])], f"{match[1]}[{match[2]}].")[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._own
-        for name, those in self._lists.items():
-            for number, sent in enumerate(those):
-                yield from self._named(sent, f"{name}[{number}].")
+        yield from self._batch_fields
+        for name, payments in self._payment_lists.items():
+            for position, payment in enumerate(payments):
+                yield from self._map_fields(payment, f"{name}[{position}].")
 
     def __len__(self) -> int:
-        each_has = len(self._named(Sent({}, ""), "[0]."))
-        return len(self._own) + each_has * sum(map(len, self._lists.values()))
+        field_count = len(self._map_fields(SentPayment({}, ""), "[0]."))
+        return len(self._batch_fields) + field_count * sum(map(len, self._payment_lists.values()))

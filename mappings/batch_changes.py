@@ -7,193 +7,239 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from mappings import batch_bodies, settling
-from mappings.banking import empty, invalid
-from mappings.batch_bodies import Sent, collect_sent_payments
+from mappings import batch_bodies, outcome_rules
+from mappings.banking import build_empty_problem, build_invalid_problem
+from mappings.batch_bodies import SentPayment, collect_sent_payments
 from mappings.batch_reads import WRONG_STATUS
-from mappings.batch_views import Batch, Called
-from mappings.drafts import Edit, edit_batch, leave_unchanged
-from mappings.grammar import JSON, Call, Invalid, Problem, Request
+from mappings.batch_views import Batch, PaymentRef
+from mappings.drafts import Edit, edit_batch, finish_without_change
+from mappings.effects import JSON, Call, Invalid, Problem, Request
 from mappings.ids import derive_id
+from mappings.lazy_sequences import (
+    LazySequence,
+    build_row_mapping,
+    chain_rows,
+    filter_rows,
+    map_rows,
+    materialize_rows,
+)
 from mappings.matching import Entry
-from mappings.payouts import Sub
-from mappings.rows import Rows, build_row_mapping, chain_rows, filter_rows, map_rows, packed
+from mappings.payouts import SubFlow
 
 
-def edit_batch_payments(batch: Batch, request: Request) -> Sub:
-    asked = _Changes.of(request, batch)
+def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
+    changes = _BatchChanges.from_request(request, batch)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    request.refuse(_change_problems(batch, asked))
-    if not asked:
-        yield from leave_unchanged(batch)
+    request.raise_problems(_validate_changes(batch, changes))
+    if not changes:
+        yield from finish_without_change(batch)
         return
-    currency = asked.facts.get("currency") or batch.currency
-    recipients = yield from batch_bodies.resolve_recipients(asked.added, currency)
-    added = packed(map_rows(partial(_entry, request, batch), asked.added, recipients, asked.places))
-    call = _change(request, batch, asked, added)
-    changes = partial(_by_id, asked)
-    gone = map_rows(lambda one: asked.known(one).id, asked.removed)
-    yield from edit_batch(batch, request, call, Edit(added, changes, gone, asked.facts))
+    currency = changes.facts.get("currency") or batch.currency
+    recipients = yield from batch_bodies.resolve_recipients(changes.added_payments, currency)
+    added_entries = materialize_rows(
+        map_rows(
+            partial(_build_added_entry, request, batch),
+            changes.added_payments,
+            recipients,
+            changes.added_positions,
+        )
+    )
+    call = _build_patch_call(request, batch, changes, added_entries)
+    build_changes = partial(_map_changes_by_id, changes)
+    removed_ids = map_rows(lambda payment: changes.select_ref(payment).id, changes.removed_payments)
+    yield from edit_batch(
+        batch, request, call, Edit(added_entries, build_changes, removed_ids, changes.facts)
+    )
 
 
-class _Changes(NamedTuple):
+class _BatchChanges(NamedTuple):
     """The changes that one request makes to a batch and its payments.
 
     ``payment_refs`` are the existing payments that the request names, by the id used there.
     ``facts`` are the batch's new ``description`` and ``currency``, if they change.
     """
 
-    added: Sequence[Sent]
-    changed: Sequence[Sent]
-    removed: Sequence[Sent]
-    called: Mapping[str, Called]
+    added_payments: Sequence[SentPayment]
+    changed_payments: Sequence[SentPayment]
+    removed_payments: Sequence[SentPayment]
+    payment_refs: Mapping[str, PaymentRef]
     facts: Mapping[str, JSON]
 
     @classmethod
-    def of(cls, request: Request, batch: Batch) -> _Changes:
+    def from_request(cls, request: Request, batch: Batch) -> _BatchChanges:
         body = request.body
-        sent = collect_sent_payments(body.get("payments"), problems=request.problems)
+        payments = collect_sent_payments(body.get("payments"), problems=request.problems)
         updates = collect_sent_payments(body.get("update_payments"), "update_payments")
-        named = chain_rows(filter_rows(sent, _is_named), updates)
-        removed = collect_sent_payments(body.get("remove_payments"), "remove_payments")
-        added = filter_rows(sent, _is_new)
-        called: Mapping[str, Called] = {}
+        named_payments = chain_rows(filter_rows(payments, _is_named), updates)
+        removed_payments = collect_sent_payments(body.get("remove_payments"), "remove_payments")
+        added_payments = filter_rows(payments, _is_new)
+        payment_refs: Mapping[str, PaymentRef] = {}
         # So many payments are named that indexing all of the batch takes less memory.
-        if isinstance(named, Rows) or isinstance(removed, Rows):
-            called = batch.called(None)
-        elif names := frozenset(str(one.body.get("id")) for one in chain(named, removed)):
-            called = batch.called(names)
+        if isinstance(named_payments, LazySequence) or isinstance(removed_payments, LazySequence):
+            payment_refs = batch.index_payments(None)
+        elif ids := frozenset(
+            str(payment.body.get("id")) for payment in chain(named_payments, removed_payments)
+        ):
+            payment_refs = batch.index_payments(ids)
 
-        def left_out(one: Sent) -> Sent:
-            there = called.get(str(one.body.get("id")))
-            return batch_bodies.drop_unchanged_fields(one, there and batch.payments[there.place])
+        def drop_unchanged(change: SentPayment) -> SentPayment:
+            ref = payment_refs.get(str(change.body.get("id")))
+            return batch_bodies.drop_unchanged_fields(change, ref and batch.payments[ref.position])
 
-        return cls(added, packed(map_rows(left_out, named)), removed, called, _facts(body, batch))
+        return cls(
+            added_payments,
+            materialize_rows(map_rows(drop_unchanged, named_payments)),
+            removed_payments,
+            payment_refs,
+            _extract_batch_changes(body, batch),
+        )
 
     def __bool__(self) -> bool:
         """Whether anything changes."""
-        return bool(self.added or self.removed or self.facts) or any(map(_changes, self.changed))
+        return bool(self.added_payments or self.removed_payments or self.facts) or any(
+            map(_has_changes, self.changed_payments)
+        )
 
     @property
-    def sent_on(self) -> Sequence[Sent]:
+    def effective_changes(self) -> Sequence[SentPayment]:
         """The changed payments, without those sent back as they are."""
-        return filter_rows(self.changed, _changes)
+        return filter_rows(self.changed_payments, _has_changes)
 
     @property
-    def places(self) -> Sequence[int]:
-        return range(len(self.added))
+    def added_positions(self) -> Sequence[int]:
+        return range(len(self.added_payments))
 
-    def known(self, sent: Sent) -> Called:
-        return self.called[str(sent.body.get("id"))]
+    def select_ref(self, payment: SentPayment) -> PaymentRef:
+        return self.payment_refs[str(payment.body.get("id"))]
 
 
-def _facts(body: Mapping[str, JSON], batch: Batch) -> dict[str, JSON]:
+def _extract_batch_changes(body: Mapping[str, JSON], batch: Batch) -> dict[str, JSON]:
     """Return the changed fields of the batch itself; a description of None clears it."""
-    facts: dict[str, JSON] = {}
+    batch_changes: dict[str, JSON] = {}
     if "description" in body and (body["description"] or "") != (batch.description or ""):
-        facts["description"] = body["description"]
+        batch_changes["description"] = body["description"]
     if body.get("sourceCurrency") and body["sourceCurrency"] != batch.currency:
-        facts["currency"] = body["sourceCurrency"]
-    return facts
+        batch_changes["currency"] = body["sourceCurrency"]
+    return batch_changes
 
 
-def _changes(sent: Sent) -> bool:
-    return bool(batch_bodies.extract_changes(sent.body))
+def _has_changes(payment: SentPayment) -> bool:
+    return bool(batch_bodies.extract_changes(payment.body))
 
 
-def _by_id(asked: _Changes) -> Mapping[str, Mapping[str, JSON]]:
-    changed = asked.sent_on
-    changes = ((asked.known(one).id, batch_bodies.extract_changes(one.body)) for one in changed)
-    return build_row_mapping(changed, changes)
+def _map_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Mapping[str, JSON]]:
+    changed_payments = batch_changes.effective_changes
+    changes = (
+        (batch_changes.select_ref(payment).id, batch_bodies.extract_changes(payment.body))
+        for payment in changed_payments
+    )
+    return build_row_mapping(changed_payments, changes)
 
 
-def _is_named(sent: Sent) -> bool:
-    return bool(sent.body.get("id"))
+def _is_named(payment: SentPayment) -> bool:
+    return bool(payment.body.get("id"))
 
 
-def _is_new(sent: Sent) -> bool:
-    return not _is_named(sent)
+def _is_new(payment: SentPayment) -> bool:
+    return not _is_named(payment)
 
 
-def _entry(
-    request: Request, batch: Batch, sent: Sent, recipient: Mapping[str, JSON], number: int
+def _build_added_entry(
+    request: Request,
+    batch: Batch,
+    payment: SentPayment,
+    recipient: Mapping[str, JSON],
+    position: int,
 ) -> Entry:
     # Derived, so that a resumed flow gives the payment the same id again.
-    id_ = derive_id("P", request.seed, batch.id, str(number))
-    return batch_bodies.build_entry(sent, recipient, id_=id_)
+    id_ = derive_id("P", request.seed, batch.id, str(position))
+    return batch_bodies.build_entry(payment, recipient, id_=id_)
 
 
-def _change_problems(batch: Batch, asked: _Changes) -> Iterator[Problem]:
+def _validate_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Problem]:
     # No document shows how the service would convert existing payments.
-    if "currency" in asked.facts and (len(batch.filling) or not batch.tells_payments):
-        yield invalid("sourceCurrency", "can be changed only while the batch has no payments")
+    if "currency" in changes.facts and (len(batch.merged_payments) or not batch.has_known_payments):
+        yield build_invalid_problem(
+            "sourceCurrency", "can be changed only while the batch has no payments"
+        )
     # One byte for each payment: a set of very many ids would be far larger.
-    seen = bytearray(len(batch.payments))
-    for one in chain(asked.changed, asked.removed):
-        if not one.body.get("id"):
-            yield empty(f"{one.place}id")
+    is_seen = bytearray(len(batch.payments))
+    for payment in chain(changes.changed_payments, changes.removed_payments):
+        if not payment.body.get("id"):
+            yield build_empty_problem(f"{payment.prefix}id")
             continue
-        there = asked.called.get(str(one.body["id"]))
-        if there is None:
-            yield invalid(f"{one.place}id", "is not a payment of this batch")
+        ref = changes.payment_refs.get(str(payment.body["id"]))
+        if ref is None:
+            yield build_invalid_problem(f"{payment.prefix}id", "is not a payment of this batch")
             continue
-        if seen[there.place]:
-            yield invalid(f"{one.place}id", "is named more than once")
-        seen[there.place] = True
-    for one in asked.changed:
-        sent, faults = batch_bodies.drop_malformed_amounts(one)
+        if is_seen[ref.position]:
+            yield build_invalid_problem(f"{payment.prefix}id", "is named more than once")
+        is_seen[ref.position] = True
+    for payment in changes.changed_payments:
+        checked_payment, faults = batch_bodies.drop_malformed_amounts(payment)
         yield from faults
-        yield from batch_bodies.validate_amounts(sent)
-    currency = asked.facts.get("currency") or batch.currency
-    for one in asked.added:
-        sent, faults = batch_bodies.drop_malformed_amounts(one)
+        yield from batch_bodies.validate_amounts(checked_payment)
+    currency = changes.facts.get("currency") or batch.currency
+    for payment in changes.added_payments:
+        checked_payment, faults = batch_bodies.drop_malformed_amounts(payment)
         yield from faults
-        yield from batch_bodies.validate_added_payment(sent, currency)
+        yield from batch_bodies.validate_added_payment(checked_payment, currency)
 
 
-def _change(request: Request, batch: Batch, asked: _Changes, added: Sequence[Entry]) -> Call:
-    memo = request.manners.send_memo
+def _build_patch_call(
+    request: Request, batch: Batch, batch_changes: _BatchChanges, added_entries: Sequence[Entry]
+) -> Call:
+    memo = request.options.send_memo
 
-    def update(sent: Sent) -> dict[str, JSON]:
-        changed = batch_bodies.extract_changes(sent.body, memo=memo)
-        return {"id": asked.known(sent).upstream, **changed}
+    def build_update(change: SentPayment) -> dict[str, JSON]:
+        changes = batch_bodies.extract_changes(change.body, memo=memo)
+        return {"id": batch_changes.select_ref(change).upstream_id, **changes}
 
-    changed = asked.sent_on
-    fields = {name: value for name, value in asked.facts.items() if name == "description"}
+    changed_payments = batch_changes.effective_changes
+    fields = {name: value for name, value in batch_changes.facts.items() if name == "description"}
     lists = {
-        "payments": asked.added,
-        "update_payments": changed,
-        "remove_payments": asked.removed,
+        "payments": batch_changes.added_payments,
+        "update_payments": changed_payments,
+        "remove_payments": batch_changes.removed_payments,
     }
     return Call(
         "PATCH",
-        f"/batches/{batch.upstream}",
+        f"/batches/{batch.upstream_id}",
         {
-            "payments": map_rows(partial(_as_legacy, memo=memo), added),
-            "update_payments": map_rows(update, changed),
+            "payments": map_rows(partial(_build_legacy_payment, memo=memo), added_entries),
+            "update_payments": map_rows(build_update, changed_payments),
             "remove_payments": map_rows(
-                lambda sent: {"id": asked.known(sent).upstream}, asked.removed
+                lambda removed_payment: {
+                    "id": batch_changes.select_ref(removed_payment).upstream_id
+                },
+                batch_changes.removed_payments,
             ),
             **fields,
         },
-        sent_as=batch_bodies.Names(
+        field_map=batch_bodies.FieldNames(
             {name: name for name in (*lists, *fields)}, lists, batch_bodies.map_change_fields
         ),
-        witness=(batch.upstream,),
-        settle=settling.settle_edited_batch(
-            batch.upstream,
+        probe_ids=(batch.upstream_id,),
+        reconcile=outcome_rules.build_edited_batch_rule(
+            batch.upstream_id,
             batch.payments,
             batch.currency,
-            added=added,
-            changed=lambda: {asked.known(one).upstream: one.body for one in changed},
-            removed=lambda: [asked.known(one).upstream for one in asked.removed],
-            fields=fields,
+            additions=added_entries,
+            build_changes=lambda: {
+                batch_changes.select_ref(payment).upstream_id: payment.body
+                for payment in changed_payments
+            },
+            list_removed_ids=lambda: [
+                batch_changes.select_ref(payment).upstream_id
+                for payment in batch_changes.removed_payments
+            ],
+            batch_fields=fields,
         ),
     )
 
 
-def _as_legacy(entry: Entry, *, memo: bool) -> dict[str, JSON]:
+def _build_legacy_payment(entry: Entry, *, memo: bool) -> dict[str, JSON]:
     """Build a payment to add in the legacy shape, which the inferred PATCH is assumed to take."""
     return {
         "recipient": {"id": entry["recipient"]["id"]},

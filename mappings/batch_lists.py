@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mappings.batch_reads import (
-    SLICE,
+    SUMMARIES_PER_CHUNK,
+    add_missing_statuses,
+    fetch_balances_for_status,
     is_missing,
-    load_balances_for_status,
     load_batches,
-    resolve_statuses,
     set_status_by_balance,
 )
 from mappings.batch_views import (
@@ -22,42 +22,50 @@ from mappings.batch_views import (
     is_draft,
     restore_original_fields,
 )
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
-    SIDE_BY_SIDE,
+    MAX_PARALLEL_CALLS,
     Call,
+    CompareAndSet,
     Invalid,
+    LoadFacts,
     NoSuchOperation,
     Parallel,
-    Recall,
-    Record,
     Refused,
     Unreachable,
 )
+from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
-from mappings.newest import record_completion
+from mappings.newest_payments import build_completion_records
 from mappings.paging import count_pages_to_read
-from mappings.payouts import Sub
-from mappings.rows import iterate_chunks
+from mappings.payouts import SubFlow
 
 Row = Mapping[str, JSON]
 
 
-def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
+def list_all_batches(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
     """Return a row for every batch, with its stored facts and the service's fields.
 
     ``id`` is the client's id. The row's ``listed`` are the fields from the service's list.
     """
     rows = {
-        id_: {**facts, "id": id_} for id_, facts in known.items() if facts.get("phase") != "deleted"
+        id_: {**facts, "id": id_}
+        for id_, facts in facts_by_id.items()
+        if facts.get("phase") != "deleted"
     }
-    ours = {facts.get("upstream"): id_ for id_, facts in known.items()}
-    abandoned = {one for facts in known.values() for one in facts.get("abandoned", [])}
-    seen = set[JSON]()
+    ids_by_upstream = {facts.get("upstream"): id_ for id_, facts in facts_by_id.items()}
+    superseded_ids = {
+        superseded_id
+        for facts in facts_by_id.values()
+        for superseded_id in facts.get("abandoned", [])
+    }
+    seen_ids = set[JSON]()
     number, pages = 1, 1
     while number <= pages:
         try:
-            bodies = yield from _read(range(number, min(pages, number + SIDE_BY_SIDE - 1) + 1))
+            bodies = yield from _fetch_pages(
+                range(number, min(pages, number + MAX_PARALLEL_CALLS - 1) + 1)
+            )
         except NoSuchOperation:
             # Another request found meanwhile that the service has no such path. The pages that
             # were read must not pass for the whole list.
@@ -65,53 +73,63 @@ def listed(known: Mapping[str, Mapping[str, JSON]]) -> Sub:
                 raise Unreachable("the service ended its list of batches half-way") from None
             return list(rows.values())
         for body in bodies:
-            before = len(seen)
-            for given in body.get("batches") or []:
-                seen.add(given["id"])
-                id_ = ours.get(given["id"], given["id"])
+            count_before = len(seen_ids)
+            for item in body.get("batches") or []:
+                seen_ids.add(item["id"])
+                id_ = ids_by_upstream.get(item["id"], item["id"])
                 # A superseded batch is listed as the draft, or the batch, that replaced it.
-                if given["id"] not in abandoned and known.get(id_, {}).get("phase") != "deleted":
-                    told = restore_original_fields(known.get(id_, {}), given)
-                    listed = drop_nulls(told)
-                    rows[id_] = {**rows.get(id_, {}), **listed, "id": id_, "listed": listed}
+                if (
+                    item["id"] not in superseded_ids
+                    and facts_by_id.get(id_, {}).get("phase") != "deleted"
+                ):
+                    fields = restore_original_fields(facts_by_id.get(id_, {}), item)
+                    listed_fields = drop_nulls(fields)
+                    rows[id_] = {
+                        **rows.get(id_, {}),
+                        **listed_fields,
+                        "id": id_,
+                        "listed": listed_fields,
+                    }
             # A service that ignores paging would return the same rows for ever.
-            pages = count_pages_to_read(body, number, is_new=len(seen) > before)
+            pages = count_pages_to_read(body, number, is_new=len(seen_ids) > count_before)
             number += 1
-    return (yield from _without_gone(rows))
+    return (yield from _drop_missing_batches(rows))
 
 
-def _without_gone(rows: dict[str, dict[str, JSON]]) -> Sub:
+def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
     """Drop stored batches that were deleted at the service.
 
     GET /batch/:id/summary  for each batch the service should have and does not list
     """
-    unlisted = [
+    unlisted_ids = [
         id_ for id_, row in rows.items() if row.get("phase") == "sent" and "listed" not in row
     ]
-    for some in iterate_chunks(unlisted, SLICE):
-        for id_, read in zip(some, (yield from load_batches(some)), strict=True):
+    for chunk in iterate_chunks(unlisted_ids, SUMMARIES_PER_CHUNK):
+        for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
             # A 404 without problems comes from a proxy in front of the service, not from it.
-            if isinstance(read, Invalid) or (
-                isinstance(read, Refused) and is_missing(read) and read.problems
+            if isinstance(result, Invalid) or (
+                isinstance(result, Refused) and is_missing(result) and result.problems
             ):
                 del rows[id_]
     return list(rows.values())
 
 
-def _read(numbers: Sequence[int]) -> Sub:
+def _fetch_pages(numbers: Sequence[int]) -> SubFlow:
     """Fetch pages in parallel. The first page is fetched alone, since it gives their number."""
     queries = [{"page": str(number), "pageSize": "100"} for number in numbers]
-    first, *others = (Call("GET", "/batches", query=query, witness=()) for query in queries)
+    first, *others = (Call("GET", "/batches", query=query, probe_ids=()) for query in queries)
     if not others:
         return [(yield first)]
-    given = yield Parallel([first, *others])
-    for one in given:
-        if isinstance(one, Exception):
-            raise one
-    return given
+    answers = yield Parallel([first, *others])
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
 
 
-def filter_batch_rows(rows: Sequence[Row], known: Mapping[str, Row], filters: Filters) -> Sub:
+def filter_batch_rows(
+    rows: Sequence[Row], facts_by_id: Mapping[str, Row], filters: Filters
+) -> SubFlow:
     """Return the rows that pass the filters, reading batches whose row does not decide it.
 
     GET /batch/:id/summary  at most once for each batch
@@ -121,77 +139,82 @@ def filter_batch_rows(rows: Sequence[Row], known: Mapping[str, Row], filters: Fi
     Raises the failure of a read, unless the batch is deleted: an incomplete list would look
     complete.
     """
-    complete = (yield Recall("complete")) if filters.status else {}
-    told = {row["id"]: _allows(filters, row, complete) for row in rows}
-    passing = {row["id"]: row for row in rows if told[row["id"]] is not False}
-    unread = [id_ for id_ in passing if told[id_] is None]
+    completions = (yield LoadFacts("complete")) if filters.status else {}
+    decisions = {row["id"]: _decide_by_row(filters, row, completions) for row in rows}
+    passing_rows = {row["id"]: row for row in rows if decisions[row["id"]] is not False}
+    unread_ids = [id_ for id_ in passing_rows if decisions[id_] is None]
     # Empty until fetched; a list, because None says that the service refuses its balance.
     balances: list[Sequence[Row] | None] = []
-    for some in iterate_chunks(unread, SLICE):
-        completed: list[Record] = []
-        for id_, read in zip(some, (yield from load_batches(some)), strict=True):
-            if isinstance(read, Exception) and not is_missing(read):
-                raise read
-            batch = yield from _batch_of_row(passing[id_], known.get(id_, {}), read)
+    for chunk in iterate_chunks(unread_ids, SUMMARIES_PER_CHUNK):
+        completion_records: list[CompareAndSet] = []
+        for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
+            if isinstance(result, Exception) and not is_missing(result):
+                raise result
+            batch = yield from _build_row_batch(passing_rows[id_], facts_by_id.get(id_, {}), result)
             if filters.status and batch.status is None:
-                balances = balances or [(yield from load_balances_for_status())]
+                balances = balances or [(yield from fetch_balances_for_status())]
                 batch = set_status_by_balance(batch, balances[0])
-            row = passing[id_] = {**passing[id_], **drop_nulls(build_batch_list_item(batch))}
+            row = passing_rows[id_] = {
+                **passing_rows[id_],
+                **drop_nulls(build_batch_list_item(batch)),
+            }
             # There is no further source: what is still unknown counts as empty.
-            its = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
-            is_one = filters.allow_batch(*its)
-            if is_one is None:
-                is_one = yield from has_matching_payment(filters, batch.payments)
-            if not is_one:
-                del passing[id_]
-            completed += record_completion(batch) if id_ not in complete else ()
-        if completed:  # one commit for the chunk
-            yield replace(completed[0], also=tuple(completed[1:]))
-    return list(passing.values())
+            criteria = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
+            is_match = filters.allow_batch(*criteria)
+            if is_match is None:
+                is_match = yield from has_matching_payment(filters, batch.payments)
+            if not is_match:
+                del passing_rows[id_]
+            completion_records += build_completion_records(batch) if id_ not in completions else ()
+        if completion_records:  # one commit for the chunk
+            yield replace(completion_records[0], linked=tuple(completion_records[1:]))
+    return list(passing_rows.values())
 
 
-def _allows(filters: Filters, row: Row, complete: Mapping[str, Row]) -> bool | None:
+def _decide_by_row(filters: Filters, row: Row, completions: Mapping[str, Row]) -> bool | None:
     """Call ``Filters.allow_batch``, passing stored fields only if they cannot be out of date."""
-    listed = row.get("listed", {})
+    listed_fields = row.get("listed", {})
     # The stored state knows of a start, but not whether the batch is complete by now.
-    status = derive_batch_status(row if _tells_all(row) else listed)
-    if row["id"] in complete:
+    status = derive_batch_status(row if _has_all_fields(row) else listed_fields)
+    if row["id"] in completions:
         status = "complete"
     created = row.get("createdAt")
-    if filters.are_dated and not listed.get("createdAt") and filters.is_close(created):
+    if filters.has_dates and not listed_fields.get("createdAt") and filters.is_near_bound(created):
         created = None  # perhaps by the gateway's clock: the summary has the service's time
     currency = row.get("currency") or row.get("sourceCurrency")
     return filters.allow_batch(status, created, currency)
 
 
-def load_batch_page(rows: Sequence[Row], known: Mapping[str, Row]) -> Sub:
+def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubFlow:
     """Load the batches of a page, reading in parallel those that the list shows incompletely."""
-    unread = [
-        row["id"] for row in rows if not _tells_all(row) or is_draft(known.get(row["id"], {}))
+    unread_ids = [
+        row["id"]
+        for row in rows
+        if not _has_all_fields(row) or is_draft(facts_by_id.get(row["id"], {}))
     ]
-    read = dict(zip(unread, (yield from load_batches(unread)), strict=True))
+    results = dict(zip(unread_ids, (yield from load_batches(unread_ids)), strict=True))
     batches: list[Batch] = []
     for row in rows:
-        facts, its = known.get(row["id"], {}), read.get(row["id"])
-        batches += [(yield from _batch_of_row(row, facts, its))]
-    return [build_batch_list_item(batch) for batch in (yield from resolve_statuses(batches))]
+        facts, result = facts_by_id.get(row["id"], {}), results.get(row["id"])
+        batches += [(yield from _build_row_batch(row, facts, result))]
+    return [build_batch_list_item(batch) for batch in (yield from add_missing_statuses(batches))]
 
 
-def _batch_of_row(row: Row, facts: Row, read: Batch | Exception | None) -> Sub:
+def _build_row_batch(row: Row, facts: Row, result: Batch | Exception | None) -> SubFlow:
     """Build a listed batch from the result of its read, or else from its row and stored state."""
-    if isinstance(read, Batch):
-        batch = read
+    if isinstance(result, Batch):
+        batch = result
     else:
-        entries = [] if _tells_all(row) else (yield from _entries(row["id"]))
+        entries = [] if _has_all_fields(row) else (yield from _load_entries(row["id"]))
         batch = build_batch(row["id"], facts, entries, {}, None)
     if batch.is_draft:
         return batch
-    return replace(batch, given={**row, **drop_nulls(batch.given)})
+    return replace(batch, service_fields={**row, **drop_nulls(batch.service_fields)})
 
 
-def _entries(batch_id: str) -> Sub:
-    return (yield Recall("payments", batch_id)).get("entries", [])
+def _load_entries(batch_id: str) -> SubFlow:
+    return (yield LoadFacts("payments", batch_id)).get("entries", [])
 
 
-def _tells_all(row: Mapping[str, JSON]) -> bool:
+def _has_all_fields(row: Mapping[str, JSON]) -> bool:
     return None not in (derive_batch_status(row), row.get("amount"), row.get("totalPayments"))

@@ -21,43 +21,45 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from mappings import current, legacy, money, objects, paging
-from mappings.fields import Fields, by_hand, read_only
-from mappings.grammar import JSON, Record
+from mappings.effects import JSON, CompareAndSet
+from mappings.fields import FieldTable, mark_read_only, set_in_code
+from mappings.lazy_sequences import build_row_mapping, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, match_payments
 from mappings.objects import build_payment_answer, format_method_display
-from mappings.rows import build_row_mapping, map_rows, packed
 
 Facts = Mapping[str, JSON]
 
-STATUSES = frozenset({"open", "pending", "processing", "accepted", "complete"})
-ENDED = frozenset({"processed", "failed"})
-EDITABLE = frozenset({"open", "pending"})
+LEGACY_STATUSES = frozenset({"open", "pending", "processing", "accepted", "complete"})
+ENDED_STATUSES = frozenset({"processed", "failed"})
+EDITABLE_STATUSES = frozenset({"open", "pending"})
 
-BATCH = Fields(
+BATCH = FieldTable(
     (legacy.Batch,),
     (current.BatchFields,),
-    read_only("id", why="set by the service"),
-    read_only("description", why="stored here too if the service has no path to change it"),
-    read_only(
+    mark_read_only("id", reason="set by the service"),
+    mark_read_only("description", reason="stored here too if the service has no path to change it"),
+    mark_read_only(
         "completedAt",
-        why="set by the service; if a complete batch has none, the latest `processedAt` of its "
+        reason="set by the service; if a complete batch has none, the latest `processedAt` of its "
         "payments if these are read, which a list does not do",
     ),
-    read_only("createdAt", "updatedAt", why="set by the service"),
-    by_hand("status", why="statuses that the legacy document lacks are translated"),
-    by_hand("sentAt", why="if the service gives none, the time of the start through the gateway"),
-    by_hand("amount", why="the sum of the source amounts"),
-    by_hand("totalPayments", why="the number of payments"),
-    by_hand("currency", why="the source currency"),
+    mark_read_only("createdAt", "updatedAt", reason="set by the service"),
+    set_in_code("status", reason="statuses that the legacy document lacks are translated"),
+    set_in_code(
+        "sentAt", reason="if the service gives none, the time of the start through the gateway"
+    ),
+    set_in_code("amount", reason="the sum of the source amounts"),
+    set_in_code("totalPayments", reason="the number of payments"),
+    set_in_code("currency", reason="the source currency"),
 )
 
 
-class Called(NamedTuple):
+class PaymentRef(NamedTuple):
     """The ids of a payment, for clients and at the service, and its position in the batch."""
 
     id: JSON
-    upstream: JSON
-    place: int
+    upstream_id: JSON
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +77,19 @@ class Batch:
     id: str
     facts: Facts
     entries: Sequence[Entry]
-    given: Mapping[str, JSON]
-    filling: Filling
-    computed: str | None = None
-    tells_payments: bool = True
-    is_held: bool = False
-    signed: Facts = field(default_factory=dict)
+    service_fields: Mapping[str, JSON]
+    merged_payments: MergedPayments
+    computed_status: str | None = None
+    has_known_payments: bool = True
+    has_lock: bool = False
+    signed_changes: Facts = field(default_factory=dict)
 
     @property
     def payments(self) -> Sequence[Payment]:
-        return self.filling.payments
+        return self.merged_payments.payments
 
     @property
-    def upstream(self) -> str:
+    def upstream_id(self) -> str:
         """The batch's id at the service; empty for a draft."""
         # Not the draft's own id: at the service that may name a superseded batch.
         return "" if self.is_draft else str(self.facts.get("upstream") or self.id)
@@ -99,48 +101,57 @@ class Batch:
     @property
     def currency(self) -> JSON:
         """The source currency; None if a batch was created elsewhere and the service omits it."""
-        given = self.given.get("currency") or self.given.get("sourceCurrency")
-        return given or self.facts.get("currency")
+        service_currency = self.service_fields.get("currency") or self.service_fields.get(
+            "sourceCurrency"
+        )
+        return service_currency or self.facts.get("currency")
 
     @property
     def description(self) -> JSON:
-        return {**self.facts, **drop_nulls(self.given)}.get("description")
+        return {**self.facts, **drop_nulls(self.service_fields)}.get("description")
 
     @property
     def status(self) -> str | None:
-        return derive_batch_status({**self.facts, **drop_nulls(self.given)}) or self.computed
+        return (
+            derive_batch_status({**self.facts, **drop_nulls(self.service_fields)})
+            or self.computed_status
+        )
 
     @property
     def is_editable(self) -> bool:
         """Whether the batch is open or pending."""
         # Only the balance can tell open from pending, and here it does not matter which.
-        return self.status is None or self.status in EDITABLE
+        return self.status is None or self.status in EDITABLE_STATUSES
 
     @property
     def sent_at(self) -> JSON:
         """When processing began, by the service, or else by the start through the gateway."""
-        return self.given.get("sentAt") or (None if self.is_editable else self.facts.get("started"))
+        return self.service_fields.get("sentAt") or (
+            None if self.is_editable else self.facts.get("started")
+        )
 
     @property
-    def upstream_ids(self) -> Iterator[str]:
+    def upstream_payment_ids(self) -> Iterator[str]:
         """The payments' ids at the service."""
-        return (str(one["upstream"]) for one in self.payments if one.get("upstream"))
+        return (str(payment["upstream"]) for payment in self.payments if payment.get("upstream"))
 
-    def called(self, names: Container[str] | None) -> Mapping[str, Called]:
+    def index_payments(self, ids: Container[str] | None) -> Mapping[str, PaymentRef]:
         """Index the payments with these ids by id, be it the client's or the service's.
 
         None indexes all payments, which takes less memory than a very large set of ids.
         """
-        found = (
-            (name, Called(one["id"], one.get("upstream"), place))
-            for place, one in enumerate(self.payments)
+        refs = (
+            (key, PaymentRef(payment["id"], payment.get("upstream"), position))
+            for position, payment in enumerate(self.payments)
             # The two ids are mostly the same.
-            for name in dict.fromkeys(str(id_) for id_ in (one.get("upstream"), one["id"]) if id_)
-            if names is None or name in names
+            for key in dict.fromkeys(
+                str(id_) for id_ in (payment.get("upstream"), payment["id"]) if id_
+            )
+            if ids is None or key in ids
         )
-        return build_row_mapping(self.payments, found)
+        return build_row_mapping(self.payments, refs)
 
-    def payment(self, payment_id: str) -> Payment | None:
+    def find_payment(self, payment_id: str) -> Payment | None:
         """Find a payment by the client's id or the service's."""
         for payment in self.payments:
             if payment_id in (payment["id"], payment.get("upstream")):
@@ -153,117 +164,127 @@ def is_draft(facts: Facts) -> bool:
     return bool(facts) and facts.get("upstream") is None
 
 
-def derive_batch_status(known: Mapping[str, JSON]) -> str | None:
+def derive_batch_status(fields: Mapping[str, JSON]) -> str | None:
     """Derive a batch's legacy status from the service's status, or else from its times.
 
     None means open or pending, which only the merchant's balance can tell apart.
     """
-    status = known.get("status")
-    if status in STATUSES:
+    status = fields.get("status")
+    if status in LEGACY_STATUSES:
         return str(status)
     if status:
         # A status unknown to this program is taken for a stage of processing, so that the batch is
         # neither edited nor started.
-        return "complete" if status in ENDED else "processing"
-    if known.get("completedAt"):
+        return "complete" if status in ENDED_STATUSES else "processing"
+    if fields.get("completedAt"):
         return "complete"
-    return "processing" if known.get("sentAt") or known.get("started") else None
+    return "processing" if fields.get("sentAt") or fields.get("started") else None
 
 
-class _OfBatch(NamedTuple):
+class _SharedBatchFields(NamedTuple):
     """The fields that a batch's payments take from it, computed once for all of them."""
 
     currency: JSON
-    shown: Mapping[str, JSON]
-    is_made_anew: bool = False
+    batch_object: Mapping[str, JSON]
+    is_recreated: bool = False
 
     @classmethod
-    def of(cls, batch: Batch) -> _OfBatch:
-        known = {**batch.facts, **drop_nulls(batch.given), "sentAt": batch.sent_at}
+    def from_batch(cls, batch: Batch) -> _SharedBatchFields:
+        fields = {**batch.facts, **drop_nulls(batch.service_fields), "sentAt": batch.sent_at}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
-        shown = {**{name: known.get(name) for name in times}, "id": batch.id}
-        return cls(batch.currency, shown, _is_made_anew(batch.facts))
+        batch_object = {**{name: fields.get(name) for name in times}, "id": batch.id}
+        return cls(batch.currency, batch_object, _is_recreated(batch.facts))
 
 
-class Filling:
+class MergedPayments:
     """A batch's payments: the service's payments merged with the stored entries, on first use."""
 
-    __slots__ = ("_batch", "_entries", "_filled", "_told")
+    __slots__ = ("_batch", "_entries", "_merged", "_service_payments")
 
     def __init__(
-        self, told: Sequence[Payment] | None, entries: Sequence[Entry], batch: _OfBatch
+        self,
+        service_payments: Sequence[Payment] | None,
+        entries: Sequence[Entry],
+        batch: _SharedBatchFields,
     ) -> None:
-        self._told = told
+        self._service_payments = service_payments
         self._entries = entries
         self._batch = batch
-        self._filled: Sequence[Payment] | None = None
+        self._merged: Sequence[Payment] | None = None
 
     def __len__(self) -> int:
-        if self._filled is not None:
-            return len(self._filled)
-        return len(self._entries if self._told is None else self._told)
+        if self._merged is not None:
+            return len(self._merged)
+        return len(self._entries if self._service_payments is None else self._service_payments)
 
     @property
     def payments(self) -> Sequence[Payment]:
-        if self._filled is None:
-            self._filled = packed(self._filling())
-            self._told, self._entries = None, ()  # frees the memory of both sources
-        return self._filled
+        if self._merged is None:
+            self._merged = materialize_rows(self._merge())
+            self._service_payments, self._entries = None, ()  # frees the memory of both sources
+        return self._merged
 
-    def _filling(self) -> Sequence[Payment]:
+    def _merge(self) -> Sequence[Payment]:
         batch = self._batch
-        if self._told is None:
-            return map_rows(lambda entry: _filled({}, entry, batch), self._entries)
-        pairs = match_payments(self._told, self._entries, batch.currency)
-        return map_rows(lambda pair: _filled(pair[0], pair[1], batch), pairs)
+        if self._service_payments is None:
+            return map_rows(lambda entry: _merge_payment({}, entry, batch), self._entries)
+        pairs = match_payments(self._service_payments, self._entries, batch.currency)
+        return map_rows(lambda pair: _merge_payment(pair[0], pair[1], batch), pairs)
 
     @property
     def amount(self) -> Decimal | None:
         """The sum of the source amounts; None if one of them is not known."""
         # Merging all payments is expensive, so the service's own amounts are tried first.
-        told = None if self._told is None else _sum_of(self._told)
-        return _sum_of(self.payments) if told is None else told
+        total = (
+            None if self._service_payments is None else _sum_source_amounts(self._service_payments)
+        )
+        return _sum_source_amounts(self.payments) if total is None else total
 
 
-def _sum_of(payments: Sequence[Payment]) -> Decimal | None:
+def _sum_source_amounts(payments: Sequence[Payment]) -> Decimal | None:
     return money.sum_amounts(payment.get("sourceAmount") for payment in payments)
 
 
-_EMPTY = Filling((), (), _OfBatch(None, {}))
+_NO_PAYMENTS = MergedPayments((), (), _SharedBatchFields(None, {}))
 
 
 def build_batch(
     batch_id: str,
     facts: Facts,
     entries: Sequence[Entry],
-    given: Mapping[str, JSON],
+    fields: Mapping[str, JSON],
     payments: Sequence[Payment] | None,
 ) -> Batch:
     """Build a batch from its stored state, the service's batch object and the service's payments.
 
     If the service does not show its payments (``payments`` is None), they are the requested ones.
     """
-    given = restore_original_fields(facts, given)
-    bare = Batch(batch_id, facts, entries, given, _EMPTY)
+    fields = restore_original_fields(facts, fields)
+    batch = Batch(batch_id, facts, entries, fields, _NO_PAYMENTS)
     # Some services give the currency only in the payments.
-    if payments and bare.currency is None and (paid_from := _paid_from(payments)):
-        given = {**given, "currency": paid_from}
-        bare = replace(bare, given=given)
-    if bare.status == "complete" and not (given.get("completedAt") or facts.get("completedAt")):
-        bare = replace(bare, given={**given, "completedAt": _last_processed(payments or ())})
-    filling = Filling(payments, entries, _OfBatch.of(bare))
-    tells = payments is not None or bool(facts and not facts.get("elsewhere"))
-    return replace(bare, filling=filling, tells_payments=tells)
+    if payments and batch.currency is None and (currency := _derive_source_currency(payments)):
+        fields = {**fields, "currency": currency}
+        batch = replace(batch, service_fields=fields)
+    if batch.status == "complete" and not (fields.get("completedAt") or facts.get("completedAt")):
+        batch = replace(
+            batch, service_fields={**fields, "completedAt": _find_last_processed(payments or ())}
+        )
+    merged_payments = MergedPayments(payments, entries, _SharedBatchFields.from_batch(batch))
+    has_known_payments = payments is not None or bool(facts and not facts.get("elsewhere"))
+    return replace(batch, merged_payments=merged_payments, has_known_payments=has_known_payments)
 
 
-def _last_processed(payments: Sequence[Payment]) -> JSON:
+def _find_last_processed(payments: Sequence[Payment]) -> JSON:
     """Return the latest ``processedAt`` of the payments, as the service wrote it, or None."""
-    told = ((_moment(one.get("processedAt")), one.get("processedAt")) for one in payments)
-    known = ((moment, text) for moment, text in told if moment is not None)
-    return max(known, key=lambda one: one[0], default=(None, None))[1]
+    times = (
+        (_parse_moment(payment.get("processedAt")), payment.get("processedAt"))
+        for payment in payments
+    )
+    known_times = ((moment, text) for moment, text in times if moment is not None)
+    return max(known_times, key=lambda known_time: known_time[0], default=(None, None))[1]
 
 
-def _moment(text: JSON) -> datetime | None:
+def _parse_moment(text: JSON) -> datetime | None:
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -272,50 +293,52 @@ def _moment(text: JSON) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def restore_original_fields(facts: Facts, given: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def restore_original_fields(facts: Facts, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return the service's batch fields with the original ``createdAt`` and a stored description.
 
     A batch that was edited as a draft and submitted again has a new date at the service. A
     description changed only in the gateway counts as long as the service shows the one it replaced.
     """
-    was, told = facts.get("description_was"), given.get("description")
-    if was is not None and was == (told or ""):
+    replaced_text, service_text = facts.get("description_was"), fields.get("description")
+    if replaced_text is not None and replaced_text == (service_text or ""):
         description = facts.get("description")
-        given = {**given, "description": description, "description_told": told}
-    if not (given and _is_made_anew(facts) and facts.get("createdAt")):
-        return given
-    return {**given, "createdAt": facts["createdAt"]}
+        fields = {**fields, "description": description, "description_told": service_text}
+    if not (fields and _is_recreated(facts) and facts.get("createdAt")):
+        return fields
+    return {**fields, "createdAt": facts["createdAt"]}
 
 
-def _is_made_anew(facts: Facts) -> bool:
+def _is_recreated(facts: Facts) -> bool:
     return bool(facts.get("abandoned"))
 
 
-def _paid_from(payments: Sequence[Payment]) -> JSON:
+def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
     """Return the source currency of the payments if they agree on one, else None."""
-    told = {one["sourceCurrency"] for one in payments if one.get("sourceCurrency")}
-    return told.pop() if len(told) == 1 else None
+    currencies = {
+        payment["sourceCurrency"] for payment in payments if payment.get("sourceCurrency")
+    }
+    return currencies.pop() if len(currencies) == 1 else None
 
 
-def build_requested_payment(batch: Batch, given: Payment, entry: Entry) -> Payment:
+def build_requested_payment(batch: Batch, payment: Payment, entry: Entry) -> Payment:
     """Build a payment from the client's request, for use if the summary cannot be read."""
-    return _filled(given, entry, _OfBatch.of(batch))
+    return _merge_payment(payment, entry, _SharedBatchFields.from_batch(batch))
 
 
-def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
+def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFields) -> Payment:
     """Complete the service's payment with requested values, and with computed ones if possible."""
-    asked = _as_paid(entry or {}, payment, batch)
-    filled = {**payment}
-    filled["id"] = asked.get("id") or payment.get("id")
-    filled["upstream"] = payment.get("id") or asked.get("upstream")
-    filled["asked_side"] = _asked_side(asked)
-    if told := asked.get("told"):
-        filled["told"] = told
-    filled["recipient"] = {**(asked.get("recipient") or {}), **(payment.get("recipient") or {})}
-    _fill_side(filled, asked, batch)
+    requested = _convert_to_source_amount(entry or {}, payment, batch)
+    merged = {**payment}
+    merged["id"] = requested.get("id") or payment.get("id")
+    merged["upstream"] = payment.get("id") or requested.get("upstream")
+    merged["asked_side"] = _derive_fixed_side(requested)
+    if extra := requested.get("told"):
+        merged["told"] = extra
+    merged["recipient"] = {**(requested.get("recipient") or {}), **(payment.get("recipient") or {})}
+    _fill_amount_side(merged, requested, batch)
     # The memo was not sent (``send_memo``), or the service does not store memos.
-    if asked.get("memo") and not filled.get("memo"):
-        filled["memo"] = asked["memo"]
+    if requested.get("memo") and not merged.get("memo"):
+        merged["memo"] = requested["memo"]
     for name in (
         "memo",
         "sourceAmount",
@@ -324,79 +347,81 @@ def _filled(payment: Payment, entry: Entry | None, batch: _OfBatch) -> Payment:
         "createdAt",
         "updatedAt",
     ):
-        if filled.get(name) is None:
-            filled[name] = asked.get(name)
+        if merged.get(name) is None:
+            merged[name] = requested.get(name)
             if name.endswith("Amount"):
-                filled[name] = money.normalize_amount(filled[name])
-    if filled.get("sourceCurrency") is None:
-        filled["sourceCurrency"] = batch.currency
-    if filled.get("targetCurrency") in (None, filled["sourceCurrency"]):
-        _fill_same_currency(filled)
-    told, shown = payment.get("batch"), batch.shown
-    filled["batch"] = {**shown, **drop_nulls(told), "id": shown["id"]} if told else shown
+                merged[name] = money.normalize_amount(merged[name])
+    if merged.get("sourceCurrency") is None:
+        merged["sourceCurrency"] = batch.currency
+    if merged.get("targetCurrency") in (None, merged["sourceCurrency"]):
+        _fill_same_currency(merged)
+    extra, shared = payment.get("batch"), batch.batch_object
+    merged["batch"] = {**shared, **drop_nulls(extra), "id": shared["id"]} if extra else shared
     # The service's dates of a batch that was submitted again are those of the last submission.
-    if batch.is_made_anew:
-        filled["createdAt"] = asked.get("createdAt") or filled["createdAt"]
-        filled["batch"] = {**filled["batch"], "createdAt": shown["createdAt"]}
-    return filled
+    if batch.is_recreated:
+        merged["createdAt"] = requested.get("createdAt") or merged["createdAt"]
+        merged["batch"] = {**merged["batch"], "createdAt": shared["createdAt"]}
+    return merged
 
 
-def _as_paid(asked: Entry, payment: Payment, batch: _OfBatch) -> Entry:
+def _convert_to_source_amount(entry: Entry, payment: Payment, batch: _SharedBatchFields) -> Entry:
     """Turn a target amount in the batch's own currency into a source amount.
 
     Such an amount is paid as it is, but may be received in another currency. Then the target amount
     that the service shows is computed from it, and is not the one that the client requested.
     """
-    of, arrives_as = asked.get("targetCurrency"), payment.get("targetCurrency")
-    if not asked.get("targetAmount") or of != batch.currency or arrives_as in (None, of):
-        return asked
-    fixed = {"sourceAmount": asked["targetAmount"], "targetAmount": None, "targetCurrency": None}
-    return {**asked, **fixed}
+    currency, target = entry.get("targetCurrency"), payment.get("targetCurrency")
+    if not entry.get("targetAmount") or currency != batch.currency or target in (None, currency):
+        return entry
+    source = {"sourceAmount": entry["targetAmount"], "targetAmount": None, "targetCurrency": None}
+    return {**entry, **source}
 
 
-def _asked_side(asked: Entry) -> str | None:
+def _derive_fixed_side(entry: Entry) -> str | None:
     """Return the side whose amount the client fixed, ``source`` or ``target``; None if unknown."""
-    if asked.get("sourceAmount"):
+    if entry.get("sourceAmount"):
         return "source"
-    return "target" if asked.get("targetAmount") else None
+    return "target" if entry.get("targetAmount") else None
 
 
-def _fill_side(filled: Payment, asked: Entry, batch: _OfBatch) -> None:
+def _fill_amount_side(payment: Payment, entry: Entry, batch: _SharedBatchFields) -> None:
     """Assign ``amount`` and ``currency`` (current interface, section 4.3) to source or target."""
-    amount, of = filled.get("amount"), filled.get("currency")
+    amount, currency = payment.get("amount"), payment.get("currency")
     if amount is None:
         return
-    is_target = of not in (None, batch.currency or of)
+    is_target = currency not in (None, batch.currency or currency)
     # Without a currency, an amount equal to the requested target amount is taken for that.
-    if of is None and asked.get("targetAmount"):
-        is_target = money.parse_amount(amount) == money.parse_amount(asked["targetAmount"])
+    if currency is None and entry.get("targetAmount"):
+        is_target = money.parse_amount(amount) == money.parse_amount(entry["targetAmount"])
     side = "target" if is_target else "source"
-    for name, value in ((f"{side}Amount", amount), (f"{side}Currency", of)):
-        if filled.get(name) is None:
-            filled[name] = value
+    for name, value in ((f"{side}Amount", amount), (f"{side}Currency", currency)):
+        if payment.get(name) is None:
+            payment[name] = value
 
 
-def _fill_same_currency(filled: Payment) -> None:
+def _fill_same_currency(payment: Payment) -> None:
     """Copy an amount to the other side if both have the same currency."""
     # Without a target currency the amount that arrives is not known.
-    if filled.get("targetCurrency") is None:
+    if payment.get("targetCurrency") is None:
         return
-    for side, other in (("sourceAmount", "targetAmount"), ("targetAmount", "sourceAmount")):
-        if filled.get(side) is None:
-            filled[side] = filled.get(other)
+    for side, other_side in (("sourceAmount", "targetAmount"), ("targetAmount", "sourceAmount")):
+        if payment.get(side) is None:
+            payment[side] = payment.get(other_side)
 
 
 # Stored form
 
 
 def build_batch_record(
-    batch_id: str, facts: Facts, entries: Sequence[Entry], aliases: Sequence[Record] = ()
-) -> Record:
+    batch_id: str, facts: Facts, entries: Sequence[Entry], redirects: Sequence[CompareAndSet] = ()
+) -> CompareAndSet:
     """Build the record that stores a batch's facts, entries and payment redirects atomically."""
     # A search for memos skips the entries of batches without any.
-    has_memos = any(one.get("memo") for one in entries)
-    kept = Record("payments", batch_id, {"entries": entries}, also=aliases)
-    return Record("batch", batch_id, {**facts, "has_memos": has_memos}, also=(kept,))
+    has_memos = any(entry.get("memo") for entry in entries)
+    entries_record = CompareAndSet("payments", batch_id, {"entries": entries}, linked=redirects)
+    return CompareAndSet(
+        "batch", batch_id, {**facts, "has_memos": has_memos}, linked=(entries_record,)
+    )
 
 
 # Answers
@@ -404,47 +429,55 @@ def build_batch_record(
 
 def build_batch_answer(batch: Batch) -> dict[str, JSON]:
     """Build a ``Batch`` (legacy interface, section 2)."""
-    shown = BATCH.to_legacy({**batch.facts, **drop_nulls(batch.given), "id": batch.id})
-    # The sum agrees with the payments that the client sees; the service's total may not.
-    sum_ = batch.filling.amount
-    given = money.normalize_amount(batch.given.get("amount"))
-    shown["status"] = batch.status
-    shown["sentAt"] = batch.sent_at
-    shown["amount"] = (
-        money.format_amount(sum_) if sum_ is not None and batch.tells_payments else given
+    answer = BATCH.translate_to_legacy(
+        {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.id}
     )
-    known = len(batch.filling) if batch.tells_payments else batch.given.get("totalPayments")
-    shown["totalPayments"] = known
-    shown["currency"] = batch.currency
-    return shown
+    # The sum agrees with the payments that the client sees; the service's total may not.
+    total = batch.merged_payments.amount
+    amount = money.normalize_amount(batch.service_fields.get("amount"))
+    answer["status"] = batch.status
+    answer["sentAt"] = batch.sent_at
+    answer["amount"] = (
+        money.format_amount(total) if total is not None and batch.has_known_payments else amount
+    )
+    count = (
+        len(batch.merged_payments)
+        if batch.has_known_payments
+        else batch.service_fields.get("totalPayments")
+    )
+    answer["totalPayments"] = count
+    answer["currency"] = batch.currency
+    return answer
 
 
 def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
     """Build a listed ``Batch``, whose payments may not have been read."""
-    shown = build_batch_answer(batch)
-    if batch.filling or batch.given.get("totalPayments") is None:
-        return shown
-    amount = money.parse_amount(batch.given.get("amount"))
-    shown["amount"] = money.format_amount(amount) if amount is not None else shown["amount"]
-    shown["totalPayments"] = batch.given["totalPayments"]
-    return shown
+    answer = build_batch_answer(batch)
+    if batch.merged_payments or batch.service_fields.get("totalPayments") is None:
+        return answer
+    amount = money.parse_amount(batch.service_fields.get("amount"))
+    answer["amount"] = money.format_amount(amount) if amount is not None else answer["amount"]
+    answer["totalPayments"] = batch.service_fields["totalPayments"]
+    return answer
 
 
-def drop_nulls(given: Mapping[str, JSON]) -> dict[str, JSON]:
+def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the fields that are not null: a null from the service means that it gives no value."""
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def build_full_batch_answer(batch: Batch, words: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_full_batch_answer(batch: Batch, recipient_facts: Mapping[str, JSON]) -> dict[str, JSON]:
     """Build the answer to a batch read by id, with all of its payments on one page."""
-    listed = packed(
-        map_rows(lambda payment: build_payment_list_item(payment, words), batch.payments)
+    items = materialize_rows(
+        map_rows(lambda payment: build_payment_list_item(payment, recipient_facts), batch.payments)
     )
-    meta = paging.build_meta(1, min(len(listed), 1), len(listed))
-    return {**build_batch_answer(batch), "payments": {"payments": listed, "meta": meta}}
+    meta = paging.build_meta(1, min(len(items), 1), len(items))
+    return {**build_batch_answer(batch), "payments": {"payments": items, "meta": meta}}
 
 
-def build_payment_list_item(payment: Payment, words: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_payment_list_item(
+    payment: Payment, recipient_facts: Mapping[str, JSON]
+) -> dict[str, JSON]:
     """Build a payment of a batch listing, with its reduced recipient.
 
     ``recipient_facts`` are the stored facts of recipients, by id: their status derives from them.
@@ -453,7 +486,7 @@ def build_payment_list_item(payment: Payment, words: Mapping[str, JSON]) -> dict
     method = payment.get("method") or (payment.get("recipient") or {}).get("payoutMethod")
     return {
         **build_payment_answer(
-            payment, build_reduced_recipient(payment.get("recipient") or {}, words)
+            payment, build_reduced_recipient(payment.get("recipient") or {}, recipient_facts)
         ),
         "method": method,
         "methodDisplay": format_method_display(method),
@@ -464,11 +497,11 @@ def build_payment_list_item(payment: Payment, words: Mapping[str, JSON]) -> dict
 def iterate_payee_ids(payments: Sequence[Payment]) -> Iterator[str]:
     """Iterate over the recipient ids of the payments that show one."""
     recipients = (payment.get("recipient") or {} for payment in payments)
-    return (str(one["id"]) for one in recipients if one.get("id"))
+    return (str(recipient["id"]) for recipient in recipients if recipient.get("id"))
 
 
 def build_reduced_recipient(
-    recipient: Mapping[str, JSON], words: Mapping[str, JSON]
+    recipient: Mapping[str, JSON], recipient_facts: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Build the reduced recipient of batch listings."""
     country = extract_country(recipient)
@@ -477,7 +510,9 @@ def build_reduced_recipient(
         "referenceId": recipient.get("referenceId"),
         "email": recipient.get("email"),
         "name": recipient.get("name"),
-        "status": objects.derive_legacy_status(recipient, words.get(str(recipient.get("id")), {})),
+        "status": objects.derive_legacy_status(
+            recipient, recipient_facts.get(str(recipient.get("id")), {})
+        ),
         "country": country,
         "countryCode": country,
     }

@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from mappings import batch_bodies, batch_lists, legacy, money, settling, summaries
-from mappings.banking import empty
+from mappings import batch_bodies, batch_lists, legacy, money, outcome_rules, summaries
+from mappings.banking import build_empty_problem
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments
 from mappings.batch_reads import (
     WRONG_STATUS,
+    add_missing_status,
     load_batch,
     load_batches,
-    reject_abandoned_batch,
-    resolve_status,
+    reject_superseded_batch,
     set_status_by_balance,
 )
 from mappings.batch_views import (
@@ -30,45 +30,45 @@ from mappings.batch_views import (
     iterate_payee_ids,
     restore_original_fields,
 )
-from mappings.current import BALANCE, SUMMARY
+from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.drafts import (
     BEING_CHANGED,
-    ROUNDS,
+    MAX_LOCK_ATTEMPTS,
+    acquire_batch_lock,
     build_unlocked_facts,
     call_under_lock,
-    changed,
+    change_batch,
     format_timestamp,
-    lock_batch,
     release_batch_lock,
     reload_batch,
     submit_draft,
-    taken,
+    wait_for_batch_lock,
 )
-from mappings.errors import NOT_FOUND, convert_not_found
-from mappings.funds import parse_balances
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
     Answer,
     Call,
+    CompareAndSet,
     Conflict,
     Failure,
     Flow,
     Halted,
     Invalid,
+    LoadFacts,
     NoSuchOperation,
     Operation,
-    Recall,
-    Record,
     Refused,
     Request,
     Unreachable,
 )
-from mappings.ids import derive_id, recall_legacy_ids
+from mappings.errors import NOT_FOUND, convert_not_found
+from mappings.funds import parse_balances
+from mappings.ids import derive_id, load_legacy_ids
+from mappings.lazy_sequences import map_rows
 from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
-from mappings.payment_lists import extract_batch, extract_payments_if_told
-from mappings.payouts import Sub
-from mappings.rows import map_rows
+from mappings.payloads import extract_batch, find_payments
+from mappings.payouts import SubFlow
 
 # Create
 
@@ -81,63 +81,63 @@ def create_batch(request: Request) -> Flow:
     GET  /batch/:id/summary  if the response to the create is incomplete
     """
     body = request.body
-    payments = collect_sent_payments(body.get("payments"), problems=request.problems)
-    request.refuse(
+    sent_payments = collect_sent_payments(body.get("payments"), problems=request.problems)
+    request.raise_problems(
         chain(
             batch_bodies.validate_currency(body, request.problems),
-            chain.from_iterable(map(batch_bodies.validate_payment, payments)),
-            batch_bodies.validate_addresses(payments),
+            chain.from_iterable(map(batch_bodies.validate_payment, sent_payments)),
+            batch_bodies.validate_addresses(sent_payments),
         )
     )
-    currency = str(batch_bodies.batch_currency(body))
-    recipients = yield from batch_bodies.resolve_recipients(payments, currency)
-    entries = map_rows(batch_bodies.build_entry, payments, recipients)
-    memo, description = request.manners.send_memo, body.get("description")
-    sent = batch_bodies.build_batch_body(currency, description, entries, memo=memo)
-    names = batch_bodies.Names(
-        _OF_A_CREATE, {"payments": payments}, batch_bodies.map_payment_fields
+    currency = str(batch_bodies.derive_batch_currency(body))
+    recipients = yield from batch_bodies.resolve_recipients(sent_payments, currency)
+    entries = map_rows(batch_bodies.build_entry, sent_payments, recipients)
+    memo, description = request.options.send_memo, body.get("description")
+    payload = batch_bodies.build_batch_body(currency, description, entries, memo=memo)
+    field_names = batch_bodies.FieldNames(
+        _CREATE_FIELD_NAMES, {"payments": sent_payments}, batch_bodies.map_payment_fields
     )
     call = Call(
         "POST",
         "/batches",
-        sent,
-        sent_as=names,
-        settle=settling.settle_created_batch(sent),
-        known_by=settling.select_batch_match_fields(sent),
+        payload,
+        field_map=field_names,
+        reconcile=outcome_rules.build_created_batch_rule(payload),
+        match_fields=outcome_rules.select_batch_match_fields(payload),
     )
     try:
-        answered = yield call
-    except Refused as refused:
-        raise convert_not_found(refused) from None
-    given = extract_batch(answered)
+        response = yield call
+    except Refused as refusal:
+        raise convert_not_found(refusal) from None
+    created = extract_batch(response)
     facts = {
         "phase": "sent",
         "version": 1,
-        "upstream": given["id"],
+        "upstream": created["id"],
         "currency": currency,
         "description": description,
-        "createdAt": given.get("createdAt") or format_timestamp(request.now),
-        "updatedAt": given.get("updatedAt") or format_timestamp(request.now),
+        "createdAt": created.get("createdAt") or format_timestamp(request.now),
+        "updatedAt": created.get("updatedAt") or format_timestamp(request.now),
     }
-    yield build_batch_record(given["id"], facts, entries)
-    id_, found = str(given["id"]), extract_payments_if_told(answered)
-    batch = build_batch(id_, facts, entries, given, found)
-    if not (given.get("status") and given.get("createdAt") and (found or not entries)):
+    yield build_batch_record(created["id"], facts, entries)
+    id_, payments = str(created["id"]), find_payments(response)
+    batch = build_batch(id_, facts, entries, created, payments)
+    if not (created.get("status") and created.get("createdAt") and (payments or not entries)):
         try:
-            read = yield Call("GET", SUMMARY.format(id=id_))
+            summary = yield Call("GET", SUMMARY_PATH.format(id=id_))
         except Failure as failure:
             # The batch exists: after an error here the client would create, and pay, another.
-            batch = replace(build_batch(id_, facts, entries, {}, None), given=given)
+            batch = replace(build_batch(id_, facts, entries, {}, None), service_fields=created)
             if isinstance(failure, Unreachable):  # a read of the balance would time out as well
-                batch = replace(batch, computed="open")
+                batch = replace(batch, computed_status="open")
         else:
-            told = {**given, **drop_nulls(extract_batch(read))}
-            there = extract_payments_if_told(read)
-            batch = build_batch(id_, facts, entries, told, found if there is None else there)
-    return Answer({"batch": build_batch_answer((yield from resolve_status(batch)))})
+            fields = {**created, **drop_nulls(extract_batch(summary))}
+            latest = find_payments(summary)
+            batch = build_batch(id_, facts, entries, fields, payments if latest is None else latest)
+    return Answer({"batch": build_batch_answer((yield from add_missing_status(batch)))})
 
 
-_OF_A_CREATE = {
+_CREATE_FIELD_NAMES = {
     "currency": "sourceCurrency",
     "description": "description",
     "payments": "payments",
@@ -153,9 +153,9 @@ def read_batch(request: Request) -> Flow:
     GET /batch/:id/summary
     GET /balance            if the service gives no status, as for a draft
     """
-    batch = yield from resolve_status((yield from load_batch(request.ids["id"])))
-    words = yield from batch_bodies.load_facts_of_recipients(iterate_payee_ids(batch.payments))
-    return Answer({"batch": build_full_batch_answer(batch, words)})
+    batch = yield from add_missing_status((yield from load_batch(request.ids["id"])))
+    facts = yield from batch_bodies.load_recipient_facts(iterate_payee_ids(batch.payments))
+    return Answer({"batch": build_full_batch_answer(batch, facts)})
 
 
 def list_batches(request: Request) -> Flow:
@@ -171,21 +171,21 @@ def list_batches(request: Request) -> Flow:
 
     A missing ``completedAt`` alone causes no read, so a listed batch may lack it.
     """
-    known = yield Recall("batch")
-    rows = yield from batch_lists.listed(known)
-    filters = Filters.of(request.query)
-    if wanted := filters.search:
+    batch_facts = yield LoadFacts("batch")
+    rows = yield from batch_lists.list_all_batches(batch_facts)
+    filters = Filters.from_query(request.query)
+    if search := filters.search:
         # Clients search for the ids they know, which may not be the service's.
-        names = yield recall_legacy_ids(rows)
-        rows = [row for row in rows if wanted in names.get(row["id"], row["id"]).casefold()]
+        legacy_ids = yield load_legacy_ids(rows)
+        rows = [row for row in rows if search in legacy_ids.get(row["id"], row["id"]).casefold()]
     if replace(filters, search=""):
-        rows = yield from batch_lists.filter_batch_rows(rows, known, filters)
+        rows = yield from batch_lists.filter_batch_rows(rows, batch_facts, filters)
     # Newest first, ties by id: the second sort is stable.
     rows.sort(key=lambda row: str(row["id"]))
     rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
-    those, counts = parse_page_params(request.query).of(rows)
-    shown = yield from batch_lists.load_batch_page(those, known)
-    return Answer({"batches": shown, "meta": counts})
+    page_rows, meta = parse_page_params(request.query).select_rows(rows)
+    batches = yield from batch_lists.load_batch_page(page_rows, batch_facts)
+    return Answer({"batches": batches, "meta": meta})
 
 
 def read_batch_summary(request: Request) -> Flow:
@@ -196,11 +196,11 @@ def read_batch_summary(request: Request) -> Flow:
     GET  /balance
     """
     batch = yield from submit_draft((yield from load_batch(request.ids["id"])), request)
-    balances = parse_balances((yield Call("GET", BALANCE)))
-    shown = summaries.build_summary(
+    balances = parse_balances((yield Call("GET", BALANCE_PATH)))
+    summary = summaries.build_summary(
         set_status_by_balance(batch, balances), balances, format_timestamp(request.now)
     )
-    return Answer({"batchSummary": shown})
+    return Answer({"batchSummary": summary})
 
 
 # Change
@@ -216,10 +216,12 @@ def update_batch(request: Request) -> Flow:
     POST  /batches            for another currency, allowed while the batch has no payments: the new
                               batch supersedes the service's
     """
-    sent = collect_sent_payments(request.body.get("payments"), problems=request.problems)
-    if found := batch_bodies.validate_addresses(one for one in sent if not one.body.get("id")):
-        request.refuse(found)
-    yield from changed(request, lambda batch: edit_batch_payments(batch, request))
+    payments = collect_sent_payments(request.body.get("payments"), problems=request.problems)
+    if problems := batch_bodies.validate_addresses(
+        payment for payment in payments if not payment.body.get("id")
+    ):
+        request.raise_problems(problems)
+    yield from change_batch(request, lambda batch: edit_batch_payments(batch, request))
     return Answer({"object": "updated"})
 
 
@@ -231,44 +233,50 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           for the current rates and amounts
     GET  /balance                     if the service gives no status
     """
-    batch, is_taken = yield from _locked(request, "quoting", _may_be_quoted)
-    settle = settling.settle_quote(batch.upstream, batch.given.get("quoteExpiredAt"))
-    call = Call("POST", f"/batches/{batch.upstream}/generate-quote", settle=settle)
-    if is_taken:
-        quoted = extract_batch((yield from call_under_lock(batch, call)))
+    batch, is_editable = yield from _lock_submitted_batch(request, "quoting", _may_be_quoted)
+    outcome_rule = outcome_rules.build_quote_rule(
+        batch.upstream_id, batch.service_fields.get("quoteExpiredAt")
+    )
+    call = Call("POST", f"/batches/{batch.upstream_id}/generate-quote", reconcile=outcome_rule)
+    if is_editable:
+        quote_fields = extract_batch((yield from call_under_lock(batch, call)))
         yield from release_batch_lock(batch)
     else:
         # A batch that has left open and pending is sent on as well: the refusal is the service's.
-        quoted = extract_batch((yield call))
+        quote_fields = extract_batch((yield call))
     batch = yield from load_batch(batch.id)
     # The summary is newer than the response to the quote, so its fields take precedence.
-    batch = replace(batch, given={**drop_nulls(quoted), **drop_nulls(batch.given)})
-    batch = yield from resolve_status(batch)
-    words = yield from batch_bodies.load_facts_of_recipients(iterate_payee_ids(batch.payments))
-    return Answer({"batch": build_full_batch_answer(batch, words)})
+    batch = replace(
+        batch, service_fields={**drop_nulls(quote_fields), **drop_nulls(batch.service_fields)}
+    )
+    batch = yield from add_missing_status(batch)
+    facts = yield from batch_bodies.load_recipient_facts(iterate_payee_ids(batch.payments))
+    return Answer({"batch": build_full_batch_answer(batch, facts)})
 
 
-def _may_be_quoted(batch: Batch) -> Sub:
+def _may_be_quoted(batch: Batch) -> SubFlow:
     yield from ()
     return batch.is_editable
 
 
-def _locked(request: Request, phase: str, check: Callable[[Batch], Sub]) -> Sub:
+def _lock_submitted_batch(
+    request: Request, phase: str, check: Callable[[Batch], SubFlow]
+) -> SubFlow:
     """Submit the batch if it is a draft, lock it, and return it with ``check`` of this version.
 
     A batch that is no longer editable is not locked, because nothing can supersede it.
     """
     batch = yield from load_batch(request.ids["id"])
-    for _ in range(ROUNDS):
+    for _ in range(MAX_LOCK_ATTEMPTS):
         batch = yield from submit_draft(batch, request)
-        checked = yield from check(batch)
+        check_result = yield from check(batch)
         try:
             if batch.is_editable:
-                yield from taken(batch, phase, request.now)
+                yield from acquire_batch_lock(batch, phase, request.now)
         except Conflict:
             batch = yield from reload_batch(batch.id)
         else:
-            return batch, checked
+            return batch, check_result
     raise Halted(BEING_CHANGED, retry_after=1)
 
 
@@ -284,57 +292,61 @@ def start_batch(request: Request) -> Flow:
     GET  /batch/:id/summary            if the response is incomplete or shows another amount
     """
     # Checked first, because loading a superseded batch says that it is not found.
-    yield from reject_abandoned_batch(request.ids["id"])
-    check = partial(_checked_for_start, request)
-    batch, notices = yield from _locked(request, "starting", check)
-    path, settle = (
-        f"/batches/{batch.upstream}/start-processing",
-        settling.settle_start(batch.upstream),
+    yield from reject_superseded_batch(request.ids["id"])
+    check = partial(_check_start, request)
+    batch, notices = yield from _lock_submitted_batch(request, "starting", check)
+    path, outcome_rule = (
+        f"/batches/{batch.upstream_id}/start-processing",
+        outcome_rules.build_start_rule(batch.upstream_id),
     )
     # Sent only while the client waits: one that has gone may start the batch in another way.
-    call = Call("POST", path, settle=settle, prompt=True)
-    answered = yield from call_under_lock(batch, call)
+    call = Call("POST", path, reconcile=outcome_rule, only_while_client_waits=True)
+    response = yield from call_under_lock(batch, call)
     facts = {**build_unlocked_facts(batch, "sent"), "started": format_timestamp(request.now)}
-    yield Record("batch", batch.id, facts)
-    given = restore_original_fields(batch.facts, drop_nulls(extract_batch(answered)))
+    yield CompareAndSet("batch", batch.id, facts)
+    start_fields = restore_original_fields(batch.facts, drop_nulls(extract_batch(response)))
     batch = replace(batch, facts={**batch.facts, **facts})
     # The status loaded before the start is out of date.
-    started = replace(batch, given={**batch.given, "status": None, **given})
-    tells_all = given.get("status") and given.get("sentAt")
-    if not tells_all or _is_another(given.get("amount"), batch):
+    started_batch = replace(
+        batch, service_fields={**batch.service_fields, "status": None, **start_fields}
+    )
+    has_all_fields = start_fields.get("status") and start_fields.get("sentAt")
+    if not has_all_fields or _is_different_amount(start_fields.get("amount"), batch):
         try:
             batch = yield from load_batch(batch.id)
         except Failure:
             # The batch is started. After an error here the client would start it again.
             pass
         else:
-            started = replace(batch, given={**given, **drop_nulls(batch.given)})
-    return Answer({"batch": build_batch_answer(started)}, notices)
+            started_batch = replace(
+                batch, service_fields={**start_fields, **drop_nulls(batch.service_fields)}
+            )
+    return Answer({"batch": build_batch_answer(started_batch)}, notices)
 
 
-def _checked_for_start(request: Request, batch: Batch) -> Sub:
+def _check_start(request: Request, batch: Batch) -> SubFlow:
     """Return notices for the operator's log. Raises Invalid if the batch cannot be started."""
     # A batch whose payments are known to be none has nothing to pay.
-    if not batch.is_editable or (batch.tells_payments and not batch.filling):
+    if not batch.is_editable or (batch.has_known_payments and not batch.merged_payments):
         raise Invalid(WRONG_STATUS)
-    return (yield from _verified(batch, request))
+    return (yield from _verify_payments(batch, request))
 
 
-def _is_another(amount: JSON, batch: Batch) -> bool:
+def _is_different_amount(amount: JSON, batch: Batch) -> bool:
     """Whether the start changed the batch's amount: the service may apply new exchange rates."""
-    told, before = money.parse_amount(amount), money.parse_amount(batch.given.get("amount"))
-    return None not in (told, before) and told != before
+    new, old = money.parse_amount(amount), money.parse_amount(batch.service_fields.get("amount"))
+    return None not in (new, old) and new != old
 
 
-def _verified(batch: Batch, request: Request) -> Sub:
+def _verify_payments(batch: Batch, request: Request) -> SubFlow:
     """Compare the payments about to be made with those requested (``verify_before_start``)."""
     # The gateway does not know what was requested of a batch that was created elsewhere.
-    made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
-    if request.manners.verify_before_start == "off" or not made_here:
+    is_made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
+    if request.options.verify_before_start == "off" or not is_made_here:
         return ()
-    if (yield from batch_bodies.is_as_asked(batch)):
+    if (yield from batch_bodies.has_requested_payments(batch)):
         return ()
-    if request.manners.verify_before_start == "refuse":
+    if request.options.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)
     return ("started a batch whose payments differ from those requested through the gateway",)
 
@@ -349,7 +361,7 @@ def delete_batch(request: Request) -> Flow:
     DELETE /batches/:id        if the service has this path; otherwise its batch is superseded
     """
     batch = yield from load_batch(request.ids["id"])
-    yield from _deleted(batch, request)
+    yield from _delete_batch(batch, request)
     return Answer({"object": "deleted"})
 
 
@@ -363,145 +375,147 @@ def delete_batches(request: Request) -> Flow:
     deletes the rest.
     """
     ids = list(dict.fromkeys(request.body["ids"]))
-    request.refuse([] if ids else [empty("ids")])
-    if not all(_BATCH_ID.fullmatch(id_) for id_ in ids):
+    request.raise_problems([] if ids else [build_empty_problem("ids")])
+    if not all(_BATCH_ID_PATTERN.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
     # The same ids make the same request, in any order: a repeated one skips what it has deleted.
-    together = derive_id("D", *sorted(ids))
-    batches = yield from load_batches((yield from _left(ids, together)) or ids)
+    request_id = derive_id("D", *sorted(ids))
+    batches = yield from load_batches((yield from _list_undeleted_ids(ids, request_id)) or ids)
     for batch in batches:
         if isinstance(batch, Exception):
             raise batch
     if not all(batch.is_editable for batch in batches):
         raise Invalid(WRONG_STATUS)
     for batch in batches:
-        yield from _deleted(batch, request, together)
+        yield from _delete_batch(batch, request, request_id)
     return Answer({"object": "deleted"})
 
 
-def _left(ids: Sequence[str], together: str) -> Sub:
+def _list_undeleted_ids(ids: Sequence[str], request_id: str) -> SubFlow:
     """Return the ids that no earlier request for the same set of batches has deleted."""
-    left = []
+    remaining_ids = []
     for id_ in ids:
-        facts = yield Recall("batch", id_)
-        if (facts.get("phase"), facts.get("together")) != ("deleted", together):
-            left.append(id_)
-    return left
+        facts = yield LoadFacts("batch", id_)
+        if (facts.get("phase"), facts.get("together")) != ("deleted", request_id):
+            remaining_ids.append(id_)
+    return remaining_ids
 
 
-def _deleted(batch: Batch, request: Request, together: str | None = None) -> Sub:
-    batch = yield from lock_batch(batch, "deleting", request.now)
-    abandoned = list(batch.facts.get("abandoned", []))
+def _delete_batch(batch: Batch, request: Request, request_id: str | None = None) -> SubFlow:
+    batch = yield from wait_for_batch_lock(batch, "deleting", request.now)
+    superseded_ids = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
-        id_ = batch.upstream
-        settle = settling.settle_deleted_batch(id_)
-        call = Call("DELETE", f"/batches/{id_}", witness=(id_,), settle=settle)
+        id_ = batch.upstream_id
+        outcome_rule = outcome_rules.build_deleted_batch_rule(id_)
+        call = Call("DELETE", f"/batches/{id_}", probe_ids=(id_,), reconcile=outcome_rule)
         try:
             yield from call_under_lock(batch, call)
         except NoSuchOperation:
             # The service keeps the batch, but a superseded one is never started.
-            abandoned.append(batch.upstream)
-    left = tuple(Record("alias", upstream, {"abandoned": True}) for upstream in abandoned)
-    facts = {"phase": "deleted", "since": None, "abandoned": abandoned, "together": together}
-    yield Record("batch", batch.id, facts, also=left)
+            superseded_ids.append(batch.upstream_id)
+    redirects = tuple(
+        CompareAndSet("alias", upstream, {"abandoned": True}) for upstream in superseded_ids
+    )
+    facts = {"phase": "deleted", "since": None, "abandoned": superseded_ids, "together": request_id}
+    yield CompareAndSet("batch", batch.id, facts, linked=redirects)
 
 
-_BATCH_ID = re.compile("B-[A-Za-z0-9]+")
-_ALL, _ONE = "/batches", "/batches/{id}"
-_INFERRED = "assumes the legacy path; without it the batch becomes a draft of the gateway"
-_EDITABLE = "an open batch can be edited and deleted (current interface, section 1.8)"
+_BATCH_ID_PATTERN = re.compile("B-[A-Za-z0-9]+")
+_BATCHES_PATH, _BATCH_PATH = "/batches", "/batches/{id}"
+_INFERRED_REASON = "assumes the legacy path; without it the batch becomes a draft of the gateway"
+_EDITABLE_ASSUMPTION = "an open batch can be edited and deleted (current interface, section 1.8)"
 
 OPERATIONS = (
     Operation(
         "POST",
-        _ALL,
+        _BATCHES_PATH,
         create_batch,
         "4.3",
         "emulated",
         "fields that the response omits are read from the summary",
-        takes=legacy.BatchBody,
-        gives=legacy.BatchAnswer,
-        rests_on="the service accepts a payment's memo; the document shows no response payload",
+        body_shape=legacy.BatchBody,
+        answer_shape=legacy.BatchAnswer,
+        assumption="the service accepts a payment's memo; the document shows no response payload",
     ),
     Operation(
         "GET",
-        _ALL,
+        _BATCHES_PATH,
         list_batches,
         "4.3",
         "inferred",
         "without the path, the stored batches are the list; the gateway applies the filters",
-        gives=legacy.BatchesAnswer,
-        query=legacy.FilteredQuery,
-        rests_on="GET /batches, which the document does not list",
+        answer_shape=legacy.BatchesAnswer,
+        query_shape=legacy.FilteredQuery,
+        assumption="GET /batches, which the document does not list",
     ),
     Operation(
         "DELETE",
-        _ALL,
+        _BATCHES_PATH,
         delete_batches,
         "4.3",
         "inferred",
         "checks all batches, then deletes one after another",
-        takes=legacy.BatchIdsBody,
-        gives=legacy.DoneAnswer,
-        rests_on=_EDITABLE,
+        body_shape=legacy.BatchIdsBody,
+        answer_shape=legacy.DoneAnswer,
+        assumption=_EDITABLE_ASSUMPTION,
     ),
     Operation(
         "GET",
-        _ONE,
+        _BATCH_PATH,
         read_batch,
         "4.3",
         "emulated",
         "the summary, completed with the requested payments",
-        gives=legacy.WholeBatchAnswer,
-        rests_on="a summary has all payment details (section 4.3)",
+        answer_shape=legacy.WholeBatchAnswer,
+        assumption="a summary has all payment details (section 4.3)",
     ),
     Operation(
         "PATCH",
-        _ONE,
+        _BATCH_PATH,
         update_batch,
         "4.3",
         "inferred",
-        _INFERRED,
-        takes=legacy.BatchChangeBody,
-        gives=legacy.DoneAnswer,
-        rests_on=_EDITABLE,
+        _INFERRED_REASON,
+        body_shape=legacy.BatchChangeBody,
+        answer_shape=legacy.DoneAnswer,
+        assumption=_EDITABLE_ASSUMPTION,
     ),
     Operation(
         "DELETE",
-        _ONE,
+        _BATCH_PATH,
         delete_batch,
         "4.3",
         "inferred",
         "without the path the service's batch is superseded and never started",
-        gives=legacy.DoneAnswer,
-        rests_on=_EDITABLE,
+        answer_shape=legacy.DoneAnswer,
+        assumption=_EDITABLE_ASSUMPTION,
     ),
     Operation(
         "POST",
-        f"{_ONE}/generate-quote",
+        f"{_BATCH_PATH}/generate-quote",
         generate_quote,
         "4.3",
         "emulated",
         "the quote, then the summary",
-        gives=legacy.WholeBatchAnswer,
+        answer_shape=legacy.WholeBatchAnswer,
     ),
     Operation(
         "GET",
-        f"{_ONE}/summary",
+        f"{_BATCH_PATH}/summary",
         read_batch_summary,
         "4.3",
         "emulated",
         "fields that the service omits are computed from payments and balance",
-        gives=legacy.SummaryAnswer,
-        may_write=True,
+        answer_shape=legacy.SummaryAnswer,
+        can_write=True,
     ),
     Operation(
         "POST",
-        f"{_ONE}/start-processing",
+        f"{_BATCH_PATH}/start-processing",
         start_batch,
         "4.3",
         "emulated",
         "compares the payments with those requested, then starts the batch once",
-        gives=legacy.BatchAnswer,
+        answer_shape=legacy.BatchAnswer,
     ),
 )

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from mappings.grammar import JSON
-from mappings.kinds import Key, Word
+from mappings.effects import JSON
+from mappings.field_types import Word, WordKey
 
 BANK_TRANSFER = "bank-transfer"
 WALLET = "wallet"
@@ -77,7 +77,7 @@ class Recipient(TypedDict, total=False):
     status: str
     complianceStatus: str | None
     compliance: Compliance
-    avatarUrl: Annotated[str | None, Key("avatar_url")]
+    avatarUrl: Annotated[str | None, WordKey("avatar_url")]
     language: str | None
     dob: str | None
     placeOfBirth: str | None
@@ -203,7 +203,7 @@ class PageQuery(TypedDict, total=False):
 
 
 class BatchCreate(TypedDict, total=False):
-    currency: Annotated[str, Key("batch_currency")]
+    currency: Annotated[str, WordKey("batch_currency")]
     description: str
     payments: list[JSON]
 
@@ -247,66 +247,73 @@ class Endpoint:
 
     method: str
     path: str
-    takes: Any = None
-    gives: Any = None
-    query: Any = None
-    inferred: bool = False
+    body_shape: Any = None
+    response_shape: Any = None
+    query_shape: Any = None
+    is_optional: bool = False
     """Optional: not listed in section 4, but presumed because section 1.8 mentions its purpose."""
     pattern: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        written = re.sub(r"\{(\w+)\}", rf"(?P<\1>{ID})", self.path)
-        object.__setattr__(self, "pattern", re.compile(written))
+        pattern_text = re.sub(r"\{(\w+)\}", rf"(?P<\1>{ID_PATTERN})", self.path)
+        object.__setattr__(self, "pattern", re.compile(pattern_text))
 
 
-ID = r"[A-Za-z]{1,4}-[A-Za-z0-9]+"
+ID_PATTERN = r"[A-Za-z]{1,4}-[A-Za-z0-9]+"
 """Section 2.2. Strict, because ids become path segments and must not reach another endpoint."""
 
-SUMMARY = "/batch/{id}/summary"
-BALANCE = "/balance"
+SUMMARY_PATH = "/batch/{id}/summary"
+BALANCE_PATH = "/balance"
 """The two endpoints whose paths are configurable (``[vocabulary.current]``)."""
 
 ENDPOINTS = (
     # 4.1 Recipients
-    Endpoint("POST", "/recipients", takes=Recipient, gives=RecipientAnswer),
-    Endpoint("GET", "/recipients", gives=RecipientsAnswer, query=RecipientsQuery),
-    Endpoint("DELETE", "/recipients", takes=Ids),
-    Endpoint("GET", "/recipients/{id}", gives=RecipientAnswer),
-    Endpoint("PATCH", "/recipients/{id}", takes=Recipient, gives=RecipientAnswer),
+    Endpoint("POST", "/recipients", body_shape=Recipient, response_shape=RecipientAnswer),
+    Endpoint("GET", "/recipients", response_shape=RecipientsAnswer, query_shape=RecipientsQuery),
+    Endpoint("DELETE", "/recipients", body_shape=Ids),
+    Endpoint("GET", "/recipients/{id}", response_shape=RecipientAnswer),
+    Endpoint("PATCH", "/recipients/{id}", body_shape=Recipient, response_shape=RecipientAnswer),
     Endpoint("DELETE", "/recipients/{id}"),
-    Endpoint("GET", "/recipients/{id}/logs", query=PageQuery),
-    Endpoint("GET", "/recipients/{id}/payments", gives=PaymentsAnswer, query=PageQuery),
+    Endpoint("GET", "/recipients/{id}/logs", query_shape=PageQuery),
+    Endpoint(
+        "GET", "/recipients/{id}/payments", response_shape=PaymentsAnswer, query_shape=PageQuery
+    ),
     # 4.2 Recipient accounts
-    Endpoint("POST", "/recipients/{id}/accounts", takes=Account, gives=AccountAnswer),
-    Endpoint("GET", "/recipients/{id}/accounts/{account}", gives=AccountAnswer),
-    Endpoint("PATCH", "/recipients/{id}/accounts/{account}", takes=Account, gives=AccountAnswer),
+    Endpoint("POST", "/recipients/{id}/accounts", body_shape=Account, response_shape=AccountAnswer),
+    Endpoint("GET", "/recipients/{id}/accounts/{account}", response_shape=AccountAnswer),
+    Endpoint(
+        "PATCH",
+        "/recipients/{id}/accounts/{account}",
+        body_shape=Account,
+        response_shape=AccountAnswer,
+    ),
     Endpoint("DELETE", "/recipients/{id}/accounts/{account}"),
     # 4.3 Batches and payments
-    Endpoint("POST", "/batches", takes=BatchCreate),
+    Endpoint("POST", "/batches", body_shape=BatchCreate),
     Endpoint("POST", "/batches/{id}/payments"),
     Endpoint("POST", "/batches/{id}/generate-quote"),
     Endpoint("POST", "/batches/{id}/start-processing"),
-    Endpoint("GET", SUMMARY, gives=SummaryAnswer),
-    Endpoint("GET", "/payments/{id}", gives=PaymentAnswer),
-    Endpoint("GET", BALANCE, gives=BalanceAnswer),
+    Endpoint("GET", SUMMARY_PATH, response_shape=SummaryAnswer),
+    Endpoint("GET", "/payments/{id}", response_shape=PaymentAnswer),
+    Endpoint("GET", BALANCE_PATH, response_shape=BalanceAnswer),
     # Not listed
-    Endpoint("GET", "/batches", query=PageQuery, inferred=True),
-    Endpoint("PATCH", "/batches/{id}", inferred=True),
-    Endpoint("DELETE", "/batches/{id}", inferred=True),
-    Endpoint("PATCH", "/batches/{id}/payments/{payment}", inferred=True),
-    Endpoint("DELETE", "/batches/{id}/payments/{payment}", inferred=True),
+    Endpoint("GET", "/batches", query_shape=PageQuery, is_optional=True),
+    Endpoint("PATCH", "/batches/{id}", is_optional=True),
+    Endpoint("DELETE", "/batches/{id}", is_optional=True),
+    Endpoint("PATCH", "/batches/{id}/payments/{payment}", is_optional=True),
+    Endpoint("DELETE", "/batches/{id}/payments/{payment}", is_optional=True),
 )
 
 
-_BY_METHOD = {
+_ENDPOINTS_BY_METHOD = {
     method: tuple(one for one in ENDPOINTS if one.method == method)
     for method in {one.method for one in ENDPOINTS}
 }
 
 
-def find_endpoint(method: str, path: str) -> Endpoint:
+def require_endpoint(method: str, path: str) -> Endpoint:
     """Returns the endpoint of a call. Raises LookupError for an unlisted one, a bug in a flow."""
-    for endpoint in _BY_METHOD.get(method, ()):
+    for endpoint in _ENDPOINTS_BY_METHOD.get(method, ()):
         if endpoint.pattern.fullmatch(path):
             return endpoint
     raise LookupError(f"{method} {path} is not in the current interface, section 4")

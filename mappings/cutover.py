@@ -12,9 +12,14 @@ from collections.abc import Mapping, Sequence
 
 from mappings import money
 from mappings.batch_bodies import extract_listed_recipient
-from mappings.batch_views import EDITABLE, STATUSES, build_batch, derive_batch_status
-from mappings.current import SUMMARY
-from mappings.grammar import (
+from mappings.batch_views import (
+    EDITABLE_STATUSES,
+    LEGACY_STATUSES,
+    build_batch,
+    derive_batch_status,
+)
+from mappings.current import SUMMARY_PATH
+from mappings.effects import (
     JSON,
     Answer,
     Call,
@@ -24,83 +29,84 @@ from mappings.grammar import (
 )
 from mappings.matching import Entry
 from mappings.objects import (
-    UNSET_HOLD,
+    DEFAULT_HOLD,
     UPSTREAM_STATUS,
     derive_legacy_status,
-    is_gone,
+    is_deleted_for_clients,
     is_status_word_valid,
 )
 from mappings.paging import count_pages_to_read
-from mappings.payment_lists import extract_batch, extract_payments
-from mappings.payouts import Sub
+from mappings.payloads import extract_batch, extract_payments
+from mappings.payouts import SubFlow
 
-Shown = Mapping[str, JSON]
+LegacyObject = Mapping[str, JSON]
 
-KEPT = ("status", "autoswitch", "holdup")
+IMPORTED_FACTS = ("status", "autoswitch", "holdup")
 """Facts of a recipient that the current service has no place for."""
 
 
-def _mapped(current: str, facts: Shown, **more: JSON) -> Answer:
-    return Answer({"current": current, "facts": facts, "why": None, **more})
+def _build_match(current: str, facts: LegacyObject, **extra: JSON) -> Answer:
+    return Answer({"current": current, "facts": facts, "why": None, **extra})
 
 
-def _unmapped(why: str) -> Answer:
-    return Answer({"current": None, "facts": {}, "why": why})
+def _build_mismatch(reason: str) -> Answer:
+    return Answer({"current": None, "facts": {}, "why": reason})
 
 
 # Recipients
 
 
-def match_recipient(shown: Shown) -> Flow:
+def match_recipient(legacy_recipient: LegacyObject) -> Flow:
     """GET /recipients/:id, else GET /recipients?email="""
-    found = yield from _recipient_of(shown)
-    if found is None:
-        return _unmapped(
+    recipient = yield from _find_recipient(legacy_recipient)
+    if recipient is None:
+        return _build_mismatch(
             "the current service has no recipient with this id, and not exactly one that is like it"
         )
-    word = shown.get("status")
-    facts = dict.fromkeys(KEPT) | _holds(shown)
+    word = legacy_recipient.get("status")
+    facts = dict.fromkeys(IMPORTED_FACTS) | _extract_holds(legacy_recipient)
     if word in UPSTREAM_STATUS:
-        if not is_status_word_valid(str(word), found.get("status")):
-            return _unmapped(
-                f"it is {word} at the legacy service, but {found.get('status')} at the current one"
+        if not is_status_word_valid(str(word), recipient.get("status")):
+            return _build_mismatch(
+                f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
             )
         facts["status"] = word
-    elif derive_legacy_status(found, {}) != word:
-        return _unmapped(
-            f"it is {word} at the legacy service, but {found.get('status')} at the current one"
+    elif derive_legacy_status(recipient, {}) != word:
+        return _build_mismatch(
+            f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
         )
-    return _mapped(str(found["id"]), facts)
+    return _build_match(str(recipient["id"]), facts)
 
 
-def _recipient_of(shown: Shown) -> Sub:
+def _find_recipient(legacy_recipient: LegacyObject) -> SubFlow:
     try:
-        found = (yield Call("GET", f"/recipients/{shown['id']}"))["recipient"]
+        recipient = (yield Call("GET", f"/recipients/{legacy_recipient['id']}"))["recipient"]
     except Refused as refused:
         if refused.status != 404:
             raise
     else:
-        return None if is_gone(found, {}) else found
-    rows = (yield Call("GET", "/recipients", query={"email": str(shown.get("email"))})).get(
-        "recipients"
-    )
-    named = ("email", "createdAt", "referenceId")
-    alike = [
+        return None if is_deleted_for_clients(recipient, {}) else recipient
+    rows = (
+        yield Call("GET", "/recipients", query={"email": str(legacy_recipient.get("email"))})
+    ).get("recipients")
+    compared_fields = ("email", "createdAt", "referenceId")
+    candidates = [
         row
         for row in rows or []
-        if not is_gone(row, {}) and all(row.get(name) == shown.get(name) for name in named)
+        if not is_deleted_for_clients(row, {})
+        and all(row.get(name) == legacy_recipient.get(name) for name in compared_fields)
     ]
     # A wrong match would attach a client's id to another person, so one that is ambiguous is none.
-    return alike[0] if len(alike) == 1 else None
+    return candidates[0] if len(candidates) == 1 else None
 
 
-def _holds(shown: Shown) -> dict[str, JSON]:
-    payout = shown.get("payout") or {}
+def _extract_holds(legacy_recipient: LegacyObject) -> dict[str, JSON]:
+    payout = legacy_recipient.get("payout") or {}
     holds = {}
     for name in ("autoswitch", "holdup"):
-        given = payout.get(name)
-        hold = {**UNSET_HOLD, **(given if isinstance(given, dict) else {})}
-        holds[name] = None if hold == UNSET_HOLD else hold
+        value = payout.get(name)
+        hold = {**DEFAULT_HOLD, **(value if isinstance(value, dict) else {})}
+        holds[name] = None if hold == DEFAULT_HOLD else hold
     return holds
 
 
@@ -110,74 +116,84 @@ def _holds(shown: Shown) -> dict[str, JSON]:
 def load_listed_batches() -> Flow:
     """GET /batches, if the service has it; else ``batches`` is None."""
     rows: dict[str, JSON] = {}
-    number, pages, seen = 1, 1, 0
+    number, pages, previous_count = 1, 1, 0
     while number <= pages:
         query = {"page": str(number), "pageSize": "100"}
         try:
-            body = yield Call("GET", "/batches", query=query, witness=())
+            body = yield Call("GET", "/batches", query=query, probe_ids=())
         except NoSuchOperation:
             return Answer({"batches": None})
         rows |= {str(row["id"]): row for row in body.get("batches") or [] if row.get("id")}
-        pages = count_pages_to_read(body, number, is_new=len(rows) > seen)
-        number, seen = number + 1, len(rows)
+        pages = count_pages_to_read(body, number, is_new=len(rows) > previous_count)
+        number, previous_count = number + 1, len(rows)
     return Answer({"batches": list(rows.values())})
 
 
 def match_batch(
-    shown: Shown,
-    payments: Sequence[Shown],
-    names: Mapping[str, str],
-    listed: Sequence[Shown] | None,
+    legacy_batch: LegacyObject,
+    payments: Sequence[LegacyObject],
+    current_ids: Mapping[str, str],
+    current_batches: Sequence[LegacyObject] | None,
 ) -> Flow:
     """GET /batch/:id/summary, by its own id, else for each candidate
 
     ``current_ids`` maps legacy ids to differing current ids. Candidates come from the ``listed``
     batches of the service, or from GET /recipients/:id/payments if it cannot list batches.
     """
-    wanted = _pays(payments, names)
-    own = names.get(shown["id"], shown["id"])
-    if (found := (yield from _summary(own))) is not None:
-        return _batch(shown, payments, names, own, found)
-    if listed is None:
-        likely = yield from _of_a_payee(shown, payments, names)
+    payment_keys = _build_payment_keys(payments, current_ids)
+    own_id = current_ids.get(legacy_batch["id"], legacy_batch["id"])
+    if (summary := (yield from _fetch_summary(own_id))) is not None:
+        return _build_batch_match(legacy_batch, payments, current_ids, own_id, summary)
+    if current_batches is None:
+        candidate_ids = yield from _list_batches_of_payee(legacy_batch, payments, current_ids)
     else:
-        likely = [
-            str(row["id"]) for row in listed if row.get("createdAt") == shown.get("createdAt")
+        candidate_ids = [
+            str(row["id"])
+            for row in current_batches
+            if row.get("createdAt") == legacy_batch.get("createdAt")
         ]
-    same = []
-    for id_ in likely:
-        found = yield from _summary(id_)
-        if found is not None and _is_like(shown, wanted, found):
-            same.append((id_, found))
+    matches = []
+    for id_ in candidate_ids:
+        summary = yield from _fetch_summary(id_)
+        if summary is not None and _is_same_batch(legacy_batch, payment_keys, summary):
+            matches.append((id_, summary))
     # The client would start, edit or delete the wrong batch.
-    if len(same) != 1:
-        what = "several batches" if same else "no batch"
-        return _unmapped(f"{what} of the current service can be this one; see `ids import`")
-    return _batch(shown, payments, names, *same[0])
+    if len(matches) != 1:
+        subject = "several batches" if matches else "no batch"
+        return _build_mismatch(
+            f"{subject} of the current service can be this one; see `ids import`"
+        )
+    return _build_batch_match(legacy_batch, payments, current_ids, *matches[0])
 
 
-def _is_like(shown: Shown, wanted: Sequence[tuple[JSON, ...]], found: JSON) -> bool:
-    told = extract_batch(found)
-    described = told.get("description") in (None, shown.get("description"))
-    return described and _pays(extract_payments(found), {}) == wanted
+def _is_same_batch(
+    legacy_batch: LegacyObject, payment_keys: Sequence[tuple[JSON, ...]], summary: JSON
+) -> bool:
+    batch = extract_batch(summary)
+    is_same_description = batch.get("description") in (None, legacy_batch.get("description"))
+    return (
+        is_same_description and _build_payment_keys(extract_payments(summary), {}) == payment_keys
+    )
 
 
-def _summary(id_: str) -> Sub:
+def _fetch_summary(id_: str) -> SubFlow:
     try:
-        return (yield Call("GET", SUMMARY.format(id=id_)))
+        return (yield Call("GET", SUMMARY_PATH.format(id=id_)))
     except Refused as refused:
         if refused.status != 404:
             raise
         return None
 
 
-def _of_a_payee(shown: Shown, payments: Sequence[Shown], names: Mapping[str, str]) -> Sub:
+def _list_batches_of_payee(
+    legacy_batch: LegacyObject, payments: Sequence[LegacyObject], current_ids: Mapping[str, str]
+) -> SubFlow:
     """Lists the batches with the same creation time that pay the first recipient of the batch."""
     if not payments:
         return []
-    payee = _payee(payments[0], names)
-    found: dict[str, None] = {}
-    seen = set[JSON]()
+    payee = _resolve_payee(payments[0], current_ids)
+    batch_ids: dict[str, None] = {}
+    payment_ids = set[JSON]()
     number, pages = 1, 1
     while number <= pages:
         query = {"page": str(number), "pageSize": "100"}
@@ -187,92 +203,114 @@ def _of_a_payee(shown: Shown, payments: Sequence[Shown], names: Mapping[str, str
             if refused.status != 404:
                 raise
             return []
-        before = len(seen)
-        for one in body.get("payments") or []:
-            seen.add(one.get("id"))
-            batch = one.get("batch") or {}
-            if batch.get("id") and batch.get("createdAt") == shown.get("createdAt"):
-                found[str(batch["id"])] = None
-        pages = count_pages_to_read(body, number, is_new=len(seen) > before)
+        previous_count = len(payment_ids)
+        for payment in body.get("payments") or []:
+            payment_ids.add(payment.get("id"))
+            batch = payment.get("batch") or {}
+            if batch.get("id") and batch.get("createdAt") == legacy_batch.get("createdAt"):
+                batch_ids[str(batch["id"])] = None
+        pages = count_pages_to_read(body, number, is_new=len(payment_ids) > previous_count)
         number += 1
-    return list(found)
+    return list(batch_ids)
 
 
-def _payee(payment: Shown, names: Mapping[str, str]) -> str:
+def _resolve_payee(payment: LegacyObject, current_ids: Mapping[str, str]) -> str:
     id_ = str((payment.get("recipient") or {}).get("id"))
-    return names.get(id_, id_)
+    return current_ids.get(id_, id_)
 
 
-def _pay(payment: Shown, names: Mapping[str, str]) -> tuple[JSON, ...]:
+def _build_payment_key(payment: LegacyObject, current_ids: Mapping[str, str]) -> tuple[JSON, ...]:
     """Builds a key of recipient, source amount and target currency.
 
     Without the target amount, which a quote changes.
     """
     source = money.parse_amount(payment.get("sourceAmount"))
-    return _payee(payment, names), source, payment.get("targetCurrency")
+    return _resolve_payee(payment, current_ids), source, payment.get("targetCurrency")
 
 
-def _pays(payments: Sequence[Shown], names: Mapping[str, str]) -> list[tuple[JSON, ...]]:
-    return sorted((_pay(one, names) for one in payments), key=str)
+def _build_payment_keys(
+    payments: Sequence[LegacyObject], current_ids: Mapping[str, str]
+) -> list[tuple[JSON, ...]]:
+    return sorted((_build_payment_key(payment, current_ids) for payment in payments), key=str)
 
 
-def _batch(
-    shown: Shown, payments: Sequence[Shown], names: Mapping[str, str], id_: str, found: JSON
+def _build_batch_match(
+    legacy_batch: LegacyObject,
+    payments: Sequence[LegacyObject],
+    current_ids: Mapping[str, str],
+    id_: str,
+    summary: JSON,
 ) -> Answer:
-    there = extract_payments(found)
-    paired = _paired(payments, there, names)
-    if paired is None:
-        return _unmapped("it has other payments at the current service")
-    status, told = shown.get("status"), derive_batch_status(extract_batch(found))
-    if status in STATUSES and told is not None and (status in EDITABLE) != (told in EDITABLE):
-        return _unmapped(f"it is {status} at the legacy service, but {told} at the current one")
+    current_payments = extract_payments(summary)
+    payment_pairs = _pair_payments(payments, current_payments, current_ids)
+    if payment_pairs is None:
+        return _build_mismatch("it has other payments at the current service")
+    status, current_status = legacy_batch.get("status"), derive_batch_status(extract_batch(summary))
+    if (
+        status in LEGACY_STATUSES
+        and current_status is not None
+        and (status in EDITABLE_STATUSES) != (current_status in EDITABLE_STATUSES)
+    ):
+        return _build_mismatch(
+            f"it is {status} at the legacy service, but {current_status} at the current one"
+        )
     facts: dict[str, JSON] = {
         "phase": "sent",
         "upstream": id_,
-        "currency": shown.get("currency"),
-        "description": shown.get("description"),
-        "createdAt": shown.get("createdAt"),
-        "updatedAt": shown.get("updatedAt"),
-        "started": shown.get("sentAt"),
-        "completedAt": shown.get("completedAt"),
+        "currency": legacy_batch.get("currency"),
+        "description": legacy_batch.get("description"),
+        "createdAt": legacy_batch.get("createdAt"),
+        "updatedAt": legacy_batch.get("updatedAt"),
+        "started": legacy_batch.get("sentAt"),
+        "completedAt": legacy_batch.get("completedAt"),
     }
-    entries = [_entry(one, current, names) for one, current in paired]
-    renamed = {str(one["id"]): current for one, current in paired if one["id"] != current}
-    batch = build_batch(id_, facts, entries, extract_batch(found), there)
-    return _mapped(id_, facts, entries=entries, payments=renamed, is_open=batch.is_editable)
+    entries = [
+        _build_entry(payment, current_id, current_ids) for payment, current_id in payment_pairs
+    ]
+    redirected_payments = {
+        str(payment["id"]): current_id
+        for payment, current_id in payment_pairs
+        if payment["id"] != current_id
+    }
+    batch = build_batch(id_, facts, entries, extract_batch(summary), current_payments)
+    return _build_match(
+        id_, facts, entries=entries, payments=redirected_payments, is_open=batch.is_editable
+    )
 
 
-def _paired(
-    payments: Sequence[Shown], there: Sequence[Shown], names: Mapping[str, str]
-) -> list[tuple[Shown, str]] | None:
+def _pair_payments(
+    payments: Sequence[LegacyObject],
+    current_payments: Sequence[LegacyObject],
+    current_ids: Mapping[str, str],
+) -> list[tuple[LegacyObject, str]] | None:
     """Pairs each payment with its current id; identical payments are paired in listing order.
 
     Returns None if the two lists do not contain the same payments.
     """
-    by_id = {str(one.get("id")): one for one in there}
-    left: dict[tuple[JSON, ...], list[str]] = defaultdict(list)
-    known = {names.get(str(one["id"]), str(one["id"])) for one in payments}
-    for one in there:
-        if str(one.get("id")) not in known:
-            left[_pay(one, {})].append(str(one.get("id")))
-    found = []
-    for one in payments:
-        own = names.get(str(one["id"]), str(one["id"]))
-        alike = left[_pay(one, names)]
-        if own not in by_id and not alike:
+    by_id = {str(payment.get("id")): payment for payment in current_payments}
+    unmatched: dict[tuple[JSON, ...], list[str]] = defaultdict(list)
+    known_ids = {current_ids.get(str(payment["id"]), str(payment["id"])) for payment in payments}
+    for payment in current_payments:
+        if str(payment.get("id")) not in known_ids:
+            unmatched[_build_payment_key(payment, {})].append(str(payment.get("id")))
+    pairs = []
+    for payment in payments:
+        own_id = current_ids.get(str(payment["id"]), str(payment["id"]))
+        candidates = unmatched[_build_payment_key(payment, current_ids)]
+        if own_id not in by_id and not candidates:
             return None
-        found.append((one, own if own in by_id else alike.pop(0)))
-    return found if len(found) == len(there) else None
+        pairs.append((payment, own_id if own_id in by_id else candidates.pop(0)))
+    return pairs if len(pairs) == len(current_payments) else None
 
 
-def _entry(payment: Shown, current: str, names: Mapping[str, str]) -> Entry:
+def _build_entry(payment: LegacyObject, current_id: str, current_ids: Mapping[str, str]) -> Entry:
     """Reconstructs the entry that was requested for a payment, as far as that is possible."""
     recipient = {
         **extract_listed_recipient(payment.get("recipient") or {}),
-        "id": _payee(payment, names),
+        "id": _resolve_payee(payment, current_ids),
     }
     # Answers take the status from the current service, so a stored copy would only become stale.
     recipient.pop("status", None)
-    named = ("sourceAmount", "memo", "createdAt", "updatedAt")
-    kept = {name: payment[name] for name in named if payment.get(name) not in (None, "")}
-    return {"id": current, "recipient": recipient, **kept}
+    copied_fields = ("sourceAmount", "memo", "createdAt", "updatedAt")
+    fields = {name: payment[name] for name in copied_fields if payment.get(name) not in (None, "")}
+    return {"id": current_id, "recipient": recipient, **fields}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, time
 
-from mappings.grammar import JSON
+from mappings.effects import JSON
 
-BEGINNING = datetime.min.replace(tzinfo=UTC)
+EARLIEST_INSTANT = datetime.min.replace(tzinfo=UTC)
 
 
 def parse_instant(text: JSON) -> datetime:
@@ -16,10 +16,10 @@ def parse_instant(text: JSON) -> datetime:
     A row without a valid date thus sorts first, instead of failing the whole list.
     """
     try:
-        read = datetime.fromisoformat(text)
-        return read.astimezone(UTC) if read.tzinfo else read.replace(tzinfo=UTC)
+        instant = datetime.fromisoformat(text)
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
     except (TypeError, ValueError, OverflowError):
-        return BEGINNING
+        return EARLIEST_INSTANT
 
 
 def parse_span(text: str) -> tuple[datetime, datetime] | None:
@@ -28,15 +28,15 @@ def parse_span(text: str) -> tuple[datetime, datetime] | None:
     Returns None if the text is not a date.
     """
     text = text.strip().upper()
-    day = _day(text.removesuffix("Z"))
+    day = _parse_day(text.removesuffix("Z"))
     # Query decoding turns a plus sign into a space; before an offset it was a plus.
     start = parse_instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
-    if start == BEGINNING:
+    if start == EARLIEST_INSTANT:
         return None
     return start, datetime.combine(day, time.max, UTC) if day else start
 
 
-def _day(text: str) -> date | None:
+def _parse_day(text: str) -> date | None:
     """Parses a date without a time, in any ISO 8601 format."""
     try:
         return date.fromisoformat(text)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from mappings.grammar import (
+from mappings.effects import (
     MAX_ERRORS,
     Failure,
     Halted,
@@ -23,7 +23,7 @@ from mappings.grammar import (
     Unreachable,
 )
 
-STATUS = {
+STATUS_BY_CODE = {
     "invalid_token": 401,
     "invalid_api_key": 403,
     "not_authorized": 403,
@@ -37,11 +37,11 @@ STATUS = {
 }
 """Error code to HTTP status (legacy interface, section 7)."""
 
-VALIDATION = frozenset({"invalid_status", "invalid_field", "empty_field", "expired_quote"})
+VALIDATION_CODES = frozenset({"invalid_status", "invalid_field", "empty_field", "expired_quote"})
 """Codes for which the service responds with 400 or, for some operations, 406."""
 
 REFUSAL_STATUS = {
-    **dict.fromkeys(VALIDATION, 400),
+    **dict.fromkeys(VALIDATION_CODES, 400),
     "invalid_api_key": 401,
     "not_authorized": 403,
     "not_found": 404,
@@ -49,10 +49,10 @@ REFUSAL_STATUS = {
 }
 """The codes that blame the client (current interface, section 7), and their statuses."""
 
-KNOWN_CODES = frozenset({*STATUS, "partner_integration_error"})
+KNOWN_CODES = frozenset({*STATUS_BY_CODE, "partner_integration_error"})
 
-INTERNAL = Problem("internal_server_error", "Internal error.")
-UNREACHED = Problem(
+INTERNAL_ERROR = Problem("internal_server_error", "Internal error.")
+SERVICE_UNREACHABLE = Problem(
     "internal_server_error", "The service gave no answer that can be used; nothing was changed."
 )
 OUTCOME_UNKNOWN = Problem(
@@ -67,22 +67,22 @@ OTHER_IN_DOUBT = Problem(
 NOT_FOUND = Problem("not_found", "Object not found.")
 INVALID_KEY = Problem("invalid_api_key", "Invalid API key.")
 NOT_AUTHORIZED = Problem("not_authorized", "Not authorized.")
-FROZEN = Problem(
+WRITES_FROZEN = Problem(
     "internal_server_error",
     "Writes are stopped for the moment by the operator of this gateway; nothing was done.",
 )
-FROZEN_SECONDS = 60
+FREEZE_RETRY_AFTER_SECONDS = 60
 """The ``Retry-After`` of requests that are refused because of a freeze."""
-BEING_CHECKED = Problem(
+RESTORE_CHECK_PENDING = Problem(
     "internal_server_error",
     "The gateway's records are being checked; nothing was started. Try again later.",
 )
-BUSY = Problem(
+OVERLOADED = Problem(
     "internal_server_error",
     "There is more to do here than can be done; nothing was sent. Try again later.",
 )
-OVER_LIMIT = Problem("rate_limit_exceeded", "Rate limit exceeded.")
-TOO_LARGE = Problem("invalid_field", "The body is too large.")
+RATE_LIMIT_EXCEEDED = Problem("rate_limit_exceeded", "Rate limit exceeded.")
+BODY_TOO_LARGE = Problem("invalid_field", "The body is too large.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,11 @@ class ErrorAnswer:
     problems: tuple[Problem, ...]
     retry_after: str | None = None
 
-    def body(self) -> dict[str, object]:
-        return {"ok": False, "errors": [_entry(problem) for problem in self.problems]}
+    def build_body(self) -> dict[str, object]:
+        return {"ok": False, "errors": [_build_entry(problem) for problem in self.problems]}
 
 
-def _entry(problem: Problem) -> dict[str, str]:
+def _build_entry(problem: Problem) -> dict[str, str]:
     entry = {"code": problem.code, "message": problem.message}
     if problem.field is not None:
         entry["field"] = problem.field
@@ -108,28 +108,29 @@ def translate_failure(failure: Failure) -> ErrorAnswer:
     """Builds the legacy response for a failure that the flow did not handle."""
     if isinstance(failure, Invalid):
         return ErrorAnswer(
-            STATUS[failure.problems[0].code], truncate_problems(failure.problems, failure.more)
+            STATUS_BY_CODE[failure.problems[0].code],
+            truncate_problems(failure.problems, failure.omitted_count),
         )
     if isinstance(failure, Refused):
-        return _refused(failure)
+        return _translate_refusal(failure)
     if isinstance(failure, Unknown):
-        return ErrorAnswer(500, (OUTCOME_UNKNOWN,), _wait(failure.retry_after))
-    problem = failure.problem if isinstance(failure, Halted) else UNREACHED
-    wait = failure.retry_after if isinstance(failure, Unreachable) else None
-    return ErrorAnswer(STATUS[problem.code], (problem,), _wait(wait))
+        return ErrorAnswer(500, (OUTCOME_UNKNOWN,), _format_retry_after(failure.retry_after))
+    problem = failure.problem if isinstance(failure, Halted) else SERVICE_UNREACHABLE
+    retry_after = failure.retry_after if isinstance(failure, Unreachable) else None
+    return ErrorAnswer(STATUS_BY_CODE[problem.code], (problem,), _format_retry_after(retry_after))
 
 
-def truncate_problems(problems: Sequence[Problem], more: int = 0) -> tuple[Problem, ...]:
+def truncate_problems(problems: Sequence[Problem], omitted_count: int = 0) -> tuple[Problem, ...]:
     """Returns the first ``MAX_ERRORS`` problems; the last one says how many more there are."""
     reported = tuple(problems[:MAX_ERRORS])
-    more += len(problems) - len(reported)
-    if not more:
+    omitted_count += len(problems) - len(reported)
+    if not omitted_count:
         return reported
-    last = replace(reported[-1], message=f"{reported[-1].message} … and {more:,} more")
+    last = replace(reported[-1], message=f"{reported[-1].message} … and {omitted_count:,} more")
     return (*reported[:-1], last)
 
 
-def _wait(seconds: int | None) -> str | None:
+def _format_retry_after(seconds: int | None) -> str | None:
     return None if seconds is None else str(seconds)
 
 
@@ -139,7 +140,7 @@ def derive_refusal_status(problems: Sequence[Problem]) -> int:
     It is a refusal if every code blames the client. Any other code proves nothing, and neither does
     the absence of errors: 500.
     """
-    statuses = [REFUSAL_STATUS.get(one.code, 500) for one in problems]
+    statuses = [REFUSAL_STATUS.get(problem.code, 500) for problem in problems]
     if not statuses or 500 in statuses:
         return 500
     return 400 if 400 in statuses else statuses[0]
@@ -153,166 +154,187 @@ def is_transient(failure: Failure) -> bool:
     return True
 
 
-def convert_not_found(refused: Refused) -> Refused:
+def convert_not_found(refusal: Refused) -> Refused:
     """Turns "not found" into an invalid field, for a call whose *body* names the missing object.
 
     A 404 would tell the client that the object in its own path is missing.
     """
-    told = [
+    problems = [
         replace(problem, code="invalid_field") if problem.code == "not_found" else problem
-        for problem in refused.problems
+        for problem in refusal.problems
     ]
-    status = 400 if refused.status == 404 else refused.status
-    return Refused(status, told, sent_as=refused.sent_as, retry_after=refused.retry_after)
+    status = 400 if refusal.status == 404 else refusal.status
+    return Refused(status, problems, field_map=refusal.field_map, retry_after=refusal.retry_after)
 
 
-def convert_not_found_in_fields(refused: Refused) -> Refused:
+def convert_not_found_in_fields(refusal: Refused) -> Refused:
     """Applies ``convert_not_found`` if the refusal names a field of the body."""
-    return convert_not_found(refused) if any(one.field for one in refused.problems) else refused
+    return (
+        convert_not_found(refusal)
+        if any(problem.field for problem in refusal.problems)
+        else refusal
+    )
 
 
 def build_legacy_error(*problems: Problem) -> ErrorAnswer:
-    return ErrorAnswer(STATUS[problems[0].code], problems)
+    return ErrorAnswer(STATUS_BY_CODE[problems[0].code], problems)
 
 
-_BY_CODE = {
+_ERRORS_BY_CODE = {
     "invalid_api_key": INVALID_KEY,
     "not_authorized": NOT_AUTHORIZED,
     "not_found": NOT_FOUND,
-    "rate_limit_exceeded": OVER_LIMIT,
+    "rate_limit_exceeded": RATE_LIMIT_EXCEEDED,
 }
 
 
-def _refused(refused: Refused) -> ErrorAnswer:
+def _translate_refusal(refusal: Refused) -> ErrorAnswer:
     """Translates by code, because the document gives several codes two statuses.
 
     A 5xx is an internal error whatever code it has: the service may send any code with it.
     """
-    if refused.status >= 500:
-        return build_legacy_error(_said(refused, INTERNAL))
-    if refused.status == 429:
-        return ErrorAnswer(429, (_said(refused, OVER_LIMIT),), refused.retry_after)
+    if refusal.status >= 500:
+        return build_legacy_error(_apply_service_message(refusal, INTERNAL_ERROR))
+    if refusal.status == 429:
+        return ErrorAnswer(
+            429, (_apply_service_message(refusal, RATE_LIMIT_EXCEEDED),), refusal.retry_after
+        )
     # Validation errors take precedence: the client can correct them.
-    if faults := [one for one in refused.problems if one.code in VALIDATION]:
-        words = _words(refused.sent_as)
-        told = [_named(one, refused.sent_as, words) for one in faults[:MAX_ERRORS]]
-        return ErrorAnswer(406, truncate_problems([*_once(told)], len(faults) - len(told)))
-    code = next((one.code for one in refused.problems if one.code in _BY_CODE), None)
+    if faults := [problem for problem in refusal.problems if problem.code in VALIDATION_CODES]:
+        words = _map_field_words(refusal.field_map)
+        problems = [
+            _translate_problem(problem, refusal.field_map, words) for problem in faults[:MAX_ERRORS]
+        ]
+        return ErrorAnswer(
+            406, truncate_problems([*_drop_duplicates(problems)], len(faults) - len(problems))
+        )
+    code = next(
+        (problem.code for problem in refusal.problems if problem.code in _ERRORS_BY_CODE), None
+    )
     # The service's message would be about the gateway's credentials, not about the client's key.
     if code == "invalid_api_key":
         return build_legacy_error(INVALID_KEY)
-    return build_legacy_error(_said(refused, _BY_CODE[code] if code else INTERNAL))
+    return build_legacy_error(
+        _apply_service_message(refusal, _ERRORS_BY_CODE[code] if code else INTERNAL_ERROR)
+    )
 
 
-def _said(refused: Refused, default: Problem) -> Problem:
+def _apply_service_message(refusal: Refused, default: Problem) -> Problem:
     """Returns the legacy error with the first message of the service, if it sent any."""
-    for problem in refused.problems:
+    for problem in refusal.problems:
         if problem.message:
-            words = _words(refused.sent_as)
-            return replace(default, message=_reworded(problem.message, refused.sent_as, words))
+            words = _map_field_words(refusal.field_map)
+            return replace(
+                default, message=_translate_message(problem.message, refusal.field_map, words)
+            )
     return default
 
 
-def _once(told: Sequence[Problem]) -> Iterable[Problem]:
+def _drop_duplicates(problems: Sequence[Problem]) -> Iterable[Problem]:
     """Drops equal problems: several fields of a call may come from one field of the client.
 
     Problems without a field are all kept, because each may be about another payment.
     """
-    apart = {(one, place if one.field is None else None): one for place, one in enumerate(told)}
-    return apart.values()
+    distinct = {
+        (problem, index if problem.field is None else None): problem
+        for index, problem in enumerate(problems)
+    }
+    return distinct.values()
 
 
-def _named(problem: Problem, sent_as: Mapping[str, str], words: Mapping[str, str]) -> Problem:
-    field = _client_field(problem.field, sent_as) if problem.field else None
+def _translate_problem(
+    problem: Problem, field_map: Mapping[str, str], words: Mapping[str, str]
+) -> Problem:
+    field = _find_client_field(problem.field, field_map) if problem.field else None
     if problem.field and field:
         # The same field of another item may have another name: this one's takes precedence.
-        words = {**words, **_words({problem.field: field})}
-        if _HAS_A_PLACE.search(problem.field):
+        words = {**words, **_map_field_words({problem.field: field})}
+        if _PATH_SEPARATOR.search(problem.field):
             words[problem.field] = field
-    message = _reworded(problem.message, sent_as, words) or "Value invalid."
+    message = _translate_message(problem.message, field_map, words) or "Value invalid."
     return Problem(problem.code, message, field)
 
 
-def _client_field(field: str, sent_as: Mapping[str, str]) -> str | None:
+def _find_client_field(field: str, field_map: Mapping[str, str]) -> str | None:
     """Returns the client's own path of a field, or None if the client did not send it.
 
     The service may name a part of a field (``governmentIds[0].value``): the longest prefix that was
     sent is used.
     """
-    parts = _placed(field).split(".")
+    parts = _normalize_field_path(field).split(".")
     for length in range(len(parts), 0, -1):
         head = ".".join(parts[:length])
-        if head in sent_as:
-            return sent_as[head]
+        if head in field_map:
+            return field_map[head]
         bare = re.sub(r"\[\d+\]$", "", head)
-        if bare in sent_as:
-            return sent_as[bare]
+        if bare in field_map:
+            return field_map[bare]
     return None
 
 
-def _placed(name: str) -> str:
+def _normalize_field_path(name: str) -> str:
     """Rewrites ``payments.3.amount``, as some services write it, to ``payments[3].amount``."""
     return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", name)
 
 
-MANY, FEW = 5000, 100
+MAX_FIELD_NAMES, FIELD_NAME_SAMPLE = 5000, 100
 """Of more field names than the first number, only a sample and the mentioned ones are stored.
 
 A call with a hundred thousand payments has several names for each of them.
 """
 
 
-def select_mentioned_names(
-    sent_as: Mapping[str, str], problems: Sequence[Problem]
+def select_mentioned_fields(
+    field_map: Mapping[str, str], problems: Sequence[Problem]
 ) -> Mapping[str, str]:
     """Selects the entries of a field map that are needed to report these problems."""
-    if len(sent_as) <= MANY:
-        return sent_as
-    names = dict(islice(sent_as.items(), FEW))
+    if len(field_map) <= MAX_FIELD_NAMES:
+        return field_map
+    names = dict(islice(field_map.items(), FIELD_NAME_SAMPLE))
     for problem in problems:
-        for name in _NAMES.findall(f"{problem.field or ''} {problem.message}"):
-            parts = _placed(name).split(".")
+        for name in _NAME_PATTERN.findall(f"{problem.field or ''} {problem.message}"):
+            parts = _normalize_field_path(name).split(".")
             for length in range(1, len(parts) + 1):
                 head = ".".join(parts[:length])
                 names |= {
-                    one: sent_as[one]
-                    for one in (head, re.sub(r"\[\d+\]$", "", head))
-                    if one in sent_as
+                    candidate: field_map[candidate]
+                    for candidate in (head, re.sub(r"\[\d+\]$", "", head))
+                    if candidate in field_map
                 }
     return names
 
 
-_NAMES = re.compile(r"\w+(?:\[\d+\])*(?:\.\w+(?:\[\d+\])*)*")
+_NAME_PATTERN = re.compile(r"\w+(?:\[\d+\])*(?:\.\w+(?:\[\d+\])*)*")
 """Matches words and field paths such as ``payments[3].amount``."""
 
-_HAS_A_PLACE = re.compile(r"[.\[]")
+_PATH_SEPARATOR = re.compile(r"[.\[]")
 """Matches names that are paths, not only the last part of one."""
 
 
-def _words(sent_as: Mapping[str, str]) -> dict[str, str]:
+def _map_field_words(field_map: Mapping[str, str]) -> dict[str, str]:
     """Maps the last part of current field paths to the legacy one; shared names stay unchanged."""
     words: dict[str, str] = {}
-    for current, legacy in sent_as.items():
+    for current, legacy in field_map.items():
         word = current.rpartition(".")[2]
         words.setdefault(word, word if word in legacy.split(".") else legacy.rpartition(".")[2])
     return words
 
 
-def _reworded(message: str, sent_as: Mapping[str, str], words: Mapping[str, str]) -> str:
+def _translate_message(message: str, field_map: Mapping[str, str], words: Mapping[str, str]) -> str:
     """Replaces current field names in a message by the client's own.
 
     The cost depends on the length of the message and not on the number of fields: a batch may be
     refused with as many messages as it has payments.
     """
 
-    def spelled(found: re.Match[str]) -> str:
-        name = found[0]
+    def translate_name(match: re.Match[str]) -> str:
+        name = match[0]
         # The last part of a field path is the most common form, and needs no further search.
         if name in words:
             return words[name]
-        if not _HAS_A_PLACE.search(name):
+        if not _PATH_SEPARATOR.search(name):
             return name
         place, dot, last = name.rpartition(".")
-        return sent_as.get(_placed(name), f"{place}{dot}{words.get(last, last)}")
+        return field_map.get(_normalize_field_path(name), f"{place}{dot}{words.get(last, last)}")
 
-    return _NAMES.sub(spelled, message)
+    return _NAME_PATTERN.sub(translate_name, message)

@@ -12,13 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mappings.current import BANK_TRANSFER, WALLET
-from mappings.grammar import JSON, Call, Find, Found, Parallel, Recall, Record, Step
+from mappings.effects import (
+    JSON,
+    Call,
+    CompareAndSet,
+    ListPage,
+    ListQuery,
+    LoadFacts,
+    Parallel,
+    Step,
+)
 
-MOMENT = "2026-01-01T00:00:00.000Z"
+TIMESTAMP = "2026-01-01T00:00:00.000Z"
 
 
 @dataclass
-class Imagined:
+class ExampleService:
     """The state of the simulated service for one request.
 
     The objects that the client's body (``request_body``) and path (``ids``) name exist beforehand.
@@ -26,107 +35,122 @@ class Imagined:
     request without a body finds one with two.
     """
 
-    sent: JSON = None
+    request_body: JSON = None
     ids: Mapping[str, str] = field(default_factory=dict)
     batch: dict[str, JSON] = field(default_factory=dict)
     recipients: dict[str, dict[str, JSON]] = field(default_factory=dict)
 
-    def given(self, step: Step) -> Any:
+    def answer_step(self, step: Step) -> Any:
         """Returns the result of a step."""
         match step:
             case Call():
                 # Copied, because flows may modify a response, and this service keeps its objects.
-                return deepcopy(self._answer(step))
+                return deepcopy(self._answer_call(step))
             case Parallel(calls):
-                return [deepcopy(self._answer(call)) for call in calls]
-            case Find():
-                rows = [self._recipient("R-EXAMPLE")] if step.path == "/recipients" else []
-                return Found(rows, len(rows), len(rows))
-            case Recall():
+                return [deepcopy(self._answer_call(call)) for call in calls]
+            case ListQuery():
+                rows = [self._require_recipient("R-EXAMPLE")] if step.path == "/recipients" else []
+                return ListPage(rows, len(rows), len(rows))
+            case LoadFacts():
                 return {}
-            case Record():
+            case CompareAndSet():
                 return None
             case _:
                 return {}
 
-    def _answer(self, call: Call) -> JSON:
+    def _answer_call(self, call: Call) -> JSON:
         parts = call.path.strip("/").split("/")
         if parts[0] == "recipients":
-            return {"ok": True, **self._of_recipient(call, parts[1:])}
+            return {"ok": True, **self._answer_recipient_call(call, parts[1:])}
         match (call.method, *parts):
             case ("GET", "balance"):
-                held = {"primary": True, "amount": "1000.00", "currency": "USD", "type": "service"}
-                wallet = held | {"primary": False, "type": "wallet"}
-                return {"ok": True, "balances": {"USD": held, "wallet": wallet}}
+                balance = {
+                    "primary": True,
+                    "amount": "1000.00",
+                    "currency": "USD",
+                    "type": "service",
+                }
+                wallet = balance | {"primary": False, "type": "wallet"}
+                return {"ok": True, "balances": {"USD": balance, "wallet": wallet}}
             case ("GET", "payments", id_):
-                return {"ok": True, "payment": _payment(id_, {})}
+                return {"ok": True, "payment": _build_payment(id_, {})}
             case ("GET", "batches"):
-                return {"ok": True, "batches": [_batch("B-EXAMPLE")], "meta": _meta(1)}
-        return {"ok": True, **self._of_batch(call, parts)}
+                return {"ok": True, "batches": [_build_batch("B-EXAMPLE")], "meta": _build_meta(1)}
+        return {"ok": True, **self._answer_batch_call(call, parts)}
 
-    def _of_recipient(self, call: Call, parts: list[str]) -> dict[str, JSON]:
+    def _answer_recipient_call(self, call: Call, parts: list[str]) -> dict[str, JSON]:
         match (call.method, *parts):
             case ("POST",):
-                return {"recipient": self._recipient("R-EXAMPLE", call.body)}
+                return {"recipient": self._require_recipient("R-EXAMPLE", call.body)}
             case ("GET",):
                 email = call.query.get("email")
-                found = self._recipient("R-EXAMPLE", {"email": email} if email else {})
-                return {"recipients": [found], "meta": _meta(1)}
+                recipient = self._require_recipient("R-EXAMPLE", {"email": email} if email else {})
+                return {"recipients": [recipient], "meta": _build_meta(1)}
             case ("GET" | "PATCH", id_):
-                return {"recipient": self._recipient(id_, call.body)}
+                return {"recipient": self._require_recipient(id_, call.body)}
             case ("GET", _, "payments"):
-                return {"payments": [_payment("P-EXAMPLE", {})], "meta": _meta(1)}
+                return {"payments": [_build_payment("P-EXAMPLE", {})], "meta": _build_meta(1)}
             case ("GET", _, _):
-                return {"activities": [], "meta": _meta(0)}
+                return {"activities": [], "meta": _build_meta(0)}
             case ("POST" | "PATCH", id_, "accounts", *_):
-                return {"account": self._account(id_, call.body)}
+                return {"account": self._add_account(id_, call.body)}
         return {}
 
-    def _of_batch(self, call: Call, parts: list[str]) -> dict[str, JSON]:
+    def _answer_batch_call(self, call: Call, parts: list[str]) -> dict[str, JSON]:
         match (call.method, *parts):
             case ("POST", "batches"):
                 payments = call.body.get("payments") or []
-                self.batch = _batch("B-EXAMPLE") | {
+                self.batch = _build_batch("B-EXAMPLE") | {
                     "description": call.body.get("description"),
                     "currency": call.body.get("currency"),
-                    "payments": [_payment(f"P-EXAMPLE{n}", one) for n, one in enumerate(payments)],
+                    "payments": [
+                        _build_payment(f"P-EXAMPLE{n}", entry) for n, entry in enumerate(payments)
+                    ],
                 }
                 return {"batch": {"id": "B-EXAMPLE"}}
             case ("GET", "batch", id_, "summary"):
-                return {"batchSummary": self._batch(id_)}
+                return {"batchSummary": self._require_batch(id_)}
             case ("POST", "batches", id_, "payments"):
-                made = _payment("P-EXAMPLE", call.body)
-                self._batch(id_)["payments"].append(made)
-                return {"payment": made}
+                payment = _build_payment("P-EXAMPLE", call.body)
+                self._require_batch(id_)["payments"].append(payment)
+                return {"payment": payment}
             case ("POST", "batches", id_, "start-processing"):
-                started = {"status": "processing", "sentAt": MOMENT}
-                return {"batch": self._batch(id_) | started}
+                start_fields = {"status": "processing", "sentAt": TIMESTAMP}
+                return {"batch": self._require_batch(id_) | start_fields}
         return {}
 
-    def _batch(self, id_: str) -> dict[str, JSON]:
+    def _require_batch(self, id_: str) -> dict[str, JSON]:
         if not self.batch:
-            self.batch = _batch(id_) | {"payments": [_payment(p, {}) for p in self._named()]}
+            self.batch = _build_batch(id_) | {
+                "payments": [_build_payment(p, {}) for p in self._list_payment_ids()]
+            }
         return self.batch
 
-    def _named(self) -> list[str]:
+    def _list_payment_ids(self) -> list[str]:
         """Lists the payments that the request names, so that they exist in the batch."""
-        body = self.sent if isinstance(self.sent, Mapping) else {}
-        those = [*(body.get("update_payments") or []), *(body.get("remove_payments") or [])]
-        named = [str(one["id"]) for one in those if one.get("id")]
-        named += [id_ for id_ in self.ids.values() if id_.startswith("P-")]
-        return named or ["P-EXAMPLE0"]
+        body = self.request_body if isinstance(self.request_body, Mapping) else {}
+        changes = [*(body.get("update_payments") or []), *(body.get("remove_payments") or [])]
+        payment_ids = [str(change["id"]) for change in changes if change.get("id")]
+        payment_ids += [id_ for id_ in self.ids.values() if id_.startswith("P-")]
+        return payment_ids or ["P-EXAMPLE0"]
 
-    def _recipient(self, id_: str, body: Mapping[str, JSON] | None = None) -> dict[str, JSON]:
-        known = self.recipients.setdefault(id_, _recipient(id_, whole=self.sent is None))
-        known |= {name: value for name, value in (body or {}).items() if name != "accounts"}
-        return known
+    def _require_recipient(
+        self, id_: str, body: Mapping[str, JSON] | None = None
+    ) -> dict[str, JSON]:
+        recipient = self.recipients.setdefault(
+            id_, _build_recipient(id_, has_accounts=self.request_body is None)
+        )
+        recipient |= {name: value for name, value in (body or {}).items() if name != "accounts"}
+        return recipient
 
-    def _account(self, recipient_id: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
-        made = {"recipientAccountId": "A-EXAMPLE", "primary": True, **body}
-        held = self._recipient(recipient_id)
-        others = [one for one in held["accounts"] if one.get("type") != made.get("type")]
-        held["accounts"] = [*others, made]
-        return made
+    def _add_account(self, recipient_id: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
+        account = {"recipientAccountId": "A-EXAMPLE", "primary": True, **body}
+        recipient = self._require_recipient(recipient_id)
+        other_accounts = [
+            other for other in recipient["accounts"] if other.get("type") != account.get("type")
+        ]
+        recipient["accounts"] = [*other_accounts, account]
+        return account
 
 
 ADDRESS = {"street1": "1 Example Street", "city": "Albany", "region": "NY", "country": "US"}
@@ -151,7 +175,7 @@ ACCOUNTS: tuple[Mapping[str, JSON], ...] = (
 )
 
 
-def _recipient(id_: str, *, whole: bool) -> dict[str, JSON]:
+def _build_recipient(id_: str, *, has_accounts: bool) -> dict[str, JSON]:
     return {
         "id": id_,
         "type": "individual",
@@ -161,19 +185,19 @@ def _recipient(id_: str, *, whole: bool) -> dict[str, JSON]:
         "email": "ada@example.com",
         "status": "active",
         "complianceStatus": "verified",
-        "createdAt": MOMENT,
-        "updatedAt": MOMENT,
-        "accounts": [dict(one) for one in ACCOUNTS] if whole else [],
-        **({"address": dict(ADDRESS)} if whole else {}),
+        "createdAt": TIMESTAMP,
+        "updatedAt": TIMESTAMP,
+        "accounts": [dict(account) for account in ACCOUNTS] if has_accounts else [],
+        **({"address": dict(ADDRESS)} if has_accounts else {}),
     }
 
 
-def _batch(id_: str) -> dict[str, JSON]:
-    times = {"createdAt": MOMENT, "updatedAt": MOMENT, "sentAt": None, "completedAt": None}
+def _build_batch(id_: str) -> dict[str, JSON]:
+    times = {"createdAt": TIMESTAMP, "updatedAt": TIMESTAMP, "sentAt": None, "completedAt": None}
     return {"id": id_, "status": "open", "currency": "USD", **times, "payments": []}
 
 
-def _payment(id_: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
+def _build_payment(id_: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
     amount = body.get("amount", "10.00")
     return {
         "id": id_,
@@ -184,11 +208,11 @@ def _payment(id_: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
         "targetAmount": amount,
         "targetCurrency": body.get("currency", "USD"),
         "memo": body.get("memo"),
-        "createdAt": MOMENT,
-        "updatedAt": MOMENT,
+        "createdAt": TIMESTAMP,
+        "updatedAt": TIMESTAMP,
         "batch": {"id": "B-EXAMPLE"},
     }
 
 
-def _meta(records: int) -> dict[str, int]:
+def _build_meta(records: int) -> dict[str, int]:
     return {"page": 1, "pages": min(records, 1), "records": records}

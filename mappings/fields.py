@@ -11,52 +11,54 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from mappings.grammar import JSON
+from mappings.effects import JSON
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    legacy: str
-    current: str | None
-    shown: str | None
-    sends: bool
-    nested: Fields | None = None
-    why: str = ""
+class FieldRow:
+    legacy_name: str
+    current_name: str | None
+    answer_name: str | None
+    is_sent: bool
+    nested_table: FieldTable | None = None
+    reason: str = ""
 
 
-def same(*names: str) -> tuple[Row, ...]:
+def keep_names(*names: str) -> tuple[FieldRow, ...]:
     """Fields with the same name and meaning on both sides."""
-    return tuple(Row(name, name, name, sends=True) for name in names)
+    return tuple(FieldRow(name, name, name, is_sent=True) for name in names)
 
 
-def renamed(legacy: str, current: str, *, shown: str | None = None) -> tuple[Row, ...]:
+def rename_field(
+    legacy: str, current: str, *, answer_name: str | None = None
+) -> tuple[FieldRow, ...]:
     """A field with another name; ``answer_name`` if current answers use a third one."""
-    return (Row(legacy, current, shown or current, sends=True),)
+    return (FieldRow(legacy, current, answer_name or current, is_sent=True),)
 
 
-def nested(name: str, table: Fields) -> tuple[Row, ...]:
-    return (Row(name, name, name, sends=True, nested=table),)
+def nest_table(name: str, table: FieldTable) -> tuple[FieldRow, ...]:
+    return (FieldRow(name, name, name, is_sent=True, nested_table=table),)
 
 
-def read_only(*names: str, why: str) -> tuple[Row, ...]:
+def mark_read_only(*names: str, reason: str) -> tuple[FieldRow, ...]:
     """Fields that answers show as the service returns them; dropped if a client sends them."""
-    return tuple(Row(name, name, name, sends=False, why=why) for name in names)
+    return tuple(FieldRow(name, name, name, is_sent=False, reason=reason) for name in names)
 
 
-def by_hand(legacy: str, current: str | None = None, *, why: str) -> tuple[Row, ...]:
+def set_in_code(legacy: str, current: str | None = None, *, reason: str) -> tuple[FieldRow, ...]:
     """A field that code outside the table translates; ``current`` serves to map error fields."""
-    return (Row(legacy, current, None, sends=False, why=why),)
+    return (FieldRow(legacy, current, None, is_sent=False, reason=reason),)
 
 
-def dropped(*names: str, why: str) -> tuple[Row, ...]:
-    return tuple(Row(name, None, None, sends=False, why=why) for name in names)
+def drop_fields(*names: str, reason: str) -> tuple[FieldRow, ...]:
+    return tuple(FieldRow(name, None, None, is_sent=False, reason=reason) for name in names)
 
 
-class Mistabled(Exception):
+class FieldTableError(Exception):
     """A field table does not match the shapes that it translates between."""
 
 
-class Fields:
+class FieldTable:
     """The field table of one object.
 
     ``legacy`` are its legacy shapes, that of answers first, then those of requests; ``current`` are
@@ -64,24 +66,28 @@ class Fields:
     """
 
     def __init__(
-        self, legacy: tuple[type, ...], current: tuple[type, ...], *rows: tuple[Row, ...]
+        self, legacy: tuple[type, ...], current: tuple[type, ...], *rows: tuple[FieldRow, ...]
     ) -> None:
-        self.rows = tuple(row for some in rows for row in some)
-        self._check(
+        self.rows = tuple(row for group in rows for row in group)
+        self._check_complete(
             {name for shape in legacy for name in get_type_hints(shape)},
             {name for shape in current for name in get_type_hints(shape)},
         )
-        self._by_legacy = {row.legacy: row for row in self.rows}
+        self._by_legacy = {row.legacy_name: row for row in self.rows}
         # Precomputed, because every object of every answer is translated with them.
-        answered = [self._by_legacy[name] for name in get_type_hints(legacy[0])]
+        answer_rows = [self._by_legacy[name] for name in get_type_hints(legacy[0])]
         # Looking up None finds nothing, so a legacy field without a source becomes null.
-        self._names = [row.legacy for row in answered]
-        self._shown: list[Any] = [row.shown for row in answered]
-        self._nested = [(row.legacy, row.nested) for row in answered if row.nested]
+        self._answer_fields = [row.legacy_name for row in answer_rows]
+        self._source_names: list[Any] = [row.answer_name for row in answer_rows]
+        self._nested_tables = [
+            (row.legacy_name, row.nested_table) for row in answer_rows if row.nested_table
+        ]
 
-    def _check(self, legacy: set[str], current: set[str]) -> None:
-        names = [row.legacy for row in self.rows]
-        targets = {name for row in self.rows for name in (row.current, row.shown) if name}
+    def _check_complete(self, legacy: set[str], current: set[str]) -> None:
+        names = [row.legacy_name for row in self.rows]
+        targets = {
+            name for row in self.rows for name in (row.current_name, row.answer_name) if name
+        }
         faults = [
             *(f"{name}: no row" for name in sorted(legacy - set(names))),
             *(f"{name}: not in the legacy shape" for name in sorted(set(names) - legacy)),
@@ -89,44 +95,44 @@ class Fields:
             *(f"{name}: not in the current shape" for name in sorted(targets - current)),
         ]
         if faults:
-            raise Mistabled("; ".join(faults))
+            raise FieldTableError("; ".join(faults))
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def source_fields(self) -> tuple[str, ...]:
         """The current fields that legacy answers are built from."""
-        return tuple(name for name in self._shown if name is not None)
+        return tuple(name for name in self._source_names if name is not None)
 
-    def to_current(self, sent: Mapping[str, JSON]) -> dict[str, JSON]:
+    def translate_to_current(self, fields: Mapping[str, JSON]) -> dict[str, JSON]:
         """Renames the fields that are sent; values stay unchanged."""
-        return dict(self._sent(sent))
+        return dict(self._iterate_current_fields(fields))
 
-    def _sent(self, sent: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
-        for name, value in sent.items():
+    def _iterate_current_fields(self, fields: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
+        for name, value in fields.items():
             row = self._by_legacy[name]
-            if not row.sends or row.current is None:
+            if not row.is_sent or row.current_name is None:
                 continue
-            if row.nested and isinstance(value, dict):
-                yield row.current, row.nested.to_current(value)
+            if row.nested_table and isinstance(value, dict):
+                yield row.current_name, row.nested_table.translate_to_current(value)
             else:
-                yield row.current, value
+                yield row.current_name, value
 
-    def to_legacy(self, given: Mapping[str, JSON]) -> dict[str, JSON]:
+    def translate_to_legacy(self, fields: Mapping[str, JSON]) -> dict[str, JSON]:
         """Builds exactly the fields of the legacy document, in its order; null if not given."""
-        shown = dict(zip(self._names, map(given.get, self._shown), strict=True))
-        for name, table in self._nested:
-            if isinstance(value := shown[name], dict):
-                shown[name] = table.to_legacy(value)
-        return shown
+        answer = dict(zip(self._answer_fields, map(fields.get, self._source_names), strict=True))
+        for name, table in self._nested_tables:
+            if isinstance(value := answer[name], dict):
+                answer[name] = table.translate_to_legacy(value)
+        return answer
 
-    def sent_as(self, prefix: str = "") -> dict[str, str]:
+    def build_field_map(self, prefix: str = "") -> dict[str, str]:
         """Maps current field paths to the client's own, for ``Call.field_map``."""
         names: dict[str, str] = {}
         for row in self.rows:
-            if row.current is None or (not row.sends and not row.why):
+            if row.current_name is None or (not row.is_sent and not row.reason):
                 continue
             # Several legacy fields may become one current field; errors name the first of the table.
-            names.setdefault(row.current, prefix + row.legacy)
-            if row.nested:
-                inner = row.nested.sent_as(f"{prefix}{row.legacy}.")
-                names |= {f"{row.current}.{name}": field for name, field in inner.items()}
+            names.setdefault(row.current_name, prefix + row.legacy_name)
+            if row.nested_table:
+                inner = row.nested_table.build_field_map(f"{prefix}{row.legacy_name}.")
+                names |= {f"{row.current_name}.{name}": field for name, field in inner.items()}
         return names

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from mappings import current, money
-from mappings.grammar import JSON
-from mappings.rows import filter_rows
+from mappings.effects import JSON
+from mappings.lazy_sequences import filter_rows
 
 Payments = Sequence[Mapping[str, JSON]]
 Balances = Sequence[Mapping[str, JSON]]
@@ -20,13 +20,18 @@ Balances = Sequence[Mapping[str, JSON]]
 def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     """Parse the entries of a balance response: a list, an object by currency, or a single entry."""
     # The document shows no payload for this call.
-    given = extract_raw_balances(body)
-    if isinstance(given, dict) and money.parse_amount(given.get("amount")) is not None:
-        return [given]
-    if isinstance(given, dict):
-        named = {name: one for name, one in given.items() if isinstance(one, dict)}
-        return [{**_named(name), **one} for name, one in named.items()]
-    return [one for one in given or [] if isinstance(one, dict)]
+    raw_balances = extract_raw_balances(body)
+    if (
+        isinstance(raw_balances, dict)
+        and money.parse_amount(raw_balances.get("amount")) is not None
+    ):
+        return [raw_balances]
+    if isinstance(raw_balances, dict):
+        entries_by_name = {
+            name: entry for name, entry in raw_balances.items() if isinstance(entry, dict)
+        }
+        return [{**_parse_entry_name(name), **entry} for name, entry in entries_by_name.items()]
+    return [entry for entry in raw_balances or [] if isinstance(entry, dict)]
 
 
 def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
@@ -34,7 +39,7 @@ def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
     return body.get("balances", body.get("balance"))
 
 
-def _named(name: str) -> dict[str, JSON]:
+def _parse_entry_name(name: str) -> dict[str, JSON]:
     """Parse the key of an entry, which is a currency or the name of the wallet account."""
     return {"type": current.WALLET} if name == current.WALLET else {"currency": name}
 
@@ -46,9 +51,11 @@ def determine_payment_method(payment: Mapping[str, JSON]) -> str:
 
 def partition_by_wallet(payments: Payments) -> tuple[Payments, Payments]:
     """Split payments into those to wallets and all others."""
-    to_wallets = filter_rows(payments, lambda one: determine_payment_method(one) == current.WALLET)
+    to_wallets = filter_rows(
+        payments, lambda payment: determine_payment_method(payment) == current.WALLET
+    )
     return to_wallets, filter_rows(
-        payments, lambda one: determine_payment_method(one) != current.WALLET
+        payments, lambda payment: determine_payment_method(payment) != current.WALLET
     )
 
 
@@ -79,7 +86,7 @@ def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool)
     )
 
 
-def sum_field(those: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
+def sum_field(rows: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
     """Return the exact sum of a field over the rows that have an amount in it."""
-    read = (money.parse_amount(one.get(name)) for one in those)
-    return money.sum_decimals(amount for amount in read if amount is not None)
+    amounts = (money.parse_amount(row.get(name)) for row in rows)
+    return money.sum_decimals(amount for amount in amounts if amount is not None)

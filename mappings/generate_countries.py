@@ -24,9 +24,9 @@ from babel import Locale
 from babel.core import get_cldr_version
 from babel.numbers import get_currency_name, get_territory_currencies
 
-from mappings.geography import FILE, Country
+from mappings.geography import COUNTRIES_FILE, Country
 
-LISTED = """
+COUNTRY_CODES = """
 AF AL DZ AS AD AO AI AG AR AM AW AU AT AZ BS BH BD BB BY BE BZ BJ BM BT BO BQ BA BW BR BN BG BF
 BI KH CM CA KY CF TD CL CN CX CO KM CG CK CR HR CW CY CZ DK DJ DM DO EC EG SV GQ ER EE ET FK FO
 FJ FI FR GF PF TF GA GM GE DE GH GI GR GL GD GP GU GT GG GN GW GY HT HN HK HU IS IN ID IE IM IL
@@ -37,21 +37,24 @@ SE CH TW TJ TZ TH TL TG TK TO TT TN TR TM TC TV UG UA AE GB US UY UZ VA VU VN VG
 """
 """Section 4.6, supported country codes, in the order of the document."""
 
-COUNT = 222
+COUNTRY_COUNT = 222
 """Number of countries in the document, to detect a lost or duplicate code."""
 
-ENGLISH = Locale("en")
+ENGLISH_LOCALE = Locale("en")
 SUBDIVISIONS: Any = pycountry.subdivisions  # Its get() has no type annotations.
 
 
 def render_countries() -> str:
     """Renders the file. Raises SystemExit if a code is duplicate, missing or unknown."""
-    codes = sorted(set(LISTED.split()))
-    if not len(codes) == len(LISTED.split()) == COUNT:
-        sys.exit(f"section 4.6 lists {COUNT} countries, not {len(codes)}")
-    if unknown := [code for code in codes if not _known(code)]:
+    codes = sorted(set(COUNTRY_CODES.split()))
+    if not len(codes) == len(COUNTRY_CODES.split()) == COUNTRY_COUNT:
+        sys.exit(f"section 4.6 lists {COUNTRY_COUNT} countries, not {len(codes)}")
+    if unknown := [code for code in codes if not _is_known_code(code)]:
         sys.exit(f"CLDR and ISO 3166 do not both know {', '.join(unknown)}")
-    content = {**collect_source_versions(), "countries": {code: _country(code) for code in codes}}
+    content = {
+        **collect_source_versions(),
+        "countries": {code: _build_country(code) for code in codes},
+    }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -63,40 +66,42 @@ def collect_source_versions() -> dict[str, str]:
     }
 
 
-def _known(code: str) -> bool:
+def _is_known_code(code: str) -> bool:
     # date.max selects currencies without an end date, so that the output does not depend on today.
-    in_cldr = code in ENGLISH.territories and get_territory_currencies(code, date.max)
-    return bool(in_cldr and pycountry.countries.get(alpha_2=code))
+    has_cldr_entry = code in ENGLISH_LOCALE.territories and get_territory_currencies(code, date.max)
+    return bool(has_cldr_entry and pycountry.countries.get(alpha_2=code))
 
 
-def _country(code: str) -> Country:
-    tender = _tender(code)
+def _build_country(code: str) -> Country:
+    currency = _select_currency(code)
     return {
-        "name": ENGLISH.territories[code],
+        "name": ENGLISH_LOCALE.territories[code],
         "code": code,
-        "currency": {"code": tender, "name": get_currency_name(tender, locale=ENGLISH)},
-        "regions": _regions(code),
+        "currency": {"code": currency, "name": get_currency_name(currency, locale=ENGLISH_LOCALE)},
+        "regions": _build_regions(code),
     }
 
 
-def _tender(code: str) -> str:
+def _select_currency(code: str) -> str:
     """Selects the currency whose code begins with the country code (BTN of BT), else the oldest.
 
     Bhutan also uses the rupee, Lesotho and Namibia the rand, Haiti and Panama the dollar. babel
     sorts currencies by age, unlike CLDR, which would put the rupee and the rand first.
     """
-    tender = get_territory_currencies(code, date.max)
-    return next((one for one in tender if one.startswith(code)), tender[0])
+    currencies = get_territory_currencies(code, date.max)
+    return next((currency for currency in currencies if currency.startswith(code)), currencies[0])
 
 
-def _regions(code: str) -> dict[str, str]:
-    names = {one.code: one.name for one in SUBDIVISIONS.get(country_code=code)}
+def _build_regions(code: str) -> dict[str, str]:
+    names = {
+        subdivision.code: subdivision.name for subdivision in SUBDIVISIONS.get(country_code=code)
+    }
     return {full.removeprefix(f"{code}-"): names[full] for full in sorted(names)}
 
 
 def main() -> None:
-    FILE.write_bytes(render_countries().encode())
-    sys.stdout.write(f"{FILE.name}: {COUNT} countries\n")
+    COUNTRIES_FILE.write_bytes(render_countries().encode())
+    sys.stdout.write(f"{COUNTRIES_FILE.name}: {COUNTRY_COUNT} countries\n")
 
 
 if __name__ == "__main__":

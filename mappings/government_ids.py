@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mappings.banking import invalid
-from mappings.grammar import JSON, LegacyOptions, Problem
+from mappings.banking import build_invalid_problem
+from mappings.effects import JSON, LegacyOptions, Problem
 from mappings.objects import determine_government_id_type
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ClientGovernmentId:
     """A government id that the client sent, and the field that it was sent in."""
 
     country: str
     value: str
     field: str
 
-    def entry(self) -> dict[str, str]:
+    def build_entry(self) -> dict[str, str]:
         return {
             "country": self.country,
             "type": determine_government_id_type(self.country),
@@ -31,32 +31,49 @@ class Sent:
         }
 
 
-def build_government_id_entries(sent: list[Sent]) -> list[dict[str, str]]:
+def build_government_id_entries(government_ids: list[ClientGovernmentId]) -> list[dict[str, str]]:
     """Builds ``governmentIds``, with one entry per country and type."""
-    return list({one.country: one.entry() for one in sent}.values())
+    return list(
+        {
+            government_id.country: government_id.build_entry() for government_id in government_ids
+        }.values()
+    )
 
 
 def validate_government_ids(
-    sent: list[Sent], recipient: Mapping[str, JSON], manners: LegacyOptions
+    government_ids: list[ClientGovernmentId], recipient: Mapping[str, JSON], options: LegacyOptions
 ) -> Iterator[Problem]:
     """Refuses government ids that contradict each other, or that would delete another id."""
-    seen: dict[str, str] = {}
-    for one in sent:
-        if seen.setdefault(one.country, one.value) != one.value:
-            yield invalid(one.field, "differs from the ssn sent with it")
-    replaced = {(entry["country"], entry["type"]) for entry in build_government_id_entries(sent)}
-    held = recipient.get("governmentIds") or []
-    lost = {(one.get("country"), one.get("type")) for one in held} - replaced
-    if sent and lost and manners.government_ids == "keep":
-        told = "cannot be changed: the recipient has other government ids, which would be lost"
-        yield invalid(sent[0].field, told)
+    value_by_country: dict[str, str] = {}
+    for government_id in government_ids:
+        if (
+            value_by_country.setdefault(government_id.country, government_id.value)
+            != government_id.value
+        ):
+            yield build_invalid_problem(government_id.field, "differs from the ssn sent with it")
+    replaced_keys = {
+        (entry["country"], entry["type"]) for entry in build_government_id_entries(government_ids)
+    }
+    existing = recipient.get("governmentIds") or []
+    lost_keys = {
+        (government_id.get("country"), government_id.get("type")) for government_id in existing
+    } - replaced_keys
+    if government_ids and lost_keys and options.government_ids == "keep":
+        fault = "cannot be changed: the recipient has other government ids, which would be lost"
+        yield build_invalid_problem(government_ids[0].field, fault)
 
 
-def map_government_id_fields(sent: list[Sent]) -> dict[str, str]:
+def map_government_id_fields(government_ids: list[ClientGovernmentId]) -> dict[str, str]:
     """Maps ``governmentIds``, its entries, and ``ssn`` to the client's own fields."""
-    if not sent:
+    if not government_ids:
         return {}
-    places = {f"governmentIds[{place}]": one.field for place, one in enumerate(sent)}
-    names = {"governmentIds": sent[0].field, **places}
-    of_us = next((one.field for one in sent if one.country == "US"), None)
-    return {**names, "ssn": of_us} if of_us else names
+    entry_fields = {
+        f"governmentIds[{index}]": government_id.field
+        for index, government_id in enumerate(government_ids)
+    }
+    names = {"governmentIds": government_ids[0].field, **entry_fields}
+    us_field = next(
+        (government_id.field for government_id in government_ids if government_id.country == "US"),
+        None,
+    )
+    return {**names, "ssn": us_field} if us_field else names

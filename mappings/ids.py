@@ -14,118 +14,130 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
-from mappings.grammar import JSON, Recall
-from mappings.kinds import Id, Mentions
-from mappings.places import IDS, Mark, iterate_marked_texts, locate_marks, rewrite_marked_texts
-from mappings.rows import iterate_chunks
+from mappings.effects import JSON, LoadFacts
+from mappings.field_types import Id, TextWithIds
+from mappings.lazy_sequences import iterate_chunks
+from mappings.shape_index import (
+    ID_MARKS,
+    Mark,
+    index_shape,
+    iterate_marked_texts,
+    rewrite_marked_texts,
+)
 
-LENGTH = 16
-_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+ALIAS_LENGTH = 16
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Upper case only: some databases compare ids without regard to case."""
-_PAIRS = [first + second for second in _DIGITS for first in _DIGITS]
+_DIGIT_PAIRS = [first + second for second in _ALPHABET for first in _ALPHABET]
 """All pairs of digits: encoding two digits at a time halves the time."""
 
-SHAPE = re.compile(r"[A-Za-z]{1,2}-[A-Za-z0-9]{1,64}")
-IN_TEXT = re.compile(r"\b[RBP]-[A-Za-z0-9]{1,64}\b")
+ID_PATTERN = re.compile(r"[A-Za-z]{1,2}-[A-Za-z0-9]{1,64}")
+ID_IN_TEXT_PATTERN = re.compile(r"\b[RBP]-[A-Za-z0-9]{1,64}\b")
 
-PREFIXES = frozenset({"R", "B", "P"})
+ID_PREFIXES = frozenset({"R", "B", "P"})
 """Prefixes of recipients, batches and payments."""
 
 
-def needs_stand_in(kind: str, id_: str, mode: Literal["all", "batches", "none"]) -> bool:
+def needs_alias_id(kind: str, id_: str, mode: Literal["all", "batches", "none"]) -> bool:
     """Tells if legacy clients get an alias id for this id."""
-    return has_stand_ins(kind, mode) and len(id_.partition("-")[2]) > LENGTH
+    return has_alias_ids(kind, mode) and len(id_.partition("-")[2]) > ALIAS_LENGTH
 
 
-def has_stand_ins(kind: str, mode: Literal["all", "batches", "none"]) -> bool:
+def has_alias_ids(kind: str, mode: Literal["all", "batches", "none"]) -> bool:
     """Tells if the configured mode gives alias ids to objects of this kind."""
     return mode == "all" or (mode == "batches" and kind == "batch")
 
 
-def derive_stand_in(key: bytes, merchant: str, id_: str) -> str:
+def derive_alias_id(key: bytes, merchant: str, id_: str) -> str:
     """Derives the alias of an id: equal on all instances with the same key, unique per merchant.
 
     It is derived rather than random, so that instances that race to translate an id agree on it.
     """
     # Keyed, so that an alias id reveals nothing about the current id.
     text = f"{merchant}\n{id_}".encode()
-    return f"{id_.partition('-')[0]}-{_characters(hmac.digest(key, text, hashlib.sha256))}"
+    return f"{id_.partition('-')[0]}-{_encode_digest(hmac.digest(key, text, hashlib.sha256))}"
 
 
 def derive_id(prefix: str, *parts: str) -> str:
     """Derives an id for an object that the service does not have; equal parts give equal ids."""
     text = "\n".join(parts).encode()
-    return f"{prefix}-{_characters(hashlib.sha256(text).digest())}"
+    return f"{prefix}-{_encode_digest(hashlib.sha256(text).digest())}"
 
 
-def _characters(digest: bytes) -> str:
+def _encode_digest(digest: bytes) -> str:
     # 36 to the 16th is about 2 to the 83rd: collisions are not a concern.
-    number = int.from_bytes(digest, "big") % len(_DIGITS) ** LENGTH
+    number = int.from_bytes(digest, "big") % len(_ALPHABET) ** ALIAS_LENGTH
     text = ""
-    for _ in range(LENGTH // 2):
-        number, pair = divmod(number, len(_PAIRS))
-        text += _PAIRS[pair]
+    for _ in range(ALIAS_LENGTH // 2):
+        number, pair = divmod(number, len(_DIGIT_PAIRS))
+        text += _DIGIT_PAIRS[pair]
     return text
 
 
-TOGETHER = 3000
+TEXTS_PER_SLICE = 3000
 """Texts of a large body whose ids are collected together: few enough to bound the memory, and
 enough for storing new alias ids in large batches.
 """
 
 
-Named = tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]
+IdSets = tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]
 """Ids with their kinds, and candidates found in free text, each in order of appearance."""
 
 
-def collect_ids(shape: Any, value: JSON) -> Named:
+def collect_ids(shape: Any, value: JSON) -> IdSets:
     """Collects the ids in a body of this shape, and what looks like an id in its free texts."""
-    return _named(iterate_marked_texts(locate_marks(shape, IDS), value))
+    return _collect_from_texts(iterate_marked_texts(index_shape(shape, ID_MARKS), value))
 
 
-def iterate_id_slices(shape: Any, value: JSON) -> Iterator[Named]:
+def iterate_id_slices(shape: Any, value: JSON) -> Iterator[IdSets]:
     """Collects the ids as ``collect_ids`` does, but in slices; slices without ids are skipped."""
-    for some in iterate_chunks(iterate_marked_texts(locate_marks(shape, IDS), value), TOGETHER):
-        found, mentioned = _named(some)
-        if found or mentioned:
-            yield found, mentioned
+    for chunk in iterate_chunks(
+        iterate_marked_texts(index_shape(shape, ID_MARKS), value), TEXTS_PER_SLICE
+    ):
+        ids, candidates = _collect_from_texts(chunk)
+        if ids or candidates:
+            yield ids, candidates
 
 
-def _named(those: Iterable[tuple[Mark, str]]) -> Named:
+def _collect_from_texts(texts: Iterable[tuple[Mark, str]]) -> IdSets:
     # Dictionaries instead of sets: they keep the order, so that equal bodies give equal queries.
-    found: dict[tuple[str, str], None] = {}
-    mentioned: dict[str, None] = {}
-    for mark, text in those:
+    ids: dict[tuple[str, str], None] = {}
+    candidates: dict[str, None] = {}
+    for mark, text in texts:
         if isinstance(mark, Id):
-            found[mark.kind, text] = None
-        elif isinstance(mark, Mentions):
-            mentioned.update(dict.fromkeys(find_ids_in_text(text)))
-    return found.keys(), mentioned.keys()
+            ids[mark.kind, text] = None
+        elif isinstance(mark, TextWithIds):
+            candidates.update(dict.fromkeys(find_ids_in_text(text)))
+    return ids.keys(), candidates.keys()
 
 
-def recall_legacy_ids(rows: Iterable[Mapping[str, JSON]]) -> Recall:
+def load_legacy_ids(rows: Iterable[Mapping[str, JSON]]) -> LoadFacts:
     """Loads the legacy ids of objects whose clients know them by another id."""
-    return Recall("legacy id", ids=tuple(str(row["id"]) for row in rows))
+    return LoadFacts("legacy id", ids=tuple(str(row["id"]) for row in rows))
 
 
 def replace_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
     """Replaces the ids in a body of this shape."""
 
-    def spell(mark: Mark, text: str) -> str:
+    def translate_text(mark: Mark, text: str) -> str:
         if isinstance(mark, Id):
             return names.get(text, text)
-        return replace_ids_in_text(text, names.get) if isinstance(mark, Mentions) else text
+        return replace_ids_in_text(text, names.get) if isinstance(mark, TextWithIds) else text
 
-    return rewrite_marked_texts(locate_marks(shape, IDS), value, spell) if names else value
+    return (
+        rewrite_marked_texts(index_shape(shape, ID_MARKS), value, translate_text)
+        if names
+        else value
+    )
 
 
-def replace_ids_in_text(text: str, name: Callable[[str], str | None]) -> str:
+def replace_ids_in_text(text: str, translate: Callable[[str], str | None]) -> str:
     """Replaces the known ids in free text, such as an error message."""
     if "-" not in text:  # Most texts contain no id, and this check is much faster than the pattern.
         return text
-    return IN_TEXT.sub(lambda found: name(found[0]) or found[0], text)
+    return ID_IN_TEXT_PATTERN.sub(lambda found: translate(found[0]) or found[0], text)
 
 
 def find_ids_in_text(text: str) -> Sequence[str]:
     """Returns everything in free text that looks like an id."""
-    return IN_TEXT.findall(text) if "-" in text else ()
+    return ID_IN_TEXT_PATTERN.findall(text) if "-" in text else ()

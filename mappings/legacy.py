@@ -10,25 +10,25 @@ from typing import Annotated
 
 from typing_extensions import TypedDict
 
-from mappings.grammar import JSON
-from mappings.kinds import (
-    A_list,
+from mappings.effects import JSON
+from mappings.field_types import (
     Amount,
-    An_object,
     Country,
     Day,
     Email,
     Flag,
     Id,
-    Key,
-    Mentions,
+    Integer,
+    ListValue,
+    ObjectValue,
     RecipientType,
     ShownAmount,
     ShownCurrency,
     Ssn,
     Text,
-    Whole,
+    TextWithIds,
     Word,
+    WordKey,
 )
 
 WALLET = "wallet"
@@ -58,7 +58,7 @@ class Compliance(TypedDict, total=False):
 class Hold(TypedDict, total=False):
     """``autoswitch`` and ``holdup``."""
 
-    limit: Whole | None
+    limit: Integer | None
     active: Flag | None
 
 
@@ -91,7 +91,7 @@ class Wallet(TypedDict, total=False):
 
 class Accounts(TypedDict, total=False):
     bank: Bank
-    wallet: Annotated[Wallet, Key("wallet")]
+    wallet: Annotated[Wallet, WordKey("wallet")]
 
 
 MethodDisplay = Annotated[
@@ -119,7 +119,7 @@ class Recipient(TypedDict, total=False):
     status: str | None
     complianceStatus: str | None
     compliance: Compliance
-    avatarUrl: Annotated[str | None, Key("avatar_url")]
+    avatarUrl: Annotated[str | None, WordKey("avatar_url")]
     language: str | None
     dob: str | None
     passport: str | None
@@ -230,7 +230,7 @@ class MethodFigures(Figures, total=False):
 
 class MerchantBalances(TypedDict, total=False):
     GatewayTotal: JSON
-    ServiceTotal: Annotated[JSON, Key("service_total")]
+    ServiceTotal: Annotated[JSON, WordKey("service_total")]
 
 
 class Summary(TypedDict, total=False):
@@ -247,7 +247,7 @@ class Summary(TypedDict, total=False):
     updatedAt: str | None
     quoteExpiredAt: str | None
     methods: dict[Annotated[str, Word("wallet")], MethodFigures]
-    ServiceTotal: Annotated[Figures, Key("service_total")]
+    ServiceTotal: Annotated[Figures, WordKey("service_total")]
     GatewayTotal: Figures
     total: Figures
     merchantBalances: MerchantBalances
@@ -290,8 +290,8 @@ class WalletBody(TypedDict, total=False):
 
 
 class AccountsBody(TypedDict, total=False):
-    bank: Annotated[BankBody | None, An_object] | None
-    wallet: Annotated[Annotated[WalletBody | None, An_object] | None, Key("wallet")]
+    bank: Annotated[BankBody | None, ObjectValue] | None
+    wallet: Annotated[Annotated[WalletBody | None, ObjectValue] | None, WordKey("wallet")]
 
 
 class PrimaryBody(TypedDict, total=False):
@@ -300,10 +300,10 @@ class PrimaryBody(TypedDict, total=False):
 
 
 class PayoutBody(TypedDict, total=False):
-    primary: Annotated[PrimaryBody, An_object] | None
-    accounts: Annotated[AccountsBody, An_object] | None
-    autoswitch: Annotated[Hold, An_object] | None
-    holdup: Annotated[Hold, An_object] | None
+    primary: Annotated[PrimaryBody, ObjectValue] | None
+    accounts: Annotated[AccountsBody, ObjectValue] | None
+    autoswitch: Annotated[Hold, ObjectValue] | None
+    holdup: Annotated[Hold, ObjectValue] | None
 
 
 class RecipientBody(TypedDict, total=False):
@@ -318,8 +318,8 @@ class RecipientBody(TypedDict, total=False):
     firstName: Text | None
     lastName: Text | None
     email: Email
-    address: Annotated[Address, An_object] | None
-    payout: Annotated[PayoutBody, An_object] | None
+    address: Annotated[Address, ObjectValue] | None
+    payout: Annotated[PayoutBody, ObjectValue] | None
     referenceId: Text | None
     ssn: Ssn | None
     passport: Text | None
@@ -331,7 +331,7 @@ class RecipientBody(TypedDict, total=False):
 
 
 class RecipientIdsBody(TypedDict):
-    ids: Annotated[list[Annotated[Text, Id("recipient")]], A_list]
+    ids: Annotated[list[Annotated[Text, Id("recipient")]], ListValue]
 
 
 class Meta(TypedDict):
@@ -352,9 +352,9 @@ class RecipientsAnswer(TypedDict):
 class Activity(TypedDict, total=False):
     """Section 4.1, logs. Entries pass unchanged, except for ids that these texts may mention."""
 
-    url: Annotated[str | None, Mentions()]
-    request: Annotated[str | None, Mentions()]
-    response: Annotated[str | None, Mentions()]
+    url: Annotated[str | None, TextWithIds()]
+    request: Annotated[str | None, TextWithIds()]
+    response: Annotated[str | None, TextWithIds()]
 
 
 class ActivitiesAnswer(TypedDict):
@@ -423,7 +423,7 @@ class PaymentRecipientBody(TypedDict, total=False):
 
 
 class PaymentBody(TypedDict, total=False):
-    recipient: Annotated[PaymentRecipientBody, An_object] | None
+    recipient: Annotated[PaymentRecipientBody, ObjectValue] | None
     sourceAmount: Amount | None
     sourceCurrency: ShownCurrency
     targetAmount: Amount | None
@@ -434,13 +434,13 @@ class PaymentBody(TypedDict, total=False):
 class BatchBody(TypedDict, total=False):
     sourceCurrency: ShownCurrency
     description: Text | None
-    payments: Annotated[list[Annotated[PaymentBody, An_object]], A_list] | None
+    payments: Annotated[list[Annotated[PaymentBody, ObjectValue]], ListValue] | None
 
 
 class PaymentChangeBody(TypedDict, total=False):
     """A change of a payment. Clients send whole payments back, with amounts as in answers."""
 
-    recipient: Annotated[PaymentRecipientBody, An_object] | None
+    recipient: Annotated[PaymentRecipientBody, ObjectValue] | None
     sourceAmount: ShownAmount | None
     sourceCurrency: ShownCurrency
     targetAmount: ShownAmount | None
@@ -459,13 +459,13 @@ class RemovedPaymentBody(TypedDict, total=False):
 class BatchChangeBody(TypedDict, total=False):
     sourceCurrency: ShownCurrency
     description: Text | None
-    payments: Annotated[list[Annotated[ChangedPaymentBody, An_object]], A_list] | None
-    update_payments: Annotated[list[Annotated[ChangedPaymentBody, An_object]], A_list] | None
-    remove_payments: Annotated[list[Annotated[RemovedPaymentBody, An_object]], A_list] | None
+    payments: Annotated[list[Annotated[ChangedPaymentBody, ObjectValue]], ListValue] | None
+    update_payments: Annotated[list[Annotated[ChangedPaymentBody, ObjectValue]], ListValue] | None
+    remove_payments: Annotated[list[Annotated[RemovedPaymentBody, ObjectValue]], ListValue] | None
 
 
 class BatchIdsBody(TypedDict):
-    ids: Annotated[list[Annotated[Text, Id("batch")]], A_list]
+    ids: Annotated[list[Annotated[Text, Id("batch")]], ListValue]
 
 
 class BatchAnswer(TypedDict):

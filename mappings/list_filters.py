@@ -11,24 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from mappings.batch_bodies import CACHE_SECONDS
+from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS
 from mappings.batch_views import extract_country
-from mappings.dates import BEGINNING, parse_instant, parse_span
+from mappings.dates import EARLIEST_INSTANT, parse_instant, parse_span
+from mappings.effects import JSON, Call, Failure, Parallel
 from mappings.errors import is_transient
-from mappings.grammar import JSON, Call, Failure, Parallel
-from mappings.ids import recall_legacy_ids
-from mappings.kinds import to_alpha_2
+from mappings.field_types import find_alpha_2_code
+from mappings.ids import load_legacy_ids
+from mappings.lazy_sequences import filter_rows, iterate_chunks
 from mappings.matching import Payment
 from mappings.objects import derive_legacy_payment_status
-from mappings.payouts import Sub
-from mappings.rows import filter_rows, iterate_chunks
+from mappings.payouts import SubFlow
 
-END = datetime.max.replace(tzinfo=UTC)
+LATEST_INSTANT = datetime.max.replace(tzinfo=UTC)
 
-CLOCK_ERROR = timedelta(minutes=5)
+MAX_CLOCK_ERROR = timedelta(minutes=5)
 """How far a time stored by the gateway may be from the service's: clock skew and response time."""
 
-RECIPIENTS_AT_ONCE = 200
+PARALLEL_RECIPIENT_READS = 200
 """How many reads of recipients are one parallel step."""
 
 
@@ -42,8 +42,8 @@ class Filters:
 
     search: str = ""
     status: str | None = None
-    since: datetime = BEGINNING
-    until: datetime = END
+    since: datetime = EARLIEST_INSTANT
+    until: datetime = LATEST_INSTANT
     recipient: str | None = None
     country: str | None = None
     source_currency: str | None = None
@@ -51,40 +51,48 @@ class Filters:
     countries: dict[JSON, JSON] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Filters:
+    def from_query(cls, query: Mapping[str, str]) -> Filters:
         """``query`` has no empty parameter."""
-        first, last = (parse_span(query.get(name, "")) for name in ("startDate", "endDate"))
-        source, target = (query.get(f"{side}Currency") for side in ("source", "target"))
+        start_span, end_span = (
+            parse_span(query.get(name, "")) for name in ("startDate", "endDate")
+        )
+        source_currency, target_currency = (
+            query.get(f"{side}Currency") for side in ("source", "target")
+        )
         country = query.get("country")
         return cls(
             search=query.get("search", "").casefold(),
             status=query.get("status"),
-            since=first[0] if first else BEGINNING,
-            until=last[1] if last else END,
+            since=start_span[0] if start_span else EARLIEST_INSTANT,
+            until=end_span[1] if end_span else LATEST_INSTANT,
             recipient=query.get("recipient"),
-            country=(to_alpha_2(country) or country) if country else None,
-            source_currency=source.strip().upper() if source else None,
-            target_currency=target.strip().upper() if target else None,
+            country=(find_alpha_2_code(country) or country) if country else None,
+            source_currency=source_currency.strip().upper() if source_currency else None,
+            target_currency=target_currency.strip().upper() if target_currency else None,
         )
 
     def __bool__(self) -> bool:
         return bool(
-            self.search or self.status or self.source_currency or self.pays or self.are_dated
+            self.search
+            or self.status
+            or self.source_currency
+            or self.has_payment_criteria
+            or self.has_dates
         )
 
     @property
-    def are_dated(self) -> bool:
-        return (self.since, self.until) != (BEGINNING, END)
+    def has_dates(self) -> bool:
+        return (self.since, self.until) != (EARLIEST_INSTANT, LATEST_INSTANT)
 
     @property
-    def pays(self) -> bool:
+    def has_payment_criteria(self) -> bool:
         """Whether a criterion concerns payments, so that a batch's own fields cannot decide it."""
         return bool(self.recipient or self.country or self.target_currency)
 
-    def is_close(self, created: JSON) -> bool:
+    def is_near_bound(self, created: JSON) -> bool:
         """Whether a time stored by the gateway is too close to a bound to be compared with it."""
-        at = parse_instant(created)
-        return any(abs(at - bound) <= CLOCK_ERROR for bound in (self.since, self.until))
+        instant = parse_instant(created)
+        return any(abs(instant - bound) <= MAX_CLOCK_ERROR for bound in (self.since, self.until))
 
     def allow_time(self, created: JSON) -> bool:
         return self.since <= parse_instant(created) <= self.until
@@ -96,13 +104,17 @@ class Filters:
         """
         tests = (
             (self.status is not None, status, status == self.status),
-            (self.are_dated, created, self.allow_time(created)),
+            (self.has_dates, created, self.allow_time(created)),
             (self.source_currency is not None, currency, currency == self.source_currency),
         )
-        asked = [(told, passes) for is_asked, told, passes in tests if is_asked]
-        if any(told is not None and not passes for told, passes in asked):
+        applied_tests = [(value, passes) for is_applied, value, passes in tests if is_applied]
+        if any(value is not None and not passes for value, passes in applied_tests):
             return False
-        return None if self.pays or any(told is None for told, _ in asked) else True
+        return (
+            None
+            if self.has_payment_criteria or any(value is None for value, _ in applied_tests)
+            else True
+        )
 
     def allow_payment(self, payment: Payment) -> bool:
         """Whether a payment passes the filters except ``search`` and ``country``.
@@ -112,7 +124,7 @@ class Filters:
         created = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
         return (
             self.status in (None, derive_legacy_payment_status(payment))
-            and (not self.are_dated or self.allow_time(created))
+            and (not self.has_dates or self.allow_time(created))
             and self.source_currency in (None, payment.get("sourceCurrency"))
             and self._allow_recipient_and_target(payment)
         )
@@ -125,32 +137,39 @@ class Filters:
         ) and self.target_currency in (None, payment.get("targetCurrency"))
 
 
-def filter_payments(filters: Filters, payments: Sequence[Payment]) -> Sub:
+def filter_payments(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
     """Return the payments that pass, in their order.
 
     GET /recipients/:id  with ``country``, for each recipient whose country no payment shows
     """
-    found = filter_rows(payments, filters.allow_payment)
+    passing_payments = filter_rows(payments, filters.allow_payment)
     if filters.search:
-        found = yield from search_payments(filters.search, found)
-    return (yield from _in_country(filters, found))
+        passing_payments = yield from search_payments(filters.search, passing_payments)
+    return (yield from _filter_by_country(filters, passing_payments))
 
 
-def has_matching_payment(filters: Filters, payments: Sequence[Payment]) -> Sub:
+def has_matching_payment(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
     """Whether a payment of a batch passes the filters by recipient, country and target currency."""
-    found = filter_rows(payments, filters._allow_recipient_and_target)  # noqa: SLF001
-    return bool((yield from _in_country(filters, found)))
+    passing_payments = filter_rows(payments, filters._allow_recipient_and_target)  # noqa: SLF001
+    return bool((yield from _filter_by_country(filters, passing_payments)))
 
 
-def _in_country(filters: Filters, payments: Sequence[Payment]) -> Sub:
+def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
     if filters.country is None:
         return payments
     countries = filters.countries
-    untold = (_payee_id(one) for one in payments if not extract_country(one.get("recipient") or {}))
-    unread = dict.fromkeys(id_ for id_ in untold if id_ and id_ not in countries)
-    for some in iterate_chunks(unread, RECIPIENTS_AT_ONCE):
-        calls = [Call("GET", f"/recipients/{id_}", keeps=CACHE_SECONDS) for id_ in some]
-        for id_, answer in zip(some, (yield Parallel(calls)), strict=True):
+    unknown_ids = (
+        _extract_payee_id(listed_payment)
+        for listed_payment in payments
+        if not extract_country(listed_payment.get("recipient") or {})
+    )
+    unread_ids = dict.fromkeys(id_ for id_ in unknown_ids if id_ and id_ not in countries)
+    for chunk in iterate_chunks(unread_ids, PARALLEL_RECIPIENT_READS):
+        calls = [
+            Call("GET", f"/recipients/{id_}", cache_seconds=RECIPIENT_CACHE_SECONDS)
+            for id_ in chunk
+        ]
+        for id_, answer in zip(chunk, (yield Parallel(calls)), strict=True):
             if isinstance(answer, Failure):
                 # A list without these payments would look complete.
                 if is_transient(answer):
@@ -159,26 +178,32 @@ def _in_country(filters: Filters, payments: Sequence[Payment]) -> Sub:
             else:
                 countries[id_] = extract_country(answer["recipient"])
 
-    def is_there(payment: Payment) -> bool:
-        told = extract_country(payment.get("recipient") or {})
-        return (told or countries.get(_payee_id(payment))) == filters.country
+    def is_in_country(payment: Payment) -> bool:
+        country = extract_country(payment.get("recipient") or {})
+        return (country or countries.get(_extract_payee_id(payment))) == filters.country
 
-    return filter_rows(payments, is_there)
+    return filter_rows(payments, is_in_country)
 
 
-def _payee_id(payment: Payment) -> JSON:
+def _extract_payee_id(payment: Payment) -> JSON:
     return (payment.get("recipient") or {}).get("id")
 
 
-def search_payments(search: str, payments: Sequence[Payment]) -> Sub:
-    wanted, names = search.casefold(), (yield recall_legacy_ids(payments))
-    return [one for one in payments if _mentions(one, wanted, str(names.get(one["id"], one["id"])))]
+def search_payments(search: str, payments: Sequence[Payment]) -> SubFlow:
+    search_text, legacy_ids = search.casefold(), (yield load_legacy_ids(payments))
+    return [
+        payment
+        for payment in payments
+        if _is_mentioned(payment, search_text, str(legacy_ids.get(payment["id"], payment["id"])))
+    ]
 
 
-def _mentions(payment: Payment, wanted: str, known_as: str) -> bool:
+def _is_mentioned(payment: Payment, search_text: str, legacy_id: str) -> bool:
     """Whether the recipient, the memo or the client's id of the payment contains the text."""
     recipient = payment.get("recipient") or {}
     texts = [recipient.get(name) for name in ("name", "email", "referenceId")]
     return any(
-        wanted in str(text).casefold() for text in (*texts, known_as, payment.get("memo")) if text
+        search_text in str(text).casefold()
+        for text in (*texts, legacy_id, payment.get("memo"))
+        if text
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mappings import money
-from mappings.grammar import JSON
-from mappings.rows import map_rows
+from mappings.effects import JSON
+from mappings.lazy_sequences import map_rows
 
 Entry = dict[str, JSON]
 """A requested payment, as stored."""
@@ -27,141 +27,152 @@ def match_payments(
     """
     # The service mostly shows payments in the order sent. Pairing by position then keeps a lazy
     # sequence lazy; otherwise all entries are in memory until each has its payment.
-    if _are_in_step(payments, entries, currency):
-        return map_rows(_pair, payments, entries)
-    return _found(payments, entries, currency)
+    if _is_same_order(payments, entries, currency):
+        return map_rows(_build_pair, payments, entries)
+    return _match_individually(payments, entries, currency)
 
 
-def _pair(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry | None]:
+def _build_pair(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry | None]:
     return payment, entry
 
 
-def _are_in_step(payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON) -> bool:
+def _is_same_order(payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON) -> bool:
     """Whether each entry may belong to the payment at the same position."""
     if len(payments) != len(entries) or not entries:
         return False
-    both = zip(payments, entries, strict=True)
+    pairs = zip(payments, entries, strict=True)
     # Entries with and without ids are matched individually.
-    are_named = bool(_ids_of(entries[0]))
+    has_ids = bool(_list_entry_ids(entries[0]))
     return all(
-        str(payment.get("id")) in _ids_of(entry)
-        if are_named
-        else not _ids_of(entry) and _may_be(payment, entry, currency)
-        for payment, entry in both
+        str(payment.get("id")) in _list_entry_ids(entry)
+        if has_ids
+        else not _list_entry_ids(entry) and _is_possible_pair(payment, entry, currency)
+        for payment, entry in pairs
     )
 
 
-def _ids_of(entry: Entry) -> tuple[JSON, ...]:
+def _list_entry_ids(entry: Entry) -> tuple[JSON, ...]:
     return tuple(id_ for id_ in (entry.get("id"), entry.get("upstream")) if id_)
 
 
-def _may_be(payment: Payment, entry: Entry, currency: JSON) -> bool:
-    asked = entry.get("sourceAmount")
+def _is_possible_pair(payment: Payment, entry: Entry, currency: JSON) -> bool:
+    source_amount = entry.get("sourceAmount")
     # The fast path, for most payments.
-    if asked and asked == payment.get("sourceAmount") and money.parse_amount(asked) is not None:
-        return bool(recipient_id(payment) == recipient_id(entry))
-    pay, whom = _pay_of(entry, currency), recipient_id(payment)
+    if (
+        source_amount
+        and source_amount == payment.get("sourceAmount")
+        and money.parse_amount(source_amount) is not None
+    ):
+        return bool(extract_recipient_id(payment) == extract_recipient_id(entry))
+    pay_key, payee_id = _build_pay_key(entry, currency), extract_recipient_id(payment)
     return any(
-        (side, whom, amount) == pay and _is_in(entry, side, of)
-        for side, amount, of in _told(payment, currency)
+        (side, payee_id, amount) == pay_key and _has_target_currency(entry, side, target_currency)
+        for side, amount, target_currency in _list_possible_requests(payment, currency)
     )
 
 
-def _is_in(entry: Entry, side: str, currency: JSON) -> bool:
+def _has_target_currency(entry: Entry, side: str, currency: JSON) -> bool:
     """Whether ``currency`` may be the entry's; a source amount always has the batch's currency."""
     return side == "source" or currency in (None, entry.get("targetCurrency"))
 
 
-def _found(
+def _match_individually(
     payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON
 ) -> Sequence[tuple[Payment, Entry | None]]:
     entries = [*entries]
-    by_id = {id_: entry for entry in entries for id_ in _ids_of(entry)}
-    found = [by_id.get(str(payment.get("id"))) for payment in payments]
-    unnamed = [one for one in entries if not _ids_of(one)]
-    if unnamed:
-        left = _by_what_they_pay(payments, found, unnamed, currency)
-        _by_whom_they_pay(payments, found, left)
-    return map_rows(_pair, payments, found)
+    by_id = {id_: entry for entry in entries for id_ in _list_entry_ids(entry)}
+    matches = [by_id.get(str(payment.get("id"))) for payment in payments]
+    entries_without_id = [
+        entry_without_id for entry_without_id in entries if not _list_entry_ids(entry_without_id)
+    ]
+    if entries_without_id:
+        unmatched_entries = _match_by_amount(payments, matches, entries_without_id, currency)
+        _match_by_recipient(payments, matches, unmatched_entries)
+    return map_rows(_build_pair, payments, matches)
 
 
-def _by_what_they_pay(
+def _match_by_amount(
     payments: Sequence[Payment],
-    found: list[Entry | None],
-    unnamed: Sequence[Entry],
+    matches: list[Entry | None],
+    entries_without_id: Sequence[Entry],
     currency: JSON,
 ) -> list[Entry]:
     """Set the matches found, by recipient and amount, and return the entries without a match."""
-    by_pay: dict[tuple[JSON, ...], list[Entry]] = {}
-    for entry in unnamed:
-        by_pay.setdefault(_pay_of(entry, currency), []).append(entry)
-    for place, payment in enumerate(payments):
-        if found[place] is None:
-            found[place] = _taken(by_pay, payment, currency)
-    return [entry for those in by_pay.values() for entry in those]
+    entries_by_pay: dict[tuple[JSON, ...], list[Entry]] = {}
+    for entry in entries_without_id:
+        entries_by_pay.setdefault(_build_pay_key(entry, currency), []).append(entry)
+    for position, payment in enumerate(payments):
+        if matches[position] is None:
+            matches[position] = _take_entry(entries_by_pay, payment, currency)
+    return [entry for entries in entries_by_pay.values() for entry in entries]
 
 
-def _pay_of(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
+def _build_pay_key(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
     """Return side, recipient and amount, by which payments and entries are compared.
 
     A target amount in the batch's own ``currency`` counts as a source amount.
     """
     side = "source" if entry.get("sourceAmount") else "target"
     amount = money.parse_amount(entry.get(f"{side}Amount"))
-    is_paid = side == "target" and currency is not None and entry.get("targetCurrency") == currency
-    return "source" if is_paid else side, recipient_id(entry), amount
+    is_source = (
+        side == "target" and currency is not None and entry.get("targetCurrency") == currency
+    )
+    return "source" if is_source else side, extract_recipient_id(entry), amount
 
 
-def _taken(
-    by_pay: Mapping[tuple[JSON, ...], list[Entry]], payment: Payment, currency: JSON
+def _take_entry(
+    entries_by_pay: Mapping[tuple[JSON, ...], list[Entry]], payment: Payment, currency: JSON
 ) -> Entry | None:
-    for side, amount, of in _told(payment, currency):
-        those = by_pay.get((side, recipient_id(payment), amount), [])
-        for place, entry in enumerate(those):
-            if _is_in(entry, side, of):
-                return those.pop(place)
+    for side, amount, target_currency in _list_possible_requests(payment, currency):
+        entries = entries_by_pay.get((side, extract_recipient_id(payment), amount), [])
+        for position, entry in enumerate(entries):
+            if _has_target_currency(entry, side, target_currency):
+                return entries.pop(position)
     return None
 
 
-def _told(payment: Payment, currency: JSON) -> Iterator[tuple[str, JSON, JSON]]:
+def _list_possible_requests(payment: Payment, currency: JSON) -> Iterator[tuple[str, JSON, JSON]]:
     """List how a payment may have been requested: the side, the amount and the target currency."""
     for side in ("source", "target"):
         if (amount := money.parse_amount(payment.get(f"{side}Amount"))) is not None:
-            of = payment.get("targetCurrency")
-            yield side, amount, of
-            if side == "target" and of is not None and of == currency:
+            amount_currency = payment.get("targetCurrency")
+            yield side, amount, amount_currency
+            if side == "target" and amount_currency is not None and amount_currency == currency:
                 yield "source", amount, None
     if (amount := money.parse_amount(payment.get("amount"))) is not None:
-        of = payment.get("currency")
-        if None in (of, currency) or of == currency:
+        amount_currency = payment.get("currency")
+        if None in (amount_currency, currency) or amount_currency == currency:
             yield "source", amount, None
-        yield "target", amount, of
+        yield "target", amount, amount_currency
 
 
-def _by_whom_they_pay(
-    payments: Sequence[Payment], found: list[Entry | None], left: Sequence[Entry]
+def _match_by_recipient(
+    payments: Sequence[Payment], matches: list[Entry | None], unmatched_entries: Sequence[Entry]
 ) -> None:
     """Set the matches found by recipient alone."""
     # Only if a recipient has one entry left, or several equal ones: a wrong pair would show a
     # payment with another one's amount and memo.
-    entries: dict[JSON, list[Entry]] = {}
-    for entry in left:
-        entries.setdefault(recipient_id(entry), []).append(entry)
-    places: dict[JSON, list[int]] = {}
-    for place, payment in enumerate(payments):
-        if found[place] is None:
-            places.setdefault(recipient_id(payment), []).append(place)
-    for recipient, those in places.items():
-        its = entries.get(recipient, [])
-        if len(those) <= len(its) and len({_asked(entry) for entry in its}) == 1:
-            for place, entry in zip(those, its, strict=False):
-                found[place] = entry
+    entries_by_recipient: dict[JSON, list[Entry]] = {}
+    for entry in unmatched_entries:
+        entries_by_recipient.setdefault(extract_recipient_id(entry), []).append(entry)
+    positions_by_recipient: dict[JSON, list[int]] = {}
+    for position, payment in enumerate(payments):
+        if matches[position] is None:
+            positions_by_recipient.setdefault(extract_recipient_id(payment), []).append(position)
+    for recipient, positions in positions_by_recipient.items():
+        recipient_entries = entries_by_recipient.get(recipient, [])
+        if (
+            len(positions) <= len(recipient_entries)
+            and len({_build_request_key(entry) for entry in recipient_entries}) == 1
+        ):
+            for position, entry in zip(positions, recipient_entries, strict=False):
+                matches[position] = entry
 
 
-def _asked(entry: Entry) -> tuple[JSON, ...]:
-    return *_pay_of(entry), entry.get("targetCurrency"), entry.get("memo")
+def _build_request_key(entry: Entry) -> tuple[JSON, ...]:
+    return *_build_pay_key(entry), entry.get("targetCurrency"), entry.get("memo")
 
 
-def recipient_id(payment: Mapping[str, JSON]) -> JSON:
+def extract_recipient_id(payment: Mapping[str, JSON]) -> JSON:
     """Return the recipient's id of a payment or entry; None if it shows none."""
     return (payment.get("recipient") or {}).get("id")

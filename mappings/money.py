@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from decimal import Context, Decimal, InvalidOperation
 from functools import reduce
 
-from mappings.grammar import JSON
+from mappings.effects import JSON
 
 CENT = Decimal("0.01")
-DIGITS = 1000
+MAX_DIGITS = 1000
 """The longest amount accepted, equal to the limit for clients (``kinds.Amount``)."""
 
-EXACT = Context(prec=2 * DIGITS)
+EXACT_CONTEXT = Context(prec=2 * MAX_DIGITS)
 """The context for all arithmetic: Python's default context silently rounds to 28 digits."""
 
 
@@ -23,36 +23,36 @@ def parse_amount(value: JSON) -> Decimal | None:
     ):
         return None
     try:
-        read = Decimal(str(value))
+        amount = Decimal(str(value))
     except (InvalidOperation, ValueError):
         return None
     # Text such as 1E999999 is short, but formatting it would take a megabyte.
-    return read if read.is_finite() and abs(read.adjusted()) <= DIGITS else None
+    return amount if amount.is_finite() and abs(amount.adjusted()) <= MAX_DIGITS else None
 
 
 def sum_amounts(amounts: Iterable[JSON]) -> Decimal | None:
     """Return the exact sum; None if one of the values is not an amount."""
-    sum_ = Decimal(0)
+    total = Decimal(0)
     for amount in amounts:
-        if (read := parse_amount(amount)) is None:
+        if (parsed := parse_amount(amount)) is None:
             return None
-        sum_ = EXACT.add(sum_, read)
-    return sum_
+        total = EXACT_CONTEXT.add(total, parsed)
+    return total
 
 
 def sum_decimals(amounts: Iterable[Decimal]) -> Decimal:
     """Return the exact sum."""
-    return reduce(EXACT.add, amounts, Decimal(0))
+    return reduce(EXACT_CONTEXT.add, amounts, Decimal(0))
 
 
-def add_decimals(one: Decimal, other: Decimal) -> Decimal:
+def add_decimals(first: Decimal, second: Decimal) -> Decimal:
     """Return the exact sum; ``+`` would round it to 28 digits."""
-    return EXACT.add(one, other)
+    return EXACT_CONTEXT.add(first, second)
 
 
 def format_amount(amount: Decimal) -> str:
     """Format with at least two decimals, as the legacy interface does, without rounding."""
-    return f"{_in_cents(amount):f}"
+    return f"{_pad_to_cents(amount):f}"
 
 
 def format_numeric_amount(value: JSON) -> JSON:
@@ -62,21 +62,21 @@ def format_numeric_amount(value: JSON) -> JSON:
 
 def normalize_amount(value: JSON) -> JSON:
     """Format an amount given as text or number; return a value that is not an amount unchanged."""
-    return value if (read := parse_amount(value)) is None else format_amount(read)
+    return value if (amount := parse_amount(value)) is None else format_amount(amount)
 
 
 def format_rate(value: JSON) -> JSON:
     """Format a rate for clients: as text, with the service's number of decimals."""
-    read = None if isinstance(value, str) else parse_amount(value)
-    return value if read is None else f"{read:f}"
+    rate = None if isinstance(value, str) else parse_amount(value)
+    return value if rate is None else f"{rate:f}"
 
 
-def to_json_number(amount: Decimal) -> Decimal | int:
+def convert_to_json_number(amount: Decimal) -> Decimal | int:
     """Convert to a JSON number without trailing zeros: 12, 12.5, 12.05."""
-    whole = amount.to_integral_value(context=EXACT)
-    return int(amount) if amount == whole else amount.normalize(EXACT)
+    whole = amount.to_integral_value(context=EXACT_CONTEXT)
+    return int(amount) if amount == whole else amount.normalize(EXACT_CONTEXT)
 
 
-def _in_cents(amount: Decimal) -> Decimal:
-    cents = EXACT.quantize(amount, CENT)
+def _pad_to_cents(amount: Decimal) -> Decimal:
+    cents = EXACT_CONTEXT.quantize(amount, CENT)
     return cents if cents == amount else amount

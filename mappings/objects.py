@@ -10,9 +10,16 @@ from typing import Any
 from babel.numbers import get_currency_name
 
 from mappings import current, legacy, money
-from mappings.fields import Fields, by_hand, nested, read_only, renamed, same
-from mappings.grammar import JSON, LegacyOptions, Recall
-from mappings.kinds import is_mask
+from mappings.effects import JSON, LegacyOptions, LoadFacts
+from mappings.field_types import is_mask
+from mappings.fields import (
+    FieldTable,
+    keep_names,
+    mark_read_only,
+    nest_table,
+    rename_field,
+    set_in_code,
+)
 
 Facts = Mapping[str, JSON]
 """What the gateway stores about a recipient, because the service has no place for it.
@@ -24,85 +31,89 @@ Facts = Mapping[str, JSON]
 
 # Field tables
 
-ADDRESS = Fields(
+ADDRESS = FieldTable(
     (legacy.Address,),
     (current.Address,),
-    same("street1", "street2", "city", "region", "postalCode", "country", "phone"),
+    keep_names("street1", "street2", "city", "region", "postalCode", "country", "phone"),
 )
 
-COMPLIANCE = Fields(
+COMPLIANCE = FieldTable(
     (legacy.Compliance,),
     (current.Compliance,),
-    by_hand("status", why="`review` is shown as `pending`"),
-    read_only("checkedAt", why="assigned by the service"),
+    set_in_code("status", reason="`review` is shown as `pending`"),
+    mark_read_only("checkedAt", reason="assigned by the service"),
 )
 
-RECIPIENT = Fields(
+RECIPIENT = FieldTable(
     (legacy.Recipient, legacy.RecipientBody),
     (current.Recipient,),
-    same("referenceId", "type", "email", "firstName", "lastName", "dob", "passport", "language"),
-    nested("address", ADDRESS),
-    read_only("id", "createdAt", "updatedAt", "avatarUrl", why="assigned by the service"),
-    read_only("payoutMethod", why="the type of the primary account"),
-    read_only("name", why="sent for a business; the service derives it for an individual"),
-    by_hand("compliance", why="set by the service; `review` is shown as `pending`"),
-    by_hand("complianceStatus", why="set by the service; `review` is shown as `pending`"),
-    by_hand("status", "status", why="the gateway stores `disabled` and `inactive`"),
-    by_hand("ssn", "governmentIds", why="a US government id"),
-    by_hand("payout", why="recipient accounts"),
-    by_hand("currency", "primaryCurrency", why="the name of the primary currency in requests"),
-    read_only("primaryCurrency", why="changed through `currency`"),
+    keep_names(
+        "referenceId", "type", "email", "firstName", "lastName", "dob", "passport", "language"
+    ),
+    nest_table("address", ADDRESS),
+    mark_read_only("id", "createdAt", "updatedAt", "avatarUrl", reason="assigned by the service"),
+    mark_read_only("payoutMethod", reason="the type of the primary account"),
+    mark_read_only("name", reason="sent for a business; the service derives it for an individual"),
+    set_in_code("compliance", reason="set by the service; `review` is shown as `pending`"),
+    set_in_code("complianceStatus", reason="set by the service; `review` is shown as `pending`"),
+    set_in_code("status", "status", reason="the gateway stores `disabled` and `inactive`"),
+    set_in_code("ssn", "governmentIds", reason="a US government id"),
+    set_in_code("payout", reason="recipient accounts"),
+    set_in_code(
+        "currency", "primaryCurrency", reason="the name of the primary currency in requests"
+    ),
+    mark_read_only("primaryCurrency", reason="changed through `currency`"),
 )
 
-BANK = Fields(
+BANK = FieldTable(
     (legacy.Bank, legacy.BankBody),
     (current.Account,),
-    same("country", "currency", "iban", "swiftBic", "accountNum"),
-    same("bankAddress", "bankCity", "bankPostalCode"),
-    renamed("name", "accountHolderName"),
-    renamed("bankProvince", "bankRegion", shown="bankRegionCode"),
-    by_hand("bankRegion", why="sent by some clients instead of `bankProvince`"),
-    by_hand("routing", "branchId", why="US; also AU, GB, NZ and IN"),
-    by_hand("branchNum", "branchId", why="Canada; also AU, GB, NZ and IN"),
-    by_hand(
-        "institution", "bankId", why="Canada; for other countries, answers show the bank's name"
+    keep_names("country", "currency", "iban", "swiftBic", "accountNum"),
+    keep_names("bankAddress", "bankCity", "bankPostalCode"),
+    rename_field("name", "accountHolderName"),
+    rename_field("bankProvince", "bankRegion", answer_name="bankRegionCode"),
+    set_in_code("bankRegion", reason="sent by some clients instead of `bankProvince`"),
+    set_in_code("routing", "branchId", reason="US; also AU, GB, NZ and IN"),
+    set_in_code("branchNum", "branchId", reason="Canada; also AU, GB, NZ and IN"),
+    set_in_code(
+        "institution", "bankId", reason="Canada; for other countries, answers show the bank's name"
     ),
-    by_hand("branch", why="only in answers: the branch id"),
-    by_hand("governmentId", why="a government id of the recipient"),
+    set_in_code("branch", reason="only in answers: the branch id"),
+    set_in_code("governmentId", reason="a government id of the recipient"),
 )
 
-WALLET = Fields(
-    (legacy.Wallet, legacy.WalletBody), (current.Account,), renamed("address", "emailAddress")
+WALLET = FieldTable(
+    (legacy.Wallet, legacy.WalletBody), (current.Account,), rename_field("address", "emailAddress")
 )
 
-PAYMENT_BATCH = Fields(
+PAYMENT_BATCH = FieldTable(
     (legacy.PaymentBatch,),
     (current.Batch,),
-    read_only(
-        "id", "createdAt", "updatedAt", "sentAt", "completedAt", why="assigned by the service"
+    mark_read_only(
+        "id", "createdAt", "updatedAt", "sentAt", "completedAt", reason="assigned by the service"
     ),
 )
 
-PAYMENT = Fields(
+PAYMENT = FieldTable(
     (legacy.Payment,),
     (current.Payment,),
-    read_only(
+    mark_read_only(
         "id",
         "sourceAmount",
         "targetAmount",
         "exchangeRate",
         "fxRate",
         "fees",
-        why="read-only",
+        reason="read-only",
     ),
-    read_only("recipientFees", "merchantFees", "memo", "sourceCurrency", why="read-only"),
-    read_only("targetCurrency", "processedAt", "createdAt", "updatedAt", why="read-only"),
-    by_hand("recipient", why="the recipient as in all answers"),
-    by_hand("status", why="statuses that the legacy document lacks are shown as `pending`"),
-    by_hand("sourceCurrencyName", why="the CLDR name if the service sends none"),
-    by_hand("targetCurrencyName", why="the CLDR name if the service sends none"),
-    by_hand("compliance", why="`review` is shown as `pending`"),
-    nested("batch", PAYMENT_BATCH),
+    mark_read_only("recipientFees", "merchantFees", "memo", "sourceCurrency", reason="read-only"),
+    mark_read_only("targetCurrency", "processedAt", "createdAt", "updatedAt", reason="read-only"),
+    set_in_code("recipient", reason="the recipient as in all answers"),
+    set_in_code("status", reason="statuses that the legacy document lacks are shown as `pending`"),
+    set_in_code("sourceCurrencyName", reason="the CLDR name if the service sends none"),
+    set_in_code("targetCurrencyName", reason="the CLDR name if the service sends none"),
+    set_in_code("compliance", reason="`review` is shown as `pending`"),
+    nest_table("batch", PAYMENT_BATCH),
 )
 
 # Recipient answers
@@ -133,30 +144,30 @@ def derive_legacy_compliance(status: JSON) -> JSON:
     return "pending" if status == "review" else status
 
 
-def is_gone(recipient: Mapping[str, JSON], facts: Facts) -> bool:
+def is_deleted_for_clients(recipient: Mapping[str, JSON], facts: Facts) -> bool:
     """Tells if the recipient is deleted from the point of view of legacy clients."""
     return bool(facts.get("deleted")) or recipient.get("status") == ARCHIVED
 
 
 def build_recipient_answer(
-    recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
+    recipient: Mapping[str, JSON], facts: Facts, options: LegacyOptions
 ) -> dict[str, JSON]:
     """Builds the ``Recipient`` of the legacy interface, section 2."""
-    shown = RECIPIENT.to_legacy(recipient)
-    shown["status"] = derive_legacy_status(recipient, facts)
-    shown["complianceStatus"] = derive_legacy_compliance(recipient.get("complianceStatus"))
-    shown["compliance"] = build_compliance_answer(recipient.get("compliance"))
-    shown["ssn"] = find_masked_ssn(recipient)
-    shown["payout"] = build_payout_answer(recipient, facts, manners) or {"method": None}
-    return shown
+    answer = RECIPIENT.translate_to_legacy(recipient)
+    answer["status"] = derive_legacy_status(recipient, facts)
+    answer["complianceStatus"] = derive_legacy_compliance(recipient.get("complianceStatus"))
+    answer["compliance"] = build_compliance_answer(recipient.get("compliance"))
+    answer["ssn"] = find_masked_ssn(recipient)
+    answer["payout"] = build_payout_answer(recipient, facts, options) or {"method": None}
+    return answer
 
 
 def build_compliance_answer(compliance: JSON) -> JSON:
     if not isinstance(compliance, dict):
         return compliance
-    shown = COMPLIANCE.to_legacy(compliance)
-    shown["status"] = derive_legacy_compliance(compliance.get("status"))
-    return shown
+    answer = COMPLIANCE.translate_to_legacy(compliance)
+    answer["status"] = derive_legacy_compliance(compliance.get("status"))
+    return answer
 
 
 def find_masked_ssn(recipient: Mapping[str, JSON]) -> JSON:
@@ -180,10 +191,10 @@ def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> J
 
 # Payout answers
 
-METHODS = {current.BANK_TRANSFER: legacy.BANK, current.WALLET: legacy.WALLET}
+METHOD_BY_ACCOUNT_TYPE = {current.BANK_TRANSFER: legacy.BANK, current.WALLET: legacy.WALLET}
 """Account type to payout method; any other type is shown unchanged."""
 
-ACCOUNT_TYPES = {method: type_ for type_, method in METHODS.items()}
+ACCOUNT_TYPE_BY_METHOD = {method: type_ for type_, method in METHOD_BY_ACCOUNT_TYPE.items()}
 
 
 _TYPE_BY_FIELD = {
@@ -196,12 +207,14 @@ _TYPE_BY_FIELD = {
 
 def determine_account_type(account: Mapping[str, JSON]) -> str:
     """Returns the type of an account, derived from its fields if the service omits it."""
-    of_fields = (type_ for name, type_ in _TYPE_BY_FIELD.items() if account.get(name))
-    return str(account.get("type") or next(of_fields, current.BANK_TRANSFER))
+    types_by_field = (type_ for name, type_ in _TYPE_BY_FIELD.items() if account.get(name))
+    return str(account.get("type") or next(types_by_field, current.BANK_TRANSFER))
 
 
 def determine_account_method(account: Mapping[str, JSON]) -> str:
-    return METHODS.get(determine_account_type(account), determine_account_type(account))
+    return METHOD_BY_ACCOUNT_TYPE.get(
+        determine_account_type(account), determine_account_type(account)
+    )
 
 
 def format_method_display(type_: JSON) -> JSON:
@@ -209,24 +222,24 @@ def format_method_display(type_: JSON) -> JSON:
     return type_.replace("-", " ").title() if isinstance(type_, str) else None
 
 
-UNSET_HOLD = {"limit": 1000, "active": False}
+DEFAULT_HOLD = {"limit": 1000, "active": False}
 """``autoswitch`` and ``holdup`` if no client has set them; the service has no counterpart."""
 
 
 def select_shown_accounts(recipient: Mapping[str, JSON]) -> dict[str, dict[str, JSON]]:
     """Returns the account of each type that legacy clients see: the primary one, else the last."""
-    shown: dict[str, dict[str, JSON]] = {}
+    accounts: dict[str, dict[str, JSON]] = {}
     for account in recipient.get("accounts") or []:
-        seen = shown.get(determine_account_type(account))
-        if seen is None or not seen.get("primary"):
-            shown[determine_account_type(account)] = account
-    return shown
+        previous = accounts.get(determine_account_type(account))
+        if previous is None or not previous.get("primary"):
+            accounts[determine_account_type(account)] = account
+    return accounts
 
 
 def find_primary_account(recipient: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     accounts = recipient.get("accounts") or []
-    marked = (account for account in accounts if account.get("primary"))
-    return next(marked, accounts[-1] if accounts else None)
+    primary_accounts = (account for account in accounts if account.get("primary"))
+    return next(primary_accounts, accounts[-1] if accounts else None)
 
 
 def determine_shown_currency(recipient: Mapping[str, JSON]) -> JSON:
@@ -236,7 +249,7 @@ def determine_shown_currency(recipient: Mapping[str, JSON]) -> JSON:
 
 
 def build_payout_answer(
-    recipient: Mapping[str, JSON], facts: Facts, manners: LegacyOptions
+    recipient: Mapping[str, JSON], facts: Facts, options: LegacyOptions
 ) -> dict[str, JSON] | None:
     """Builds the payout object of the legacy interface, section 2; None without an account."""
     # The legacy interface has one payout with a primary method, so the primary account decides.
@@ -248,7 +261,7 @@ def build_payout_answer(
     return {
         "autoswitch": build_hold_answer(facts, "autoswitch"),
         "holdup": build_hold_answer(facts, "holdup"),
-        "primary": {"method": method, "currency": build_currency_answer(code, manners)},
+        "primary": {"method": method, "currency": build_currency_answer(code, options)},
         "method": method,
         "methodDisplay": format_method_display(determine_account_type(primary)),
         "accounts": build_accounts_answer(recipient),
@@ -256,20 +269,20 @@ def build_payout_answer(
 
 
 def build_hold_answer(facts: Facts, name: str) -> dict[str, JSON]:
-    return {**UNSET_HOLD, **(facts.get(name) or {})}
+    return {**DEFAULT_HOLD, **(facts.get(name) or {})}
 
 
 def build_accounts_answer(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
-    shown = select_shown_accounts(recipient)
+    visible = select_shown_accounts(recipient)
     accounts: dict[str, JSON] = {}
-    if bank := shown.get(current.BANK_TRANSFER):
+    if bank := visible.get(current.BANK_TRANSFER):
         accounts["bank"] = build_bank_answer(bank, recipient)
-    if wallet := shown.get(current.WALLET):
-        accounts["wallet"] = WALLET.to_legacy(wallet)
+    if wallet := visible.get(current.WALLET):
+        accounts["wallet"] = WALLET.translate_to_legacy(wallet)
     return accounts
 
 
-EITHER_NAME = frozenset({"AU", "GB", "NZ", "IN"})
+DUAL_BRANCH_NAME_COUNTRIES = frozenset({"AU", "GB", "NZ", "IN"})
 """Countries whose branch id clients may send as ``routing`` or ``branchNum``; answers have both."""
 
 
@@ -278,16 +291,18 @@ def build_bank_answer(
 ) -> dict[str, JSON]:
     """Builds ``accounts.bank`` of the legacy interface, section 2."""
     country, branch = account.get("country"), account.get("branchId")
-    shown = BANK.to_legacy(account)
-    shown["institution"] = account.get("bankId" if country == "CA" else "bankName")
-    shown["branch"] = branch
-    shown["branchNum"] = branch if country == "CA" or country in EITHER_NAME else None
-    shown["routing"] = branch if country == "US" or country in EITHER_NAME else None
+    answer = BANK.translate_to_legacy(account)
+    answer["institution"] = account.get("bankId" if country == "CA" else "bankName")
+    answer["branch"] = branch
+    answer["branchNum"] = (
+        branch if country == "CA" or country in DUAL_BRANCH_NAME_COUNTRIES else None
+    )
+    answer["routing"] = branch if country == "US" or country in DUAL_BRANCH_NAME_COUNTRIES else None
     # Just after a write the account has the name of the request instead of that of responses.
-    shown["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
-    shown["accountNum"] = mask_account_number(account.get("accountNum"))
-    shown["governmentId"] = find_masked_government_id(recipient, country)
-    return shown
+    answer["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
+    answer["accountNum"] = mask_account_number(account.get("accountNum"))
+    answer["governmentId"] = find_masked_government_id(recipient, country)
+    return answer
 
 
 def mask_account_number(number: JSON) -> JSON:
@@ -304,10 +319,10 @@ def look_up_currency_name(code: str) -> str:
     return get_currency_name(code, locale="en")
 
 
-def build_currency_answer(code: str | None, manners: LegacyOptions) -> dict[str, Any]:
+def build_currency_answer(code: str | None, options: LegacyOptions) -> dict[str, Any]:
     """Builds ``primary.currency``, which the document shows both flat and nested."""
     flat: dict[str, Any] = {"code": code, "name": look_up_currency_name(code) if code else None}
-    match manners.primary_currency:
+    match options.primary_currency:
         case "flat":
             return flat
         case "nested":
@@ -319,66 +334,71 @@ def build_currency_answer(code: str | None, manners: LegacyOptions) -> dict[str,
 # Payment answers
 
 
-def is_abandoned(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> bool:
+def is_superseded(payment: Mapping[str, JSON], redirects: Mapping[str, Facts]) -> bool:
     """Tells if the payment belongs to a superseded batch, which clients must not see."""
     batch = payment.get("batch") or {}
-    return bool(aliases.get(str(batch.get("id")), {}).get("abandoned"))
+    return bool(redirects.get(str(batch.get("id")), {}).get("abandoned"))
 
 
-def recall_aliases(payments: Sequence[Mapping[str, JSON]]) -> Recall:
+def load_redirects(payments: Sequence[Mapping[str, JSON]]) -> LoadFacts:
     """Loads the original ids of payments and batches whose draft was submitted under new ids."""
-    batches = ((one.get("batch") or {}).get("id") for one in payments)
-    those = chain((one.get("id") for one in payments), batches)
-    return Recall("alias", ids=tuple(dict.fromkeys(str(id_) for id_ in those if id_)))
+    batch_ids = ((payment.get("batch") or {}).get("id") for payment in payments)
+    object_ids = chain((payment.get("id") for payment in payments), batch_ids)
+    return LoadFacts("alias", ids=tuple(dict.fromkeys(str(id_) for id_ in object_ids if id_)))
 
 
-def apply_aliases(payment: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
+def apply_redirects(payment: Mapping[str, JSON], redirects: Mapping[str, Facts]) -> dict[str, JSON]:
     """Restores the ids and creation times that the payment and its batch had as a draft.
 
     ``redirects`` is the result of ``load_redirects``.
     """
-    known = {**payment, **_as_first(payment, aliases)}
+    original = {**payment, **_select_original_fields(payment, redirects)}
     if batch := payment.get("batch"):
-        known["batch"] = {**batch, **_as_first(batch, aliases)}
-    return known
+        original["batch"] = {**batch, **_select_original_fields(batch, redirects)}
+    return original
 
 
-def _as_first(one: Mapping[str, JSON], aliases: Mapping[str, Facts]) -> dict[str, JSON]:
-    id_ = one.get("id")
-    alias = aliases.get(str(id_), {})
-    return {"id": id_, **{name: alias[name] for name in ("id", "createdAt") if alias.get(name)}}
+def _select_original_fields(
+    record: Mapping[str, JSON], redirects: Mapping[str, Facts]
+) -> dict[str, JSON]:
+    id_ = record.get("id")
+    redirect = redirects.get(str(id_), {})
+    return {
+        "id": id_,
+        **{name: redirect[name] for name in ("id", "createdAt") if redirect.get(name)},
+    }
 
 
-PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
+LEGACY_PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
 
 
 def derive_legacy_payment_status(payment: Mapping[str, JSON]) -> JSON:
     status = payment.get("status")
-    return status if status in PAYMENT_STATUSES else "pending"
+    return status if status in LEGACY_PAYMENT_STATUSES else "pending"
 
 
 def build_payment_answer(
     payment: Mapping[str, JSON], recipient: Mapping[str, JSON] | None
 ) -> dict[str, JSON]:
     """Builds the ``Payment`` of the legacy interface, section 2; ``recipient`` is its answer."""
-    shown = PAYMENT.to_legacy(payment)
-    shown["recipient"] = recipient
-    shown["status"] = derive_legacy_payment_status(payment)
-    shown["compliance"] = build_compliance_answer(payment.get("compliance"))
+    answer = PAYMENT.translate_to_legacy(payment)
+    answer["recipient"] = recipient
+    answer["status"] = derive_legacy_payment_status(payment)
+    answer["compliance"] = build_compliance_answer(payment.get("compliance"))
     for side in ("source", "target"):
         code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
-        shown[name] = payment.get(name) or (look_up_currency_name(code) if code else None)
+        answer[name] = payment.get(name) or (look_up_currency_name(code) if code else None)
     # Without a conversion some services leave the target amount out; clients expect it.
-    target = shown["targetCurrency"]
-    if shown["targetAmount"] is None and target and target == shown["sourceCurrency"]:
-        shown["targetAmount"] = shown["sourceAmount"]
-    for name in AMOUNTS:
-        shown[name] = money.format_numeric_amount(shown[name])
-    for name in RATES:
-        shown[name] = money.format_rate(shown[name])
-    return shown
+    target = answer["targetCurrency"]
+    if answer["targetAmount"] is None and target and target == answer["sourceCurrency"]:
+        answer["targetAmount"] = answer["sourceAmount"]
+    for name in AMOUNT_FIELDS:
+        answer[name] = money.format_numeric_amount(answer[name])
+    for name in RATE_FIELDS:
+        answer[name] = money.format_rate(answer[name])
+    return answer
 
 
-AMOUNTS = ("sourceAmount", "targetAmount", "fees", "recipientFees", "merchantFees")
-RATES = ("exchangeRate", "fxRate")
+AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "fees", "recipientFees", "merchantFees")
+RATE_FIELDS = ("exchangeRate", "fxRate")
 """Legacy clients get strings; the current document does not say how services write these."""

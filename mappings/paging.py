@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mappings.grammar import JSON
+from mappings.effects import JSON
 
 T = TypeVar("T")
 
-FIRST = 1
-SIZE = 10
+FIRST_PAGE = 1
+DEFAULT_PAGE_SIZE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class Page:
     number: int
     size: int
 
-    def query(self) -> dict[str, str]:
+    def build_query(self) -> dict[str, str]:
         return {"page": str(self.number), "pageSize": str(self.size)}
 
-    def of(
+    def select_rows(
         self, rows: Sequence[T], records: int | None = None
     ) -> tuple[Sequence[T], dict[str, int]]:
         """Returns this page of a complete list, and its ``meta``.
@@ -32,16 +32,19 @@ class Page:
         ``records`` is the total if ``rows`` are only the first of them.
         """
         start, records = (self.number - 1) * self.size, len(rows) if records is None else records
-        counts = build_meta(self.number, math.ceil(records / self.size), records)
-        return rows[start : start + self.size], counts
+        meta = build_meta(self.number, math.ceil(records / self.size), records)
+        return rows[start : start + self.size], meta
 
 
 def parse_page_params(query: Mapping[str, str]) -> Page:
     """Parses the page parameters; invalid ones get the default, because these lists have no 406."""
-    return Page(_count(query.get("page"), FIRST), _count(query.get("pageSize"), SIZE))
+    return Page(
+        _parse_positive(query.get("page"), FIRST_PAGE),
+        _parse_positive(query.get("pageSize"), DEFAULT_PAGE_SIZE),
+    )
 
 
-def _count(text: str | None, default: int) -> int:
+def _parse_positive(text: str | None, default: int) -> int:
     # At most nine digits: no list has more pages, and some services fail on larger numbers.
     if text is not None and re.fullmatch("[0-9]{1,9}", text) and int(text) > 0:
         return int(text)
@@ -51,20 +54,20 @@ def _count(text: str | None, default: int) -> int:
 def select_page_params(query: Mapping[str, str]) -> dict[str, str]:
     """Selects the page parameters that the client sent, for a list that the service pages."""
     page = parse_page_params(query)
-    return {name: value for name, value in page.query().items() if query.get(name)}
+    return {name: value for name, value in page.build_query().items() if query.get(name)}
 
 
 def build_meta(page: int, pages: int, records: int) -> dict[str, int]:
     return {"page": page, "pages": pages, "records": records}
 
 
-def complete_meta(given: JSON, page: Page, rows: int) -> dict[str, int]:
+def complete_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
     """Completes the ``meta`` of the service with defaults for missing or invalid values."""
-    given = given if isinstance(given, dict) else {}
+    meta = meta if isinstance(meta, dict) else {}
     return build_meta(
-        parse_count(given.get("page"), page.number),
-        parse_count(given.get("pages"), 1),
-        parse_count(given.get("records"), rows),
+        parse_count(meta.get("page"), page.number),
+        parse_count(meta.get("pages"), 1),
+        parse_count(meta.get("records"), rows),
     )
 
 
@@ -76,8 +79,8 @@ def count_pages_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) 
     """
     if not is_new:
         return 0
-    given = body.get("meta")
-    return parse_count(given.get("pages") if isinstance(given, dict) else None, number + 1)
+    meta = body.get("meta")
+    return parse_count(meta.get("pages") if isinstance(meta, dict) else None, number + 1)
 
 
 def parse_count(value: JSON, default: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mappings import batch_bodies, legacy, settling
-from mappings.banking import invalid
-from mappings.batch_bodies import Sent
+from mappings import batch_bodies, legacy, outcome_rules
+from mappings.banking import build_invalid_problem
+from mappings.batch_bodies import SentPayment
 from mappings.batch_reads import WRONG_STATUS, load_batch
 from mappings.batch_views import (
     Batch,
@@ -20,15 +20,14 @@ from mappings.drafts import (
     BEING_CHANGED,
     Edit,
     begin_add,
-    changed,
+    change_batch,
     confirm_add,
     drop_add,
     edit_batch,
+    finish_without_change,
     is_open_to_adds,
-    leave_unchanged,
 )
-from mappings.errors import NOT_FOUND, convert_not_found, is_transient
-from mappings.grammar import (
+from mappings.effects import (
     Answer,
     Call,
     Conflict,
@@ -36,20 +35,21 @@ from mappings.grammar import (
     Flow,
     Halted,
     Invalid,
+    LoadFacts,
     Operation,
-    Recall,
     Refused,
     Request,
     Unreachable,
 )
+from mappings.errors import NOT_FOUND, convert_not_found, is_transient
 from mappings.ids import derive_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Entry, Payment, match_payments
-from mappings.newest import newest
+from mappings.newest_payments import load_newest_payments
 from mappings.objects import build_payment_answer, build_recipient_answer
 from mappings.paging import parse_page_params
-from mappings.payment_lists import extract_payment
-from mappings.payouts import Sub
+from mappings.payloads import extract_payment
+from mappings.payouts import SubFlow
 
 # Create
 
@@ -63,57 +63,61 @@ def create_payment(request: Request) -> Flow:
     GET  /batch/:id/summary      the payment as the service shows it
     GET  /recipients/:id         to show the recipient in full
     """
-    batch, given, entry = yield from changed(
-        request, lambda batch: _with_one_more(batch, request), is_open_to_adds
+    batch, service_payment, entry = yield from change_batch(
+        request, lambda batch: _add_payment(batch, request), is_open_to_adds
     )
-    payment_id = given.get("id")
+    payment_id = service_payment.get("id")
     try:
         batch = yield from load_batch(batch.id)
-        payment = batch.payment(payment_id) if payment_id else _newest(batch, entry)
+        payment = (
+            batch.find_payment(payment_id) if payment_id else _find_added_payment(batch, entry)
+        )
     except Failure:
         payment = None  # The payment is added. After an error here the client would add it again.
-    payment = payment or build_requested_payment(batch, given, entry)
-    return Answer({"payment": (yield from _shown(payment, request, is_added=True))})
+    payment = payment or build_requested_payment(batch, service_payment, entry)
+    return Answer({"payment": (yield from _build_full_payment(payment, request, is_added=True))})
 
 
-def _with_one_more(batch: Batch, request: Request) -> Sub:
+def _add_payment(batch: Batch, request: Request) -> SubFlow:
     """Add the payment; return the batch, the payment in the service's response, and its entry."""
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    told = frozenset(problem.field for problem in request.problems)
-    sent = Sent(request.body, "", told)
-    request.refuse(batch_bodies.validate_added_payment(sent, batch.currency))
-    (recipient,) = yield from batch_bodies.resolve_recipients([sent], batch.currency)
-    entry = batch_bodies.build_entry(sent, recipient)
+    refused_fields = frozenset(problem.field for problem in request.problems)
+    payment = SentPayment(request.body, "", refused_fields)
+    request.raise_problems(batch_bodies.validate_added_payment(payment, batch.currency))
+    (recipient,) = yield from batch_bodies.resolve_recipients([payment], batch.currency)
+    entry = batch_bodies.build_entry(payment, recipient)
     if not batch.is_draft:
-        return batch, (yield from _added(batch, request, sent, entry)), entry
-    entry = yield from _with_recipient(entry)
+        return batch, (yield from _create_upstream_payment(batch, request, payment, entry)), entry
+    entry = yield from _add_recipient_details(entry)
     entry["id"] = derive_id("P", request.seed, batch.id)
-    yield from edit_batch(batch, request, _NO_CALL, Edit(added=[entry]))
+    yield from edit_batch(batch, request, _UNUSED_CALL, Edit(added_entries=[entry]))
     return batch, {"id": entry["id"]}, entry
 
 
-_NO_CALL = Call("GET", "/balance")
+_UNUSED_CALL = Call("GET", "/balance")
 """An edit of a draft makes no call; this is a read, so that it needs no outcome rule."""
 
 
-def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
+def _create_upstream_payment(
+    batch: Batch, request: Request, payment: SentPayment, entry: Entry
+) -> SubFlow:
     """POST /batches/:id/payments; returns the payment in the response."""
-    body = batch_bodies.build_payment_body(entry, batch.currency, memo=request.manners.send_memo)
+    body = batch_bodies.build_payment_body(entry, batch.currency, memo=request.options.send_memo)
     add = yield from begin_add(batch, request, body)
     call = Call(
         "POST",
-        f"/batches/{batch.upstream}/payments",
+        f"/batches/{batch.upstream_id}/payments",
         body,
-        sent_as=batch_bodies.map_payments_fields([sent], ""),
-        settle=settling.settle_added_payment(
-            batch.upstream, body, batch.currency, batch.upstream_ids, add.others
+        field_map=batch_bodies.map_payments_fields([payment], ""),
+        reconcile=outcome_rules.build_added_payment_rule(
+            batch.upstream_id, body, batch.currency, batch.upstream_payment_ids, add.others
         ),
-        known_by=settling.select_payment_match_fields(body),
+        match_fields=outcome_rules.select_payment_match_fields(body),
         in_doubt=add.in_doubt,
     )
     try:
-        answered = yield call
+        response = yield call
     except (Refused, Unreachable, Conflict) as failure:
         yield from drop_add(add)
         if isinstance(failure, Refused):
@@ -121,37 +125,43 @@ def _added(batch: Batch, request: Request, sent: Sent, entry: Entry) -> Sub:
         if isinstance(failure, Conflict):  # the service's batch was superseded meanwhile
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
-    given = extract_payment(answered)
+    created = extract_payment(response)
     # Some services give no id in the response. The next load of the batch finds the payment.
-    id_ = given.get("id")
+    id_ = created.get("id")
     yield from confirm_add(add, {**entry, **({"id": id_, "upstream": id_} if id_ else {})})
-    return given
+    return created
 
 
-def _newest(batch: Batch, entry: Entry) -> Payment | None:
+def _find_added_payment(batch: Batch, entry: Entry) -> Payment | None:
     """Find the payment just added if the response has no id: the one without a stored entry."""
-    known = {one["id"] for one in batch.entries if one.get("id")}
-    new = [one for one in batch.payments if one["id"] not in known]
-    same = [
-        one for one in new if (one.get("recipient") or {}).get("id") == entry["recipient"]["id"]
+    known_ids = {payment["id"] for payment in batch.entries if payment.get("id")}
+    new_payments = [payment for payment in batch.payments if payment["id"] not in known_ids]
+    same_recipient = [
+        payment
+        for payment in new_payments
+        if (payment.get("recipient") or {}).get("id") == entry["recipient"]["id"]
     ]
-    paying = [one for one, its in match_payments(new, [entry], batch.currency) if its is not None]
-    return next(iter([*paying, *same[-1:], *new[-1:]]), None)
+    paying = [
+        payment
+        for payment, its in match_payments(new_payments, [entry], batch.currency)
+        if its is not None
+    ]
+    return next(iter([*paying, *same_recipient[-1:], *new_payments[-1:]]), None)
 
 
-def _with_recipient(entry: Entry) -> Sub:
+def _add_recipient_details(entry: Entry) -> SubFlow:
     """GET /recipients/:id, for an entry without the recipient's fields that listings show."""
     if "email" in entry["recipient"]:
         return entry
     id_ = entry["recipient"]["id"]
-    call = Call("GET", f"/recipients/{id_}", keeps=batch_bodies.CACHE_SECONDS)
+    call = Call("GET", f"/recipients/{id_}", cache_seconds=batch_bodies.RECIPIENT_CACHE_SECONDS)
     try:
-        given = (yield call)["recipient"]
-    except Refused as refused:
-        if refused.status != 404:
+        recipient = (yield call)["recipient"]
+    except Refused as refusal:
+        if refusal.status != 404:
             raise
-        raise Invalid(invalid("recipient.id", "names no recipient")) from None
-    return {**entry, "recipient": batch_bodies.extract_listed_recipient(given)}
+        raise Invalid(build_invalid_problem("recipient.id", "names no recipient")) from None
+    return {**entry, "recipient": batch_bodies.extract_listed_recipient(recipient)}
 
 
 # Read
@@ -165,42 +175,49 @@ def read_payment(request: Request) -> Flow:
     GET /recipients/:id
     """
     batch = yield from load_batch(request.ids["id"])
-    payment = _found(batch, request)
-    if not _is_told(payment) and payment.get("upstream") and not batch.is_draft:
-        payment = _with(payment, (yield from _told(payment["upstream"])))
-    return Answer({"payment": (yield from _shown(payment, request))})
+    payment = _require_payment(batch, request)
+    if not _has_all_details(payment) and payment.get("upstream") and not batch.is_draft:
+        payment = _merge_payments(payment, (yield from _fetch_payment(payment["upstream"])))
+    return Answer({"payment": (yield from _build_full_payment(payment, request))})
 
 
-_TELLS = ("status", "sourceAmount", "targetAmount", "targetCurrency", "exchangeRate", "fees")
+_PAYMENT_DETAIL_FIELDS = (
+    "status",
+    "sourceAmount",
+    "targetAmount",
+    "targetCurrency",
+    "exchangeRate",
+    "fees",
+)
 
 
-def _is_told(payment: Payment) -> bool:
+def _has_all_details(payment: Payment) -> bool:
     """Whether the summary shows all details of a payment."""
     # The documents show no reduced form of a payment, but services use one in summaries.
-    return all(payment.get(name) is not None for name in _TELLS)
+    return all(payment.get(name) is not None for name in _PAYMENT_DETAIL_FIELDS)
 
 
-def _told(upstream: str) -> Sub:
+def _fetch_payment(upstream_id: str) -> SubFlow:
     """GET /payments/:id; empty if that fails."""
     try:
-        return extract_payment((yield Call("GET", f"/payments/{upstream}")))
+        return extract_payment((yield Call("GET", f"/payments/{upstream_id}")))
     except Failure:
         return {}  # the summary suffices for an answer
 
 
-def _with(payment: Payment, told: Payment) -> Payment:
+def _merge_payments(payment: Payment, service_payment: Payment) -> Payment:
     """Complete a payment with the service's payment object; its own fields take precedence."""
-    return {**drop_nulls(told), **drop_nulls(payment)}
+    return {**drop_nulls(service_payment), **drop_nulls(payment)}
 
 
-def _found(batch: Batch, request: Request) -> Payment:
-    payment = batch.payment(request.ids["payment"])
+def _require_payment(batch: Batch, request: Request) -> Payment:
+    payment = batch.find_payment(request.ids["payment"])
     if payment is None:
         raise Invalid(NOT_FOUND)
     return payment
 
 
-def _shown(payment: Payment, request: Request, *, is_added: bool = False) -> Sub:
+def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = False) -> SubFlow:
     """Build the answer for a payment, with its recipient in full.
 
     If the service refuses to show the recipient, its fields in the payment are used.
@@ -208,18 +225,20 @@ def _shown(payment: Payment, request: Request, *, is_added: bool = False) -> Sub
     id_ = (payment.get("recipient") or {}).get("id")
     if id_ is None:
         return build_payment_answer(payment, None)
-    facts = yield Recall("recipient", str(id_))
+    facts = yield LoadFacts("recipient", str(id_))
     try:
-        recipient = (yield Call("GET", f"/recipients/{id_}", keeps=batch_bodies.CACHE_SECONDS))[
-            "recipient"
-        ]
+        recipient = (
+            yield Call(
+                "GET", f"/recipients/{id_}", cache_seconds=batch_bodies.RECIPIENT_CACHE_SECONDS
+            )
+        )["recipient"]
     except Failure as failure:
         # After a transient failure the reduced recipient would look like one without a payout
         # method. A payment just added is answered all the same, or the client would add it again.
         if not is_added and is_transient(failure):
             raise
         recipient = payment.get("recipient") or {}
-    return build_payment_answer(payment, build_recipient_answer(recipient, facts, request.manners))
+    return build_payment_answer(payment, build_recipient_answer(recipient, facts, request.options))
 
 
 def list_batch_payments(request: Request) -> Flow:
@@ -229,18 +248,18 @@ def list_batch_payments(request: Request) -> Flow:
     """
     batch = yield from load_batch(request.ids["id"])
     search = request.query.get("search")
-    found = batch.payments
+    payments = batch.payments
     if search:
-        found = yield from search_payments(search, found)
-    return Answer((yield from _page(request, found, len(found))))
+        payments = yield from search_payments(search, payments)
+    return Answer((yield from _build_page(request, payments, len(payments))))
 
 
-def _page(request: Request, payments: Sequence[Payment], records: int) -> Sub:
+def _build_page(request: Request, payments: Sequence[Payment], records: int) -> SubFlow:
     """Build the requested page; ``payments`` are the first of ``records`` payments."""
-    shown, counts = parse_page_params(request.query).of(payments, records)
-    words = yield batch_bodies.recall_recipient_facts(iterate_payee_ids(shown))
-    rows = [build_payment_list_item(one, words) for one in shown]
-    return {"payments": rows, "meta": counts}
+    page_payments, meta = parse_page_params(request.query).select_rows(payments, records)
+    recipient_facts = yield batch_bodies.recall_recipient_facts(iterate_payee_ids(page_payments))
+    rows = [build_payment_list_item(payment, recipient_facts) for payment in page_payments]
+    return {"payments": rows, "meta": meta}
 
 
 def read_any_payment(request: Request) -> Flow:
@@ -251,19 +270,25 @@ def read_any_payment(request: Request) -> Flow:
     GET /recipients/:id
     """
     id_ = request.ids["id"]
-    alias = yield Recall("alias", id_)
-    if alias.get("gone"):
+    redirect = yield LoadFacts("alias", id_)
+    if redirect.get("gone"):
         raise Invalid(NOT_FOUND)
-    batch_id, given = alias.get("batch"), {}
+    batch_id, service_payment = redirect.get("batch"), {}
     if batch_id is None:
-        given = extract_payment((yield Call("GET", f"/payments/{id_}")))
-        batch_id = (given.get("batch") or {}).get("id")
+        service_payment = extract_payment((yield Call("GET", f"/payments/{id_}")))
+        batch_id = (service_payment.get("batch") or {}).get("id")
     if batch_id is None:
-        return Answer({"payment": (yield from _shown(given, request))})
-    payment = (yield from load_batch(batch_id)).payment(alias.get("id", id_))
+        return Answer({"payment": (yield from _build_full_payment(service_payment, request))})
+    payment = (yield from load_batch(batch_id)).find_payment(redirect.get("id", id_))
     if payment is None:
         raise Invalid(NOT_FOUND)
-    return Answer({"payment": (yield from _shown(_with(payment, given), request))})
+    return Answer(
+        {
+            "payment": (
+                yield from _build_full_payment(_merge_payments(payment, service_payment), request)
+            )
+        }
+    )
 
 
 def list_payments(request: Request) -> Flow:
@@ -274,11 +299,15 @@ def list_payments(request: Request) -> Flow:
                             payment since ``startDate``; the newest payment comes first
     GET /recipients/:id     with ``country``, for each recipient whose country no summary shows
     """
-    page, filters = parse_page_params(request.query), Filters.of(request.query)
-    wanted = partial(filter_payments, filters) if filters else None
+    page, filters = parse_page_params(request.query), Filters.from_query(request.query)
+    select_wanted = partial(filter_payments, filters) if filters else None
     # All payments up to the end of the page: which are on it is known only once they are sorted.
-    found = yield from newest(page.number * page.size, wanted, filters.since)
-    return Answer((yield from _page(request, found.payments, found.records)))
+    newest_payments = yield from load_newest_payments(
+        page.number * page.size, select_wanted, filters.since
+    )
+    return Answer(
+        (yield from _build_page(request, newest_payments.payments, newest_payments.records))
+    )
 
 
 # Change
@@ -290,38 +319,40 @@ def update_payment(request: Request) -> Flow:
     GET   /batch/:id/summary
     PATCH /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
-    yield from changed(request, lambda batch: _with_other_pay(batch, request))
+    yield from change_batch(request, lambda batch: _change_payment(batch, request))
     return Answer({"object": "updated"})
 
 
-def _with_other_pay(batch: Batch, request: Request) -> Sub:
-    payment = _found(batch, request)
+def _change_payment(batch: Batch, request: Request) -> SubFlow:
+    payment = _require_payment(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    sent, faults = batch_bodies.drop_malformed_amounts(
-        batch_bodies.drop_unchanged_fields(Sent(request.body, ""), payment)
+    change, faults = batch_bodies.drop_malformed_amounts(
+        batch_bodies.drop_unchanged_fields(SentPayment(request.body, ""), payment)
     )
-    request.refuse([*faults, *batch_bodies.validate_amounts(sent)])
-    changes = batch_bodies.extract_changes(sent.body)
-    sent_on = batch_bodies.extract_changes(sent.body, memo=request.manners.send_memo)
+    request.raise_problems([*faults, *batch_bodies.validate_amounts(change)])
+    changes = batch_bodies.extract_changes(change.body)
+    sent_changes = batch_bodies.extract_changes(change.body, memo=request.options.send_memo)
     if not changes:
-        yield from leave_unchanged(batch)
+        yield from finish_without_change(batch)
         return
     call = Call(
         "PATCH",
-        f"/batches/{batch.upstream}/payments/{payment['upstream'] or payment['id']}",
-        sent_on,
+        f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}",
+        sent_changes,
         # The service's refusal may name the legacy fields sent, or those of the current document.
-        sent_as={name: name for name in changes} | batch_bodies.map_payments_fields([sent], ""),
-        witness=(batch.upstream, str(payment["upstream"])),
-        settle=settling.settle_edited_batch(
-            batch.upstream,
+        field_map={name: name for name in changes} | batch_bodies.map_payments_fields([change], ""),
+        probe_ids=(batch.upstream_id, str(payment["upstream"])),
+        reconcile=outcome_rules.build_edited_batch_rule(
+            batch.upstream_id,
             batch.payments,
             batch.currency,
-            changed=lambda: {str(payment["upstream"]): changes},
+            build_changes=lambda: {str(payment["upstream"]): changes},
         ),
     )
-    yield from edit_batch(batch, request, call, Edit(changes=lambda: {payment["id"]: changes}))
+    yield from edit_batch(
+        batch, request, call, Edit(build_changes=lambda: {payment["id"]: changes})
+    )
 
 
 def delete_payment(request: Request) -> Flow:
@@ -330,84 +361,84 @@ def delete_payment(request: Request) -> Flow:
     GET    /batch/:id/summary
     DELETE /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
-    yield from changed(request, lambda batch: _without(batch, request))
+    yield from change_batch(request, lambda batch: _remove_payment(batch, request))
     return Answer({"object": "deleted"})
 
 
-def _without(batch: Batch, request: Request) -> Sub:
-    payment = _found(batch, request)
+def _remove_payment(batch: Batch, request: Request) -> SubFlow:
+    payment = _require_payment(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     call = Call(
         "DELETE",
-        f"/batches/{batch.upstream}/payments/{payment['upstream'] or payment['id']}",
-        witness=(batch.upstream, str(payment["upstream"])),
-        settle=settling.settle_edited_batch(
-            batch.upstream,
+        f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}",
+        probe_ids=(batch.upstream_id, str(payment["upstream"])),
+        reconcile=outcome_rules.build_edited_batch_rule(
+            batch.upstream_id,
             batch.payments,
             batch.currency,
-            removed=lambda: [str(payment["upstream"])],
+            list_removed_ids=lambda: [str(payment["upstream"])],
         ),
     )
-    yield from edit_batch(batch, request, call, Edit(gone=[payment["id"]]))
+    yield from edit_batch(batch, request, call, Edit(removed_ids=[payment["id"]]))
 
 
-_OF_BATCH = "/batches/{id}/payments"
-_ONE = "/batches/{id}/payments/{payment}"
-_INFERRED = "assumes the legacy path; without it the batch becomes a draft of the gateway"
-_UNLISTED = "clients use it, though the legacy document does not list it"
+_PAYMENTS_PATH = "/batches/{id}/payments"
+_PAYMENT_PATH = "/batches/{id}/payments/{payment}"
+_INFERRED_REASON = "assumes the legacy path; without it the batch becomes a draft of the gateway"
+_UNLISTED_REASON = "clients use it, though the legacy document does not list it"
 
 OPERATIONS = (
     Operation(
         "POST",
-        _OF_BATCH,
+        _PAYMENTS_PATH,
         create_payment,
         "4.4",
         "emulated",
         "assumes the payload; the response is completed from the summary",
-        takes=legacy.PaymentBody,
-        gives=legacy.PaymentAnswer,
-        rests_on="the payload of a payment in POST /batches (current interface, section 4.3)",
+        body_shape=legacy.PaymentBody,
+        answer_shape=legacy.PaymentAnswer,
+        assumption="the payload of a payment in POST /batches (current interface, section 4.3)",
     ),
     Operation(
         "GET",
-        _OF_BATCH,
+        _PAYMENTS_PATH,
         list_batch_payments,
         "4.4",
         "emulated",
         "the gateway pages the payments of the summary",
-        gives=legacy.ListedPaymentsAnswer,
-        query=legacy.SearchQuery,
+        answer_shape=legacy.ListedPaymentsAnswer,
+        query_shape=legacy.SearchQuery,
     ),
     Operation(
         "GET",
-        _ONE,
+        _PAYMENT_PATH,
         read_payment,
         "4.4",
         "emulated",
         "found in the summary of its batch, completed from the payment itself",
-        gives=legacy.PaymentAnswer,
+        answer_shape=legacy.PaymentAnswer,
     ),
     Operation(
         "PATCH",
-        _ONE,
+        _PAYMENT_PATH,
         update_payment,
         "4.4",
         "inferred",
-        _INFERRED,
-        takes=legacy.PaymentChangeBody,
-        gives=legacy.DoneAnswer,
-        rests_on="an open batch can be edited (current interface, section 1.8)",
+        _INFERRED_REASON,
+        body_shape=legacy.PaymentChangeBody,
+        answer_shape=legacy.DoneAnswer,
+        assumption="an open batch can be edited (current interface, section 1.8)",
     ),
     Operation(
         "DELETE",
-        _ONE,
+        _PAYMENT_PATH,
         delete_payment,
         "4.4",
         "inferred",
-        _INFERRED,
-        gives=legacy.DoneAnswer,
-        rests_on="an open batch can be edited (current interface, section 1.8)",
+        _INFERRED_REASON,
+        answer_shape=legacy.DoneAnswer,
+        assumption="an open batch can be edited (current interface, section 1.8)",
     ),
 )
 
@@ -418,8 +449,8 @@ UNLISTED = (
         read_any_payment,
         "4.4",
         "exact",
-        _UNLISTED,
-        gives=legacy.PaymentAnswer,
+        _UNLISTED_REASON,
+        answer_shape=legacy.PaymentAnswer,
     ),
     Operation(
         "GET",
@@ -427,8 +458,8 @@ UNLISTED = (
         list_payments,
         "4.4",
         "lossy",
-        f"{_UNLISTED}; has payments of batches created through the gateway, which filters them",
-        gives=legacy.ListedPaymentsAnswer,
-        query=legacy.FilteredQuery,
+        f"{_UNLISTED_REASON}; has payments of batches created through the gateway, which filters them",
+        answer_shape=legacy.ListedPaymentsAnswer,
+        query_shape=legacy.FilteredQuery,
     ),
 )

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mappings import banking, legacy, settling
-from mappings.banking import empty
-from mappings.government_ids import Sent
-from mappings.grammar import JSON, Call, LegacyOptions, Problem, Refused
+from mappings import banking, legacy, outcome_rules
+from mappings.banking import build_empty_problem
+from mappings.effects import JSON, Call, LegacyOptions, Problem, Refused
+from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
-    ACCOUNT_TYPES,
+    ACCOUNT_TYPE_BY_METHOD,
     WALLET,
     build_bank_answer,
     determine_account_method,
@@ -23,11 +23,11 @@ from mappings.objects import (
     select_shown_accounts,
 )
 from mappings.payouts import (
+    AccountPlan,
     Payout,
-    Plan,
     Recipient,
-    Sub,
-    add_planned_accounts,
+    SubFlow,
+    add_accounts,
     build_account_path,
     build_unknown_method_problem,
     extract_government_ids,
@@ -43,7 +43,7 @@ from mappings.payouts import (
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class PayoutChanges:
     """The changes of a recipient's accounts that a client's payout asks for.
 
     ``is_replacement`` is for a POST: its accounts replace the existing ones, unless they are the
@@ -52,20 +52,20 @@ class Changes:
 
     payout: Payout
     recipient: Recipient
-    replaces: bool = False
+    is_replacement: bool = False
 
     @property
-    def shown_method(self) -> str | None:
+    def primary_method(self) -> str | None:
         primary = find_primary_account(self.recipient)
         return determine_account_method(primary) if primary else None
 
     @property
-    def target(self) -> str | None:
+    def target_method(self) -> str | None:
         """The primary method after the change."""
-        return self.payout.method or self.shown_method
+        return self.payout.method or self.primary_method
 
-    def account(self, method: str) -> Mapping[str, JSON] | None:
-        return select_shown_accounts(self.recipient).get(ACCOUNT_TYPES.get(method, ""))
+    def find_account(self, method: str) -> Mapping[str, JSON] | None:
+        return select_shown_accounts(self.recipient).get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
 
     def is_new(self, method: str) -> bool:
         """Tells if the account must be created: there is none, or its country changes.
@@ -73,148 +73,167 @@ class Changes:
         An invalid country counts as a change: without it the account cannot be validated as an
         update.
         """
-        held = self.account(method)
-        if held is None or (self.replaces and not self._is_sent_back(method, held)):
+        account = self.find_account(method)
+        if account is None or (self.is_replacement and not self._is_shown_account(method, account)):
             return True
         if method != legacy.BANK:
             return False
-        country = (self.payout.sent(method) or {}).get("country")
-        is_refused = f"{self.payout.account_place(method)}country" in self.payout.told
-        return is_refused or bool(country and held.get("country") != country)
+        country = (self.payout.select_account(method) or {}).get("country")
+        is_refused = (
+            f"{self.payout.build_account_prefix(method)}country" in self.payout.refused_fields
+        )
+        return is_refused or bool(country and account.get("country") != country)
 
-    def _is_sent_back(self, method: str, held: Mapping[str, JSON]) -> bool:
+    def _is_shown_account(self, method: str, account: Mapping[str, JSON]) -> bool:
         """Tells if it is the shown account, by the mask of its number or by its wallet address."""
         if method == legacy.WALLET and self.payout.wallet is not None:
             address = self.payout.wallet.get("address")
-            return self.payout.is_sent_back and address == held.get("emailAddress")
-        return self.payout.is_sent_back
+            return self.payout.has_shown_mask and address == account.get("emailAddress")
+        return self.payout.has_shown_mask
 
     @property
-    def touched(self) -> list[str]:
+    def methods_to_update(self) -> list[str]:
         """The methods of existing accounts that were sent, or that become the primary one."""
-        wanted = [*self.payout.methods]
-        if self.target and (self.payout.method or self.payout.currency):
-            wanted.append(self.target)
+        methods = [*self.payout.methods]
+        if self.target_method and (self.payout.method or self.payout.currency):
+            methods.append(self.target_method)
         return [
             method
-            for method in dict.fromkeys(wanted)
-            if self.account(method) and not self.is_new(method)
+            for method in dict.fromkeys(methods)
+            if self.find_account(method) and not self.is_new(method)
         ]
 
     @property
-    def created(self) -> list[str]:
+    def methods_to_create(self) -> list[str]:
         return [method for method in self.payout.methods if self.is_new(method)]
 
     # Validation
 
-    def problems(self) -> Iterator[Problem]:
-        yield from self._method_problems()
-        for method in self.created:
+    def validate(self) -> Iterator[Problem]:
+        yield from self._validate_method()
+        for method in self.methods_to_create:
             yield from validate_account(self.payout, method, self.recipient)
-        if legacy.BANK in self.touched:
-            yield from self._bank_problems()
+        if legacy.BANK in self.methods_to_update:
+            yield from self._validate_bank()
 
-    def _method_problems(self) -> Iterator[Problem]:
+    def _validate_method(self) -> Iterator[Problem]:
         method = self.payout.method
-        if self.replaces and (method in ACCOUNT_TYPES or method != self.shown_method or not method):
+        if self.is_replacement and (
+            method in ACCOUNT_TYPE_BY_METHOD or method != self.primary_method or not method
+        ):
             yield from validate_primary_method(self.payout)
             return
-        if method is None or method == self.shown_method:
+        if method is None or method == self.primary_method:
             return
-        if method not in ACCOUNT_TYPES:
+        if method not in ACCOUNT_TYPE_BY_METHOD:
             yield build_unknown_method_problem(self.payout)
-        elif self.payout.sent(method) is None and self.account(method) is None:
-            yield empty(f"{self.payout.place}accounts.{method}")
+        elif self.payout.select_account(method) is None and self.find_account(method) is None:
+            yield build_empty_problem(f"{self.payout.prefix}accounts.{method}")
 
-    def _bank_problems(self) -> Iterator[Problem]:
+    def _validate_bank(self) -> Iterator[Problem]:
         """Validates the account as it will be, but reports only fields that the client changes.
 
         The client cannot correct a stored value that it did not send.
         """
-        place = self.payout.account_place(legacy.BANK)
-        differing, shown = self.differing, self.shown_bank
-        whole = {**shown, **differing}
-        if differing.keys() & {"routing", "branchNum"}:
+        prefix = self.payout.build_account_prefix(legacy.BANK)
+        bank_changes, bank_answer = self.bank_changes, self.bank_answer
+        merged_bank = {**bank_answer, **bank_changes}
+        if bank_changes.keys() & {"routing", "branchNum"}:
             # Answers show some branches under both names; the changed one counts.
-            whole |= {name: None for name in ("routing", "branchNum") if name not in differing}
-        held, kind = shown["governmentId"], self.recipient.get("type")
-        changed = {place + name for name in differing}
-        yield from validate_masks(differing, place)
+            merged_bank |= {
+                name: None for name in ("routing", "branchNum") if name not in bank_changes
+            }
+        masked_id, kind = bank_answer["governmentId"], self.recipient.get("type")
+        client_fields = {prefix + name for name in bank_changes}
+        yield from validate_masks(bank_changes, prefix)
         for problem in (
-            *banking.validate_bank_account(whole, place),
-            *banking.validate_government_id(whole, kind, place, held),
+            *banking.validate_bank_account(merged_bank, prefix),
+            *banking.validate_government_id(merged_bank, kind, prefix, masked_id),
         ):
-            if problem.field in changed:
+            if problem.field in client_fields:
                 yield problem
 
     # Calls
 
     @property
-    def shown_bank(self) -> dict[str, JSON]:
-        return build_bank_answer(self.account(legacy.BANK) or {}, self.recipient)
+    def bank_answer(self) -> dict[str, JSON]:
+        return build_bank_answer(self.find_account(legacy.BANK) or {}, self.recipient)
 
     @property
-    def differing(self) -> dict[str, JSON]:
+    def bank_changes(self) -> dict[str, JSON]:
         """The fields of the bank account that differ from the answer."""
-        sent = dict(self.payout.bank or {})
-        if self.payout.currency and self.target == legacy.BANK:
-            sent.setdefault("currency", self.payout.currency)
-        shown = self.shown_bank
+        bank = dict(self.payout.bank or {})
+        if self.payout.currency and self.target_method == legacy.BANK:
+            bank.setdefault("currency", self.payout.currency)
+        answer = self.bank_answer
         # Some clients send the province back under this name.
-        shown["bankRegion"] = shown["bankProvince"]
-        return {name: value for name, value in sent.items() if value != shown.get(name)}
+        answer["bankRegion"] = answer["bankProvince"]
+        return {name: value for name, value in bank.items() if value != answer.get(name)}
 
-    def fields(self, method: str) -> dict[str, JSON]:
+    def build_account_changes(self, method: str) -> dict[str, JSON]:
         """Builds the changed fields of an existing account, with current names."""
-        held = self.account(method) or {}
-        sent = self._bank_fields(held) if method == legacy.BANK else self._wallet_fields(held)
-        changed = {name: value for name, value in sent.items() if value != held.get(name)}
-        if method == self.target and (changed or find_primary_account(self.recipient) is not held):
-            changed["primary"] = True
-        return changed
+        account = self.find_account(method) or {}
+        fields = (
+            self._build_bank_fields(account)
+            if method == legacy.BANK
+            else self._build_wallet_fields(account)
+        )
+        changes = {name: value for name, value in fields.items() if value != account.get(name)}
+        if method == self.target_method and (
+            changes or find_primary_account(self.recipient) is not account
+        ):
+            changes["primary"] = True
+        return changes
 
-    def _wallet_fields(self, held: Mapping[str, JSON]) -> dict[str, JSON]:
-        sent = WALLET.to_current(self.payout.wallet or {})
-        if self.payout.currency and held.get("currency") and self.target == legacy.WALLET:
-            sent["currency"] = self.payout.currency
-        return sent
+    def _build_wallet_fields(self, account: Mapping[str, JSON]) -> dict[str, JSON]:
+        fields = WALLET.translate_to_current(self.payout.wallet or {})
+        if self.payout.currency and account.get("currency") and self.target_method == legacy.WALLET:
+            fields["currency"] = self.payout.currency
+        return fields
 
-    def _bank_fields(self, held: Mapping[str, JSON]) -> dict[str, JSON]:
-        differing = self.differing
+    def _build_bank_fields(self, account: Mapping[str, JSON]) -> dict[str, JSON]:
+        bank_changes = self.bank_changes
         return translate_bank_account(
-            {"country": held.get("country"), **differing}, held.get("branchId")
+            {"country": account.get("country"), **bank_changes}, account.get("branchId")
         )
 
     @property
-    def new_accounts(self) -> Plan:
-        first = None if self.recipient.get("accounts") else next(iter(self.created), None)
-        return plan_accounts(self.payout, self.recipient, self.created, self.target or first)
+    def creation_plan(self) -> AccountPlan:
+        default_method = (
+            None if self.recipient.get("accounts") else next(iter(self.methods_to_create), None)
+        )
+        return plan_accounts(
+            self.payout,
+            self.recipient,
+            self.methods_to_create,
+            self.target_method or default_method,
+        )
 
     @property
-    def government_ids(self) -> list[Sent]:
+    def government_ids(self) -> list[ClientGovernmentId]:
         if self.payout.bank is None:
             return []
         if self.is_new(legacy.BANK):
             return extract_government_ids(self.payout)
-        value = self.differing.get("governmentId")
-        bank = {"country": self.shown_bank["country"], "governmentId": value}
+        value = self.bank_changes.get("governmentId")
+        bank = {"country": self.bank_answer["country"], "governmentId": value}
         return extract_government_ids(replace(self.payout, bank=bank))
 
 
 def detect_payout_changes(
-    payout: Payout, recipient: Recipient, *, replaces: bool = False
-) -> Changes:
+    payout: Payout, recipient: Recipient, *, is_replacement: bool = False
+) -> PayoutChanges:
     """Determines the changes; if a currency was sent in two places, the changed one counts.
 
     If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
-    changes = Changes(payout, recipient, replaces)
-    held = changes.account(legacy.BANK)
-    if not (payout.bank and held and payout.currency and changes.target == legacy.BANK):
+    changes = PayoutChanges(payout, recipient, is_replacement)
+    account = changes.find_account(legacy.BANK)
+    if not (payout.bank and account and payout.currency and changes.target_method == legacy.BANK):
         return changes
-    if replaces and changes.is_new(legacy.BANK):
+    if is_replacement and changes.is_new(legacy.BANK):
         return changes
-    if payout.bank.get("currency") != held.get("currency"):
+    if payout.bank.get("currency") != account.get("currency"):
         return changes
     if payout.currency == determine_shown_currency(recipient):
         return changes
@@ -222,46 +241,48 @@ def detect_payout_changes(
     return replace(changes, payout=replace(payout, bank=bank))
 
 
-def apply_payout_changes(changes: Changes, manners: LegacyOptions) -> Sub:
+def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubFlow:
     """Updates existing accounts and adds new ones. Returns the recipient with its accounts."""
     recipient = changes.recipient
-    for method in changes.touched:
-        if fields := changes.fields(method):
-            held = changes.account(method) or {}
-            answered = yield from _change(changes, method, fields, manners)
-            changed = {"primary": bool(held.get("primary")), **held, **fields, **answered}
-            recipient = replace_accounts(recipient, [changed], [held])
-    return (yield from add_planned_accounts(recipient, changes.new_accounts, manners))
+    for method in changes.methods_to_update:
+        if fields := changes.build_account_changes(method):
+            account = changes.find_account(method) or {}
+            response = yield from _update_account(changes, method, fields, options)
+            new_account = {"primary": bool(account.get("primary")), **account, **fields, **response}
+            recipient = replace_accounts(recipient, [new_account], [account])
+    return (yield from add_accounts(recipient, changes.creation_plan, options))
 
 
-def _change(
-    changes: Changes, method: str, fields: Mapping[str, JSON], manners: LegacyOptions
-) -> Sub:
+def _update_account(
+    changes: PayoutChanges, method: str, fields: Mapping[str, JSON], options: LegacyOptions
+) -> SubFlow:
     """Updates an account with PATCH /recipients/:id/accounts/:account and returns the response.
 
     If the id of the account has changed meanwhile, reads the recipient and tries again.
     """
-    id_, held = changes.recipient["id"], changes.account(method) or {}
-    country = held.get("country")
+    id_, account = changes.recipient["id"], changes.find_account(method) or {}
+    country = account.get("country")
     call = Call(
         "PATCH",
-        build_account_path(id_, held),
+        build_account_path(id_, account),
         fields,
-        sent_as=map_account_fields(changes.payout, method, country),
-        settle=settling.settle_changed_account(id_, held, fields),
+        field_map=map_account_fields(changes.payout, method, country),
+        reconcile=outcome_rules.build_changed_account_rule(id_, account, fields),
     )
     try:
-        return (yield from send_account(call, country, manners))
+        return (yield from send_account(call, country, options))
     except Refused as refused:
         if refused.status != 404:
             raise
         # Each change of an account gives it a new id, so another client may just have changed it.
-        fresh = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
-        found = select_shown_accounts(fresh).get(ACCOUNT_TYPES[method])
-        if found is None:
+        recipient = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
+        current_account = select_shown_accounts(recipient).get(ACCOUNT_TYPE_BY_METHOD[method])
+        if current_account is None:
             raise
-        path, settle = (
-            build_account_path(id_, found),
-            settling.settle_changed_account(id_, found, fields),
+        path, reconcile = (
+            build_account_path(id_, current_account),
+            outcome_rules.build_changed_account_rule(id_, current_account, fields),
         )
-        return (yield from send_account(replace(call, path=path, settle=settle), country, manners))
+        return (
+            yield from send_account(replace(call, path=path, reconcile=reconcile), country, options)
+        )

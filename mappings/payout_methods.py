@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mappings import found, government_ids, legacy, payout_changes, payouts, settling
+from mappings import government_ids, legacy, outcome_rules, payout_changes, payouts, recipient_reads
+from mappings.effects import Answer, Call, CompareAndSet, Flow, Invalid, Operation, Request
 from mappings.errors import NOT_FOUND
-from mappings.grammar import Answer, Call, Flow, Invalid, Operation, Record, Request
 from mappings.objects import build_payout_answer
 
 
@@ -25,30 +25,33 @@ def create_payout_method(request: Request) -> Flow:
 
     If an account is refused, the government ids stay; sending them again is harmless.
     """
-    recipient, facts = yield from found.load_recipient(request.ids["id"])
+    recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     payout = payouts.drop_shown_masks(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
     payout = replace(payout, method=payouts.resolve_primary_method(payout))
-    changes = payout_changes.detect_payout_changes(payout, recipient, replaces=True)
+    changes = payout_changes.detect_payout_changes(payout, recipient, is_replacement=True)
     ids = changes.government_ids
-    request.refuse(
+    request.raise_problems(
         [
-            *changes.problems(),
-            *payouts.validate_holds(payout, facts, request.manners),
-            *government_ids.validate_government_ids(ids, recipient, request.manners),
+            *changes.validate(),
+            *payouts.validate_holds(payout, facts, request.options),
+            *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
     holds = payouts.collect_new_holds(payout, facts)
     # Before the accounts: in some countries the service requires the government id first.
     if ids:
-        recipient = {**recipient, **(yield _with_ids(recipient["id"], ids))["recipient"]}
+        recipient = {
+            **recipient,
+            **(yield _build_government_id_update(recipient["id"], ids))["recipient"],
+        }
         changes = replace(changes, recipient=recipient)
-    recipient = yield from payout_changes.apply_payout_changes(changes, request.manners)
+    recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     if holds:
-        yield Record("recipient", recipient["id"], holds)
-    shown = build_payout_answer(recipient, {**facts, **holds}, request.manners)
-    return Answer(shown or {}, payouts.build_hold_notices(holds))
+        yield CompareAndSet("recipient", recipient["id"], holds)
+    answer = build_payout_answer(recipient, {**facts, **holds}, request.options)
+    return Answer(answer or {}, payouts.build_hold_notices(holds))
 
 
 def read_payout_method(request: Request) -> Flow:
@@ -56,11 +59,11 @@ def read_payout_method(request: Request) -> Flow:
 
     GET /recipients/:id
     """
-    recipient, facts = yield from found.load_recipient(request.ids["id"])
-    shown = build_payout_answer(recipient, facts, request.manners)
-    if shown is None:
+    recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
+    answer = build_payout_answer(recipient, facts, request.options)
+    if answer is None:
         raise Invalid(NOT_FOUND)
-    return Answer(shown)
+    return Answer(answer)
 
 
 def update_payout_method(request: Request) -> Flow:
@@ -72,41 +75,43 @@ def update_payout_method(request: Request) -> Flow:
     POST   /recipients/:id/accounts           if there is no such account, or its country changes
     DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
     """
-    recipient, facts = yield from found.load_recipient(request.ids["id"])
+    recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     payout = payouts.drop_shown_masks(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
     changes = payout_changes.detect_payout_changes(payout, recipient)
     ids = changes.government_ids
-    request.refuse(
+    request.raise_problems(
         [
-            *changes.problems(),
-            *payouts.validate_holds(payout, facts, request.manners),
-            *government_ids.validate_government_ids(ids, recipient, request.manners),
+            *changes.validate(),
+            *payouts.validate_holds(payout, facts, request.options),
+            *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
     holds = payouts.collect_new_holds(payout, facts)
     if ids:
-        yield _with_ids(recipient["id"], ids)
-    yield from payout_changes.apply_payout_changes(changes, request.manners)
+        yield _build_government_id_update(recipient["id"], ids)
+    yield from payout_changes.apply_payout_changes(changes, request.options)
     if holds:
-        yield Record("recipient", recipient["id"], holds)
+        yield CompareAndSet("recipient", recipient["id"], holds)
     return Answer({"object": "updated"}, payouts.build_hold_notices(holds))
 
 
-def _with_ids(recipient_id: str, ids: list[government_ids.Sent]) -> Call:
+def _build_government_id_update(
+    recipient_id: str, ids: list[government_ids.ClientGovernmentId]
+) -> Call:
     fields = {"governmentIds": government_ids.build_government_id_entries(ids)}
     return Call(
         "PATCH",
         f"/recipients/{recipient_id}",
         fields,
-        sent_as=government_ids.map_government_id_fields(ids),
-        settle=settling.settle_changed_recipient(recipient_id, fields),
+        field_map=government_ids.map_government_id_fields(ids),
+        reconcile=outcome_rules.build_changed_recipient_rule(recipient_id, fields),
     )
 
 
 _PATH = "/recipients/{id}/payout-methods"
-_HOLDS = "autoswitch and holdup are stored but have no effect"
+_HOLDS_REASON = "autoswitch and holdup are stored but have no effect"
 
 OPERATIONS = (
     Operation(
@@ -115,9 +120,9 @@ OPERATIONS = (
         create_payout_method,
         "4.2",
         "lossy",
-        _HOLDS,
-        takes=legacy.PayoutBody,
-        gives=legacy.Payout,
+        _HOLDS_REASON,
+        body_shape=legacy.PayoutBody,
+        answer_shape=legacy.Payout,
     ),
     Operation(
         "GET",
@@ -126,7 +131,7 @@ OPERATIONS = (
         "4.2",
         "emulated",
         "built from the recipient's accounts",
-        gives=legacy.Payout,
+        answer_shape=legacy.Payout,
     ),
     Operation(
         "PATCH",
@@ -134,8 +139,8 @@ OPERATIONS = (
         update_payout_method,
         "4.2",
         "lossy",
-        _HOLDS,
-        takes=legacy.PayoutBody,
-        gives=legacy.DoneAnswer,
+        _HOLDS_REASON,
+        body_shape=legacy.PayoutBody,
+        answer_shape=legacy.DoneAnswer,
     ),
 )

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import get_type_hints
 
 from mappings.batch_views import BATCH
-from mappings.fields import Fields
-from mappings.grammar import JSON, Operation
+from mappings.effects import JSON, Operation
+from mappings.fields import FieldTable
 from mappings.objects import ADDRESS, BANK, PAYMENT, PAYMENT_BATCH, RECIPIENT, WALLET
 
 _TABLES = (BANK, WALLET, RECIPIENT, ADDRESS, PAYMENT, BATCH)
-_BY_HAND = {
+_UNSENT_REASONS = {
     "primary.method": "selects the primary account",
     "primary.currency": "the currency of the account if it has none of its own",
     "autoswitch": "stored by the gateway; the current interface has no counterpart",
@@ -26,8 +26,8 @@ _BY_HAND = {
     "recipient.email": "looked up, because payments name recipients by id",
 }
 
-_CALL = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[ .].*)?")
-_MORE = re.compile(r" {4,}(?P<note>\S.*)")
+_CALL_LINE = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<note>[ .].*)?")
+_CONTINUATION_LINE = re.compile(r" {4,}(?P<note>\S.*)")
 
 
 def list_current_calls(operation: Operation) -> list[dict[str, str]]:
@@ -37,15 +37,15 @@ def list_current_calls(operation: Operation) -> list[dict[str, str]]:
     docstring.
     """
     _title, *lines = (inspect.getdoc(operation.flow) or "").splitlines()
-    found: list[dict[str, str]] = []
+    calls: list[dict[str, str]] = []
     for line in lines:
-        if one := _CALL.fullmatch(line):
-            note = (one["note"] or "").lstrip(". ")
-            found.append({"call": " ".join(one["call"].split()), "note": note})
+        if match := _CALL_LINE.fullmatch(line):
+            note = (match["note"] or "").lstrip(". ")
+            calls.append({"call": " ".join(match["call"].split()), "note": note})
         # Long notes continue on the next, indented line.
-        elif found and (more := _MORE.fullmatch(line)):
-            found[-1]["note"] += f" {more['note']}"
-    return found
+        elif calls and (continuation := _CONTINUATION_LINE.fullmatch(line)):
+            calls[-1]["note"] += f" {continuation['note']}"
+    return calls
 
 
 def list_client_calls(operation: Operation) -> list[dict[str, str]]:
@@ -55,15 +55,15 @@ def list_client_calls(operation: Operation) -> list[dict[str, str]]:
     as the gateway does for a draft, would pay it twice.
     """
     return [
-        one for one in list_current_calls(operation) if not one["note"].startswith("for a draft")
+        call for call in list_current_calls(operation) if not call["note"].startswith("for a draft")
     ]
 
 
-def explain_unsent_fields(body: JSON, sent: set[str | None]) -> Iterator[tuple[str, str]]:
+def explain_unsent_fields(body: JSON, sent_fields: set[str | None]) -> Iterator[tuple[str, str]]:
     """Iterates over the fields of a body that no call contains, with the reason."""
-    for name in _fields(body):
-        if not any(one and is_within(one, name) for one in sent):
-            yield name, _why(name)
+    for name in _iterate_field_paths(body):
+        if not any(field and is_within(field, name) for field in sent_fields):
+            yield name, _explain_field(name)
 
 
 def is_within(field: str, outer: str) -> bool:
@@ -71,28 +71,37 @@ def is_within(field: str, outer: str) -> bool:
     return field == outer or field.startswith((f"{outer}.", f"{outer}["))
 
 
-def _why(name: str) -> str:
-    plain = re.sub(r"\[\d+\]", "", name).removeprefix("payout.")
-    for known, why in _BY_HAND.items():
-        if plain == known or plain.startswith(f"{known}.") or plain.endswith(f".{known}"):
-            return why
-    last = plain.rpartition(".")[2]
-    found = (row.why for table in _TABLES for row in table.rows if row.legacy == last and row.why)
-    return next(found, "unchanged, or not a field of this request")
+def _explain_field(name: str) -> str:
+    path = re.sub(r"\[\d+\]", "", name).removeprefix("payout.")
+    for name_pattern, reason in _UNSENT_REASONS.items():
+        if (
+            path == name_pattern
+            or path.startswith(f"{name_pattern}.")
+            or path.endswith(f".{name_pattern}")
+        ):
+            return reason
+    last = path.rpartition(".")[2]
+    reasons = (
+        row.reason
+        for table in _TABLES
+        for row in table.rows
+        if row.legacy_name == last and row.reason
+    )
+    return next(reasons, "unchanged, or not a field of this request")
 
 
 def explain_unsent_params(
-    operation: Operation, query: Mapping[str, str], sent: set[str | None]
+    operation: Operation, query: Mapping[str, str], sent_params: set[str | None]
 ) -> Iterator[tuple[str, str]]:
     """Iterates over the non-empty query parameters that no call contains, with the reason."""
-    known = get_type_hints(operation.query) if operation.query else {}
+    known_params = get_type_hints(operation.query_shape) if operation.query_shape else {}
     for name, value in query.items():
-        if value and name not in sent:
-            listed = "applied by the gateway, over all rows of the service"
-            yield name, listed if name in known else "not a parameter of this request"
+        if value and name not in sent_params:
+            reason = "applied by the gateway, over all rows of the service"
+            yield name, reason if name in known_params else "not a parameter of this request"
 
 
-TABLES_OF: Mapping[str, tuple[Fields, ...]] = {
+TABLES_BY_MODULE: Mapping[str, tuple[FieldTable, ...]] = {
     "recipients": (RECIPIENT, ADDRESS),
     "payout_methods": (BANK, WALLET),
     "batches": (BATCH,),
@@ -100,7 +109,7 @@ TABLES_OF: Mapping[str, tuple[Fields, ...]] = {
 }
 """Module of an operation to the tables of its answers."""
 
-_TABLE_OF: Mapping[str, Fields] = {
+_TABLE_BY_NAME: Mapping[str, FieldTable] = {
     "recipient": RECIPIENT,
     "recipients": RECIPIENT,
     "address": ADDRESS,
@@ -114,14 +123,14 @@ _TABLE_OF: Mapping[str, Fields] = {
 """Field name of an object in answers to its table."""
 
 
-_GIVEN_OR_COUNTED = "as the service returns it, or computed from the payments"
+_FROM_SERVICE_OR_COUNTED = "as the service returns it, or computed from the payments"
 
-_SUMMARY: Mapping[str, tuple[str, str]] = {
+_SUMMARY_RULES: Mapping[str, tuple[str, str]] = {
     "processed_by": ("processed_by", "as the service returns it, else API"),
     "errors": ("errors", "as the service returns it, else empty"),
     "serverTime": ("serverTime", "as the service returns it, else the gateway's clock"),
     **{
-        name: (name, _GIVEN_OR_COUNTED)
+        name: (name, _FROM_SERVICE_OR_COUNTED)
         for name in ("methods", "ServiceTotal", "GatewayTotal", "total")
     },
     "merchantBalances": ("amount", "from GET /balance, in the currency of the batch"),
@@ -129,50 +138,52 @@ _SUMMARY: Mapping[str, tuple[str, str]] = {
 }
 """Source and rule of the fields of a batch summary that ``summaries`` computes."""
 
-_BALANCE: Mapping[str, tuple[str, str]] = {
+_BALANCE_RULES: Mapping[str, tuple[str, str]] = {
     "primary": ("primary", "as the service returns it, else the first one"),
     "type": ("type", "service, except for the wallet account"),
 }
 """Source and rule of the fields of a balance that ``balances`` computes."""
 
 
-def _by_hand(
-    fields: Iterable[str], known: Mapping[str, tuple[str, str]], place: str
+def _trace_with_rules(
+    fields: Iterable[str], rules: Mapping[str, tuple[str, str]], prefix: str
 ) -> Iterator[tuple[str, str, str]]:
     for name in fields:
-        yield f"{place}.{name}", *known.get(name, (name, "same"))
+        yield f"{prefix}.{name}", *rules.get(name, (name, "same"))
 
 
 def trace_answer_fields(
-    answer: Mapping[str, JSON], table: Fields | None = None, place: str = ""
+    answer: Mapping[str, JSON], table: FieldTable | None = None, prefix: str = ""
 ) -> Iterator[tuple[str, str, str]]:
     """Iterates over the fields of an answer that have a rule: legacy path, current field, rule."""
-    rows = {row.legacy: row for row in table.rows} if table else {}
+    rows = {row.legacy_name: row for row in table.rows} if table else {}
     for name, value in answer.items():
-        where = f"{place}.{name}" if place else name
+        path = f"{prefix}.{name}" if prefix else name
         if row := rows.get(name):
-            current = row.shown or row.current or "-"
-            yield where, current, row.why or ("same" if current == name else "renamed")
+            current = row.answer_name or row.current_name or "-"
+            yield path, current, row.reason or ("same" if current == name else "renamed")
         if name == "batchSummary" and isinstance(value, Mapping):
-            yield from _by_hand(value, _SUMMARY, where)
+            yield from _trace_with_rules(value, _SUMMARY_RULES, path)
             continue
         if name == "balances" and isinstance(value, Mapping):
-            yield from _by_hand(next(iter(value.values()), ()), _BALANCE, f"{where}{{}}")
+            yield from _trace_with_rules(
+                next(iter(value.values()), ()), _BALANCE_RULES, f"{path}{{}}"
+            )
             continue
-        inner = PAYMENT_BATCH if table is PAYMENT and name == "batch" else _TABLE_OF.get(name)
+        inner = PAYMENT_BATCH if table is PAYMENT and name == "batch" else _TABLE_BY_NAME.get(name)
         if isinstance(value, Mapping):
-            yield from trace_answer_fields(value, inner, where)
+            yield from trace_answer_fields(value, inner, path)
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             # All items have the same fields, so the first one represents them.
-            yield from trace_answer_fields(value[0], inner, f"{where}[]")
+            yield from trace_answer_fields(value[0], inner, f"{path}[]")
 
 
-def _fields(value: JSON, place: str = "") -> Iterator[str]:
+def _iterate_field_paths(value: JSON, prefix: str = "") -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _fields(inner, f"{place}.{name}" if place else name)
-    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+            yield from _iterate_field_paths(inner, f"{prefix}.{name}" if prefix else name)
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for number, inner in enumerate(value):
-            yield from _fields(inner, f"{place}[{number}]")
-    elif place:
-        yield place
+            yield from _iterate_field_paths(inner, f"{prefix}[{number}]")
+    elif prefix:
+        yield prefix

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from mappings.banking import empty, invalid
-from mappings.government_ids import Sent, build_government_id_entries
-from mappings.grammar import JSON, Problem
+from mappings.banking import build_empty_problem, build_invalid_problem
+from mappings.effects import JSON, Problem
+from mappings.government_ids import ClientGovernmentId, build_government_id_entries
 from mappings.objects import (
     RECIPIENT,
     UPSTREAM_STATUS,
@@ -22,50 +22,52 @@ from mappings.objects import (
 )
 from mappings.payouts import Recipient, validate_masks
 
-SETTABLE = ("active", "suspended", *UPSTREAM_STATUS)
+SETTABLE_STATUSES = ("active", "suspended", *UPSTREAM_STATUS)
 """Statuses that a legacy client can set (legacy interface, section 3)."""
 
-NEEDED: Mapping[str, tuple[str, ...]] = {
+REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "individual": ("firstName", "lastName"),
     "business": ("name",),
 }
 
-_LANGUAGE = re.compile(r"[A-Za-z]{2}([-_][A-Za-z]{2})?")
+_LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2}([-_][A-Za-z]{2})?")
 
 
 def validate_create(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    for name in ("type", "email", *NEEDED.get(body.get("type", ""), ())):
+    for name in ("type", "email", *REQUIRED_FIELDS.get(body.get("type", ""), ())):
         if not body.get(name):
-            yield empty(name)
+            yield build_empty_problem(name)
     yield from validate_masks(body, "")
-    yield from _language_problems(body)
+    yield from _validate_language(body)
 
 
-def _language_problems(body: Mapping[str, JSON]) -> Iterator[Problem]:
+def _validate_language(body: Mapping[str, JSON]) -> Iterator[Problem]:
     """Validates the language less strictly than the current document, section 2.2.
 
     The service decides which spelling of a code it accepts.
     """
     language = body.get("language")
-    if language and not _LANGUAGE.fullmatch(language):
-        yield invalid("language", "must be a language code, such as en or en-US")
+    if language and not _LANGUAGE_PATTERN.fullmatch(language):
+        yield build_invalid_problem("language", "must be a language code, such as en or en-US")
 
 
-def build_create_body(body: Mapping[str, JSON], ids: list[Sent]) -> dict[str, JSON]:
-    sent = RECIPIENT.to_current(body)
+def build_create_body(
+    body: Mapping[str, JSON], government_ids: list[ClientGovernmentId]
+) -> dict[str, JSON]:
+    result = RECIPIENT.translate_to_current(body)
     # The create call of the current interface takes no language; select_later_fields has it.
-    sent.pop("language", None)
+    result.pop("language", None)
     if body["type"] == "business":
-        sent["name"] = body["name"]
-    if ids:
-        sent["governmentIds"] = build_government_id_entries(ids)
-    return sent
+        result["name"] = body["name"]
+    if government_ids:
+        result["governmentIds"] = build_government_id_entries(government_ids)
+    return result
 
 
 def select_later_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
     currency = body.get(choose_currency_field(body))
-    later = {"language": body.get("language"), "primaryCurrency": currency}
-    return {name: value for name, value in later.items() if value is not None}
+    fields = {"language": body.get("language"), "primaryCurrency": currency}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def choose_currency_field(body: Mapping[str, JSON]) -> str:
@@ -73,8 +75,8 @@ def choose_currency_field(body: Mapping[str, JSON]) -> str:
     return "currency" if body.get("currency") else "primaryCurrency"
 
 
-def extract_ssn(body: Mapping[str, JSON]) -> list[Sent]:
-    return [Sent("US", body["ssn"], "ssn")] if body.get("ssn") else []
+def extract_ssn(body: Mapping[str, JSON]) -> list[ClientGovernmentId]:
+    return [ClientGovernmentId("US", body["ssn"], "ssn")] if body.get("ssn") else []
 
 
 def drop_unchanged_recipient_fields(
@@ -85,54 +87,58 @@ def drop_unchanged_recipient_fields(
     A body with an ``id`` is a whole object. Its unchanged fields must not be sent: they would undo
     concurrent changes of others, and some services recompute the status when they get an address.
     """
-    shown = {**RECIPIENT.to_legacy(recipient), "ssn": find_masked_ssn(recipient)}
-    compared = _COMPARED if body.get("id") else _MASKED
+    answer = {**RECIPIENT.translate_to_legacy(recipient), "ssn": find_masked_ssn(recipient)}
+    compared_fields = _COMPARED_FIELDS if body.get("id") else _MASKED_FIELDS
     return {
         name: value
         for name, value in body.items()
-        if name not in compared or not _same(value, shown.get(name))
+        if name not in compared_fields or not _is_same_value(value, answer.get(name))
     }
 
 
-_MASKED = frozenset({"ssn", "passport"})
-_COMPARED = frozenset(
+_MASKED_FIELDS = frozenset({"ssn", "passport"})
+_COMPARED_FIELDS = frozenset(
     {"type", "name", "firstName", "lastName", "email", "address", "referenceId"}
     | {"dob", "language"}
-    | _MASKED
+    | _MASKED_FIELDS
 )
 
 
-def _same(sent: JSON, shown: JSON) -> bool:
-    if isinstance(sent, dict) and isinstance(shown, dict):
-        return all(value == shown.get(name) for name, value in sent.items())
-    return bool(sent == shown)
+def _is_same_value(new_value: JSON, old_value: JSON) -> bool:
+    if isinstance(new_value, dict) and isinstance(old_value, dict):
+        return all(value == old_value.get(name) for name, value in new_value.items())
+    return bool(new_value == old_value)
 
 
 def validate_update(
     body: Mapping[str, JSON], recipient: Recipient, facts: Facts
 ) -> Iterator[Problem]:
-    before = recipient.get("type")
-    kind = body.get("type") or before or ""
-    for name in ("type", "email", *NEEDED.get(kind, ())):
+    previous_type = recipient.get("type")
+    recipient_type = body.get("type") or previous_type or ""
+    for name in ("type", "email", *REQUIRED_FIELDS.get(recipient_type, ())):
         # Changing the type requires the other type's fields, unless the recipient already has them.
-        if not body[name] if name in body else kind != before and not recipient.get(name):
-            yield empty(name)
+        if (
+            not body[name]
+            if name in body
+            else recipient_type != previous_type and not recipient.get(name)
+        ):
+            yield build_empty_problem(name)
     yield from validate_masks(body, "")
-    yield from _language_problems(body)
-    status = _new_status(body, recipient, facts)
-    if status is not None and status not in SETTABLE:
-        yield invalid("status", f"must be one of: {', '.join(SETTABLE)}")
+    yield from _validate_language(body)
+    status = _find_new_status(body, recipient, facts)
+    if status is not None and status not in SETTABLE_STATUSES:
+        yield build_invalid_problem("status", f"must be one of: {', '.join(SETTABLE_STATUSES)}")
 
 
-def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
+def _find_new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
     """Returns the status that the client asks for, or None if it only repeats the shown one.
 
     The status that was shown before the service's own changed counts as repeated too, so that
     sending `inactive` back never lifts a suspension. For the statuses that stop payments this
     applies only to whole objects sent back: a client that sends such a status alone does want it.
     """
-    status, before = body.get("status"), facts.get("status_shown_before")
-    if status == before and (before == "inactive" or body.get("id")):
+    status, previous = body.get("status"), facts.get("status_shown_before")
+    if status == previous and (previous == "inactive" or body.get("id")):
         return None
     return (
         None if status in (None, "incomplete", derive_legacy_status(recipient, facts)) else status
@@ -141,29 +147,32 @@ def _new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) ->
 
 def apply_identity(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
     """Returns the recipient with its new type and name, on which its accounts depend."""
-    sent = {
+    identity = {
         name: body[name] for name in ("type", "name", "firstName", "lastName") if body.get(name)
     }
-    return {**recipient, **sent}
+    return {**recipient, **identity}
 
 
 def build_update_fields(
-    body: Mapping[str, JSON], recipient: Recipient, facts: Facts, ids: list[Sent]
+    body: Mapping[str, JSON],
+    recipient: Recipient,
+    facts: Facts,
+    government_ids: list[ClientGovernmentId],
 ) -> dict[str, JSON]:
-    fields = RECIPIENT.to_current(body)
-    if "name" in body and _sends_name(body, recipient):
+    fields = RECIPIENT.translate_to_current(body)
+    if "name" in body and _is_name_sent(body, recipient):
         fields["name"] = body["name"]
     currency = body.get(choose_currency_field(body))
     if currency and currency != recipient.get("primaryCurrency"):
         fields["primaryCurrency"] = currency
-    if status := _new_status(body, recipient, facts):
+    if status := _find_new_status(body, recipient, facts):
         fields["status"] = UPSTREAM_STATUS.get(status, status)
-    if ids:
-        fields["governmentIds"] = build_government_id_entries(ids)
+    if government_ids:
+        fields["governmentIds"] = build_government_id_entries(government_ids)
     return fields
 
 
-def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
+def _is_name_sent(body: Mapping[str, JSON], recipient: Recipient) -> bool:
     """Tells if ``name`` must be sent.
 
     The service derives an individual's name from the first and last name, so ``name`` is sent only
@@ -172,22 +181,22 @@ def _sends_name(body: Mapping[str, JSON], recipient: Recipient) -> bool:
     """
     if body.get("type", recipient.get("type")) == "business":
         return True
-    parts = body.get("id") or body.get("firstName") or body.get("lastName")
-    return not parts and body["name"] != recipient.get("name")
+    has_name_parts = body.get("id") or body.get("firstName") or body.get("lastName")
+    return not has_name_parts and body["name"] != recipient.get("name")
 
 
 def derive_status_fact(
     body: Mapping[str, JSON],
     fields: Mapping[str, JSON],
     facts: Facts,
-    answered: Mapping[str, JSON],
+    updated: Mapping[str, JSON],
 ) -> dict[str, JSON]:
     """Returns the change of the stored legacy status after an update.
 
     ``answered`` is the recipient in the response of the service, which may have changed its status.
     """
     if "status" not in fields:
-        word, status = facts.get("status"), answered.get("status")
+        word, status = facts.get("status"), updated.get("status")
         return (
             {"status": None} if word and status and not is_status_word_valid(word, status) else {}
         )

@@ -14,8 +14,8 @@ from typing import Any
 
 from mappings import current
 from mappings.dates import parse_instant, parse_span
-from mappings.grammar import JSON, Find
-from mappings.kinds import to_alpha_2
+from mappings.effects import JSON, ListQuery
+from mappings.field_types import find_alpha_2_code
 from mappings.objects import (
     UPSTREAM_STATUS,
     Facts,
@@ -23,175 +23,188 @@ from mappings.objects import (
     derive_legacy_status,
     determine_account_type,
     find_primary_account,
-    is_gone,
+    is_deleted_for_clients,
 )
 from mappings.paging import parse_page_params
 
 Row = Mapping[str, JSON]
-Remembered = Mapping[str, Facts]
+FactsById = Mapping[str, Facts]
 
-SERVICE_ORDERS = frozenset(
+NATIVE_SORT_FIELDS = frozenset(
     {"name", "email", "referenceId", "payoutMethod", "createdAt", "updatedAt"}
 )
 """Values of ``orderBy`` in the current interface (section 4.1)."""
 
-SERVICE_STATUSES = frozenset({"active", "incomplete", "suspended"})
-SERVICE_COMPLIANCE = frozenset({"verified", "blocked"})
+NATIVE_STATUSES = frozenset({"active", "incomplete", "suspended"})
+NATIVE_COMPLIANCE_STATUSES = frozenset({"verified", "blocked"})
 """Without ``pending``: for legacy clients it includes ``review``, for which there is no filter."""
 
 
 @dataclass(slots=True)
-class _Question:
+class _QueryFilters:
     """The filters of a list query: those that the service applies, and those of the gateway."""
 
-    narrow: dict[str, str] = field(default_factory=dict)
+    prefilter: dict[str, str] = field(default_factory=dict)
     tests: list[Callable[[Row], bool]] = field(default_factory=list)
-    exact: bool = True
+    is_exact: bool = True
     """Whether the service's filters alone give exactly the rows that the client asked for."""
 
-    def ask(self, test: Callable[[Row], bool], **narrow: str) -> None:
+    def add_native_filter(self, test: Callable[[Row], bool], **prefilter: str) -> None:
         """Adds a filter of the service; ``test`` is used if the gateway reads all rows."""
-        self.narrow |= narrow
+        self.prefilter |= prefilter
         self.tests.append(test)
 
-    def decide(self, test: Callable[[Row], bool]) -> None:
+    def add_gateway_filter(self, test: Callable[[Row], bool]) -> None:
         """Adds a filter that only the gateway can apply."""
         self.tests.append(test)
-        self.exact = False
+        self.is_exact = False
 
 
-def build_find(query: Mapping[str, str], remembered: Remembered) -> Find:
+def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQuery:
     """Builds the step for a list query; unknown parameters are ignored."""
-    question = _Question()
-    for name, read in _PARAMETERS.items():
+    filters = _QueryFilters()
+    for name, add_filter in _FILTERS.items():
         if value := query.get(name):
-            read(question, value, query, remembered)
-    order = query["orderBy"] if query.get("orderBy") in ORDERS else "createdAt"
-    descending = query.get("sortBy", "").lower() != "asc"
+            add_filter(filters, value, query, facts_by_id)
+    order = query["orderBy"] if query.get("orderBy") in SORT_KEYS else "createdAt"
+    is_descending = query.get("sortBy", "").lower() != "asc"
     page = parse_page_params(query)
-    sorting = {"orderBy": order, "sortBy": "desc" if descending else "asc"}
+    native_sort = {"orderBy": order, "sortBy": "desc" if is_descending else "asc"}
     # The service still lists recipients whose deletion failed, so its own paging would be wrong.
-    still_there = any(facts.get("still_there") for facts in remembered.values())
-    gone = frozenset(id_ for id_, facts in remembered.items() if facts.get("deleted"))
-    askable = question.exact and order in SERVICE_ORDERS and not still_there
-    return Find(
+    has_undeleted = any(facts.get("still_there") for facts in facts_by_id.values())
+    deleted_ids = frozenset(id_ for id_, facts in facts_by_id.items() if facts.get("deleted"))
+    is_native = filters.is_exact and order in NATIVE_SORT_FIELDS and not has_undeleted
+    return ListQuery(
         "/recipients",
         "recipients",
         page.number,
         page.size,
-        hidden=lambda row: is_gone(row, remembered.get(row["id"], {})),
-        where=lambda row: all(test(row) for test in question.tests),
-        order=lambda row: ORDERS[order](row, remembered.get(row["id"], {})),
-        descending=descending,
-        ask={**page.query(), **question.narrow, **sorting} if askable else None,
-        narrow=question.narrow,
-        gone=gone,
-        indexed=True,
-        by_id=order == "id",
+        is_hidden=lambda row: is_deleted_for_clients(row, facts_by_id.get(row["id"], {})),
+        is_match=lambda row: all(test(row) for test in filters.tests),
+        sort_key=lambda row: SORT_KEYS[order](row, facts_by_id.get(row["id"], {})),
+        is_descending=is_descending,
+        native_query={**page.build_query(), **filters.prefilter, **native_sort}
+        if is_native
+        else None,
+        prefilter=filters.prefilter,
+        excluded_ids=deleted_ids,
+        is_indexed=True,
+        is_sorted_by_id=order == "id",
     )
 
 
 # Parameters: each is a filter of the service, of the gateway, or both
 
 
-def _search(question: _Question, value: str, *_: Any) -> None:
-    wanted = value.casefold()
+def _filter_by_search(filters: _QueryFilters, value: str, *_: Any) -> None:
+    search_text = value.casefold()
 
-    def anywhere(row: Row) -> bool:
+    def has_text(row: Row) -> bool:
         return any(
-            wanted in _text(row.get(name)).casefold() for name in ("name", "email", "referenceId")
+            search_text in _convert_to_text(row.get(name)).casefold()
+            for name in ("name", "email", "referenceId")
         )
 
-    question.decide(anywhere)
+    filters.add_gateway_filter(has_text)
 
 
-def _status(question: _Question, value: str, _: Any, remembered: Remembered) -> None:
-    def is_shown(row: Row) -> bool:
-        return bool(derive_legacy_status(row, remembered.get(row["id"], {})) == value)
+def _filter_by_status(filters: _QueryFilters, value: str, _: Any, facts_by_id: FactsById) -> None:
+    def has_status(row: Row) -> bool:
+        return bool(derive_legacy_status(row, facts_by_id.get(row["id"], {})) == value)
 
     # A stored status replaces the service's in answers, so the service's filter alone is wrong.
-    worded = any(
-        UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in remembered.values()
+    has_stored_status = any(
+        UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in facts_by_id.values()
     )
-    if value in SERVICE_STATUSES:
-        question.ask(is_shown, status=value)
-    if value not in SERVICE_STATUSES or worded:
-        question.decide(is_shown)
+    if value in NATIVE_STATUSES:
+        filters.add_native_filter(has_status, status=value)
+    if value not in NATIVE_STATUSES or has_stored_status:
+        filters.add_gateway_filter(has_status)
 
 
-def _compliance(question: _Question, value: str, *_: Any) -> None:
-    def is_shown(row: Row) -> bool:
+def _filter_by_compliance(filters: _QueryFilters, value: str, *_: Any) -> None:
+    def has_status(row: Row) -> bool:
         return bool(derive_legacy_compliance(row.get("complianceStatus")) == value)
 
-    if value in SERVICE_COMPLIANCE:
-        question.ask(is_shown, complianceStatus=value)
+    if value in NATIVE_COMPLIANCE_STATUSES:
+        filters.add_native_filter(has_status, complianceStatus=value)
     else:
-        question.decide(is_shown)
+        filters.add_gateway_filter(has_status)
 
 
-def _country(question: _Question, value: str, *_: Any) -> None:
-    if code := to_alpha_2(value):
-        question.ask(lambda row: bool(_address(row).get("country") == code), country=code)
+def _filter_by_country(filters: _QueryFilters, value: str, *_: Any) -> None:
+    if code := find_alpha_2_code(value):
+        filters.add_native_filter(
+            lambda row: bool(_extract_address(row).get("country") == code), country=code
+        )
     else:
-        question.decide(lambda _row: False)
+        filters.add_gateway_filter(lambda _row: False)
 
 
-def _city(question: _Question, value: str, *_: Any) -> None:
-    question.decide(lambda row: _text(_address(row).get("city")).casefold() == value.casefold())
+def _filter_by_city(filters: _QueryFilters, value: str, *_: Any) -> None:
+    filters.add_gateway_filter(
+        lambda row: (
+            _convert_to_text(_extract_address(row).get("city")).casefold() == value.casefold()
+        )
+    )
 
 
-def _payout_method(question: _Question, value: str, query: Mapping[str, str], _: Any) -> None:
-    def is_primary(row: Row) -> bool:
+def _filter_by_payout_method(
+    filters: _QueryFilters, value: str, query: Mapping[str, str], _: Any
+) -> None:
+    def has_method(row: Row) -> bool:
         return bool(determine_payout_method(row) == value)
 
     # The service filters bank accounts by method only together with a currency.
-    with_currency = bool(query.get("payoutCurrency"))
-    if value == current.WALLET or (value == current.BANK_TRANSFER and with_currency):
-        question.ask(is_primary, payoutMethod=value)
+    has_currency_filter = bool(query.get("payoutCurrency"))
+    if value == current.WALLET or (value == current.BANK_TRANSFER and has_currency_filter):
+        filters.add_native_filter(has_method, payoutMethod=value)
     else:
-        question.decide(is_primary)
+        filters.add_gateway_filter(has_method)
 
 
-def _payout_currency(question: _Question, value: str, query: Mapping[str, str], _: Any) -> None:
+def _filter_by_payout_currency(
+    filters: _QueryFilters, value: str, query: Mapping[str, str], _: Any
+) -> None:
     code = value.upper()
 
-    def is_its(row: Row) -> bool:
+    def has_currency(row: Row) -> bool:
         return bool(determine_payout_currency(row) == code)
 
     if not re.fullmatch("[A-Z]{3}", code):
-        question.decide(lambda _row: False)
+        filters.add_gateway_filter(lambda _row: False)
     elif query.get("payoutMethod") == current.BANK_TRANSFER:
-        question.ask(is_its, currency=code)
+        filters.add_native_filter(has_currency, currency=code)
     else:
-        question.decide(is_its)
+        filters.add_gateway_filter(has_currency)
 
 
-def _start_date(question: _Question, value: str, *_: Any) -> None:
-    if found := parse_span(value):
-        start, _end = found
+def _filter_by_start_date(filters: _QueryFilters, value: str, *_: Any) -> None:
+    if span := parse_span(value):
+        start, _end = span
         # The service filters by update time. That is safe: a row created since then was also
         # updated since then. The gateway filters the rest by creation time.
         text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        question.ask(lambda row: parse_created_at(row) >= start, startDate=text)
-        question.decide(lambda row: parse_created_at(row) >= start)
+        filters.add_native_filter(lambda row: parse_created_at(row) >= start, startDate=text)
+        filters.add_gateway_filter(lambda row: parse_created_at(row) >= start)
 
 
-def _end_date(question: _Question, value: str, *_: Any) -> None:
-    if found := parse_span(value):
-        _start, end = found
-        question.decide(lambda row: parse_created_at(row) <= end)
+def _filter_by_end_date(filters: _QueryFilters, value: str, *_: Any) -> None:
+    if span := parse_span(value):
+        _start, end = span
+        filters.add_gateway_filter(lambda row: parse_created_at(row) <= end)
 
 
-_PARAMETERS: dict[str, Callable[[_Question, str, Mapping[str, str], Remembered], None]] = {
-    "search": _search,
-    "status": _status,
-    "complianceStatus": _compliance,
-    "country": _country,
-    "city": _city,
-    "payoutMethod": _payout_method,
-    "payoutCurrency": _payout_currency,
-    "startDate": _start_date,
-    "endDate": _end_date,
+_FILTERS: dict[str, Callable[[_QueryFilters, str, Mapping[str, str], FactsById], None]] = {
+    "search": _filter_by_search,
+    "status": _filter_by_status,
+    "complianceStatus": _filter_by_compliance,
+    "country": _filter_by_country,
+    "city": _filter_by_city,
+    "payoutMethod": _filter_by_payout_method,
+    "payoutCurrency": _filter_by_payout_currency,
+    "startDate": _filter_by_start_date,
+    "endDate": _filter_by_end_date,
 }
 
 
@@ -215,28 +228,28 @@ def parse_created_at(row: Row) -> datetime:
     return parse_instant(row.get("createdAt"))
 
 
-def _address(row: Row) -> Mapping[str, JSON]:
+def _extract_address(row: Row) -> Mapping[str, JSON]:
     return row.get("address") or {}
 
 
-def _text(value: JSON) -> str:
+def _convert_to_text(value: JSON) -> str:
     return value if isinstance(value, str) else ""
 
 
 # Sort keys
 
 
-def _plain(name: str) -> Callable[[Row, Facts], Any]:
-    return lambda row, _facts: _text(row.get(name))
+def _build_field_key(name: str) -> Callable[[Row, Facts], Any]:
+    return lambda row, _facts: _convert_to_text(row.get(name))
 
 
-def _in_address(name: str) -> Callable[[Row, Facts], Any]:
-    return lambda row, _facts: _text(_address(row).get(name))
+def _build_address_key(name: str) -> Callable[[Row, Facts], Any]:
+    return lambda row, _facts: _convert_to_text(_extract_address(row).get(name))
 
 
-ORDERS: Mapping[str, Callable[[Row, Facts], Any]] = {
+SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
     **{
-        name: _plain(name)
+        name: _build_field_key(name)
         for name in (
             [
                 "id",
@@ -252,13 +265,13 @@ ORDERS: Mapping[str, Callable[[Row, Facts], Any]] = {
             ]
         )
     },
-    **{name: _in_address(name) for name in ("country", "city", "region", "postalCode")},
-    "status": lambda row, facts: _text(derive_legacy_status(row, facts)),
-    "complianceStatus": lambda row, _facts: _text(
+    **{name: _build_address_key(name) for name in ("country", "city", "region", "postalCode")},
+    "status": lambda row, facts: _convert_to_text(derive_legacy_status(row, facts)),
+    "complianceStatus": lambda row, _facts: _convert_to_text(
         derive_legacy_compliance(row.get("complianceStatus"))
     ),
-    "payoutMethod": lambda row, _facts: _text(determine_payout_method(row)),
-    "payoutCurrency": lambda row, _facts: _text(determine_payout_currency(row)),
+    "payoutMethod": lambda row, _facts: _convert_to_text(determine_payout_method(row)),
+    "payoutCurrency": lambda row, _facts: _convert_to_text(determine_payout_currency(row)),
     "createdAt": lambda row, _facts: parse_created_at(row),
     "updatedAt": lambda row, _facts: parse_instant(row.get("updatedAt")),
 }

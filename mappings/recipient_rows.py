@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mappings.grammar import JSON
+from mappings.effects import JSON
 from mappings.objects import RECIPIENT, determine_account_type, find_primary_account
 from mappings.recipient_queries import Row
 
-TOLD = (
+QUERY_FIELDS = (
     "id",
     "name",
     "email",
@@ -23,12 +23,12 @@ TOLD = (
     "createdAt",
     "updatedAt",
 )
-TOLD_OF_ADDRESS = ("city", "country", "region", "postalCode")
+QUERY_ADDRESS_FIELDS = ("city", "country", "region", "postalCode")
 """With the primary account, all fields that filters, sort keys and ``is_hidden`` read."""
 
-SHOWN = frozenset(
+ANSWER_FIELDS = frozenset(
     {
-        *RECIPIENT.reads,
+        *RECIPIENT.source_fields,
         *("accounts", "compliance", "complianceStatus", "governmentIds", "ssn", "status"),
     }
 )
@@ -38,17 +38,17 @@ SHOWN = frozenset(
 def select_query_fields(row: Row) -> dict[str, JSON]:
     """Selects the fields that queries read: parts of the address, and the primary account."""
     address, primary = row.get("address") or {}, find_primary_account(row)
-    its: JSON = None if row.get("accounts") is None else []
+    accounts: JSON = None if row.get("accounts") is None else []
     if primary:
-        its = [{name: primary.get(name) for name in ("currency", "primary")}]
-        its[0]["type"] = determine_account_type(primary)
+        accounts = [{name: primary.get(name) for name in ("currency", "primary")}]
+        accounts[0]["type"] = determine_account_type(primary)
     return {
-        **{name: row.get(name) for name in TOLD},
-        "address": {name: address.get(name) for name in TOLD_OF_ADDRESS},
-        "accounts": its,
+        **{name: row.get(name) for name in QUERY_FIELDS},
+        "address": {name: address.get(name) for name in QUERY_ADDRESS_FIELDS},
+        "accounts": accounts,
     }
 
 
 def select_answer_fields(row: Row) -> dict[str, JSON]:
     """Selects the fields that answers are built from."""
-    return {name: value for name, value in row.items() if name in SHOWN}
+    return {name: value for name, value in row.items() if name in ANSWER_FIELDS}

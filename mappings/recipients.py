@@ -7,53 +7,53 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mappings import (
-    found,
     government_ids,
     legacy,
     money,
+    outcome_rules,
     payout_changes,
     payouts,
     recipient_bodies,
     recipient_queries,
-    settling,
+    recipient_reads,
 )
-from mappings.banking import empty
+from mappings.banking import build_empty_problem
 from mappings.batch_reads import is_missing, load_batches
 from mappings.batch_views import build_batch, is_draft
-from mappings.errors import NOT_FOUND
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
     Answer,
     Call,
+    CompareAndSet,
     Failure,
-    Find,
     Flow,
     Invalid,
     LegacyOptions,
+    ListQuery,
+    LoadFacts,
     Operation,
     Parallel,
     Problem,
-    Recall,
-    Record,
     Refused,
     Request,
     Unreachable,
 )
+from mappings.errors import NOT_FOUND
+from mappings.lazy_sequences import filter_rows
 from mappings.list_filters import Filters, filter_payments
-from mappings.matching import Entry, Payment, recipient_id
+from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import (
     RECIPIENT,
     Facts,
-    apply_aliases,
+    apply_redirects,
     build_payment_answer,
     build_recipient_answer,
-    is_abandoned,
-    is_gone,
-    recall_aliases,
+    is_deleted_for_clients,
+    is_superseded,
+    load_redirects,
 )
 from mappings.paging import build_meta, complete_meta, parse_page_params, select_page_params
-from mappings.payouts import Payout, Recipient, Sub
-from mappings.rows import filter_rows
+from mappings.payouts import Payout, Recipient, SubFlow
 
 # Create
 
@@ -73,63 +73,69 @@ def create_recipient(request: Request) -> Flow:
     body = request.body
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
     # Everything is validated before the first call, so that a refused request changes nothing.
-    ids = [*recipient_bodies.extract_ssn(body), *payouts.extract_government_ids(payout)]
-    request.refuse(
+    government_id_list = [
+        *recipient_bodies.extract_ssn(body),
+        *payouts.extract_government_ids(payout),
+    ]
+    request.raise_problems(
         [
             *recipient_bodies.validate_create(body),
-            *_payout_problems(payout, body),
-            *payouts.validate_holds(payout, {}, request.manners),
-            *government_ids.validate_government_ids(ids, {}, request.manners),
+            *_validate_payout(payout, body),
+            *payouts.validate_holds(payout, {}, request.options),
+            *government_ids.validate_government_ids(government_id_list, {}, request.options),
         ]
     )
     holds = payouts.collect_new_holds(payout, {})
-    sent = recipient_bodies.build_create_body(body, ids)
-    names = {**RECIPIENT.sent_as(), **government_ids.map_government_id_fields(ids)}
+    body_to_send = recipient_bodies.build_create_body(body, government_id_list)
+    field_map = {
+        **RECIPIENT.build_field_map(),
+        **government_ids.map_government_id_fields(government_id_list),
+    }
     call = Call(
         "POST",
         "/recipients",
-        sent,
-        sent_as=names,
-        settle=settling.settle_created_recipient(sent),
-        known_by=settling.select_recipient_match_fields(sent),
+        body_to_send,
+        field_map=field_map,
+        reconcile=outcome_rules.build_created_recipient_rule(body_to_send),
+        match_fields=outcome_rules.select_recipient_match_fields(body_to_send),
     )
-    created = (yield call)["recipient"]
+    new_recipient = (yield call)["recipient"]
     try:
-        recipient = yield from _complete(created, body, payout, request.manners)
+        recipient = yield from _complete_recipient(new_recipient, body, payout, request.options)
     except (Refused, Unreachable) as failure:
         # Without the undo, the client's retry would create a second recipient.
-        yield from _undo(created["id"])
+        yield from _undo_creation(new_recipient["id"])
         if isinstance(failure, Refused) and failure.status == 404:
             # A 404 is about the new recipient, which the client did not name: hide it.
             raise Refused(500) from None
         raise
     if holds:
-        yield Record("recipient", created["id"], holds)
-    shown = build_recipient_answer(recipient, holds, request.manners)
-    return Answer({"recipient": shown}, payouts.build_hold_notices(holds))
+        yield CompareAndSet("recipient", new_recipient["id"], holds)
+    answer = build_recipient_answer(recipient, holds, request.options)
+    return Answer({"recipient": answer}, payouts.build_hold_notices(holds))
 
 
-def _payout_problems(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Problem]:
+def _validate_payout(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Problem]:
     if payout.methods or payout.method:
         yield from payouts.validate_new_payout(payout, body)
 
 
-def _complete(
-    created: Recipient, body: Mapping[str, JSON], payout: Payout, manners: LegacyOptions
-) -> Sub:
+def _complete_recipient(
+    new_recipient: Recipient, body: Mapping[str, JSON], payout: Payout, options: LegacyOptions
+) -> SubFlow:
     """Sends what the create call has no fields for. Returns the recipient with its accounts."""
-    path, recipient = f"/recipients/{created['id']}", created
-    if later := recipient_bodies.select_later_fields(body):
-        names = RECIPIENT.sent_as() | {
+    path, recipient = f"/recipients/{new_recipient['id']}", new_recipient
+    if later_fields := recipient_bodies.select_later_fields(body):
+        field_map = RECIPIENT.build_field_map() | {
             "primaryCurrency": recipient_bodies.choose_currency_field(body)
         }
-        settle = settling.settle_changed_recipient(created["id"], later)
-        call = Call("PATCH", path, later, sent_as=names, settle=settle)
-        recipient = {**created, **(yield call)["recipient"]}
+        reconcile = outcome_rules.build_changed_recipient_rule(new_recipient["id"], later_fields)
+        call = Call("PATCH", path, later_fields, field_map=field_map, reconcile=reconcile)
+        recipient = {**new_recipient, **(yield call)["recipient"]}
     if not payout.methods:
         return recipient
-    recipient = yield from payouts.add_planned_accounts(
-        recipient, _plan(payout, body), manners, whole=True
+    recipient = yield from payouts.add_accounts(
+        recipient, _plan_payout_accounts(payout, body), options, is_undone_by_caller=True
     )
     try:
         return (yield Call("GET", path))["recipient"]
@@ -138,25 +144,25 @@ def _complete(
         return recipient
 
 
-def _plan(payout: Payout, body: Mapping[str, JSON]) -> payouts.Plan:
+def _plan_payout_accounts(payout: Payout, body: Mapping[str, JSON]) -> payouts.AccountPlan:
     return payouts.plan_accounts(
         payout, body, payout.methods, payouts.resolve_primary_method(payout)
     )
 
 
-def _undo(recipient_id: str) -> Sub:
+def _undo_creation(recipient_id: str) -> SubFlow:
     # Recorded before the call: if the deletion fails, clients must not see the recipient either.
-    yield Record("recipient", recipient_id, {"deleted": True, "still_there": True})
+    yield CompareAndSet("recipient", recipient_id, {"deleted": True, "still_there": True})
     try:
-        yield replace(_deletion(recipient_id), is_cleanup=True)
+        yield replace(_build_recipient_deletion(recipient_id), is_cleanup=True)
     except Failure:
         return
-    yield Record("recipient", recipient_id, {"still_there": None})
+    yield CompareAndSet("recipient", recipient_id, {"still_there": None})
 
 
-def _deletion(recipient_id: str) -> Call:
-    settle = settling.settle_deleted_recipients(recipient_id)
-    return Call("DELETE", f"/recipients/{recipient_id}", settle=settle)
+def _build_recipient_deletion(recipient_id: str) -> Call:
+    reconcile = outcome_rules.build_deleted_recipients_rule(recipient_id)
+    return Call("DELETE", f"/recipients/{recipient_id}", reconcile=reconcile)
 
 
 # Read
@@ -167,8 +173,8 @@ def read_recipient(request: Request) -> Flow:
 
     GET /recipients/:id
     """
-    recipient, facts = yield from found.load_recipient(request.ids["id"])
-    return Answer({"recipient": build_recipient_answer(recipient, facts, request.manners)})
+    recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
+    return Answer({"recipient": build_recipient_answer(recipient, facts, request.options)})
 
 
 def list_recipients(request: Request) -> Flow:
@@ -178,14 +184,14 @@ def list_recipients(request: Request) -> Flow:
                      the cached list: the total, the recipients changed since, and the archived ones
                      if the total has shrunk; without a cache, every page
     """
-    remembered = yield Recall("recipient")
-    result = yield recipient_queries.build_find(request.query, remembered)
-    shown = [
-        build_recipient_answer(row, remembered.get(row["id"], {}), request.manners)
+    facts_by_id = yield LoadFacts("recipient")
+    result = yield recipient_queries.build_list_query(request.query, facts_by_id)
+    answers = [
+        build_recipient_answer(row, facts_by_id.get(row["id"], {}), request.options)
         for row in result.rows
     ]
     number = parse_page_params(request.query).number
-    return Answer({"recipients": shown, "meta": build_meta(number, result.pages, result.records)})
+    return Answer({"recipients": answers, "meta": build_meta(number, result.pages, result.records)})
 
 
 def read_recipient_logs(request: Request) -> Flow:
@@ -196,26 +202,26 @@ def read_recipient_logs(request: Request) -> Flow:
     """
     id_ = request.ids["id"]
     call = Call("GET", f"/recipients/{id_}/logs", query=select_page_params(request.query))
-    _recipient, given = yield from _with_page(id_, call)
-    entries_given = given.get("activities") or []
-    counts = complete_meta(given.get("meta"), parse_page_params(request.query), len(entries_given))
+    _recipient, page = yield from _load_recipient_with_page(id_, call)
+    entries = page.get("activities") or []
+    meta = complete_meta(page.get("meta"), parse_page_params(request.query), len(entries))
     return Answer(
-        {"activities": [_without_keys(one, request.keys) for one in entries_given], "meta": counts}
+        {"activities": [_mask_keys(entry, request.api_keys) for entry in entries], "meta": meta}
     )
 
 
-def _with_page(id_: str, call: Call) -> Sub:
+def _load_recipient_with_page(id_: str, call: Call) -> SubFlow:
     """Reads the recipient and a page of a list.
 
     If the service refuses the page size, requests its default size: legacy lists have no 406.
     """
     try:
-        return (yield from found.load_recipient_with_call(id_, call))
+        return (yield from recipient_reads.load_recipient_with_call(id_, call))
     except Refused as refused:
         if refused.status not in (400, 406) or "pageSize" not in call.query:
             raise
     query = {name: value for name, value in call.query.items() if name != "pageSize"}
-    return (yield from found.load_recipient_with_call(id_, replace(call, query=query)))
+    return (yield from recipient_reads.load_recipient_with_call(id_, replace(call, query=query)))
 
 
 # Header names are checked too, because keys that have been revoked since can appear in old entries.
@@ -223,21 +229,21 @@ _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature"
 _CREDENTIALS = re.compile(r"(?i)^\s*(bearer|basic|digest|\w*sign)\s+\S")
 
 
-def _without_keys(entry: Mapping[str, JSON], keys: tuple[str, ...]) -> dict[str, JSON]:
+def _mask_keys(entry: Mapping[str, JSON], api_keys: tuple[str, ...]) -> dict[str, JSON]:
     """Returns a log entry with the header values masked that contain an API key."""
     headers = entry.get("headers")
     if not isinstance(headers, dict):
         return dict(entry)
-    masked = {
-        name: "********" if _carries_a_key(name, value, keys) else value
+    masked_headers = {
+        name: "********" if _has_key(name, value, api_keys) else value
         for name, value in headers.items()
     }
-    return {**entry, "headers": masked}
+    return {**entry, "headers": masked_headers}
 
 
-def _carries_a_key(name: str, value: JSON, keys: tuple[str, ...]) -> bool:
+def _has_key(name: str, value: JSON, api_keys: tuple[str, ...]) -> bool:
     text = str(value)
-    if any(key in text for key in keys if key) or _CREDENTIALS.match(text):
+    if any(key in text for key in api_keys if key) or _CREDENTIALS.match(text):
         return True
     return "*" not in text and any(word in name.lower() for word in _KEY_HEADERS)
 
@@ -251,123 +257,144 @@ def read_recipient_payments(request: Request) -> Flow:
     GET /batch/:id/summary        for each batch with stored memos that pays the recipient several
                                   times, to match the memos
     """
-    id_, filters = request.ids["id"], Filters.of(request.query)
-    path, abandoned = f"/recipients/{id_}/payments", (yield Recall("abandoned"))
+    id_, filters = request.ids["id"], Filters.from_query(request.query)
+    path, superseded = f"/recipients/{id_}/payments", (yield LoadFacts("abandoned"))
     if filters:
-        recipient, facts = yield from found.load_recipient(id_)
+        recipient, facts = yield from recipient_reads.load_recipient(id_)
     else:
         call = Call("GET", path, query=select_page_params(request.query))
-        (recipient, facts), given = yield from _with_page(id_, call)
-    shown = build_recipient_answer(recipient, facts, request.manners)
-    if abandoned or filters:
-        left = (yield _payments_left(path, abandoned)).rows
-        all_ = [*(yield from _as_clients_know(left)), *(yield from _drafted(id_))]
+        (recipient, facts), page = yield from _load_recipient_with_page(id_, call)
+    recipient_answer = build_recipient_answer(recipient, facts, request.options)
+    if superseded or filters:
+        visible = (yield _build_visible_payments_query(path, superseded)).rows
+        all_payments = [
+            *(yield from _restore_original_ids(visible)),
+            *(yield from _load_draft_payments(id_)),
+        ]
         if filters:
-            all_ = yield from _found_by(filters, all_, id_, shown)
+            all_payments = yield from _filter_recipient_payments(
+                filters, all_payments, id_, recipient_answer
+            )
         # Merged with payments of drafts, the order of the service is no longer by creation time.
-        if abandoned:
-            all_.sort(key=recipient_queries.parse_created_at, reverse=True)
-        known, counts = parse_page_params(request.query).of(all_)
+        if superseded:
+            all_payments.sort(key=recipient_queries.parse_created_at, reverse=True)
+        payments, meta = parse_page_params(request.query).select_rows(all_payments)
     else:
-        known = yield from _as_clients_know(given.get("payments") or [])
-        counts = given.get("meta")
-    memos = yield from _memos(known, id_)
-    rows = [build_payment_answer({**one, **memos.get(one["id"], {})}, shown) for one in known]
+        payments = yield from _restore_original_ids(page.get("payments") or [])
+        meta = page.get("meta")
+    memos = yield from _load_memos(payments, id_)
+    rows = [
+        build_payment_answer({**payment, **memos.get(payment["id"], {})}, recipient_answer)
+        for payment in payments
+    ]
     return Answer(
         {
             "payments": rows,
-            "meta": complete_meta(counts, parse_page_params(request.query), len(rows)),
+            "meta": complete_meta(meta, parse_page_params(request.query), len(rows)),
         }
     )
 
 
-def _as_clients_know(payments: Sequence[Payment]) -> Sub:
-    aliases = yield recall_aliases(payments)
-    return [apply_aliases(one, aliases) for one in payments]
+def _restore_original_ids(payments: Sequence[Payment]) -> SubFlow:
+    redirects = yield load_redirects(payments)
+    return [apply_redirects(payment, redirects) for payment in payments]
 
 
-def _drafted(id_: str) -> Sub:
+def _load_draft_payments(id_: str) -> SubFlow:
     """Loads the payments of a recipient in drafts, which only the gateway has."""
-    found: list[Payment] = []
-    for batch_id, facts in (yield Recall("batch")).items():
+    payments: list[Payment] = []
+    for batch_id, facts in (yield LoadFacts("batch")).items():
         if not is_draft(facts) or facts.get("phase") == "deleted":
             continue
-        entries = (yield Recall("payments", batch_id)).get("entries", [])
-        its = filter_rows(entries, lambda one: recipient_id(one) == id_)
-        found += build_batch(batch_id, facts, its, {}, None).payments
-    return found
+        entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
+        own_entries = filter_rows(entries, lambda entry: extract_recipient_id(entry) == id_)
+        payments += build_batch(batch_id, facts, own_entries, {}, None).payments
+    return payments
 
 
-def _found_by(filters: Filters, payments: Sequence[Payment], id_: str, shown: JSON) -> Sub:
+def _filter_recipient_payments(
+    filters: Filters, payments: Sequence[Payment], id_: str, recipient_answer: JSON
+) -> SubFlow:
     """Filters payments; a search needs the memos of all of them."""
-    memos = (yield from _memos(payments, id_, are_needed=True)) if filters.search else {}
-    rows = [{**one, **memos.get(one["id"], {}), "recipient": shown} for one in payments]
+    memos = (yield from _load_memos(payments, id_, is_required=True)) if filters.search else {}
+    rows = [
+        {**payment, **memos.get(payment["id"], {}), "recipient": recipient_answer}
+        for payment in payments
+    ]
     return [*(yield from filter_payments(filters, rows))]
 
 
-def _memos(payments: Sequence[Payment], id_: str, *, are_needed: bool = False) -> Sub:
+def _load_memos(payments: Sequence[Payment], id_: str, *, is_required: bool = False) -> SubFlow:
     """Loads the memos that only the gateway has, by payment id.
 
     With ``is_required``, raises if a batch cannot be read, unless it no longer exists.
     """
-    untold: dict[str, list[Payment]] = {}
-    for one in payments:
-        if one.get("batch") and not one.get("memo"):
-            untold.setdefault(str(one["batch"].get("id")), []).append(one)
-    facts = yield Recall("batch", ids=tuple(untold))
+    payments_by_batch: dict[str, list[Payment]] = {}
+    for payment in payments:
+        if payment.get("batch") and not payment.get("memo"):
+            payments_by_batch.setdefault(str(payment["batch"].get("id")), []).append(payment)
+    facts = yield LoadFacts("batch", ids=tuple(payments_by_batch))
     memos: dict[JSON, JSON] = {}
-    unread: list[str] = []
+    unmatched_batches: list[str] = []
     # A batch with has_memos false needs no look-up; older records lack the flag.
-    for batch_id in (one for one in untold if facts.get(one, {}).get("has_memos", one in facts)):
-        entries = (yield Recall("payments", batch_id)).get("entries", [])
-        its = filter_rows(entries, lambda one: recipient_id(one) == id_)
-        if not any(one.get("memo") for one in its):
+    for batch_id in (
+        key for key in payments_by_batch if facts.get(key, {}).get("has_memos", key in facts)
+    ):
+        entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
+        own_entries = filter_rows(entries, lambda item: extract_recipient_id(item) == id_)
+        if not any(item.get("memo") for item in own_entries):
             continue
-        if (of_those := _entries_of(untold[batch_id], its)) is None:
-            unread.append(batch_id)
+        if (matched_entries := _match_entries(payments_by_batch[batch_id], own_entries)) is None:
+            unmatched_batches.append(batch_id)
         else:
-            both = zip(untold[batch_id], of_those, strict=True)
-            memos |= {one["id"]: entry.get("memo") for one, entry in both}
-    ids = {one["id"] for those in untold.values() for one in those}
-    for batch in (yield from load_batches(unread)):
+            pairs = zip(payments_by_batch[batch_id], matched_entries, strict=True)
+            memos |= {payment["id"]: entry.get("memo") for payment, entry in pairs}
+    ids = {
+        payment["id"] for batch_payments in payments_by_batch.values() for payment in batch_payments
+    }
+    for batch in (yield from load_batches(unmatched_batches)):
         if not isinstance(batch, Exception):
-            memos |= {one["id"]: one.get("memo") for one in batch.payments if one["id"] in ids}
-        elif are_needed and not is_missing(batch):
+            memos |= {
+                payment["id"]: payment.get("memo")
+                for payment in batch.payments
+                if payment["id"] in ids
+            }
+        elif is_required and not is_missing(batch):
             raise batch
     return {id_: {"memo": memo} for id_, memo in memos.items() if memo}
 
 
-def _entries_of(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequence[Entry] | None:
+def _match_entries(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequence[Entry] | None:
     """Matches the payments of a recipient in a batch to the entries that were requested.
 
     Matches by id, or by amount if there is one payment and one entry. Returns None if only the
     summary of the batch can tell.
     """
-    by_id = {one["id"]: one for one in entries if one.get("id")}
-    if all(one["id"] in by_id for one in payments):
-        return [by_id[one["id"]] for one in payments]
+    by_id = {item["id"]: item for item in entries if item.get("id")}
+    if all(item["id"] in by_id for item in payments):
+        return [by_id[item["id"]] for item in payments]
     if by_id or len(payments) > 1 or len(entries) > 1:
         return None
     (payment,), (entry,) = payments, entries
-    paid = money.parse_amount(payment.get("sourceAmount"))
-    is_its = paid is not None and paid == money.parse_amount(entry.get("sourceAmount"))
-    return entries if is_its else None
+    amount = money.parse_amount(payment.get("sourceAmount"))
+    is_equal_amount = amount is not None and amount == money.parse_amount(entry.get("sourceAmount"))
+    return entries if is_equal_amount else None
 
 
-def _payments_left(path: str, aliases: Mapping[str, Facts]) -> Find:
+def _build_visible_payments_query(path: str, redirects: Mapping[str, Facts]) -> ListQuery:
     """Builds the query for all payments except those of superseded batches, in service order."""
-    return Find(
+    return ListQuery(
         path,
         "payments",
         1,
-        ALL,
-        hidden=lambda row: is_abandoned(row, aliases),
-        where=lambda _row: True,
-        order=None,
-        descending=False,
-        ask=None,
-        narrow={},
-        sorting={},
+        ALL_ROWS,
+        is_hidden=lambda row: is_superseded(row, redirects),
+        is_match=lambda _row: True,
+        sort_key=None,
+        is_descending=False,
+        native_query=None,
+        prefilter={},
+        scan_sort={},
     )
 
 
@@ -385,10 +412,10 @@ def update_recipient(request: Request) -> Flow:
 
     If the payout is refused, the changes of the recipient stay; sending them again is harmless.
     """
-    recipient, facts = yield from found.load_recipient(request.ids["id"])
-    body, manners = (
+    recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
+    body, options = (
         recipient_bodies.drop_unchanged_recipient_fields(request.body, recipient),
-        request.manners,
+        request.options,
     )
     payout = payouts.drop_shown_masks(
         payouts.parse_payout(body.get("payout"), "payout.", request.problems), recipient
@@ -396,33 +423,40 @@ def update_recipient(request: Request) -> Flow:
     changes = payout_changes.detect_payout_changes(
         payout, recipient_bodies.apply_identity(body, recipient)
     )
-    ids = [*recipient_bodies.extract_ssn(body), *changes.government_ids]
-    request.refuse(
+    government_id_list = [*recipient_bodies.extract_ssn(body), *changes.government_ids]
+    request.raise_problems(
         [
             *recipient_bodies.validate_update(body, recipient, facts),
-            *changes.problems(),
-            *payouts.validate_holds(payout, facts, manners),
-            *government_ids.validate_government_ids(ids, recipient, manners),
+            *changes.validate(),
+            *payouts.validate_holds(payout, facts, options),
+            *government_ids.validate_government_ids(government_id_list, recipient, options),
         ]
     )
     holds = payouts.collect_new_holds(payout, facts)
-    fields = recipient_bodies.build_update_fields(body, recipient, facts, ids)
+    fields = recipient_bodies.build_update_fields(body, recipient, facts, government_id_list)
     id_ = recipient["id"]
-    answered: Mapping[str, JSON] = {}
+    updated: Mapping[str, JSON] = {}
     if fields:
-        names = (
-            RECIPIENT.sent_as()
+        field_map = (
+            RECIPIENT.build_field_map()
             | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
-            | government_ids.map_government_id_fields(ids)
+            | government_ids.map_government_id_fields(government_id_list)
         )
-        path, settle = f"/recipients/{id_}", settling.settle_changed_recipient(id_, fields)
-        made = yield Call("PATCH", path, fields, sent_as=names, settle=settle)
-        answered = shown if isinstance(shown := made.get("recipient"), dict) else {}
-    if word := recipient_bodies.derive_status_fact(body, fields, facts, answered):
-        yield Record("recipient", id_, word)
-    yield from payout_changes.apply_payout_changes(changes, manners)
+        path, reconcile = (
+            f"/recipients/{id_}",
+            outcome_rules.build_changed_recipient_rule(id_, fields),
+        )
+        response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
+        updated = (
+            response_recipient
+            if isinstance(response_recipient := response.get("recipient"), dict)
+            else {}
+        )
+    if status_fact := recipient_bodies.derive_status_fact(body, fields, facts, updated):
+        yield CompareAndSet("recipient", id_, status_fact)
+    yield from payout_changes.apply_payout_changes(changes, options)
     if holds:
-        yield Record("recipient", id_, holds)
+        yield CompareAndSet("recipient", id_, holds)
     return Answer({"object": "updated"}, payouts.build_hold_notices(holds))
 
 
@@ -436,9 +470,9 @@ def delete_recipient(request: Request) -> Flow:
     DELETE /recipients/:id  archives it; the gateway stores that it is deleted
     """
     id_ = request.ids["id"]
-    yield from found.load_recipient(id_)
-    yield _deletion(id_)
-    yield Record("recipient", id_, {"deleted": True})
+    yield from recipient_reads.load_recipient(id_)
+    yield _build_recipient_deletion(id_)
+    yield CompareAndSet("recipient", id_, {"deleted": True})
     return Answer({"object": "deleted"})
 
 
@@ -450,114 +484,116 @@ def delete_recipients(request: Request) -> Flow:
     """
     ids = list(dict.fromkeys(request.body["ids"]))
     if not ids:
-        request.refuse([empty("ids")])
-    yield from _all_found(ids)
-    settle = settling.settle_deleted_recipients(*ids)
-    yield Call("DELETE", "/recipients", {"ids": ids}, sent_as={"ids": "ids"}, settle=settle)
-    first, *others = (Record("recipient", id_, {"deleted": True}) for id_ in ids)
-    yield replace(first, also=tuple(others))
+        request.raise_problems([build_empty_problem("ids")])
+    yield from _require_recipients(ids)
+    reconcile = outcome_rules.build_deleted_recipients_rule(*ids)
+    yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)
+    first_update, *other_updates = (
+        CompareAndSet("recipient", id_, {"deleted": True}) for id_ in ids
+    )
+    yield replace(first_update, linked=tuple(other_updates))
     return Answer({"object": "deleted"})
 
 
-def _all_found(ids: list[str]) -> Sub:
+def _require_recipients(ids: list[str]) -> SubFlow:
     """Raises if a recipient does not exist; reads in chunks, to stop early in a long list."""
-    if not all(map(RECIPIENT_ID.fullmatch, ids)):
+    if not all(map(RECIPIENT_ID_PATTERN.fullmatch, ids)):
         raise Invalid(NOT_FOUND)
-    remembered = yield Recall("recipient", ids=tuple(ids))
-    for start in range(0, len(ids), AT_ONCE):
-        some = ids[start : start + AT_ONCE]
-        given = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in some])
-        for id_, one in zip(some, given, strict=True):
-            if isinstance(one, Exception):
-                raise one
-            if is_gone(one["recipient"], remembered.get(id_, {})):
+    facts_by_id = yield LoadFacts("recipient", ids=tuple(ids))
+    for start in range(0, len(ids), RECIPIENTS_PER_CHUNK):
+        chunk = ids[start : start + RECIPIENTS_PER_CHUNK]
+        results = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in chunk])
+        for id_, result in zip(chunk, results, strict=True):
+            if isinstance(result, Exception):
+                raise result
+            if is_deleted_for_clients(result["recipient"], facts_by_id.get(id_, {})):
                 raise Invalid(NOT_FOUND)
 
 
-AT_ONCE = 64
-ALL = 10**9
+RECIPIENTS_PER_CHUNK = 64
+ALL_ROWS = 10**9
 """A page size larger than any list."""
-RECIPIENT_ID = re.compile("R-[A-Za-z0-9]{1,64}")
-_ONE, _ALL = "/recipients/{id}", "/recipients"
+RECIPIENT_ID_PATTERN = re.compile("R-[A-Za-z0-9]{1,64}")
+_RECIPIENT_PATH, _RECIPIENTS_PATH = "/recipients/{id}", "/recipients"
 
 OPERATIONS = (
     Operation(
         "POST",
-        _ALL,
+        _RECIPIENTS_PATH,
         create_recipient,
         "4.1",
         "emulated",
         "several calls, undone if one is refused; language, currency and payout follow the create",
-        takes=legacy.RecipientBody,
-        gives=legacy.RecipientAnswer,
+        body_shape=legacy.RecipientBody,
+        answer_shape=legacy.RecipientAnswer,
     ),
     Operation(
         "GET",
-        _ALL,
+        _RECIPIENTS_PATH,
         list_recipients,
         "4.1",
         "emulated",
         "the gateway applies the filters and sort orders that the service lacks",
-        gives=legacy.RecipientsAnswer,
-        query=legacy.RecipientsQuery,
+        answer_shape=legacy.RecipientsAnswer,
+        query_shape=legacy.RecipientsQuery,
     ),
     Operation(
         "DELETE",
-        _ALL,
+        _RECIPIENTS_PATH,
         delete_recipients,
         "4.1",
         "emulated",
         "the service archives them; legacy clients no longer see them",
-        takes=legacy.RecipientIdsBody,
-        gives=legacy.DoneAnswer,
+        body_shape=legacy.RecipientIdsBody,
+        answer_shape=legacy.DoneAnswer,
     ),
     Operation(
         "GET",
-        _ONE,
+        _RECIPIENT_PATH,
         read_recipient,
         "4.1",
         "lossy",
         "the automatic status `inactive` after 12 months has no counterpart",
-        gives=legacy.RecipientAnswer,
+        answer_shape=legacy.RecipientAnswer,
     ),
     Operation(
         "PATCH",
-        _ONE,
+        _RECIPIENT_PATH,
         update_recipient,
         "4.1",
         "emulated",
         "the gateway stores `disabled` and `inactive`; a payout becomes accounts",
-        takes=legacy.RecipientBody,
-        gives=legacy.DoneAnswer,
+        body_shape=legacy.RecipientBody,
+        answer_shape=legacy.DoneAnswer,
     ),
     Operation(
         "DELETE",
-        _ONE,
+        _RECIPIENT_PATH,
         delete_recipient,
         "4.1",
         "emulated",
         "the service archives it; legacy clients no longer see it",
-        gives=legacy.DoneAnswer,
+        answer_shape=legacy.DoneAnswer,
     ),
     Operation(
         "GET",
-        f"{_ONE}/logs",
+        f"{_RECIPIENT_PATH}/logs",
         read_recipient_logs,
         "4.1",
         "exact",
         "entries pass unchanged, except that keys are masked",
-        gives=legacy.ActivitiesAnswer,
-        query=legacy.PageQuery,
+        answer_shape=legacy.ActivitiesAnswer,
+        query_shape=legacy.PageQuery,
     ),
     Operation(
         "GET",
-        f"{_ONE}/payments",
+        f"{_RECIPIENT_PATH}/payments",
         read_recipient_payments,
         "4.1",
         "exact",
         "paged by the service; the gateway adds the payments of drafts and applies filters",
-        gives=legacy.PaymentsAnswer,
-        query=legacy.FilteredQuery,
-        rests_on="payments have the fields of the legacy document (current interface, section 2.2)",
+        answer_shape=legacy.PaymentsAnswer,
+        query_shape=legacy.FilteredQuery,
+        assumption="payments have the fields of the legacy document (current interface, section 2.2)",
     ),
 )

@@ -12,8 +12,8 @@ from gateway.storage import Ledger, Store, open_store
 from gateway.storage.undertakings import OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream
-from gateway.upstream.clock import Clock
-from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.upstream.clock import ServiceClock
+from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.instances import Heartbeats
 from gateway.writes.journal import Journal
 from gateway.writes.once import IdempotencyGuard
@@ -39,7 +39,7 @@ async def open_parts(
     settings: Settings, rows: Callable[[Store, Ledger, Journal], OperationRepository] | None = None
 ) -> AsyncIterator[Parts]:
     """``rows`` makes what the journal is kept in, where that is not to be as it always is."""
-    clock = Clock()
+    clock = ServiceClock()
     async with open_store(lay_out(settings.state)) as store:
         ledger = Ledger(store)
         learned = await load_capabilities(ledger, settings.environments.configured())
@@ -47,8 +47,8 @@ async def open_parts(
         journal.rows = rows(store, ledger, journal) if rows else journal.rows
         settler = Settler(journal, clock)
         words = settings.vocabulary.for_mappings()
-        inferred = InferredOperations("auto", learned)
-        async with open_upstream(settings, clock=clock, learned=learned) as upstream:
+        inferred = OptionalEndpoints("auto", learned)
+        async with open_upstream(settings, clock=clock, capabilities=learned) as upstream:
             player = Player(upstream, ledger, words, inferred, kept=Kept(), settler=settler)
             instances = Heartbeats(store, journal.instance)
             settling = Settling(store, journal, player, settler, instances)

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from gateway.server.app import run_gateway
-from gateway.upstream.clock import Clock
+from gateway.upstream.clock import ServiceClock
 from tests.house import KEY, House, import_lines, settings_for
 from tests.sockets import Heard, heard
 
@@ -97,7 +97,7 @@ async def open_signed(
     """A gateway by whose clock it is NOW, with one key and these."""
     settings = settings_for(folder, base_url, **sections)
     await import_lines(settings, [KEY, *({**KEY, **line} for line in lines)])
-    clock = Clock(lambda: now)
+    clock = ServiceClock(lambda: now)
     async with run_gateway(settings, clock=clock) as running, aiohttp.ClientSession() as session:
         yield House(running, settings, session)
 

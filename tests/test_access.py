@@ -20,7 +20,7 @@ from gateway.legacy_api.routes import Routes
 from gateway.simulator import DEMO_KEY, Key, Service, Simulator, start
 from gateway.storage import open_store
 from mappings import OPERATIONS, UNLISTED
-from mappings.grammar import Operation, Vocabulary
+from mappings.effects import Operation, Vocabulary
 from tests.house import KEY, House, open_house
 from tests.payday import done, make_batch, make_recipient
 from tests.sockets import Heard, Wire, assert_legacy, heard, wire
@@ -129,7 +129,7 @@ def combinations() -> Iterator[tuple[str, str, Operation | None]]:
 
 
 def expected(method: str, operation: Operation | None, refusal: tuple[int, str]) -> tuple[int, str]:
-    if method == "OPTIONS" or (operation is not None and operation.keyless):
+    if method == "OPTIONS" or (operation is not None and operation.is_keyless):
         return 200, ""
     return refusal if operation else NOT_FOUND
 
@@ -201,7 +201,7 @@ async def test_a_good_key_passes_every_check_that_needs_no_body(
     house: House, headers: list[str]
 ) -> None:
     for method, path, operation in combinations():
-        if operation is None or operation.takes is not None:
+        if operation is None or operation.body_shape is not None:
             continue
         async with await wire(house.running.port) as connection:
             status, code = await asked(connection, method, path, headers)
@@ -217,7 +217,7 @@ async def test_who_is_refused_is_not_asked_for_a_body_of_any_size(
     calls = len(behind.service.requests)
     waiting = ["Content-Length: 999999999", "Expect: 100-continue"]
     for method, path, operation in combinations():
-        if operation is not None and operation.takes is not None:
+        if operation is not None and operation.body_shape is not None:
             data = request(method, path, *headers, *waiting)
             answer = await heard(house.running.port, data)
             assert answer is not None
@@ -231,7 +231,7 @@ async def test_an_overlong_body_is_refused_on_every_path_that_takes_one(
     calls = len(behind.service.requests)
     long = [f"X-API-Key: {API_KEY}", "Content-Length: 999999999", "Expect: 100-continue"]
     for method, path, operation in combinations():
-        if operation is not None and operation.takes is not None:
+        if operation is not None and operation.body_shape is not None:
             answer = await heard(house.running.port, request(method, path, *long))
             assert answer is not None
             assert told(answer, method) == (413, "invalid_field")

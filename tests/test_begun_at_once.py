@@ -18,7 +18,7 @@ import pytest
 from gateway.simulator import Fault
 from gateway.simulator.switches import Key
 from gateway.writes.batch_routing import BatchRouting
-from mappings.grammar import Record
+from mappings.effects import CompareAndSet
 from tests.house import KEY, Got
 from tests.operating import logged
 from tests.test_cutover import imported, populate
@@ -96,7 +96,7 @@ async def test_a_start_that_meets_an_edit_at_the_current_service_goes_there(
     async with open_street(tmp_path) as street:
         marks, decided = BatchRouting.marks, asyncio.Event()
 
-        async def marked_late(self: BatchRouting, *given: Any) -> list[Record]:
+        async def marked_late(self: BatchRouting, *given: Any) -> list[CompareAndSet]:
             its = await marks(self, *given)
             await decided.wait()
             return its

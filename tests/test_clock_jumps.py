@@ -15,7 +15,7 @@ import pytest
 
 from gateway.server.app import run_gateway
 from gateway.simulator import Service
-from gateway.upstream.clock import Clock
+from gateway.upstream.clock import ServiceClock
 from tests.audit import audit
 from tests.house import KEY, House, import_lines, settings_for
 from tests.judge import Judge, judging
@@ -57,7 +57,7 @@ async def town(folder: Path) -> AsyncIterator[Town]:
         settings = settings_for(folder, judge.url, upstream={"timeout_seconds": 1})
         await import_lines(settings, [KEY])
         async with (
-            run_gateway(settings, clock=Clock(watch), monotonic=ticks) as running,
+            run_gateway(settings, clock=ServiceClock(watch), monotonic=ticks) as running,
             aiohttp.ClientSession() as session,
         ):
             yield Town(House(running, settings, session), judge, watch, ticks)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.operator.legacy_reads import AN_HOUR, Budget, LegacyReads
+from gateway.operator.legacy_reads import HOUR_SECONDS, LegacyReader, ReadBudget
 from gateway.simulator import Fault
 from tests.house import Got
 from tests.operating import eventually
@@ -444,18 +444,18 @@ async def test_it_stays_within_its_share_of_an_hour() -> None:
         waits.append(seconds)
         now[0] += seconds
 
-    budget = Budget(10, {}, now=lambda: now[0], sleep=sleep)
+    budget = ReadBudget(10, {}, now=lambda: now[0], sleep=sleep)
     sent = []
     for _ in range(35):
-        await budget.spend()
+        await budget.wait_for_request()
         sent.append(now[0])
         now[0] += 7
     for moment in sent:
-        assert sum(moment <= one < moment + AN_HOUR for one in sent) <= 10
-    later = Budget(10, budget.spent, now=lambda: now[0], sleep=sleep)
+        assert sum(moment <= one < moment + HOUR_SECONDS for one in sent) <= 10
+    later = ReadBudget(10, budget.spent_by_minute, now=lambda: now[0], sleep=sleep)
     waits.clear()
     for _ in range(10):
-        await later.spend()
+        await later.wait_for_request()
     assert waits, "what an earlier run has spent counts"
 
 
@@ -542,7 +542,7 @@ async def test_what_moves_up_while_a_list_is_read_is_not_passed_over() -> None:
     rows = [{"id": f"R-{number:016}"} for number in range(5)]
     asked: list[int] = []
 
-    class Shrinking(LegacyReads):
+    class Shrinking(LegacyReader):
         async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
             number = int((query or {})["page"])
             asked.append(number)
@@ -551,8 +551,8 @@ async def test_what_moves_up_while_a_list_is_read_is_not_passed_over() -> None:
             meta = {"page": number, "pages": -(-len(rows) // 2), "records": len(rows)}
             return {"recipients": rows[2 * number - 2 : 2 * number], "meta": meta}
 
-    reads = Shrinking(cast("Any", None), "live", API_KEY, Budget(1000, {}))
-    found = [row["id"] async for row, _ in reads.rows("/recipients", "recipients")]
+    reads = Shrinking(cast("Any", None), "live", API_KEY, ReadBudget(1000, {}))
+    found = [row["id"] async for row, _ in reads.iter_rows("/recipients", "recipients")]
     assert sorted(found) == [f"R-{number:016}" for number in range(5)]
     assert asked == [1, 2, 1, 2]
 
@@ -560,13 +560,13 @@ async def test_what_moves_up_while_a_list_is_read_is_not_passed_over() -> None:
 async def test_a_list_without_meta_is_read_once_until_nothing_is_new() -> None:
     asked: list[str] = []
 
-    class Unpaged(LegacyReads):
+    class Unpaged(LegacyReader):
         async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
             asked.append(path)
             return {"recipients": [{"id": "R-1"}], "meta": "none"}
 
-    reads = Unpaged(cast("Any", None), "live", API_KEY, Budget(1000, {}))
-    assert [row["id"] async for row, _ in reads.rows("/recipients", "recipients")] == ["R-1"]
+    reads = Unpaged(cast("Any", None), "live", API_KEY, ReadBudget(1000, {}))
+    assert [row["id"] async for row, _ in reads.iter_rows("/recipients", "recipients")] == ["R-1"]
     assert len(asked) == 2
 
 

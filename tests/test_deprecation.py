@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gateway.config.settings import Deprecation, Environment, Environments
 from gateway.http.responses import PassedResponse, build_passthrough_response
-from gateway.legacy_api.deprecation import End
+from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.simulator import Service
 from tests.house import open_house
 from tests.payday import open_town
@@ -91,10 +91,10 @@ async def test_the_answer_to_what_is_no_request_tells_of_it_too(
 
 def test_a_forwarded_answer_tells_of_the_end_that_is_announced_here() -> None:
     environments = Environments(sandbox=Environment(base_url="https://service.example"))
-    told = End(Deprecation(**ANNOUNCED), environments).headers("sandbox")
+    told = DeprecationNotice(Deprecation(**ANNOUNCED), environments).select_headers("sandbox")
     theirs = {"Deprecation": "@1", "Sunset": "Thu, 01 Jan 2026 00:00:00 GMT", "Link": "<a>; rel=b"}
     answer = build_passthrough_response(
-        PassedResponse(404, CIMultiDict(theirs), b"{}"), "an-id", told=told
+        PassedResponse(404, CIMultiDict(theirs), b"{}"), "an-id", deprecation_headers=told
     )
     assert answer.headers.getall("Deprecation") == ["@1795996800"]
     assert answer.headers.getall("Sunset") == ["Sun, 28 Feb 2027 00:00:00 GMT"]
@@ -139,7 +139,9 @@ async def test_after_the_sunset_it_is_served_where_nothing_else_is_asked(tmp_pat
 @pytest.mark.parametrize("after", ["serve", "refuse"])
 def test_until_the_sunset_nobody_is_refused(after: str) -> None:
     settings = Deprecation(announced="2026-11-30", after_sunset=after)
-    end = End(settings, Environments(live=Environment(base_url="https://service.example")))
-    assert end.refusal(datetime(2027, 2, 27, 23, 59, 59, tzinfo=UTC)) is None
-    is_refused = end.refusal(datetime(2027, 2, 28, tzinfo=UTC)) is not None
+    end = DeprecationNotice(
+        settings, Environments(live=Environment(base_url="https://service.example"))
+    )
+    assert end.find_refusal(datetime(2027, 2, 27, 23, 59, 59, tzinfo=UTC)) is None
+    is_refused = end.find_refusal(datetime(2027, 2, 28, tzinfo=UTC)) is not None
     assert is_refused is (after == "refuse")

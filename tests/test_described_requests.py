@@ -29,7 +29,7 @@ from schemathesis.specs.openapi.checks import (
 
 from gateway.docgen.openapi import build_openapi_document
 from gateway.simulator import Service, Switches
-from mappings.grammar import Vocabulary
+from mappings.effects import Vocabulary
 from tests.aside import Aside, aside
 from tests.house import KEY
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from sqlalchemy import func, select, update
 
 from gateway.config.settings import Retention, State
-from gateway.operator.restore_check import is_older
+from gateway.operator.restore_check import is_restored
 from gateway.operator.retention import (
-    AT_ONCE,
-    Forgetting,
+    MAX_ROWS_PER_TRANSACTION,
+    RetentionTask,
     delete_expired,
     delete_expired_signed_changes,
 )
@@ -223,7 +223,7 @@ async def test_what_is_over_for_long_is_forgotten_and_the_last_of_it_stays(
             newest = await connection.scalar(select(journal.c.id))
         assert {row.undertaking for row in left} <= {newest}
         # By its number it is known that the state is the latest one.
-        assert not await is_older(here.store, here.house.settings.state.mark)
+        assert not await is_restored(here.store, here.house.settings.state.mark)
         await make_batch(here.house, ada, "20.00")
 
 
@@ -308,7 +308,7 @@ async def test_a_running_gateway_sweeps_by_itself(
         await make_recipient(here.house, "eve")
         await there.over()
         await there.age(journal, "began_at")
-        async with Forgetting(store, DAYS):
+        async with RetentionTask(store, DAYS):
 
             async def gone() -> bool:
                 return (await there.count(journal)) == [1]
@@ -325,7 +325,7 @@ def test_too_short_a_time_is_a_mistake(days: int) -> None:
 async def test_of_changes_that_clients_signed_nothing_is_kept_for_long(state: State) -> None:  # noqa: F811
     async with open_store(state) as store:
         ledger = Ledger(store)
-        for number in range(AT_ONCE + 1):
+        for number in range(MAX_ROWS_PER_TRANSACTION + 1):
             await ledger.record(OWNER, "signed", f"B-{number}", {"last": "a name"})
         old = update(remembered).where(remembered.c.id != "B-0")
         async with store.write() as connection:

@@ -84,7 +84,7 @@ async def test_a_key_that_is_renamed_stays_where_it_was_switched_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A gateway hears of the new name long before it looks again for what was switched.
-    monkeypatch.setattr("gateway.migration.modes.EVERY_SECONDS", 4)
+    monkeypatch.setattr("gateway.migration.modes.POLL_SECONDS", 4)
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward")
         await here.house.import_key(api_key=API_KEY, name="store")

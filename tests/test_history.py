@@ -20,7 +20,7 @@ from gateway.storage.abandoned import abandoned_batches
 from gateway.storage.id_rows import keep
 from gateway.writes.player import MANY
 from mappings import recipient_queries
-from mappings.grammar import Record
+from mappings.effects import CompareAndSet
 from tests.house import KEY, House, settings_for
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
@@ -35,12 +35,17 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         async with open_store(house.settings.state) as store:
             numbers = range(LONG_AGO)
             of_payments = [
-                Record("alias", f"P-OLD{number:013}", {"id": f"P-{number:016}", "batch": "B-OLD"})
+                CompareAndSet(
+                    "alias", f"P-OLD{number:013}", {"id": f"P-{number:016}", "batch": "B-OLD"}
+                )
                 for number in numbers
             ]
-            gone = [Record("recipient", f"R-OLD{number}", {"deleted": True}) for number in numbers]
+            gone = [
+                CompareAndSet("recipient", f"R-OLD{number}", {"deleted": True})
+                for number in numbers
+            ]
             batches = [
-                Record("batch", f"B-OLD{number}", {"phase": "deleted"}) for number in numbers
+                CompareAndSet("batch", f"B-OLD{number}", {"phase": "deleted"}) for number in numbers
             ]
             await Ledger(store).record_all(OWNER, [*of_payments, *gone, *batches])
             await keep(store, OWNER, {f"P-NAME{number}": f"P-LONG{number}" for number in numbers})
@@ -183,7 +188,7 @@ async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    plain_opened, plain_find = Ledger._opened, recipient_queries.build_find
+    plain_opened, plain_find = Ledger._opened, recipient_queries.build_list_query
 
     def opened(its: Ledger, owner: Tenant, kind: str, rows: Any) -> Any:
         if len(rows) >= LONG_AGO:
@@ -195,7 +200,7 @@ async def test_nobody_waits_while_very_much_that_is_remembered_is_gone_through(
         return plain_find(query, remembered)
 
     monkeypatch.setattr(Ledger, "_opened", opened)
-    monkeypatch.setattr(recipient_queries, "build_find", find)
+    monkeypatch.setattr(recipient_queries, "build_list_query", find)
     recipient = await make_recipient(house)
     listed = await done(house, "GET", "/recipients")
     assert [one["id"] for one in listed["recipients"]] == [recipient]
@@ -211,7 +216,7 @@ async def test_whether_abandoned_batches_were_started_is_looked_for_among_those_
         await Ledger(store).record(OWNER, "alias", "B-LEFT", {"abandoned": True})
         rows_read.clear()
         async with open_reconciler(house.settings, store) as reconciler:
-            assert await reconciler.abandoned() == []
+            assert await reconciler.check_superseded_batches() == []
     assert rows_read
     assert sum(rows_read) < 10, rows_read
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gateway.payloads import json_codec
-from mappings import kinds, legacy
+from mappings import field_types, legacy
+from mappings.effects import Invalid
 from mappings.errors import MAX_ERRORS
-from mappings.grammar import Invalid
 from tests.house import House, open_house
 from tests.signed import recording
 
@@ -115,6 +115,6 @@ async def test_as_many_addresses_as_may_be_are_looked_up_once_each(tmp_path: Pat
 
 def test_wrong_items_of_any_list_are_bounded():
     with pytest.raises(Invalid) as refused:
-        kinds.read(legacy.RecipientIdsBody, {"ids": [1.5] * 50_000})
+        field_types.parse_body(legacy.RecipientIdsBody, {"ids": [1.5] * 50_000})
     assert len(refused.value.problems) < 3 * MAX_ERRORS
-    assert len(refused.value.problems) + refused.value.more == 50_000
+    assert len(refused.value.problems) + refused.value.omitted_count == 50_000

@@ -27,7 +27,7 @@ from gateway.storage.id_rows import keep
 from gateway.storage.tables import pieces
 from gateway.writes import settling
 from gateway.writes.journal import Journal, OperationExecution
-from mappings.rows import Packed
+from mappings.lazy_sequences import CompressedSequence
 from tests.bench import big_batch
 from tests.bench.big_service import BigConnection
 from tests.gateway.compare.towns import open_town as open_service
@@ -314,13 +314,13 @@ def kept(request: pytest.FixtureRequest) -> State:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """In which rows are unpacked."""
-    unpack, threads = Packed.slice_at, set[int]()
+    unpack, threads = CompressedSequence.read_slice, set[int]()
 
-    def noted(self: Packed, number: int) -> list[Any]:
+    def noted(self: CompressedSequence, number: int) -> list[Any]:
         threads.add(threading.get_ident())
         return unpack(self, number)
 
-    monkeypatch.setattr(Packed, "slice_at", noted)
+    monkeypatch.setattr(CompressedSequence, "read_slice", noted)
     return threads
 
 
@@ -349,9 +349,9 @@ async def test_no_transaction_waits_until_a_change_is_worked_out(
     kept: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactions, unpacked = list[str](), list[str]()
-    merging, unpack = Ledger.merging, Packed.slice_at
+    merging, unpack = Ledger.merging, CompressedSequence.read_slice
 
-    def noted(self: Packed, number: int) -> list[Any]:
+    def noted(self: CompressedSequence, number: int) -> list[Any]:
         unpacked.extend(transactions)
         return unpack(self, number)
 
@@ -364,7 +364,7 @@ async def test_no_transaction_waits_until_a_change_is_worked_out(
     where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
     async with service() as (url, _bodies), open_house(tmp_path, url, state=where) as house:
         path, ids = await made_and_read(house)
-        monkeypatch.setattr(Packed, "slice_at", noted)
+        monkeypatch.setattr(CompressedSequence, "read_slice", noted)
         monkeypatch.setattr(Ledger, "merging", merged)
         got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
     assert got.status == 200

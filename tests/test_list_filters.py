@@ -24,7 +24,7 @@ from gateway.simulator.payment_rules import Order
 from gateway.simulator.payments import add
 from gateway.simulator.state import Batch, Terms, iso
 from gateway.storage import Ledger, open_store
-from mappings.grammar import Record
+from mappings.effects import CompareAndSet
 from tests.house import House
 from tests.payday import done, make_recipient, open_town
 from tests.scrape import more, scraped
@@ -293,7 +293,7 @@ async def _thousand(house: House, service: Service) -> None:
     """Batches at the service and in the ledger: nine of ten are complete, each pays one recipient."""
     world, started = service.world(), datetime(2026, 1, 1, tzinfo=UTC)
     payee = next(iter(world.recipients.values()))
-    found: list[Record] = []
+    found: list[CompareAndSet] = []
     for number in range(MANY):
         at = started + timedelta(hours=number)
         batch = Batch("", "USD", "", created_at=at, updated_at=at)
@@ -307,7 +307,7 @@ async def _thousand(house: House, service: Service) -> None:
             next(iter(batch.payments.values())).status = "processed"
         facts = {"phase": "sent", "version": 1, "upstream": batch.id, "currency": "USD",
                  "createdAt": iso(at), "started": iso(at) if number % 10 else None}  # fmt: skip
-        found.append(Record("batch", batch.id, facts))
+        found.append(CompareAndSet("batch", batch.id, facts))
     async with open_store(house.settings.state) as store:
         await Ledger(store).record_all(OWNER, found)
 

@@ -16,7 +16,7 @@ from gateway.simulator import Service
 from gateway.storage.restore_marks import NONE, flag_restored
 from mappings import OPERATIONS, UNLISTED
 from mappings.current import ENDPOINTS
-from mappings.grammar import Vocabulary
+from mappings.effects import Vocabulary
 from tests.house import KEY, House, import_lines
 from tests.operating import Post, eventually, lose_a_batch, post, says
 from tests.payday import make_batch, make_recipient, open_town, payment_ids
@@ -341,17 +341,17 @@ async def test_labels_have_values_of_ours_alone(here: Post) -> None:
 
 def test_the_endpoint_of_a_passed_request_is_one_that_the_document_lists() -> None:
     plain = PathTemplates(Vocabulary())
-    assert plain.endpoint("GET", "/v1/recipients/R-1?x=1") == "/recipients/{id}"
-    assert plain.endpoint("GET", "/v1/batch/B-1/summary") == "/batch/{id}/summary"
-    assert plain.endpoint("PURGE", "/v1/recipients/R-1") == ""
-    assert plain.endpoint("GET", "/v1/profile/anything") == ""
+    assert plain.find_endpoint_path("GET", "/v1/recipients/R-1?x=1") == "/recipients/{id}"
+    assert plain.find_endpoint_path("GET", "/v1/batch/B-1/summary") == "/batch/{id}/summary"
+    assert plain.find_endpoint_path("PURGE", "/v1/recipients/R-1") == ""
+    assert plain.find_endpoint_path("GET", "/v1/profile/anything") == ""
     own = PathTemplates(
         Vocabulary(current_summary_path="/v1/sums/{id}.x", current_balance_path="/v1/b")
     )
-    assert own.endpoint("GET", "/v1/sums/B-1.x") == "/batch/{id}/summary"
-    assert own.endpoint("GET", "/v1/sums/B-1yx") == ""
-    assert own.endpoint("GET", "/v1/b") == "/balance"
-    assert own.endpoint("GET", "/v1/balance") == ""
+    assert own.find_endpoint_path("GET", "/v1/sums/B-1.x") == "/batch/{id}/summary"
+    assert own.find_endpoint_path("GET", "/v1/sums/B-1yx") == ""
+    assert own.find_endpoint_path("GET", "/v1/b") == "/balance"
+    assert own.find_endpoint_path("GET", "/v1/balance") == ""
 
 
 # Several workers

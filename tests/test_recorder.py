@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from gateway.compare.har import LINES_BEGIN, parse_har_lines
+from gateway.compare.har import LINES_HEADER, parse_har_lines
 from gateway.compare.inputs import parse_input
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import Scrubber
 from gateway.config.settings import Misconfigured, Recording
-from gateway.migration.recorder import MOST_BYTES, RecordedExchange, Recorder
+from gateway.migration.recorder import MAX_EXCHANGE_BYTES, RecordedExchange, Recorder
 from gateway.migration.rotating_file import RotatingFile, list_recordings
 from gateway.observability import metrics
 from gateway.simulator import Key, Service, start
@@ -187,10 +187,12 @@ async def test_the_service_s_own_words_are_recorded_as_they_are(tmp_path: Path) 
 def test_what_is_personal_is_made_up_in_whatever_field_it_stands(canary: str) -> None:
     scrubber = Scrubber(b"salt")
     spelled = [canary, canary.lower(), f" {canary}", f"{canary}.", [canary], {canary: canary}]
-    text = scrubber.body(json.dumps([{name: one} for name in FIELDS for one in spelled]))
+    text = scrubber.scrub_body(json.dumps([{name: one} for name in FIELDS for one in spelled]))
     assert_no_canary(text, (canary,))
     for name in FIELDS:
-        assert_no_canary(scrubber.url(f"/v1/recipients/{canary}/logs?{name}={canary}"), (canary,))
+        assert_no_canary(
+            scrubber.scrub_url(f"/v1/recipients/{canary}/logs?{name}={canary}"), (canary,)
+        )
 
 
 async def test_a_recording_replayed_against_two_equal_services_has_no_difference(
@@ -250,7 +252,9 @@ async def test_only_what_is_chosen_is_recorded_and_a_keyless_request_adds_no_ser
         await house.ask("GET", "/v1/recipients", headers={"X-API-Key": "nobody-s-key"})
         after = (await scraped(house.session, house.running.admin_url)).series()
     assert {one for one in after - before if one[0].startswith("payout_gateway_recorded")} == set()
-    assert parse_input(written(tmp_path), "tape", Rules()).steps[0].asked.name == "list_recipients"
+    assert (
+        parse_input(written(tmp_path), "tape", Rules()).steps[0].operation.name == "list_recipients"
+    )
     assert written(tmp_path).count("\n") == 2
 
 
@@ -290,13 +294,13 @@ async def test_what_was_written_of_a_line_when_the_disk_was_full_is_taken_back(
 ) -> None:
     tape = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
     tape.write(b'{"a":1}')
-    async with disk_of(len(LINES_BEGIN) + 20):
+    async with disk_of(len(LINES_HEADER) + 20):
         with pytest.raises(OSError):
             tape.write(b'{"b":"' + b"b" * 100 + b'"}')
     tape.write(b'{"c":3}')
     tape.close()
     (path,) = list_recordings(tmp_path)
-    assert path.read_text("utf-8").splitlines() == [LINES_BEGIN, '{"a":1}', '{"c":3}']
+    assert path.read_text("utf-8").splitlines() == [LINES_HEADER, '{"a":1}', '{"c":3}']
 
 
 def test_files_are_bounded_in_size_and_number_and_the_oldest_goes(tmp_path: Path) -> None:
@@ -323,7 +327,7 @@ def test_a_file_that_another_process_removed_is_followed_by_a_new_one(tmp_path: 
     list_recordings(tmp_path)[0].unlink()
     tape.write(b'{"b":2}')
     tape.close()
-    assert list_recordings(tmp_path)[0].read_text("utf-8") == f'{LINES_BEGIN}\n{{"b":2}}\n'
+    assert list_recordings(tmp_path)[0].read_text("utf-8") == f'{LINES_HEADER}\n{{"b":2}}\n'
 
 
 def heard(**changes: Any) -> RecordedExchange:
@@ -344,7 +348,7 @@ async def test_what_finds_the_queue_full_is_left_out_and_counted(tmp_path: Path)
     async with Recorder(settings, lambda: NOW) as recorder:
         for _ in range(8):  # before the writer has its turn
             recorder.offer(heard())
-        recorder.offer(heard(answer=b"x" * MOST_BYTES))
+        recorder.offer(heard(answer=b"x" * MAX_EXCHANGE_BYTES))
     after = {one: counted(one) - before[one] for one in before}
     assert after == {"written": 5, "dropped": 3, "too_large": 1}
 
@@ -369,7 +373,10 @@ async def test_a_share_is_one_of_whole_conversations(tmp_path: Path) -> None:
     settings = Recording(directory=str(tmp_path), sample=0.25)
     async with Recorder(settings, lambda: NOW, salt=b"salt") as recorder:
         wanted = [
-            [recorder.wants("read_batch", f"key {n}", NOW + timedelta(minutes=m)) for m in range(9)]
+            [
+                recorder.is_selected("read_batch", f"key {n}", NOW + timedelta(minutes=m))
+                for m in range(9)
+            ]
             for n in range(800)
         ]
     assert all(len(set(one)) == 1 for one in wanted), "within the same ten minutes"
@@ -378,8 +385,8 @@ async def test_a_share_is_one_of_whole_conversations(tmp_path: Path) -> None:
 
 def test_a_recording_whose_last_line_is_half_written_is_read(tmp_path: Path) -> None:
     entry = json.dumps({"request": {"method": "GET", "url": "https://recorded.invalid/v1/batches"}})
-    read = parse_input(f"{LINES_BEGIN}\n{entry}\n{entry[:20]}", "tape", Rules())
-    assert [step.asked.name for step in read.steps] == ["list_batches"]
+    read = parse_input(f"{LINES_HEADER}\n{entry}\n{entry[:20]}", "tape", Rules())
+    assert [step.operation.name for step in read.steps] == ["list_batches"]
 
 
 async def test_settings_that_cannot_work_are_told(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.upstream.spool import IN_MEMORY
+from gateway.upstream.spool import MAX_MEMORY_BYTES
 from tests import operating
 from tests.house import House
 from tests.operating import configure
@@ -58,7 +58,7 @@ async def between(
 
 
 @pytest.mark.parametrize("chunks", [0, 1, 300])
-@pytest.mark.parametrize("size", [1, 70_000, IN_MEMORY, IN_MEMORY + 1, 9 * MEGABYTE])
+@pytest.mark.parametrize("size", [1, 70_000, MAX_MEMORY_BYTES, MAX_MEMORY_BYTES + 1, 9 * MEGABYTE])
 async def test_a_body_arrives_as_it_was_sent_whatever_its_size_and_framing(
     tmp_path: Path, size: int, chunks: int
 ) -> None:

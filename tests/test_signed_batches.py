@@ -15,7 +15,7 @@ from gateway.simulator import Fault, Service, Simulator, Switches, payments
 from gateway.storage import Ledger, Tenant, open_store
 from gateway.writes.player import Player
 from mappings.batch_bodies import SIGNED_ADDS
-from mappings.grammar import Await
+from mappings.effects import AwaitFacts
 from tests.house import House
 from tests.operating import eventually, post
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
@@ -300,7 +300,7 @@ async def test_an_edit_that_met_a_start_which_is_refused_edits_what_is_there(
     """Of a batch made elsewhere nothing is known any more by then."""
     plain, over = Player._awaited, asyncio.Event()
 
-    async def awaited(player: Player, step: Await, owner: Tenant) -> Any:
+    async def awaited(player: Player, step: AwaitFacts, owner: Tenant) -> Any:
         await over.wait()
         return await plain(player, step, owner)
 

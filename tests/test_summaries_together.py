@@ -16,12 +16,12 @@ import pytest
 from aiohttp import web
 
 from gateway.storage import Ledger, open_store
-from mappings.batch_reads import SLICE
-from mappings.grammar import SIDE_BY_SIDE
+from mappings.batch_reads import SUMMARIES_PER_CHUNK
+from mappings.effects import MAX_PARALLEL_CALLS
 from tests.house import House, open_house
 from tests.test_cases import OWNER
 
-MANY = SLICE + SIDE_BY_SIDE
+MANY = SUMMARIES_PER_CHUNK + MAX_PARALLEL_CALLS
 """Batches: more than one slice, and each slice a whole number of turns."""
 
 
@@ -29,7 +29,7 @@ class HoldingService:
     """Answers summaries when ``SIDE_BY_SIDE`` of them wait, with one payment each."""
 
     def __init__(self) -> None:
-        self.turn = asyncio.Barrier(SIDE_BY_SIDE)
+        self.turn = asyncio.Barrier(MAX_PARALLEL_CALLS)
         self.deleted: list[str] = []
         self.read: list[str] = []
 
@@ -83,7 +83,9 @@ async def test_payments_of_all_batches_are_those_of_the_newest_first(tmp_path: P
         got = await house.ask("GET", f"/v1/payments?pageSize={MANY}")
     assert got.status == 200, got.text
     assert [payment["memo"] for payment in got.body["payments"]] == ids[::-1]
-    assert set(service.read[:SLICE]) == set(ids[-SLICE:]), "a slice is done before the next"
+    assert set(service.read[:SUMMARIES_PER_CHUNK]) == set(ids[-SUMMARIES_PER_CHUNK:]), (
+        "a slice is done before the next"
+    )
 
 
 async def test_batches_to_delete_are_all_read_before_the_first_is_deleted(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ async def test_batches_to_delete_are_all_read_before_the_first_is_deleted(tmp_pa
     assert service.deleted == ids
 
 
-@pytest.mark.parametrize("page_size", [SIDE_BY_SIDE, MANY])
+@pytest.mark.parametrize("page_size", [MAX_PARALLEL_CALLS, MANY])
 async def test_batches_of_a_page_are_read_together(page_size: int, tmp_path: Path) -> None:
     async with _open(tmp_path) as (house, service, _ids):
         got = await house.ask("GET", f"/v1/batches?pageSize={page_size}")

@@ -20,16 +20,16 @@ from gateway.operator.preflight import is_loopback
 
 log = structlog.get_logger()
 
-FOR_ALL = ("/healthz", "/readyz")
+UNAUTHENTICATED_PATHS = ("/healthz", "/readyz")
 """Health checks of orchestrators and load balancers, which have no token."""
 
 
-LOGIN = "/login"
-ASSETS = "/assets/"
+LOGIN_PATH = "/login"
+ASSETS_PREFIX = "/assets/"
 """Needed before login; the console protects these paths itself."""
 
 
-ASKED_FROM = "X-Payout-Gateway-Asked-From"
+CLIENT_ADDRESS_HEADER = "X-Payout-Gateway-Asked-From"
 """Header in which the parent process passes the client's address to a worker."""
 
 
@@ -38,60 +38,62 @@ def create_auth_middleware(server: Server) -> Middleware:
     sessions = Sessions(token)
     throttle = Throttle()
 
-    def is_known(request: web.Request) -> bool:
-        return _has(request, token) or sessions.is_good(request.cookies.get(COOKIE, ""))
+    def is_authenticated(request: web.Request) -> bool:
+        return _has_token(request, token) or sessions.is_valid(request.cookies.get(COOKIE, ""))
 
     @web.middleware
-    async def admits(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if token and not _is_for_all(request) and not is_known(request):
-            if _wants_a_page(request):
-                headers = {"Location": LOGIN, "Cache-Control": "no-store"}
+    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if token and not _is_unauthenticated_path(request) and not is_authenticated(request):
+            if _accepts_html(request):
+                headers = {"Location": LOGIN_PATH, "Cache-Control": "no-store"}
                 return web.Response(status=303, headers=headers)
             if "Authorization" in request.headers:
                 log.warning("admin_token_refused", **{"client.address": request.remote})
-                await throttle.fail(request.remote or "")
-            refused = web.json_response(
-                _told("not_authorized", "The admin token is missing or wrong."), status=401
+                await throttle.delay_failure(request.remote or "")
+            response = web.json_response(
+                _build_error("not_authorized", "The admin token is missing or wrong."), status=401
             )
-            refused.headers["WWW-Authenticate"] = "Bearer"
-            return refused
-        if not token and not _names_this_machine(request):
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
+        if not token and not _has_local_host(request):
             message = "The admin port requires a local Host header: 127.0.0.1 or localhost."
-            return web.json_response(_told("not_authorized", message), status=403)
+            return web.json_response(_build_error("not_authorized", message), status=403)
         return await handler(request)
 
-    return admits
+    return authenticate
 
 
-def _is_for_all(request: web.Request) -> bool:
+def _is_unauthenticated_path(request: web.Request) -> bool:
     # The raw path: an encoded spelling of these paths must not pass without a token.
     path = request.raw_path.partition("?")[0]
-    return path in (*FOR_ALL, LOGIN) or (path.startswith(ASSETS) and "/" not in path[len(ASSETS) :])
+    return path in (*UNAUTHENTICATED_PATHS, LOGIN_PATH) or (
+        path.startswith(ASSETS_PREFIX) and "/" not in path[len(ASSETS_PREFIX) :]
+    )
 
 
-def _wants_a_page(request: web.Request) -> bool:
+def _accepts_html(request: web.Request) -> bool:
     """Whether a browser asks for a page, which is redirected to the login instead of refused."""
     return request.method == "GET" and "text/html" in request.headers.get("Accept", "")
 
 
-def _has(request: web.Request, token: str) -> bool:
-    given = request.headers.getall("Authorization", [])
-    scheme, _, told = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-    is_it = is_equal_constant_time(told.strip(), token)
-    return is_it and scheme.lower() == "bearer"
+def _has_token(request: web.Request, token: str) -> bool:
+    headers = request.headers.getall("Authorization", [])
+    scheme, _, given_token = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
+    is_equal = is_equal_constant_time(given_token.strip(), token)
+    return is_equal and scheme.lower() == "bearer"
 
 
-def _names_this_machine(request: web.Request) -> bool:
+def _has_local_host(request: web.Request) -> bool:
     """Whether the Host header names this machine. Only HTTP/1.0 has none, which no browser sends."""
-    named = request.headers.getall("Host", [])
-    return not named or all(is_loopback(_without_port(one)) for one in named)
+    hosts = request.headers.getall("Host", [])
+    return not hosts or all(is_loopback(_strip_port(host)) for host in hosts)
 
 
-def _without_port(host: str) -> str:
+def _strip_port(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0]
     return host.partition(":")[0]
 
 
-def _told(code: str, message: str) -> dict[str, object]:
+def _build_error(code: str, message: str) -> dict[str, object]:
     return {"ok": False, "errors": [{"code": code, "message": message}]}

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from gateway.http.responses import SERVER
-from mappings.grammar import JSON
+from mappings.effects import JSON
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns None if all is well, else a description of the fault for operators."""
@@ -23,37 +23,37 @@ CHECK_SECONDS = 3
 
 def create_admin_application(
     checks: Mapping[str, Check],
-    description: Callable[[], Mapping[str, JSON]],
+    build_openapi: Callable[[], Mapping[str, JSON]],
     metrics: Metrics,
     breakers: Callable[[], Mapping[str, str]] = dict,
-    doors: Sequence[Middleware] = (),
+    middlewares: Sequence[Middleware] = (),
 ) -> web.Application:
     """``breakers`` tells the state of each circuit breaker: closed, half_open or open.
 
     Every request passes the ``doors`` first.
     """
 
-    async def up(_request: web.Request) -> web.Response:
+    async def handle_healthz(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
-    async def ready(_request: web.Request) -> web.Response:
-        found = await asyncio.gather(*(run_check(check) for check in checks.values()))
-        faults = {name: fault for name, fault in zip(checks, found, strict=True) if fault}
+    async def handle_readyz(_request: web.Request) -> web.Response:
+        results = await asyncio.gather(*(run_check(check) for check in checks.values()))
+        faults = {name: fault for name, fault in zip(checks, results, strict=True) if fault}
         is_ready = _is_ready(checks, faults)
         return web.json_response(
             describe_readiness(faults, breakers(), is_ready=is_ready),
             status=200 if is_ready else 503,
         )
 
-    async def openapi(_request: web.Request) -> web.Response:
-        return web.json_response(description())
+    async def handle_openapi(_request: web.Request) -> web.Response:
+        return web.json_response(build_openapi())
 
-    application = web.Application(middlewares=doors)
+    application = web.Application(middlewares=middlewares)
     application.on_response_prepare.append(hide_server_version)
     application.router.add_get("/metrics", create_metrics_handler(metrics))
-    application.router.add_get("/healthz", up)
-    application.router.add_get("/readyz", ready)
-    application.router.add_get("/openapi.json", openapi)
+    application.router.add_get("/healthz", handle_healthz)
+    application.router.add_get("/readyz", handle_readyz)
+    application.router.add_get("/openapi.json", handle_openapi)
     return application
 
 
@@ -63,11 +63,11 @@ async def hide_server_version(_request: web.Request, response: web.StreamRespons
 
 
 def create_metrics_handler(metrics: Metrics) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def page(request: web.Request) -> web.Response:
+    async def handle_metrics(request: web.Request) -> web.Response:
         body, content_type = await metrics(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    return page
+    return handle_metrics
 
 
 def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:

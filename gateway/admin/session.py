@@ -15,30 +15,32 @@ import time
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from gateway.http.client_address import counted_as, resolve_client_address
+from gateway.http.client_address import format_limit_name, resolve_client_address
 
 COOKIE = "payout-gateway-console"
 
-SECONDS = 12 * 3600
+SESSION_SECONDS = 12 * 3600
 """Lifetime of a session."""
 
-FAILED_SECONDS = 1.0
+FAILURE_DELAY_SECONDS = 1.0
 """Delay of the answer to a wrong token."""
 
-FAILED_AT_ONCE = 4
+MAX_PARALLEL_FAILURES = 4
 """Wrong tokens of one address that are delayed in parallel; further ones queue."""
 
-_ended: dict[str, int] = {}
+_revoked: dict[str, int] = {}
 """Revoked cookies with their expiry, in memory only: after a restart a stolen cookie is valid again
 until it expires, unless the admin token is changed."""
 
-_FORM = re.compile(r"(?P<begin>[0-9a-f]{32}\.(?P<until>\d{1,12}))\.(?P<digest>[0-9a-f]{64})")
+_COOKIE_FORMAT = re.compile(
+    r"(?P<begin>[0-9a-f]{32}\.(?P<until>\d{1,12}))\.(?P<digest>[0-9a-f]{64})"
+)
 
 
-def is_equal_constant_time(one: str, other: str) -> bool:
+def is_equal_constant_time(left: str, right: str) -> bool:
     """Compares in constant time, so that timing does not reveal a matching prefix."""
     return hmac.compare_digest(
-        one.encode("utf-8", "surrogateescape"), other.encode("utf-8", "surrogateescape")
+        left.encode("utf-8", "surrogateescape"), right.encode("utf-8", "surrogateescape")
     )
 
 
@@ -48,12 +50,14 @@ class Throttle:
     def __init__(self) -> None:
         self._by_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def fail(self, address: str) -> None:
+    async def delay_failure(self, address: str) -> None:
         """Waits until a wrong token may be answered."""
-        name = counted_as(resolve_client_address(address, (), ()))
-        turns = self._by_address.setdefault(name, asyncio.Semaphore(FAILED_AT_ONCE))
-        async with turns:
-            await asyncio.sleep(FAILED_SECONDS)
+        address_group = format_limit_name(resolve_client_address(address, (), ()))
+        semaphore = self._by_address.setdefault(
+            address_group, asyncio.Semaphore(MAX_PARALLEL_FAILURES)
+        )
+        async with semaphore:
+            await asyncio.sleep(FAILURE_DELAY_SECONDS)
 
 
 class Sessions:
@@ -65,31 +69,33 @@ class Sessions:
         self._clock = clock
 
     @property
-    def are_needed(self) -> bool:
+    def is_login_required(self) -> bool:
         return bool(self._token)
 
-    def begun_with(self, token: str) -> str | None:
+    def create_cookie(self, token: str) -> str | None:
         """Creates a session cookie; None if the token is wrong."""
         if not self._token or not is_equal_constant_time(token, self._token):
             return None
-        begin = f"{secrets.token_hex(16)}.{int(self._clock()) + SECONDS}"
-        return f"{begin}.{self._digest(begin)}"
+        payload = f"{secrets.token_hex(16)}.{int(self._clock()) + SESSION_SECONDS}"
+        return f"{payload}.{self._digest(payload)}"
 
-    def is_good(self, cookie: str) -> bool:
-        found = _FORM.fullmatch(cookie)
-        if not self._token or found is None:
+    def is_valid(self, cookie: str) -> bool:
+        match = _COOKIE_FORMAT.fullmatch(cookie)
+        if not self._token or match is None:
             return False
-        is_ours = is_equal_constant_time(found["digest"], self._digest(found["begin"]))
-        return is_ours and self._clock() < int(found["until"]) and cookie not in _ended
+        is_authentic = is_equal_constant_time(match["digest"], self._digest(match["begin"]))
+        return is_authentic and self._clock() < int(match["until"]) and cookie not in _revoked
 
-    def end(self, cookie: str) -> None:
+    def revoke(self, cookie: str) -> None:
         """Revokes a cookie, also copies of it elsewhere."""
-        if not self.is_good(cookie):
+        if not self.is_valid(cookie):
             return
         now = self._clock()
-        for over in [one for one, until in _ended.items() if until <= now]:
-            del _ended[over]
-        _ended[cookie] = int(cookie.split(".")[1])
+        for expired in [
+            revoked_cookie for revoked_cookie, until in _revoked.items() if until <= now
+        ]:
+            del _revoked[expired]
+        _revoked[cookie] = int(cookie.split(".")[1])
 
-    def _digest(self, begin: str) -> str:
-        return hmac.digest(self._key, begin.encode(), hashlib.sha256).hex()
+    def _digest(self, payload: str) -> str:
+        return hmac.digest(self._key, payload.encode(), hashlib.sha256).hex()

@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.auth.key_lines import ImportRefused, Numbered
+from gateway.auth.key_lines import ImportRefused, NumberedLine
 from gateway.auth.key_rows import (
     AnyRow,
+    build_secret_place,
     decrypt_credentials,
     increment_key_change_count,
     new_key_id,
-    place_of_secret,
 )
 from gateway.auth.signing import Credentials, extract_key_prefix
 from gateway.observability.plurals import pluralize
@@ -28,34 +28,34 @@ from gateway.storage.store import Store
 from gateway.storage.tables import keys, pairs
 from gateway.storage.tenants import Tenant
 
-IMPORTED = "imported"
+IMPORTED_EVENT = "imported"
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """Counts of an import: keys of each tenant in the file, and in all new, changed and unchanged."""
 
-    owners: Counter[Tenant]
+    keys_by_tenant: Counter[Tenant]
     new: int
     changed: int
     unchanged: int
 
 
 async def import_keys(
-    store: Store, lines: Sequence[Numbered], *, reactivate: bool = False
-) -> Imported:
+    store: Store, lines: Sequence[NumberedLine], *, reactivate: bool = False
+) -> ImportResult:
     """Imports all keys or none; raises ImportRefused and StoreUnavailable."""
     async with store.write() as connection:
         # First, because it locks out other writers of keys until this transaction ends.
-        change = await increment_key_change_count(connection)
-        there = await _There.read(connection, store.encryption)
-        plan = _Plan(there, store, change, reactivate=reactivate)
+        change_count = await increment_key_change_count(connection)
+        existing = await _ExistingKeys.load(connection, store.encryption)
+        plan = _ImportPlan(existing, store, change_count, reactivate=reactivate)
         # Named keys first, so that a generated name does not take a name that a later line has.
         for line in sorted(lines, key=lambda line: line.key.name is None):
             plan.add(line)
-        await plan.carry_out(connection)
-    return Imported(
-        owners=Counter(line.key.owner for line in lines),
+        await plan.execute(connection)
+    return ImportResult(
+        keys_by_tenant=Counter(line.key.tenant for line in lines),
         new=len(plan.new_keys),
         changed=len(plan.changed_keys),
         unchanged=len(lines) - len(plan.new_keys) - len(plan.changed_keys),
@@ -63,76 +63,76 @@ async def import_keys(
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
+class _ExistingKeys:
     """The keys and credentials that the database already holds."""
 
     encryption: EncryptionKeys
     keys: dict[tuple[str, str], AnyRow]
     names: dict[str, str]
-    pairs: dict[Tenant, AnyRow]
-    holders: dict[tuple[str, str], Tenant]
+    credentials: dict[Tenant, AnyRow]
+    tenant_by_access_key: dict[tuple[str, str], Tenant]
 
     @classmethod
-    async def read(cls, connection: AsyncConnection, encryption: EncryptionKeys) -> _There:
-        held = (await connection.execute(select(keys))).all()
-        paired = (await connection.execute(select(pairs))).all()
+    async def load(cls, connection: AsyncConnection, encryption: EncryptionKeys) -> _ExistingKeys:
+        key_rows = (await connection.execute(select(keys))).all()
+        credential_rows = (await connection.execute(select(pairs))).all()
         return cls(
             encryption=encryption,
-            keys={(row.hash_key_id, row.key_hash): row for row in held},
-            names={row.name: row.id for row in held},
-            pairs={Tenant(row.merchant, row.environment): row for row in paired},
-            holders={
+            keys={(row.hash_key_id, row.key_hash): row for row in key_rows},
+            names={row.name: row.id for row in key_rows},
+            credentials={Tenant(row.merchant, row.environment): row for row in credential_rows},
+            tenant_by_access_key={
                 (row.environment, row.access_key): Tenant(row.merchant, row.environment)
-                for row in paired
+                for row in credential_rows
             },
         )
 
-    def key(self, api_key: str) -> AnyRow | None:
+    def find_key(self, api_key: str) -> AnyRow | None:
         digests = self.encryption.digests(api_key)
         return next((row for digest in digests if (row := self.keys.get(digest))), None)
 
-    def has(self, row: AnyRow, owner: Tenant, pair: Credentials) -> bool:
-        held = decrypt_credentials(row, owner, self.encryption)
+    def has_credentials(self, row: AnyRow, tenant: Tenant, credentials: Credentials) -> bool:
+        stored = decrypt_credentials(row, tenant, self.encryption)
         # Constant time, as for every comparison of secrets.
-        return held.access_key == pair.access_key and hmac.compare_digest(
-            held.secret_key.encode(), pair.secret_key.encode()
+        return stored.access_key == credentials.access_key and hmac.compare_digest(
+            stored.secret_key.encode(), credentials.secret_key.encode()
         )
 
 
 @dataclass(slots=True)
-class _Plan:
+class _ImportPlan:
     """The rows to write, collected line by line; nothing is written before all lines are checked."""
 
-    there: _There
+    existing: _ExistingKeys
     store: Store
-    change: int
+    change_count: int
     reactivate: bool
-    new_pairs: dict[Tenant, dict[str, Any]] = field(default_factory=dict)
+    new_credentials: dict[Tenant, dict[str, Any]] = field(default_factory=dict)
     new_keys: list[dict[str, Any]] = field(default_factory=list)
     changed_keys: list[dict[str, Any]] = field(default_factory=list)
-    changes: Counter[Tenant] = field(default_factory=Counter)
+    changed_keys_by_tenant: Counter[Tenant] = field(default_factory=Counter)
     """Number of new and changed keys, for the audit log."""
-    renamed: list[tuple[Tenant, str, str]] = field(default_factory=list)
+    renames: list[tuple[Tenant, str, str]] = field(default_factory=list)
     """Tenant, old name and new name; modes are stored by name and follow the key."""
 
-    def add(self, line: Numbered) -> None:
+    def add(self, line: NumberedLine) -> None:
         key = line.key
-        held = self.there.key(key.api_key)
+        existing_row = self.existing.find_key(key.api_key)
         # Moving a key would let its clients act on another merchant's account.
-        if held and (held.merchant, held.environment) != key.owner:
+        if existing_row and (existing_row.merchant, existing_row.environment) != key.tenant:
             raise ImportRefused(
                 line.number, "api_key", "the key already belongs to another merchant or environment"
             )
-        pair_id = self._pair(line)
-        if held:
-            self._renew(line, held)
+        credentials_id = self._require_credentials_id(line)
+        if existing_row:
+            self._update_key(line, existing_row)
         else:
-            self._make(line, pair_id)
+            self._add_new_key(line, credentials_id)
 
-    def _pair(self, line: Numbered) -> str:
-        owner, pair = line.key.owner, line.key.pair
-        if row := self.there.pairs.get(owner):
-            if not self.there.has(row, owner, pair):
+    def _require_credentials_id(self, line: NumberedLine) -> str:
+        tenant, credentials = line.key.tenant, line.key.credentials
+        if row := self.existing.credentials.get(tenant):
+            if not self.existing.has_credentials(row, tenant, credentials):
                 raise ImportRefused(
                     line.number,
                     "access_key",
@@ -141,95 +141,104 @@ class _Plan:
                 )
             return str(row.id)
         # Two tenants with one account would see each other's recipients.
-        if self.there.holders.get((owner.environment, pair.access_key), owner) != owner:
+        if (
+            self.existing.tenant_by_access_key.get(
+                (tenant.environment, credentials.access_key), tenant
+            )
+            != tenant
+        ):
             raise ImportRefused(
                 line.number, "access_key", "another merchant already has this access key"
             )
-        if owner not in self.new_pairs:
-            self.new_pairs[owner] = self._sealed(owner, pair)
-        return str(self.new_pairs[owner]["id"])
+        if tenant not in self.new_credentials:
+            self.new_credentials[tenant] = self._build_credentials_row(tenant, credentials)
+        return str(self.new_credentials[tenant]["id"])
 
-    def _sealed(self, owner: Tenant, pair: Credentials) -> dict[str, Any]:
+    def _build_credentials_row(self, tenant: Tenant, credentials: Credentials) -> dict[str, Any]:
         return {
             "id": new_key_id(),
-            **owner._asdict(),
-            "access_key": pair.access_key,
-            "secret": self.store.encryption.seal(pair.secret_key, place_of_secret(owner)),
+            **tenant._asdict(),
+            "access_key": credentials.access_key,
+            "secret": self.store.encryption.seal(
+                credentials.secret_key, build_secret_place(tenant)
+            ),
             "created_at": self.store.clock(),
         }
 
-    def _make(self, line: Numbered, pair_id: str) -> None:
+    def _add_new_key(self, line: NumberedLine, credentials_id: str) -> None:
         digest = self.store.encryption.digests(line.key.api_key)[0]
         key_id = new_key_id()
         name = line.key.name
-        self.changes[line.key.owner] += 1
+        self.changed_keys_by_tenant[line.key.tenant] += 1
         self.new_keys.append(
             {
                 "id": key_id,
-                "name": self._free(line.key.owner, key_id) if name is None else name,
-                **line.key.owner._asdict(),
+                "name": self._generate_name(line.key.tenant, key_id) if name is None else name,
+                **line.key.tenant._asdict(),
                 "key_hash": digest.value,
                 "hash_key_id": digest.key_id,
                 "prefix": extract_key_prefix(line.key.api_key),
-                "pair_id": pair_id,
+                "pair_id": credentials_id,
                 "requests_per_hour": line.key.requests_per_hour,
                 "allowed_ips": line.key.allowed_ips or [],
                 "created_at": self.store.clock(),
                 "revoked_at": None,
-                "changed": self.change,
+                "changed": self.change_count,
             }
         )
         if name is not None:
-            self._take(line, name, key_id)
+            self._claim_name(line, name, key_id)
 
-    def _renew(self, line: Numbered, held: AnyRow) -> None:
-        if held.revoked_at is not None and not self.reactivate:
+    def _update_key(self, line: NumberedLine, existing_row: AnyRow) -> None:
+        if existing_row.revoked_at is not None and not self.reactivate:
             raise ImportRefused(
                 line.number,
                 "api_key",
-                f"the key was revoked at {held.revoked_at:%Y-%m-%dT%H:%M:%SZ}; "
+                f"the key was revoked at {existing_row.revoked_at:%Y-%m-%dT%H:%M:%SZ}; "
                 "use `--reactivate` to reactivate it",
             )
-        new = {
-            "name": held.name,
-            "requests_per_hour": held.requests_per_hour,
-            "allowed_ips": held.allowed_ips,
-            **line.key.settings(),
+        new_values = {
+            "name": existing_row.name,
+            "requests_per_hour": existing_row.requests_per_hour,
+            "allowed_ips": existing_row.allowed_ips,
+            **line.key.list_settings(),
             "revoked_at": None,
         }
         if line.key.name is not None:
-            self._take(line, line.key.name, held.id)
-            new["name"] = line.key.name
-            if line.key.name != held.name:
-                self.renamed.append((line.key.owner, held.name, line.key.name))
-        if any(getattr(held, name) != value for name, value in new.items()):
-            self.changed_keys.append({"key": held.id, "changed": self.change, **new})
-            self.changes[line.key.owner] += 1
+            self._claim_name(line, line.key.name, existing_row.id)
+            new_values["name"] = line.key.name
+            if line.key.name != existing_row.name:
+                self.renames.append((line.key.tenant, existing_row.name, line.key.name))
+        if any(getattr(existing_row, name) != value for name, value in new_values.items()):
+            self.changed_keys.append(
+                {"key": existing_row.id, "changed": self.change_count, **new_values}
+            )
+            self.changed_keys_by_tenant[line.key.tenant] += 1
 
-    def _take(self, line: Numbered, name: str, key_id: str) -> None:
-        if self.there.names.setdefault(name, key_id) != key_id:
+    def _claim_name(self, line: NumberedLine, name: str, key_id: str) -> None:
+        if self.existing.names.setdefault(name, key_id) != key_id:
             raise ImportRefused(line.number, "name", "another key has this name")
 
-    def _free(self, owner: Tenant, key_id: str) -> str:
+    def _generate_name(self, tenant: Tenant, key_id: str) -> str:
         """Generates ``merchant-environment``, with the first suffix that makes it unique."""
-        plain = f"{owner.merchant}-{owner.environment}"
-        name, number = plain, 1
-        while self.there.names.setdefault(name, key_id) != key_id:
+        base_name = f"{tenant.merchant}-{tenant.environment}"
+        name, number = base_name, 1
+        while self.existing.names.setdefault(name, key_id) != key_id:
             number += 1
-            name = f"{plain}-{number}"
+            name = f"{base_name}-{number}"
         return name
 
-    async def carry_out(self, connection: AsyncConnection) -> None:
-        if self.new_pairs:
-            await connection.execute(insert(pairs), list(self.new_pairs.values()))
+    async def execute(self, connection: AsyncConnection) -> None:
+        if self.new_credentials:
+            await connection.execute(insert(pairs), list(self.new_credentials.values()))
         if self.new_keys:
             await connection.execute(insert(keys), self.new_keys)
         if self.changed_keys:
-            chosen = update(keys).where(keys.c.id == bindparam("key"))
-            await connection.execute(chosen, self.changed_keys)
-        for owner, name, renamed in self.renamed:
+            statement = update(keys).where(keys.c.id == bindparam("key"))
+            await connection.execute(statement, self.changed_keys)
+        for tenant, old_name, new_name in self.renames:
             # A renamed key keeps its modes: they must not change by a rename.
-            await keep_modes(self.store, connection, owner, name, renamed)
-        for owner, number in self.changes.items():
-            what = f"{IMPORTED} {pluralize(number, 'key')}"
-            await note(self.store, connection, what, owner)
+            await keep_modes(self.store, connection, tenant, old_name, new_name)
+        for tenant, number in self.changed_keys_by_tenant.items():
+            event = f"{IMPORTED_EVENT} {pluralize(number, 'key')}"
+            await note(self.store, connection, event, tenant)

@@ -20,30 +20,30 @@ from gateway.storage.tenants import Tenant
 class ImportRefused(Exception):
     """Nothing was imported; the message has the line, the field and the problem."""
 
-    def __init__(self, line: int, field: str, what: str) -> None:
-        super().__init__(f"line {line}: {field + ': ' if field else ''}{what}")
+    def __init__(self, line: int, field: str, problem: str) -> None:
+        super().__init__(f"line {line}: {field + ': ' if field else ''}{problem}")
         self.line = line
 
 
-def _word(text: str) -> str:
+def _check_printable(text: str) -> str:
     if not text.isprintable() or text != text.strip():
         raise ValueError("must be printable text without spaces around it")
     return text
 
 
-def _token(text: str) -> str:
+def _check_token(text: str) -> str:
     if not (text.isascii() and text.isprintable()) or " " in text:
         raise ValueError("must be visible ASCII characters without spaces")
     return text
 
 
-def _access_key(text: str) -> str:
+def _check_access_key(text: str) -> str:
     if ":" in text:  # a colon separates it from the signature in Authorization
         raise ValueError("must not contain a colon")
-    return _token(text)
+    return _check_token(text)
 
 
-def _network(text: str) -> str:
+def _normalize_network(text: str) -> str:
     """Normalizes an address or a network; host bits are dropped."""
     try:
         return str(ipaddress.ip_network(text, strict=False))
@@ -52,148 +52,154 @@ def _network(text: str) -> str:
 
 
 Shape = TypeVar("Shape", bound=BaseModel)
-Word = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_word)]
-ApiKey = Annotated[str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_token)]
-AccessKey = Annotated[
-    str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_access_key)
+NameText = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_printable)]
+ApiKeyText = Annotated[
+    str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_check_token)
 ]
-Secret = Annotated[str, Field(min_length=1, max_length=4096, repr=False), AfterValidator(_word)]
-NetworkText = Annotated[str, AfterValidator(_network)]
+AccessKeyText = Annotated[
+    str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_check_access_key)
+]
+SecretText = Annotated[
+    str, Field(min_length=1, max_length=4096, repr=False), AfterValidator(_check_printable)
+]
+NetworkText = Annotated[str, AfterValidator(_normalize_network)]
 
 
-class _Checked(BaseModel):
+class _StrictModel(BaseModel):
     # Without the input in errors, because most values are secrets.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
-class PairLine(_Checked):
+class CredentialsLine(_StrictModel):
     """The input of ``keys rotate-secret``."""
 
-    access_key: AccessKey
-    secret_key: Secret
+    access_key: AccessKeyText
+    secret_key: SecretText
 
     @property
-    def pair(self) -> Credentials:
+    def credentials(self) -> Credentials:
         return Credentials(self.access_key, self.secret_key)
 
 
-class KeyLine(PairLine):
-    merchant: Word
+class KeyLine(CredentialsLine):
+    merchant: NameText
     environment: Literal["live", "sandbox"]
-    api_key: ApiKey
-    name: Word | None = None
+    api_key: ApiKeyText
+    name: NameText | None = None
     requests_per_hour: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     allowed_ips: list[NetworkText] | None = None
 
     @property
-    def owner(self) -> Tenant:
+    def tenant(self) -> Tenant:
         return Tenant(self.merchant, self.environment)
 
-    def settings(self) -> dict[str, Any]:
+    def list_settings(self) -> dict[str, Any]:
         """Returns the limits and addresses that the line has; others stay unchanged."""
-        said = {
+        values = {
             "requests_per_hour": self.requests_per_hour,
             "allowed_ips": self.allowed_ips or [],
         }
-        return {name: value for name, value in said.items() if name in self.model_fields_set}
+        return {name: value for name, value in values.items() if name in self.model_fields_set}
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedLine:
     number: int
     key: KeyLine
 
 
-def parse_key_lines(data: bytes) -> list[Numbered]:
+def parse_key_lines(data: bytes) -> list[NumberedLine]:
     """Parses the keys of a file, and checks that they are consistent; raises ImportRefused."""
     lines = [
-        Numbered(number, _object(KeyLine, number, line))
+        NumberedLine(number, _parse_object(KeyLine, number, line))
         # Some editors write a byte order mark.
         for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
         if line.strip()
     ]
     if not lines:
         raise ImportRefused(1, "", "the file has no keys")
-    _agree(lines)
+    _check_consistency(lines)
     return lines
 
 
 def parse_credentials(data: bytes) -> Credentials:
     """Parses ``{"access_key": …, "secret_key": …}``; raises ImportRefused."""
-    return _object(PairLine, 1, data).pair
+    return _parse_object(CredentialsLine, 1, data).credentials
 
 
-def _object(shape: type[Shape], number: int, line: bytes) -> Shape:
+def _parse_object(shape: type[Shape], number: int, line: bytes) -> Shape:
     try:
-        written = json.loads(line.decode(), object_pairs_hook=_once)
+        parsed = json.loads(line.decode(), object_pairs_hook=_build_unique_object)
     except UnicodeDecodeError:
         raise ImportRefused(number, "", "not UTF-8 text") from None
-    except _Twice as twice:
-        raise ImportRefused(number, str(twice), "duplicate field") from None
+    except _DuplicateMemberError as duplicate:
+        raise ImportRefused(number, str(duplicate), "duplicate field") from None
     except (ValueError, RecursionError):
         raise ImportRefused(number, "", "not JSON") from None
-    if not isinstance(written, dict):
+    if not isinstance(parsed, dict):
         raise ImportRefused(number, "", "not a JSON object")
     try:
-        return shape.model_validate(written)
+        return shape.model_validate(parsed)
     except ValidationError as error:
-        raise _first_of(number, error) from None
+        raise _describe_first_error(number, error) from None
 
 
-class _Twice(Exception):
+class _DuplicateMemberError(Exception):
     pass
 
 
-def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_unique_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Builds an object, and raises if a member is repeated: ``json`` would keep the last one."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in members:
-        if name in found:
-            raise _Twice(_printed(name))
-        found[name] = value
-    return found
+        if name in values:
+            raise _DuplicateMemberError(_escape_name(name))
+        values[name] = value
+    return values
 
 
-def _printed(name: str) -> str:
+def _escape_name(name: str) -> str:
     return name if name.isprintable() and name.isascii() else ascii(name)
 
 
-def _first_of(number: int, error: ValidationError) -> ImportRefused:
+def _describe_first_error(number: int, error: ValidationError) -> ImportRefused:
     # Without the input, which may be a secret.
     problems = error.errors(include_input=False, include_url=False, include_context=False)
     first = problems[0]
-    kinds = {"extra_forbidden": "unknown field", "missing": "missing"}
-    what = kinds.get(first["type"], first["msg"].removeprefix("Value error, "))
-    more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+    messages = {"extra_forbidden": "unknown field", "missing": "missing"}
+    message = messages.get(first["type"], first["msg"].removeprefix("Value error, "))
+    suffix = f" (and {len(problems) - 1} more)" if problems[1:] else ""
     return ImportRefused(
-        number, ".".join(_printed(str(part)) for part in first["loc"]), what + more
+        number, ".".join(_escape_name(str(part)) for part in first["loc"]), message + suffix
     )
 
 
-def _agree(lines: list[Numbered]) -> None:
-    keys = _Firsts("api_key", "line {line} already has this key")
-    pairs = _Firsts(
+def _check_consistency(lines: list[NumberedLine]) -> None:
+    keys = _ConsistencyCheck("api_key", "line {line} already has this key")
+    credentials = _ConsistencyCheck(
         "access_key", "line {line} has other credentials for this merchant and environment"
     )
-    holders = _Firsts("access_key", "line {line} has this access key for another merchant")
-    names = _Firsts("name", "line {line} already has this name")
+    holders = _ConsistencyCheck(
+        "access_key", "line {line} has this access key for another merchant"
+    )
+    names = _ConsistencyCheck("name", "line {line} already has this name")
     for number, key in ((line.number, line.key) for line in lines):
-        keys.same(number, key.api_key, number)
-        pairs.same(number, key.owner, key.pair)
-        holders.same(number, (key.environment, key.access_key), key.merchant)
+        keys.check(number, key.api_key, number)
+        credentials.check(number, key.tenant, key.credentials)
+        holders.check(number, (key.environment, key.access_key), key.merchant)
         if key.name is not None:
-            names.same(number, key.name, number)
+            names.check(number, key.name, number)
 
 
-class _Firsts:
+class _ConsistencyCheck:
     """Checks that equal values have the same related value in every line."""
 
-    def __init__(self, field: str, otherwise: str) -> None:
+    def __init__(self, field: str, message: str) -> None:
         self._field = field
-        self._otherwise = otherwise
-        self._first: dict[Hashable, tuple[int, Hashable]] = {}
+        self._message = message
+        self._first_uses: dict[Hashable, tuple[int, Hashable]] = {}
 
-    def same(self, line: int, what: Hashable, beside: Hashable) -> None:
-        first, expected = self._first.setdefault(what, (line, beside))
-        if beside != expected:
-            raise ImportRefused(line, self._field, self._otherwise.format(line=first))
+    def check(self, line: int, value: Hashable, related: Hashable) -> None:
+        first_line, expected_related = self._first_uses.setdefault(value, (line, related))
+        if related != expected_related:
+            raise ImportRefused(line, self._field, self._message.format(line=first_line))

@@ -22,15 +22,15 @@ from gateway.storage.tenants import Tenant
 
 AnyRow = Row[*tuple[Any, ...]]
 
-REVOKED, REPLACED = "revoked the key", "replaced the credentials"
+REVOKED_EVENT, REPLACED_EVENT = "revoked the key", "replaced the credentials"
 
 
 def new_key_id() -> str:
     return secrets.token_hex(8)
 
 
-def place_of_secret(owner: Tenant) -> Place:
-    return Place("pairs", owner.merchant, owner.environment, "secret")
+def build_secret_place(tenant: Tenant) -> Place:
+    return Place("pairs", tenant.merchant, tenant.environment, "secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ListedKey:
     revoked_at: datetime | None
 
     @property
-    def owner(self) -> Tenant:
+    def tenant(self) -> Tenant:
         return Tenant(self.merchant, self.environment)
 
 
@@ -60,69 +60,73 @@ class AccessKeyTaken(Exception):
 async def load_listed_keys(store: Store) -> list[ListedKey]:
     """Loads all keys, also revoked ones, ordered by merchant, environment and name."""
     columns = [column for column in keys.c if column.name in ListedKey.__dataclass_fields__]
-    those = select(*columns, pairs.c.access_key).join_from(keys, pairs)
+    query = select(*columns, pairs.c.access_key).join_from(keys, pairs)
     async with store.read() as connection:
         rows = await connection.execute(
-            those.order_by(keys.c.merchant, keys.c.environment, keys.c.name)
+            query.order_by(keys.c.merchant, keys.c.environment, keys.c.name)
         )
-        return [_listed(row) for row in rows]
+        return [_build_listed_key(row) for row in rows]
 
 
-def _listed(row: AnyRow) -> ListedKey:
+def _build_listed_key(row: AnyRow) -> ListedKey:
     return ListedKey(**{**row._mapping, "allowed_ips": tuple(row.allowed_ips)})  # noqa: SLF001 - a public name
 
 
-def find_matching_keys(those: Sequence[ListedKey], word: str) -> list[ListedKey]:
+def find_matching_keys(listed_keys: Sequence[ListedKey], word: str) -> list[ListedKey]:
     """Finds keys by name or by the beginning of the key; more than one match is ambiguous.
 
     Names take precedence over beginnings, and active keys over revoked ones. A beginning shorter
     than ``MIN_PREFIX_CHARACTERS`` matches nothing. One that other keys' names begin with matches
     those too, and so is ambiguous.
     """
-    if named := [key for key in those if key.name == word]:
-        return named
-    begun = [key for key in those if _begins(word, key.prefix)]
-    meant = [key for key in those if key in begun or (begun and key.name.startswith(word))]
+    if name_matches := [key for key in listed_keys if key.name == word]:
+        return name_matches
+    prefix_matches = [key for key in listed_keys if _is_prefix_match(word, key.prefix)]
+    matches = [
+        key
+        for key in listed_keys
+        if key in prefix_matches or (prefix_matches and key.name.startswith(word))
+    ]
     # An active key takes precedence over revoked keys with the same beginning.
-    return [key for key in meant if key.revoked_at is None] or meant
+    return [key for key in matches if key.revoked_at is None] or matches
 
 
-SHORTEST = 4
+MIN_PREFIX_CHARACTERS = 4
 """Fewer characters of a key are too few to say which key to revoke."""
 
 
-def _begins(word: str, prefix: str) -> bool:
+def _is_prefix_match(word: str, prefix: str) -> bool:
     """Whether a key with this displayed prefix may begin with this word."""
-    if len(word) < min(SHORTEST, len(prefix)) or not word:
+    if len(word) < min(MIN_PREFIX_CHARACTERS, len(prefix)) or not word:
         return False
     return prefix.startswith(word) or word.startswith(prefix)
 
 
 async def increment_key_change_count(connection: AsyncConnection) -> int:
     """Increments the change count; other writers of keys wait until the transaction ends."""
-    counted = (
+    statement = (
         update(counters)
         .where(counters.c.name == "keys")
         .values(value=counters.c.value + 1)
         .returning(counters.c.value)
     )
-    return int((await connection.execute(counted)).scalar_one())
+    return int((await connection.execute(statement)).scalar_one())
 
 
 async def revoke_key(store: Store, key_id: str) -> None:
     """Revokes a key; running gateways refuse it after their next poll."""
     async with store.write() as connection:
         change = await increment_key_change_count(connection)
-        revoked = await connection.execute(
+        result = await connection.execute(
             update(keys)
             # A key that is already revoked keeps its time of revocation.
             .where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
             .values(revoked_at=store.clock(), changed=change)
             .returning(keys.c.name, keys.c.merchant, keys.c.environment)
         )
-        if its := revoked.one_or_none():
-            owner = Tenant(its.merchant, its.environment)
-            await note(store, connection, f"{REVOKED} {its.name}", owner)
+        if row := result.one_or_none():
+            tenant = Tenant(row.merchant, row.environment)
+            await note(store, connection, f"{REVOKED_EVENT} {row.name}", tenant)
 
 
 async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
@@ -134,74 +138,80 @@ async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
 
 async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
     """Loads the tenants that have at least one key that is not revoked."""
-    those = select(keys.c.merchant, keys.c.environment).where(keys.c.revoked_at.is_(None))
+    query = select(keys.c.merchant, keys.c.environment).where(keys.c.revoked_at.is_(None))
     async with store.read() as connection:
-        rows = await connection.execute(those.distinct())
+        rows = await connection.execute(query.distinct())
         return {Tenant(row.merchant, row.environment) for row in rows}
 
 
-async def load_credentials(store: Store, owner: Tenant) -> Credentials:
+async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
     """Loads the credentials of a tenant, which must exist; raises StoreUnavailable."""
     async with store.read() as connection:
-        row = (await connection.execute(select(pairs).where(_owned(owner)))).one()
-    return decrypt_credentials(row, owner, store.encryption)
+        row = (await connection.execute(select(pairs).where(_build_tenant_condition(tenant)))).one()
+    return decrypt_credentials(row, tenant, store.encryption)
 
 
-def decrypt_credentials(row: AnyRow, owner: Tenant, encryption: EncryptionKeys) -> Credentials:
+def decrypt_credentials(row: AnyRow, tenant: Tenant, encryption: EncryptionKeys) -> Credentials:
     """Decrypts the credentials in a row with ``access_key`` and ``secret``; raises StoreUnavailable."""
-    return Credentials(row.access_key, encryption.unseal(row.secret, place_of_secret(owner)))
+    return Credentials(row.access_key, encryption.unseal(row.secret, build_secret_place(tenant)))
 
 
-async def replace_credentials(store: Store, owner: Tenant, pair: Credentials) -> None:
+async def replace_credentials(store: Store, tenant: Tenant, credentials: Credentials) -> None:
     """Replaces a tenant's credentials, and deletes the old secret; raises AccessKeyTaken."""
-    sealed = store.encryption.seal(pair.secret_key, place_of_secret(owner))
-    new = {"access_key": pair.access_key, "secret": sealed, "created_at": store.clock()}
+    encrypted_secret = store.encryption.seal(credentials.secret_key, build_secret_place(tenant))
+    new = {
+        "access_key": credentials.access_key,
+        "secret": encrypted_secret,
+        "created_at": store.clock(),
+    }
     async with store.write() as connection:
         change = await increment_key_change_count(connection)
         try:
-            await connection.execute(update(pairs).where(_owned(owner)).values(new))
+            await connection.execute(
+                update(pairs).where(_build_tenant_condition(tenant)).values(new)
+            )
         # The row exists, so only the uniqueness of the access key can be violated.
         except IntegrityError:
             raise AccessKeyTaken from None
-        await note(store, connection, REPLACED, owner)
+        await note(store, connection, REPLACED_EVENT, tenant)
         # Gateways cache credentials with each key, so the poll must see the keys as changed.
         await connection.execute(
             update(keys)
-            .where(keys.c.merchant == owner.merchant, keys.c.environment == owner.environment)
+            .where(keys.c.merchant == tenant.merchant, keys.c.environment == tenant.environment)
             .values(changed=change)
         )
 
 
-def _owned(owner: Tenant) -> ColumnElement[bool]:
-    return and_(pairs.c.merchant == owner.merchant, pairs.c.environment == owner.environment)
+def _build_tenant_condition(tenant: Tenant) -> ColumnElement[bool]:
+    return and_(pairs.c.merchant == tenant.merchant, pairs.c.environment == tenant.environment)
 
 
 # Queries of ApiKeyStore
 
-_WHOLE = (*keys.c, pairs.c.access_key, pairs.c.secret)
+_KEY_COLUMNS = (*keys.c, pairs.c.access_key, pairs.c.secret)
 
 
-def _changes() -> Select[int]:
+def _build_change_count_query() -> Select[int]:
     return select(counters.c.value).where(counters.c.name == "keys")
 
 
-_CHANGES = Statement(lambda _kind: _changes())
+_CHANGE_COUNT_STATEMENT = Statement(lambda _kind: _build_change_count_query())
 
 
 async def load_key_change_count(store: Store) -> int:
     """Loads the count of all changes of keys; raises StoreUnavailable."""
-    rows = await store.looked_up(Transaction(lambda: rows_of(_CHANGES)))
+    rows = await store.looked_up(Transaction(lambda: rows_of(_CHANGE_COUNT_STATEMENT)))
     return int(rows[0][0])
 
 
 async def select_key_change_count(connection: AsyncConnection) -> int:
-    return int((await connection.execute(_changes())).scalar_one())
+    return int((await connection.execute(_build_change_count_query())).scalar_one())
 
 
 async def select_keys_changed_since(connection: AsyncConnection, count: int) -> Sequence[AnyRow]:
     """Selects changed keys with their credentials, also revoked ones."""
-    those = select(*_WHOLE).join_from(keys, pairs).where(keys.c.changed > count)
-    return (await connection.execute(those)).all()
+    query = select(*_KEY_COLUMNS).join_from(keys, pairs).where(keys.c.changed > count)
+    return (await connection.execute(query)).all()
 
 
 async def select_active_key(
@@ -212,17 +222,17 @@ async def select_active_key(
     Also returns the change count as of this result, in the same statement, because a key could
     change between two.
     """
-    hashed = or_(
+    hash_condition = or_(
         *(and_(keys.c.hash_key_id == key_id, keys.c.key_hash == value) for key_id, value in digests)
     )
-    asked = (
-        select(counters.c.value.label("changes"), *_WHOLE)
+    query = (
+        select(counters.c.value.label("changes"), *_KEY_COLUMNS)
         .select_from(counters)
         # An outer join, so that the count is returned even if no key matches.
-        .outerjoin(keys.join(pairs), and_(hashed, keys.c.revoked_at.is_(None)))
+        .outerjoin(keys.join(pairs), and_(hash_condition, keys.c.revoked_at.is_(None)))
         .where(counters.c.name == "keys")
     )
-    row = (await connection.execute(asked)).one()
+    row = (await connection.execute(query)).one()
     return (None if row.id is None else row), int(row.changes)
 
 
@@ -234,13 +244,15 @@ async def select_keys_by_access_key(
     The result may have keys of both environments.
     """
     # The index begins with the environment, so naming both lets the database use it.
-    there = and_(pairs.c.environment.in_(("live", "sandbox")), pairs.c.access_key == access_key)
-    asked = (
-        select(counters.c.value.label("changes"), *_WHOLE)
+    access_key_condition = and_(
+        pairs.c.environment.in_(("live", "sandbox")), pairs.c.access_key == access_key
+    )
+    query = (
+        select(counters.c.value.label("changes"), *_KEY_COLUMNS)
         .select_from(counters)
         # An outer join, so that the count is returned even if no key matches.
-        .outerjoin(keys.join(pairs), there)
+        .outerjoin(keys.join(pairs), access_key_condition)
         .where(counters.c.name == "keys")
     )
-    rows = (await connection.execute(asked)).all()
+    rows = (await connection.execute(query)).all()
     return [row for row in rows if row.id is not None], int(rows[0].changes)

@@ -36,7 +36,7 @@ from gateway.observability.logs import describe_exception
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
-from mappings.grammar import Unknown, Unreachable
+from mappings.effects import Unknown, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 600.0
 POLL_SECONDS = 1.0
-LONGEST_KEY = 512
+MAX_KEY_CHARACTERS = 512
 
-_KNOWN_KEYS = 10_000
-_UNKNOWN_KEYS = 10_000
-_UNKNOWN_SECONDS = 5.0
+_MAX_KNOWN_KEYS = 10_000
+_MAX_UNKNOWN_KEYS = 10_000
+_UNKNOWN_TTL_SECONDS = 5.0
 
-_SIDE_BY_SIDE = 8
+_MAX_CONCURRENT_CHECKS = 8
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -63,9 +63,9 @@ _log = structlog.get_logger(__name__)
 def parse_network(text: str) -> Network:
     """Parses a network; IPv4-mapped IPv6 becomes IPv4, as client addresses do."""
     network = ipaddress.ip_network(text)
-    mapped = network.network_address.ipv4_mapped if network.version == 6 else None
-    if mapped and network.prefixlen >= 96:
-        return ipaddress.ip_network(f"{mapped}/{network.prefixlen - 96}")
+    ipv4_address = network.network_address.ipv4_mapped if network.version == 6 else None
+    if ipv4_address and network.prefixlen >= 96:
+        return ipaddress.ip_network(f"{ipv4_address}/{network.prefixlen - 96}")
     return network
 
 
@@ -82,25 +82,25 @@ class ApiKey:
     prefix: str
     merchant: str
     environment: str
-    pair: Credentials = field(repr=False)
+    credentials: Credentials = field(repr=False)
     requests_per_hour: int | None
     allowed_ips: tuple[Network, ...]
-    owner: Tenant = field(init=False, repr=False, compare=False)
-    who: str = field(init=False, repr=False, compare=False)
+    tenant: Tenant = field(init=False, repr=False, compare=False)
+    tenant_name: str = field(init=False, repr=False, compare=False)
     """The tenant as text, precomputed because every request uses it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "owner", Tenant(self.merchant, self.environment))
-        object.__setattr__(self, "who", str(self.owner))
+        object.__setattr__(self, "tenant", Tenant(self.merchant, self.environment))
+        object.__setattr__(self, "tenant_name", str(self.tenant))
 
     def admits(self, address: str | Address) -> bool:
         """Whether a client at this address may use the key; False if the text is no address."""
         return is_address_allowed(self.allowed_ips, address)
 
 
-def is_address_allowed(allowed: Sequence[Network], address: str | Address | None) -> bool:
+def is_address_allowed(networks: Sequence[Network], address: str | Address | None) -> bool:
     """Whether an address is in one of the networks; an empty list admits any address."""
-    if not allowed:
+    if not networks:
         return True
     try:
         client = ipaddress.ip_address(address or "")
@@ -108,11 +108,11 @@ def is_address_allowed(allowed: Sequence[Network], address: str | Address | None
         return False
     # A dual-stack socket reports an IPv4 client as ::ffff:192.0.2.1.
     client = getattr(client, "ipv4_mapped", None) or client
-    return any(client in network for network in allowed)
+    return any(client in network for network in networks)
 
 
-class Watcher(Protocol):
-    def __call__(self, changed: Sequence[AnyRow] | None, /) -> None:
+class KeyChangeListener(Protocol):
+    def __call__(self, changed_rows: Sequence[AnyRow] | None, /) -> None:
         """Receives the changed keys with their credentials; None if any key may have changed."""
 
 
@@ -135,52 +135,54 @@ class ApiKeyStore:
         self._grace_seconds = grace_seconds
         self._clock = clock
         # By digest, never by the key itself. No expiry: the poll invalidates changed entries.
-        self._known: LRUCache[str, ApiKey] = LRUCache(_KNOWN_KEYS)
-        self._unknown: TTLCache[str, bool] = TTLCache(_UNKNOWN_KEYS, _UNKNOWN_SECONDS, clock)
-        self._asking: SingleFlight[ApiKey | None] = SingleFlight()
-        self._watchers: list[Watcher] = []
-        self._ahead: list[Callable[[], Awaitable[None]]] = []
-        self._count = -1
-        self._confirmed = clock()
-        self._readable = True
-        self._polling: asyncio.Task[None] | None = None
+        self._known: LRUCache[str, ApiKey] = LRUCache(_MAX_KNOWN_KEYS)
+        self._unknown: TTLCache[str, bool] = TTLCache(
+            _MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS, clock
+        )
+        self._lookups: SingleFlight[ApiKey | None] = SingleFlight()
+        self._listeners: list[KeyChangeListener] = []
+        self._refresh_hooks: list[Callable[[], Awaitable[None]]] = []
+        self._change_count = -1
+        self._confirmed_at = clock()
+        self._is_readable = True
+        self._poll_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"ApiKeyStore({len(self._known)} known)"
 
     async def __aenter__(self) -> Self:
         await self.refresh()
-        self._polling = asyncio.create_task(self._poll(), name="keyring")
+        self._poll_task = asyncio.create_task(self._poll(), name="keyring")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._polling:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
-        await self._asking.end()
+        if self._poll_task:
+            self._poll_task.cancel()
+            await asyncio.gather(self._poll_task, return_exceptions=True)
+        await self._lookups.close()
 
     @property
     def is_fresh(self) -> bool:
         """Whether cached keys may be used: the database was readable within the grace period."""
-        return self._clock() - self._confirmed <= self._grace_seconds
+        return self._clock() - self._confirmed_at <= self._grace_seconds
 
     @property
-    def count(self) -> int:
+    def change_count(self) -> int:
         """The change count up to which listeners have been called."""
-        return self._count
+        return self._change_count
 
-    def watch(self, watcher: Watcher) -> None:
+    def add_listener(self, listener: KeyChangeListener) -> None:
         """Calls the listener with every change from now on."""
-        self._watchers.append(watcher)
+        self._listeners.append(listener)
 
-    def look_ahead(self, look: Callable[[], Awaitable[None]]) -> None:
+    def add_refresh_hook(self, hook: Callable[[], Awaitable[None]]) -> None:
         """Awaits the hook before a changed or newly loaded key is used."""
-        self._ahead.append(look)
+        self._refresh_hooks.append(hook)
 
     async def find(self, api_key: str) -> ApiKey | None:
         """Finds an active key; None if there is none. Raises StoreUnavailable."""
         # Cannot be a key, so it costs no query.
-        if not 0 < len(api_key) <= LONGEST_KEY or not api_key.isascii():
+        if not 0 < len(api_key) <= MAX_KEY_CHARACTERS or not api_key.isascii():
             return None
         digest = self._store.encryption.digest(api_key)
         if self.is_fresh:
@@ -188,33 +190,37 @@ class ApiKeyStore:
                 return key
             if digest in self._unknown:
                 return None
-        return await self._asking.ask(digest, lambda: self._ask(digest, api_key))
+        return await self._lookups.run(digest, lambda: self._load_key(digest, api_key))
 
     async def refresh(self) -> None:
         """Loads the keys that changed since the last call; raises StoreUnavailable."""
         # Taken before the query: a change during it is seen by the next poll.
-        started = self._clock()
+        start_time = self._clock()
         # The common case: one small query, and no key has changed.
-        if await load_key_change_count(self._store) == self._count:
-            self._confirmed = started
+        if await load_key_change_count(self._store) == self._change_count:
+            self._confirmed_at = start_time
             return
         async with self._store.read() as connection:
             count = await select_key_change_count(connection)
             # On the first call nothing is cached that could have changed.
-            news = count > self._count >= 0
-            changed = await select_keys_changed_since(connection, self._count) if news else ()
-        if count < self._count:  # the database was replaced or restored from a backup
+            has_changes = count > self._change_count >= 0
+            changed_rows = (
+                await select_keys_changed_since(connection, self._change_count)
+                if has_changes
+                else ()
+            )
+        if count < self._change_count:  # the database was replaced or restored from a backup
             self._known.clear()
-        for look in self._ahead if news else ():
-            await look()
-        if count != self._count:
+        for hook in self._refresh_hooks if has_changes else ():
+            await hook()
+        if count != self._change_count:
             # A new key may be among them.
             self._unknown.clear()
-            for watcher in self._watchers:
-                watcher(changed if news else None)
-        self._renew({row.id: row for row in changed})
-        self._count = count
-        self._confirmed = started
+            for listener in self._listeners:
+                listener(changed_rows if has_changes else None)
+        self._update_cached_keys({row.id: row for row in changed_rows})
+        self._change_count = count
+        self._confirmed_at = start_time
 
     async def _poll(self) -> None:
         while True:
@@ -222,38 +228,38 @@ class ApiKeyStore:
             try:
                 await self.refresh()
             except StoreUnavailable as error:
-                self._hear(readable=False, error=str(error))
+                self._record_database_state(is_readable=False, error=str(error))
             except Exception as error:  # noqa: BLE001 - if this task ended, revoked keys would go on working
                 _log.error("key_refresh_failed", **describe_exception(error))
             else:
-                self._hear(readable=True)
+                self._record_database_state(is_readable=True)
 
-    def _hear(self, *, readable: bool, error: str = "") -> None:
-        if readable != self._readable and readable:
+    def _record_database_state(self, *, is_readable: bool, error: str = "") -> None:
+        if is_readable != self._is_readable and is_readable:
             _log.info("key_refresh_recovered")
-        elif readable != self._readable:
+        elif is_readable != self._is_readable:
             _log.error(
                 "key_refresh_failed", reason=error, cached_keys_valid_seconds=self._grace_seconds
             )
-        self._readable = readable
+        self._is_readable = is_readable
 
-    def _renew(self, rows: dict[str, AnyRow]) -> None:
-        for digest, key in list(self._known.items()) if rows else ():
-            if row := rows.get(key.id):
+    def _update_cached_keys(self, rows_by_id: dict[str, AnyRow]) -> None:
+        for digest, key in list(self._known.items()) if rows_by_id else ():
+            if row := rows_by_id.get(key.id):
                 # Removed first, so that no stale key stays if the new row cannot be decrypted.
                 del self._known[digest]
                 if row.revoked_at is None:
                     with contextlib.suppress(StoreUnavailable):  # raised when the key is next used
-                        self._known[digest] = self._key(row)
+                        self._known[digest] = self._build_key(row)
 
-    async def _ask(self, digest: str, api_key: str) -> ApiKey | None:
+    async def _load_key(self, digest: str, api_key: str) -> ApiKey | None:
         digests = self._store.encryption.digests(api_key)
         async with self._store.read() as connection:
             row, count = await select_active_key(connection, digests)
-        key = self._key(row) if row else None
-        for look in self._ahead if key else ():
-            await look()
-        if count < self._count:
+        key = self._build_key(row) if row else None
+        for hook in self._refresh_hooks if key else ():
+            await hook()
+        if count < self._change_count:
             # A poll has seen a newer change than this query: a cached result would be stale.
             return key
         if key:
@@ -262,14 +268,14 @@ class ApiKeyStore:
             self._unknown[digest] = True
         return key
 
-    def _key(self, row: AnyRow) -> ApiKey:
+    def _build_key(self, row: AnyRow) -> ApiKey:
         return ApiKey(
             id=row.id,
             name=row.name,
             prefix=row.prefix,
             merchant=row.merchant,
             environment=row.environment,
-            pair=decrypt_credentials(
+            credentials=decrypt_credentials(
                 row, Tenant(row.merchant, row.environment), self._store.encryption
             ),
             requests_per_hour=row.requests_per_hour,
@@ -279,27 +285,27 @@ class ApiKeyStore:
 
 # Checks which account credentials open. They only send reads.
 
-OLDEST = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
+OLDEST_RECIPIENTS_TARGET = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
 """The oldest recipients, which identify an account: new recipients do not change this page."""
 
 
-class Sends(Protocol):
+class SignedClient(Protocol):
     """The part of ``gateway.upstream.client.UpstreamClient`` that the checks use."""
 
     async def send(
         self,
         environment: str,
-        pair: Credentials,
+        credentials: Credentials,
         method: str,
         target: str,
         body: bytes | None,
         *,
         request_id: str,
         write: bool,
-    ) -> Replied: ...
+    ) -> SignedReply: ...
 
 
-class Replied(Protocol):
+class SignedReply(Protocol):
     @property
     def status(self) -> int: ...
 
@@ -308,68 +314,78 @@ class Replied(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class AccountProbe:
     """The account that credentials open, by the ids of its oldest recipients, or why none opens."""
 
     result: Literal["accepted", "refused", "unreachable"]
     recipients: tuple[str, ...] = ()
-    why: str = ""
+    reason: str = ""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         if self.result == "accepted" and not self.recipients:
             return "accepted; the account has no recipients, so it cannot be identified"
-        return f"{self.result}, {self.why}" if self.why else self.result
+        return f"{self.result}, {self.reason}" if self.reason else self.result
 
 
-async def look(upstream: Sends, environment: str, pair: Credentials) -> Sight:
+async def probe_account(
+    upstream: SignedClient, environment: str, credentials: Credentials
+) -> AccountProbe:
     """Fetches the account's oldest recipients."""
     try:
         reply = await upstream.send(
-            environment, pair, "GET", OLDEST, None, request_id=uuid4().hex, write=False
+            environment,
+            credentials,
+            "GET",
+            OLDEST_RECIPIENTS_TARGET,
+            None,
+            request_id=uuid4().hex,
+            write=False,
         )
     except (Unreachable, Unknown) as error:
-        return Sight("unreachable", why=str(error))
+        return AccountProbe("unreachable", reason=str(error))
     if reply.status in (401, 403):
-        return Sight(
+        return AccountProbe(
             "refused",
-            why=f"the service answered {reply.status}: wrong credentials, base_url, clock or vocabulary",
+            reason=f"the service answered {reply.status}: wrong credentials, base_url, clock or vocabulary",
         )
     if reply.status != 200:
-        return Sight("unreachable", why=f"the service answered {reply.status}")
+        return AccountProbe("unreachable", reason=f"the service answered {reply.status}")
     try:
-        found = [str(recipient["id"]) for recipient in json.loads(bytes(reply.body))["recipients"]]
+        recipient_ids = [
+            str(recipient["id"]) for recipient in json.loads(bytes(reply.body))["recipients"]
+        ]
     except (ValueError, KeyError, TypeError):
-        return Sight("unreachable", why="the response cannot be parsed")
-    return Sight("accepted", tuple(found))
+        return AccountProbe("unreachable", reason="the response cannot be parsed")
+    return AccountProbe("accepted", tuple(recipient_ids))
 
 
-def find_shared_accounts(seen: Mapping[Tenant, Sight]) -> list[tuple[Tenant, Tenant]]:
+def find_shared_accounts(probes: Mapping[Tenant, AccountProbe]) -> list[tuple[Tenant, Tenant]]:
     """Finds pairs of tenants in one environment that open the same account."""
-    first: dict[tuple[str, str], Tenant] = {}
-    shared: dict[tuple[Tenant, Tenant], None] = {}
-    for owner, sight in seen.items():
-        for recipient in sight.recipients:
-            holder = first.setdefault((owner.environment, recipient), owner)
-            if holder != owner:
-                shared[holder, owner] = None
-    return list(shared)
+    tenant_by_recipient: dict[tuple[str, str], Tenant] = {}
+    shared_accounts: dict[tuple[Tenant, Tenant], None] = {}
+    for tenant, probe in probes.items():
+        for recipient in probe.recipients:
+            first_tenant = tenant_by_recipient.setdefault((tenant.environment, recipient), tenant)
+            if first_tenant != tenant:
+                shared_accounts[first_tenant, tenant] = None
+    return list(shared_accounts)
 
 
-def why_not_replaced(old: Sight, new: Sight) -> str | None:
+def find_replacement_problem(old_probe: AccountProbe, new_probe: AccountProbe) -> str | None:
     """Returns why new credentials must not replace the old ones; None if they may.
 
     Both must open the same account, or payments would leave the wrong one.
     """
-    if new.result == "refused":
+    if new_probe.result == "refused":
         return "the service refuses the new credentials"
-    if old.result == "refused":
+    if old_probe.result == "refused":
         return "the service refuses the stored credentials, so the accounts cannot be compared"
-    if "unreachable" in (new.result, old.result):
-        return f"the accounts could not be compared: {new.told}"
-    if not old.recipients and new.recipients:
+    if "unreachable" in (new_probe.result, old_probe.result):
+        return f"the accounts could not be compared: {new_probe.description}"
+    if not old_probe.recipients and new_probe.recipients:
         return "the new credentials' account has recipients, but the stored credentials' has none"
-    if not set(old.recipients) <= set(new.recipients):
+    if not set(old_probe.recipients) <= set(new_probe.recipients):
         return (
             "the new credentials' account lacks the stored one's oldest recipients: another account"
         )
@@ -377,38 +393,45 @@ def why_not_replaced(old: Sight, new: Sight) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CredentialCheck:
     """The checked credentials of a tenant, with the names of its keys."""
 
-    owner: Tenant
+    tenant: Tenant
     access_key_prefix: str
-    keys: tuple[str, ...]
-    sight: Sight
+    key_names: tuple[str, ...]
+    probe: AccountProbe
 
 
 async def check_credentials(
-    store: Store, upstream: Sends, those: Iterable[ListedKey]
-) -> list[Checked]:
+    store: Store, upstream: SignedClient, listed_keys: Iterable[ListedKey]
+) -> list[CredentialCheck]:
     """Checks the credentials of each key's tenant once, concurrently; raises StoreUnavailable."""
-    names: dict[Tenant, list[str]] = {}
-    for key in those:
-        names.setdefault(key.owner, []).append(key.name)
+    key_names: dict[Tenant, list[str]] = {}
+    for key in listed_keys:
+        key_names.setdefault(key.tenant, []).append(key.name)
     # Bounded, to spare the service.
-    bound = asyncio.Semaphore(_SIDE_BY_SIDE)
+    semaphore = asyncio.Semaphore(_MAX_CONCURRENT_CHECKS)
 
-    async def check(owner: Tenant) -> Checked:
-        async with bound:
-            pair = await load_credentials(store, owner)
-            sight = await look(upstream, owner.environment, pair)
-        return Checked(owner, extract_key_prefix(pair.access_key), tuple(names[owner]), sight)
+    async def check(tenant: Tenant) -> CredentialCheck:
+        async with semaphore:
+            credentials = await load_credentials(store, tenant)
+            probe = await probe_account(upstream, tenant.environment, credentials)
+        return CredentialCheck(
+            tenant, extract_key_prefix(credentials.access_key), tuple(key_names[tenant]), probe
+        )
 
-    return await asyncio.gather(*map(check, names))
+    return await asyncio.gather(*map(check, key_names))
 
 
-def describe_credential_problems(checked: Sequence[Checked]) -> list[str]:
+def describe_credential_problems(checks: Sequence[CredentialCheck]) -> list[str]:
     """Describes the problems for operators, one line each."""
-    wrong = [f"{one.owner}: {one.sight.told}" for one in checked if one.sight.result != "accepted"]
-    shared = find_shared_accounts({one.owner: one.sight for one in checked})
-    return wrong + [
-        f"same account under two merchant names: {one} and {two}" for one, two in shared
+    problems = [
+        f"{check.tenant}: {check.probe.description}"
+        for check in checks
+        if check.probe.result != "accepted"
+    ]
+    shared_accounts = find_shared_accounts({check.tenant: check.probe for check in checks})
+    return problems + [
+        f"same account under two merchant names: {first_tenant} and {second_tenant}"
+        for first_tenant, second_tenant in shared_accounts
     ]

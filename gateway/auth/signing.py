@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from gateway.config.settings import CurrentWords
 
-Form = Literal["path", "path-and-query"]
+SignedTargetForm = Literal["path", "path-and-query"]
 """The signed "request path": the document leaves open whether it includes the query string."""
 
 
-PREFIX_CHARACTERS = 8
+MAX_PREFIX_CHARACTERS = 8
 
 
 def extract_key_prefix(key: str) -> str:
@@ -29,7 +29,7 @@ def extract_key_prefix(key: str) -> str:
 
     An access key is not secret, but an operator may have entered the secret key by mistake.
     """
-    return key[: min(PREFIX_CHARACTERS, len(key) // 4)]
+    return key[: min(MAX_PREFIX_CHARACTERS, len(key) // 4)]
 
 
 def shorten_key(key: str) -> str:
@@ -49,7 +49,7 @@ class Credentials:
         object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
 
 
-def format_signed_target(form: Form, target: str) -> str:
+def format_signed_target(form: SignedTargetForm, target: str) -> str:
     """Returns the part of ``/v1/...?...`` that is signed."""
     return target if form == "path-and-query" else target.partition("?")[0]
 
@@ -59,27 +59,27 @@ def build_string_to_sign(stamp: int, method: str, target: str, body: bytes) -> b
 
     ``stamp`` is in whole seconds since 1970, ``target`` is from ``format_signed_target``.
     """
-    return _head(stamp, method, target) + body + b"\n"
+    return _encode_signed_head(stamp, method, target) + body + b"\n"
 
 
 def compute_signature(
     keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes | CompressedBuffer
 ) -> str:
-    return keyed.hexdigest_of(_signed_parts(stamp, method, target, body))
+    return keyed.hexdigest_of(_iter_signed_parts(stamp, method, target, body))
 
 
-def _signed_parts(
+def _iter_signed_parts(
     stamp: int, method: str, target: str, body: bytes | CompressedBuffer
 ) -> Iterator[bytes | memoryview]:
     """Like ``build_string_to_sign``, but in parts, because the body may be large and compressed."""
-    yield _head(stamp, method, target)
+    yield _encode_signed_head(stamp, method, target)
     yield from iter_windows(body)
     yield b"\n"
 
 
 def build_signature_headers(
-    pair: Credentials,
-    words: CurrentWords,
+    credentials: Credentials,
+    vocabulary: CurrentWords,
     *,
     stamp: int,
     method: str,
@@ -87,12 +87,12 @@ def build_signature_headers(
     body: bytes | CompressedBuffer,
 ) -> dict[str, str]:
     """Builds the two headers that authenticate a request, in the configured vocabulary."""
-    signed = compute_signature(pair.keyed, stamp, method, target, body)
+    signature = compute_signature(credentials.keyed, stamp, method, target, body)
     return {
-        "Authorization": f"{words.scheme} {pair.access_key}:{signed}",
-        words.timestamp_header: str(stamp),
+        "Authorization": f"{vocabulary.scheme} {credentials.access_key}:{signature}",
+        vocabulary.timestamp_header: str(stamp),
     }
 
 
-def _head(stamp: int, method: str, target: str) -> bytes:
+def _encode_signed_head(stamp: int, method: str, target: str) -> bytes:
     return f"{stamp}\n{method.upper()}\n{target}\n".encode()

@@ -15,21 +15,23 @@ class SingleFlight(Generic[Result]):
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[Result]] = {}
 
-    async def ask(self, what: str, question: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        if not (asked := self._tasks.get(what)):
-            asked = asyncio.create_task(question())
-            self._tasks[what] = asked
-            asked.add_done_callback(lambda done: self._answered(what, done))
+    async def run(
+        self, key: str, create_coroutine: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        if not (task := self._tasks.get(key)):
+            task = asyncio.create_task(create_coroutine())
+            self._tasks[key] = task
+            task.add_done_callback(lambda done: self._remove_task(key, done))
         # Shielded, because other callers wait for the same task if this one is cancelled.
-        return await asyncio.shield(asked)
+        return await asyncio.shield(task)
 
-    async def end(self) -> None:
-        asked = list(self._tasks.values())
-        for task in asked:
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _answered(self, what: str, done: asyncio.Task[Result]) -> None:
-        self._tasks.pop(what, None)
-        if not done.cancelled():
-            done.exception()  # marks it as retrieved, even if every caller has been cancelled
+    def _remove_task(self, key: str, task: asyncio.Task[Result]) -> None:
+        self._tasks.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved, even if every caller has been cancelled

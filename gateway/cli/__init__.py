@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.observability import logs
 
 COMMANDS = {
@@ -43,11 +43,11 @@ COMMANDS = {
     "backup": "Save the state and the key file.",
     "restore": "Restore the state and the key file from a backup.",
 }
-_BESIDE = {"unfreeze": "freeze", "restore": "backup", "compare": "comparing"}
+_SHARED_MODULES = {"unfreeze": "freeze", "restore": "backup", "compare": "comparing"}
 """Commands that are defined in another command's module."""
 
 
-class _Commands(click.Group):
+class _LazyGroup(click.Group):
     """Imports a command only when it runs, so that ``--help`` stays fast."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
@@ -56,9 +56,9 @@ class _Commands(click.Group):
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        spelled = name.replace("-", "_")
-        module = importlib.import_module(f"gateway.cli.{_BESIDE.get(name, spelled)}")
-        command: click.Command = getattr(module, spelled)
+        identifier = name.replace("-", "_")
+        module = importlib.import_module(f"gateway.cli.{_SHARED_MODULES.get(name, identifier)}")
+        command: click.Command = getattr(module, identifier)
         return command
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -66,7 +66,7 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="payout-gateway", prog_name="payout-gateway")
 def gateway() -> None:
     """Serve a payout service's legacy interface on top of its current interface."""
@@ -75,24 +75,24 @@ def gateway() -> None:
 def main() -> None:
     """Runs a command. Prints an error as one line on stderr; exit code 2 unless it names its own."""
     try:
-        sys.exit(_run())
+        sys.exit(_run_command())
     except click.exceptions.NoArgsIsHelpError as error:
         path = error.ctx.command_path if error.ctx else "payout-gateway"
         click.echo(f"payout-gateway: no command given; see `{path} --help`", err=True)
         sys.exit(2)
     except click.ClickException as error:
-        code = error.exit_code if isinstance(error, Mistake) else 2
-        click.echo(f"payout-gateway: {_one_line(error)}", err=True)
+        code = error.exit_code if isinstance(error, CommandError) else 2
+        click.echo(f"payout-gateway: {_format_error(error)}", err=True)
         sys.exit(code)
     except click.Abort:
         # 128 + SIGINT, as shells report an interrupted command.
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output closed the pipe
-        _leave(1)
+        _exit_immediately(1)
     except OSError as error:
         # Not str(error): it would show the path of a file, which may hold a secret.
-        click.echo(f"payout-gateway: {_why_stopped(error)}", err=True)
-        _leave(2)
+        click.echo(f"payout-gateway: {_describe_os_error(error)}", err=True)
+        _exit_immediately(2)
     except Exception as error:  # noqa: BLE001 - its message or traceback may quote input data
         raised_at = logs.describe_exception(error)["exception.stacktrace"].splitlines()[-1]
         kind = type(error).__name__
@@ -101,7 +101,7 @@ def main() -> None:
         sys.exit(70)
 
 
-def _run() -> int | str | None:
+def _run_command() -> int | str | None:
     """Runs the command, flushes stdout, and returns the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal cannot encode is escaped instead of raising an error.
@@ -110,37 +110,35 @@ def _run() -> int | str | None:
         code: int | str | None = (
             gateway.main(prog_name="payout-gateway", standalone_mode=False) or 0
         )
-    except SystemExit as ended:
-        code = ended.code
+    except SystemExit as exit_request:
+        code = exit_request.code
     # Here, so that a full disk is reported as an error of the command.
     sys.stdout.flush()
     return code
 
 
-def _one_line(error: click.ClickException) -> str:
+def _format_error(error: click.ClickException) -> str:
     """The error in one line; for a usage error, with a suggestion and the ``--help`` to read."""
-    said = " ".join(error.format_message().split())
+    message = " ".join(error.format_message().split())
     if not isinstance(error, click.UsageError) or error.ctx is None:
-        return said
+        return message
     if isinstance(error, click.exceptions.NoSuchCommand):
-        said = f"No such command '{error.command_name}'."
+        message = f"No such command '{error.command_name}'."
         group = error.ctx.command
-        known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
-        if meant := get_close_matches(error.command_name, known, 1):
-            said += f" Did you mean '{meant[0]}'?"
-    return f"{said.removesuffix('.')}; see `{error.ctx.command_path} --help`"
+        command_names = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
+        if suggestions := get_close_matches(error.command_name, command_names, 1):
+            message += f" Did you mean '{suggestions[0]}'?"
+    return f"{message.removesuffix('.')}; see `{error.ctx.command_path} --help`"
 
 
-def _why_stopped(error: OSError) -> str:
-    said = os.strerror(error.errno) if error.errno else type(error).__name__
+def _describe_os_error(error: OSError) -> str:
+    reason = os.strerror(error.errno) if error.errno else type(error).__name__
     if error.errno == errno.ENOSPC:
-        return f"{said}: the output is incomplete"
-    return (
-        f"{said}: the command did not finish (at {logs.describe_exception(error)['raised_at'][-1]})"
-    )
+        return f"{reason}: the output is incomplete"
+    return f"{reason}: the command did not finish (at {logs.describe_exception(error)['raised_at'][-1]})"
 
 
-def _leave(code: int) -> NoReturn:
+def _exit_immediately(code: int) -> NoReturn:
     """Exits without flushing stdout: Python would print another error about the broken output."""
     sys.stderr.flush()
     # Not sys.exit: at exit, Python would flush stdout again and print a traceback.

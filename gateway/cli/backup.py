@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.command_group import document, json_option
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import json_option, print_json
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
@@ -16,11 +16,11 @@ from gateway.config.settings import Settings
 if TYPE_CHECKING:
     from gateway.storage.archive import Manifest
 
-_file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+file_argument = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
 
 @click.command()
-@_file
+@file_argument
 @json_option
 @config_option
 def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
@@ -36,21 +36,21 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
 
     # Never overwritten: it may be the only backup.
     if file.exists():
-        raise Mistake(f"{file} already exists; nothing was written. Choose another file name")
+        raise CommandError(f"{file} already exists; nothing was written. Choose another file name")
 
-    async def done() -> tuple[Manifest, int]:
+    async def write_archive() -> tuple[Manifest, int]:
         return await save(settings.state, file)
 
-    manifest, size = run_to_completion(done(), "Saving")
+    manifest, size = run_to_completion(write_archive(), "Saving")
     if as_json:
-        document({"file": str(file), "bytes": size, **_told(manifest)})
+        print_json({"file": str(file), "bytes": size, **_build_manifest_json(manifest)})
         return
     click.echo(f"Saved the state and the key file to {file} ({size} bytes).")
     click.echo("Anyone who can read this file can read every secret that the gateway stores.")
 
 
 @click.command()
-@_file
+@file_argument
 @click.option(
     "--force",
     is_flag=True,
@@ -70,15 +70,21 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
     """
     from gateway.storage.backups import restore as put_back
 
-    async def done() -> tuple[Manifest, list[Path]]:
+    async def restore_archive() -> tuple[Manifest, list[Path]]:
         return await put_back(settings.state, file, force=force)
 
-    manifest, aside = run_to_completion(done(), "Restoring")
+    manifest, replaced_files = run_to_completion(restore_archive(), "Restoring")
     if as_json:
-        document({"file": str(file), "put_aside": list(map(str, aside)), **_told(manifest)})
+        print_json(
+            {
+                "file": str(file),
+                "put_aside": list(map(str, replaced_files)),
+                **_build_manifest_json(manifest),
+            }
+        )
         return
     click.echo(f"Restored the state of {manifest.made_at} from {file}.")
-    for path in aside:
+    for path in replaced_files:
         click.echo(f"The previous file was renamed to {path}.")
     click.echo("No batch is started until you run `payout-gateway reconcile`.")
     click.echo(
@@ -87,7 +93,7 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
     )
 
 
-def _told(manifest: Manifest) -> dict[str, object]:
+def _build_manifest_json(manifest: Manifest) -> dict[str, object]:
     return {
         "made_at": manifest.made_at,
         "state": manifest.kind,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import Commands
+from gateway.cli.command_group import FullHelpGroup
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.storage.abandoned import AbandonedBatch
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def batches() -> None:
     """List batches that clients no longer see."""
 
@@ -26,7 +26,7 @@ def batches() -> None:
 @batches.command("abandoned")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
-def abandoned(*, as_json: bool, settings: Settings) -> None:
+def list_superseded_batches(*, as_json: bool, settings: Settings) -> None:
     """List superseded batches: the service still has them, or may have them, but clients do not.
 
     The gateway never starts a superseded batch. Do not start one in the service's dashboard: its
@@ -35,35 +35,43 @@ def abandoned(*, as_json: bool, settings: Settings) -> None:
     from gateway.storage import open_store
     from gateway.storage.abandoned import abandoned_batches
 
-    async def done() -> list[AbandonedBatch]:
+    async def load_superseded() -> list[AbandonedBatch]:
         async with open_store(settings.state, create=False) as store:
             return await abandoned_batches(store)
 
-    found = run_to_completion(done())
+    superseded = run_to_completion(load_superseded())
     if as_json:
-        click.echo(json.dumps({"batches": [_as_json(one) for one in found]}, indent=2))
-    elif not found:
+        click.echo(
+            json.dumps({"batches": [_build_batch_json(record) for record in superseded]}, indent=2)
+        )
+    elif not superseded:
         click.echo("There are no superseded batches.")
     else:
-        heads = ["merchant", "environment", "batch", "superseded at the service", "since"]
-        print_table([*heads, "what to do"], [_as_row(one) for one in found])
+        headers = ["merchant", "environment", "batch", "superseded at the service", "since"]
+        print_table([*headers, "what to do"], [_build_batch_row(record) for record in superseded])
 
 
-def _as_json(one: AbandonedBatch) -> dict[str, Any]:
+def _build_batch_json(record: AbandonedBatch) -> dict[str, Any]:
     return {
-        **one.owner._asdict(),
-        "batch": one.batch,
-        "abandoned": one.upstream,
-        "since": _moment(one.since),
-        "deleted": one.is_deleted,
-        "what_to_do": one.to_do,
+        **record.owner._asdict(),
+        "batch": record.batch,
+        "abandoned": record.upstream,
+        "since": _format_time(record.since),
+        "deleted": record.is_deleted,
+        "what_to_do": record.to_do,
     }
 
 
-def _as_row(one: AbandonedBatch) -> list[str]:
-    batch = one.batch or "-"
-    return [*one.owner, batch, one.upstream or "may exist", _moment(one.since), one.to_do]
+def _build_batch_row(record: AbandonedBatch) -> list[str]:
+    batch_id = record.batch or "-"
+    return [
+        *record.owner,
+        batch_id,
+        record.upstream or "may exist",
+        _format_time(record.since),
+        record.to_do,
+    ]
 
 
-def _moment(when: datetime) -> str:
-    return f"{when:%Y-%m-%dT%H:%M:%SZ}"
+def _format_time(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import Commands, ask_confirmation_if_interactive, yes_option
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import FullHelpGroup, ask_confirmation_if_interactive, yes_option
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.storage.usage_rows import Used
 
 
-class Moment(click.ParamType[datetime]):
+class UtcTimeParameter(click.ParamType[datetime]):
     name = "moment"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
@@ -35,7 +35,7 @@ class Moment(click.ParamType[datetime]):
         return moment.astimezone(UTC)
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def brownout() -> None:
     """Schedule planned interruptions before the legacy interface ends."""
 
@@ -44,11 +44,15 @@ def brownout() -> None:
 @click.option(
     "--from",
     "begins_at",
-    type=Moment(),
+    type=UtcTimeParameter(),
     help="Start time, such as 2026-11-30T09:00Z. Default: now.",
 )
 @click.option(
-    "--until", "ends_at", type=Moment(), required=True, help="End time, such as 2026-11-30T09:30Z."
+    "--until",
+    "ends_at",
+    type=UtcTimeParameter(),
+    required=True,
+    help="End time, such as 2026-11-30T09:30Z.",
 )
 @click.option(
     "--merchant", "merchants", metavar="NAME", multiple=True, help="Only requests of this merchant."
@@ -71,7 +75,7 @@ def brownout() -> None:
 )
 @yes_option
 @config_option
-def schedule(
+def schedule_brownouts(
     *,
     begins_at: datetime | None,
     ends_at: datetime,
@@ -88,8 +92,8 @@ def schedule(
     On a terminal, the command asks for confirmation unless --dry-run is given.
     """
     from gateway.auth.key_rows import load_listed_keys
-    from gateway.operator.cutover_windows import (
-        NoWindow,
+    from gateway.operator.brownout_windows import (
+        InvalidWindow,
         create_window,
         expand_operation_names,
         load_window_users,
@@ -98,95 +102,106 @@ def schedule(
     from gateway.storage import open_store
     from gateway.storage.brownout_rows import add_brownout
 
-    async def done() -> tuple[list[Brownout], list[Used]]:
+    async def save_windows() -> tuple[list[Brownout], list[Used]]:
         async with open_store(settings.state, create=False) as store:
-            known = await load_listed_keys(store)
-            scheduled = [resolve_window_key(one, known) for one in those]
-            for one in scheduled:
-                await add_brownout(store, one)
-            return scheduled, await load_window_users(store, *scheduled)
+            keys_listed = await load_listed_keys(store)
+            resolved = [resolve_window_key(window, keys_listed) for window in windows]
+            for window in resolved:
+                await add_brownout(store, window)
+            return resolved, await load_window_users(store, *resolved)
 
     now = datetime.now(UTC)
     begins_at = begins_at or now
     try:
-        chosen = expand_operation_names(operations)
-        those = [
-            create_window(now, (begins_at, ends_at), merchant, key, chosen, refuses=not dry_run)
+        operation_names = expand_operation_names(operations)
+        windows = [
+            create_window(
+                now, (begins_at, ends_at), merchant, key, operation_names, refuses=not dry_run
+            )
             for merchant in merchants or ("",)
             for key in keys or ("",)
         ]
         if not dry_run:
-            ask_confirmation_if_interactive(_question(those), yes=yes)
-        scheduled, hit = run_to_completion(done())
-    except NoWindow as why:
-        raise Mistake(f"--{why}") from None
-    what = "counts requests" if dry_run else "refuses requests"
-    for one in scheduled:
+            ask_confirmation_if_interactive(_build_question(windows), yes=yes)
+        windows_saved, affected = run_to_completion(save_windows())
+    except InvalidWindow as why:
+        raise CommandError(f"--{why}") from None
+    effect = "counts requests" if dry_run else "refuses requests"
+    for window in windows_saved:
         click.echo(
-            f"Brownout {one.id} {what}{_of(one)} from {_text(begins_at)} to {_text(ends_at)}."
+            f"Brownout {window.id} {effect}{_describe_scope(window)} from {_format_time(begins_at)} to {_format_time(ends_at)}."
         )
-    if not hit:
+    if not affected:
         click.echo("No affected request was made in the last seven days.")
         return
     click.echo("Affected requests in the last seven days:\n")
     heads = ["merchant", "environment", "key", "operation", "requests", "last"]
-    print_table(heads, [[*_whose(each), str(each.requests), _text(each.last_at)] for each in hit])
+    print_table(
+        heads,
+        [
+            [*_build_usage_row(usage), str(usage.requests), _format_time(usage.last_at)]
+            for usage in affected
+        ],
+    )
 
 
-def _question(those: list[Brownout]) -> str:
-    whose = ",".join(map(_of, those)) if _of(those[0]) else " of every key"
-    return f"Refuse requests{whose} from {_text(those[0].begins_at)} to {_text(those[0].ends_at)}?"
+def _build_question(windows: list[Brownout]) -> str:
+    scope = (
+        ",".join(map(_describe_scope, windows)) if _describe_scope(windows[0]) else " of every key"
+    )
+    return f"Refuse requests{scope} from {_format_time(windows[0].begins_at)} to {_format_time(windows[0].ends_at)}?"
 
 
-def _of(one: Brownout) -> str:
-    return "".join(f" of {name}" for name in (one.merchant, one.key) if name)
+def _describe_scope(window: Brownout) -> str:
+    return "".join(f" of {name}" for name in (window.merchant, window.key) if name)
 
 
-def _whose(used: Used) -> list[str]:
-    return [used.merchant, used.environment, used.key, used.operation]
+def _build_usage_row(usage: Used) -> list[str]:
+    return [usage.merchant, usage.environment, usage.key, usage.operation]
 
 
 @brownout.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
-def listed(*, as_json: bool, settings: Settings) -> None:
+def list_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts and the requests they refused or counted."""
-    from gateway.operator.cutover_windows import describe_window_scope, describe_window_state
+    from gateway.operator.brownout_windows import describe_window_scope, describe_window_state
     from gateway.storage import open_store
     from gateway.storage.brownout_rows import all_brownouts, hits_of
 
-    async def read() -> tuple[list[Brownout], dict[str, dict[Hit, int]]]:
+    async def load_windows() -> tuple[list[Brownout], dict[str, dict[Hit, int]]]:
         async with open_store(settings.state, create=False) as store:
             return await all_brownouts(store), await hits_of(store)
 
-    those, hits = run_to_completion(read())
+    windows, hits = run_to_completion(load_windows())
     now = datetime.now(UTC)
     if as_json:
-        told = [
-            _as_json(one, hits.get(one.id, {}), describe_window_state(one, now)) for one in those
+        entries = [
+            _build_window_json(window, hits.get(window.id, {}), describe_window_state(window, now))
+            for window in windows
         ]
-        click.echo(json.dumps({"brownouts": told}, indent=2))
+        click.echo(json.dumps({"brownouts": entries}, indent=2))
         return
-    if not those:
+    if not windows:
         click.echo("There are no brownouts.")
-    for one in those:
-        what = "refuses" if one.refuses else "only counts"
-        span = f"{_text(one.begins_at)} to {_text(one.ends_at)}"
-        click.echo(f"{one.id}  {span}  {what}: {describe_window_scope(one)}")
-        click.echo(f"    {describe_window_state(one, now)}")
-        for hit, count in hits.get(one.id, {}).items():
+    for window in windows:
+        effect = "refuses" if window.refuses else "only counts"
+        span = f"{_format_time(window.begins_at)} to {_format_time(window.ends_at)}"
+        click.echo(f"{window.id}  {span}  {effect}: {describe_window_scope(window)}")
+        click.echo(f"    {describe_window_state(window, now)}")
+        for hit, count in hits.get(window.id, {}).items():
             click.echo(f"    {hit.owner} {hit.key}  {hit.operation}: {pluralize(count, 'request')}")
 
 
-def _as_json(one: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:
+def _build_window_json(window: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "from": _text(one.begins_at),
-        "until": _text(one.ends_at),
-        "merchant": one.merchant or None,
-        "key": one.key or None,
-        "operations": list(one.operations),
-        "refuses": one.refuses,
+        "id": window.id,
+        "from": _format_time(window.begins_at),
+        "until": _format_time(window.ends_at),
+        "merchant": window.merchant or None,
+        "key": window.key or None,
+        "operations": list(window.operations),
+        "refuses": window.refuses,
         "state": state,
         "hits": [
             {**hit.owner._asdict(), "key": hit.key, "operation": hit.operation, "requests": count}
@@ -198,22 +213,22 @@ def _as_json(one: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:
 @brownout.command("off")
 @click.argument("brownout_id", required=False)
 @config_option
-def off(*, brownout_id: str | None, settings: Settings) -> None:
+def cancel_brownouts(*, brownout_id: str | None, settings: Settings) -> None:
     """Switch off one brownout, or all that have not ended. Takes effect within a second."""
     from gateway.storage import open_store
     from gateway.storage.brownout_rows import end_brownouts
 
-    async def done() -> int:
+    async def end_windows() -> int:
         async with open_store(settings.state, create=False) as store:
             return await end_brownouts(store, store.clock(), brownout_id)
 
-    count = run_to_completion(done())
+    count = run_to_completion(end_windows())
     if brownout_id and not count:
-        raise Mistake(
+        raise CommandError(
             f"{brownout_id}: no scheduled or active brownout has this id; see `brownout list`"
         )
     click.echo(f"{count} switched off." if count else "No brownout is scheduled or active.")
 
 
-def _text(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

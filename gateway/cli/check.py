@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.config.settings import CONFIG, Misconfigured, has_key_variable, load
 
 
@@ -26,7 +26,11 @@ def check(*, config: Path | None, as_json: bool) -> None:
     Warns about placeholder addresses from the example file, passwords in the file, and a missing
     or unusable key file. Exit code 0: valid. 1: problems were found. 2: there is no such file.
     """
-    from gateway.operator.preflight import check_runnable, key_file_warnings, list_placeholder_urls
+    from gateway.operator.preflight import (
+        check_runnable,
+        list_key_file_warnings,
+        list_placeholder_urls,
+    )
 
     problems, warnings = [], []
     file = config or (CONFIG if CONFIG.exists() or not has_key_variable() else None)
@@ -36,19 +40,19 @@ def check(*, config: Path | None, as_json: bool) -> None:
         warnings = [
             *list_placeholder_urls(settings),
             *settings.passwords(),
-            *key_file_warnings(settings),
+            *list_key_file_warnings(settings),
         ]
     except Misconfigured as error:
         problems = error.problems
     if as_json:
         print(json.dumps({"ok": not problems, "problems": problems, "warnings": warnings}))
     elif problems and file and not file.exists():
-        raise Mistake(problems[0])
+        raise CommandError(problems[0])
     else:
-        said = [*problems, *(f"Warning: {one}" for one in warnings)]
-        print("".join(f"{one}\n" for one in said), end="", file=sys.stderr)
+        lines = [*problems, *(f"Warning: {line}" for line in warnings)]
+        print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr)
     if not (as_json or problems):
-        found = "valid, with warnings" if warnings else "valid"
-        print(f"{file or 'environment variables'}: {found}")
+        verdict = "valid, with warnings" if warnings else "valid"
+        print(f"{file or 'environment variables'}: {verdict}")
     if problems:
         sys.exit(2 if file and not file.exists() else 1)

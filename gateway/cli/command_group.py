@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 merchant_option = click.option("--merchant", metavar="NAME", help="Only this merchant.")
@@ -19,23 +19,25 @@ environment_option = click.option(
 )
 
 
-class Commands(click.Group):
+class FullHelpGroup(click.Group):
     """A group whose help shows each command's first sentence in full; click cuts it at 45
     characters.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(200)) for name, one in found if one])
+            formatter.write_dl(
+                [(name, command.get_short_help_str(200)) for name, command in commands if command]
+            )
 
 
-def document(told: Any) -> None:
-    click.echo(json.dumps(told, indent=2))
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
 
 
-def moment(when: datetime | None) -> str:
-    return f"{when:%Y-%m-%dT%H:%M:%SZ}" if when else "-"
+def format_time(time: datetime | None) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}" if time else "-"
 
 
 def ask_confirmation(question: str, *, yes: bool) -> None:
@@ -43,16 +45,16 @@ def ask_confirmation(question: str, *, yes: bool) -> None:
     if yes:
         return
     try:
-        agreed = click.confirm(question, err=True)
+        is_confirmed = click.confirm(question, err=True)
     except click.Abort:
         click.echo(err=True)
-        raise Mistake(
+        raise CommandError(
             "not confirmed: no answer was given. To run without a prompt, add --yes"
         ) from None
     if not sys.stdin.isatty():
         click.echo(err=True)  # on a terminal, the user's Enter ends the line
-    if not agreed:
-        raise Mistake("nothing was changed")
+    if not is_confirmed:
+        raise CommandError("nothing was changed")
 
 
 def ask_confirmation_if_interactive(question: str, *, yes: bool) -> None:

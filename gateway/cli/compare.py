@@ -13,24 +13,29 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.output import print_table, run_to_completion
 from gateway.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from gateway.compare.endpoints import Side
     from gateway.compare.mask import Redactor
-    from gateway.compare.report_schema import Group, Operation, Report, Unasked
+    from gateway.compare.report_schema import (
+        DifferenceEntry,
+        NotComparedEntry,
+        OperationEntry,
+        Report,
+    )
     from gateway.compare.run import Run
     from gateway.compare.steps import Input
 
 CONTROL_KEY = "CONTROL_API_KEY"
 CANDIDATE_KEY = "CANDIDATE_API_KEY"
 
-FEW = 5
+MAX_SKIPPED_SHOWN = 5
 """How many steps that were not compared are printed, for each reason."""
 
-FIRST = 20
+MAX_DIFFERENCES_SHOWN = 20
 """How many differences are printed; the report files contain all."""
 
 STANDARD_OUTPUT = Path("-")
@@ -133,99 +138,99 @@ def compare(
 
     `compare report` shows the differences that a running gateway found; see its own --help.
     """
-    from gateway.compare.examples import Viewer
+    from gateway.compare.examples import ExampleBuilder
     from gateway.compare.findings import Findings
-    from gateway.compare.id_map import Pairing
+    from gateway.compare.id_map import IdMap
     from gateway.compare.mask import Redactor
     from gateway.compare.report import build_report, redact_api_keys
     from gateway.compare.run import Options, Run
 
     # From the environment: arguments are visible in process lists.
-    keys = (_key(CONTROL_KEY), _key(CANDIDATE_KEY))
-    eye = Redactor(keys, show_values)
-    with _mistakes(eye):
+    keys = (_read_api_key(CONTROL_KEY), _read_api_key(CANDIDATE_KEY))
+    redactor = Redactor(keys, show_values)
+    with _report_unusable_input(redactor):
         run = Run(
-            _read(inputs, rules_files),
-            *_sides((control, candidate), keys, timeout, side_by_side),
-            findings=Findings(Viewer(eye), examples),
-            pairing=Pairing(apart=ids == "paired"),
+            _load_inputs(inputs, rules_files),
+            *_build_sides((control, candidate), keys, timeout, side_by_side),
+            findings=Findings(ExampleBuilder(redactor), examples),
+            id_map=IdMap(has_separate_ids=ids == "paired"),
             options=Options(allow_writes, measure_noise, side_by_side, key_order),
-            token=secrets.token_hex(4),
-            own=(secrets.token_hex(6), secrets.token_hex(6)),
+            run_token=secrets.token_hex(4),
+            own_values=(secrets.token_hex(6), secrets.token_hex(6)),
         )
     with (
-        _kept(json_file, private=show_values) as as_json,
-        _kept(html_file, private=show_values) as as_html,
+        _open_report(json_file, private=show_values) as as_json,
+        _open_report(html_file, private=show_values) as as_html,
     ):
-        _play(run)
-        report = redact_api_keys(build_report(run), eye)
+        _run_comparison(run)
+        report = redact_api_keys(build_report(run), redactor)
         as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         if html_file:
-            as_html(_page(report))
+            as_html(_render_page(report))
     # stdout must then contain nothing but the JSON document.
     if json_file != STANDARD_OUTPUT and (report["operations"] or report["remarks"]):
-        _tell(report)
+        _print_report(report)
     if report["result"] == "could not run":
-        raise Mistake(report["sentence"])
+        raise CommandError(report["sentence"])
     click.get_current_context().exit(report["exit_code"])
 
 
 @contextmanager
-def _mistakes(eye: Redactor) -> Iterator[None]:
-    from gateway.compare.errors import Unusable
+def _report_unusable_input(redactor: Redactor) -> Iterator[None]:
+    from gateway.compare.errors import InputError
 
     try:
         yield
-    except Unusable as unusable:
-        raise Mistake(eye.plain(str(unusable))) from None
+    except InputError as unusable:
+        raise CommandError(redactor.remove_api_keys(str(unusable))) from None
 
 
-def _read(inputs: tuple[Path, ...], rules_files: tuple[Path, ...]) -> list[Input]:
+def _load_inputs(inputs: tuple[Path, ...], rules_files: tuple[Path, ...]) -> list[Input]:
     from gateway.compare.inputs import load_input, read_input_text
     from gateway.compare.rules import Rules, parse_rules
-    from gateway.compare.run import check_playable
+    from gateway.compare.run import check_has_steps
 
     rules = Rules()
     for path in rules_files:
-        rules = rules.and_then(parse_rules(read_input_text(path), str(path)))
-    read = [load_input(path, rules) for path in inputs]
-    check_playable(read)
-    return read
+        rules = rules.combine(parse_rules(read_input_text(path), str(path)))
+    loaded = [load_input(path, rules) for path in inputs]
+    check_has_steps(loaded)
+    return loaded
 
 
-def _sides(
-    urls: tuple[str, str], keys: tuple[str, str], seconds: float, at_once: int
+def _build_sides(
+    urls: tuple[str, str], keys: tuple[str, str], seconds: float, concurrency: int
 ) -> tuple[Side, Side]:
     from gateway.compare.endpoints import Side
 
     return (
-        Side("control", urls[0], keys[0], seconds=seconds, at_once=at_once),
-        Side("candidate", urls[1], keys[1], seconds=seconds, at_once=at_once),
+        Side("control", urls[0], keys[0], timeout_seconds=seconds, concurrency=concurrency),
+        Side("candidate", urls[1], keys[1], timeout_seconds=seconds, concurrency=concurrency),
     )
 
 
-def _page(report: Report) -> str:
+def _render_page(report: Report) -> str:
     from gateway.compare.page import render_report_page
 
     return render_report_page(report)
 
 
-def _key(variable: str) -> str:
+def _read_api_key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise Mistake(f"{variable} is not set; set it to the API key of that side")
+        raise CommandError(f"{variable} is not set; set it to the API key of that side")
     if not key.isascii() or not key.isprintable():
-        raise Mistake(f"{variable}: not an API key; it must be printable ASCII")
+        raise CommandError(f"{variable}: not an API key; it must be printable ASCII")
     return key
 
 
-def _play(run: Run) -> None:
+def _run_comparison(run: Run) -> None:
     with show_progress("Comparing") as run.progress:
-        run_to_completion(run.play())
+        run_to_completion(run.execute())
 
 
 @contextmanager
-def _kept(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]]:
+def _open_report(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]]:
     """Yields a function that writes a report; checks before the run that the file can be written.
 
     The old file is replaced only when the new one is complete. The temporary file exists only
@@ -234,46 +239,48 @@ def _kept(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]
     if path is None:
         yield lambda _text: None
     elif path == STANDARD_OUTPUT:
-        yield lambda text: click.echo(_bytes(text), nl=False)
+        yield lambda text: click.echo(_encode_utf8(text), nl=False)
     # A pipe or device cannot be replaced by a rename.
     elif path.exists() and not path.is_file():
-        yield partial(_write, path)
+        yield partial(_write_text, path)
     else:
         # A random name, not the process id: in a container, a killed run had the same process id.
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         # A report with personal data is readable by its owner only.
         mode = 0o600 if private else 0o666
         try:
-            _made(draft, mode).unlink()
+            _create_file(draft, mode).unlink()
         except OSError as error:
-            raise Mistake(f"{path} cannot be written: {error.strerror}; nothing was sent") from None
-        yield partial(_write_over, path, draft, mode)
+            raise CommandError(
+                f"{path} cannot be written: {error.strerror}; nothing was sent"
+            ) from None
+        yield partial(_replace_file, path, draft, mode)
 
 
-def _made(draft: Path, mode: int) -> Path:
-    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-    return draft
+def _create_file(path: Path, mode: int) -> Path:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    return path
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_bytes(_bytes(text))
+def _write_text(path: Path, text: str) -> None:
+    path.write_bytes(_encode_utf8(text))
 
 
-def _bytes(text: str) -> bytes:
+def _encode_utf8(text: str) -> bytes:
     """Encodes as UTF-8. JSON text may contain a lone surrogate, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace")
 
 
-def _write_over(path: Path, draft: Path, mode: int, text: str) -> None:
+def _replace_file(path: Path, draft: Path, mode: int, text: str) -> None:
     try:
-        _write(_made(draft, mode), text)
+        _write_text(_create_file(draft, mode), text)
         # Atomic: a reader sees the old report or the new one, never a part.
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _tell(report: Report) -> None:
+def _print_report(report: Report) -> None:
     for name in ("control", "candidate"):
         side = report[name]
         typical = "" if side["median_ms"] is None else f", median {side['median_ms']:g} ms"
@@ -282,55 +289,71 @@ def _tell(report: Report) -> None:
     if report["operations"]:
         click.echo()
         heads = ["operation", "answers", "equal", "different", "status of control/candidate"]
-        print_table(heads, [_operation(one) for one in report["operations"]])
-    _tell_differences(report)
-    _tell_what_was_not(report)
+        print_table(heads, [_build_operation_row(operation) for operation in report["operations"]])
+    _print_differences(report)
+    _print_uncompared(report)
     if report["remarks"]:
         click.echo()
     for remark in report["remarks"]:
-        click.echo(_printable(f"- {remark}"))
+        click.echo(_escape_control_characters(f"- {remark}"))
     if report["result"] != "could not run":
         click.echo(f"\n{report['sentence']}")
 
 
-def _tell_differences(report: Report) -> None:
-    found = report["differences"]
-    if found:
+def _print_differences(report: Report) -> None:
+    differences = report["differences"]
+    if differences:
         click.echo()
         heads = ["difference", "operation", "where", "answers", "control", "candidate"]
-        print_table(heads, [_difference(one) for one in found[:FIRST]])
-    if len(found) > FIRST:
-        click.echo(f"… and {len(found) - FIRST} more; --html and --json show all")
+        print_table(
+            heads,
+            [
+                _build_difference_row(difference)
+                for difference in differences[:MAX_DIFFERENCES_SHOWN]
+            ],
+        )
+    if len(differences) > MAX_DIFFERENCES_SHOWN:
+        click.echo(
+            f"… and {len(differences) - MAX_DIFFERENCES_SHOWN} more; --html and --json show all"
+        )
     if report["noise"]:
         click.echo(f"\nNoise: control differs from itself in {len(report['noise'])} places.")
 
 
-def _tell_what_was_not(report: Report) -> None:
+def _print_uncompared(report: Report) -> None:
     titles = {"not answered": "failed", "not sent": "not_sent", "skipped": "skipped"}
     for title, name in titles.items():
-        those: list[Unasked] = report[name]  # type: ignore[literal-required]
-        if those:
+        steps: list[NotComparedEntry] = report[name]  # type: ignore[literal-required]
+        if steps:
             click.echo(f"\n{title}:")
-        for one in those[:FEW]:
-            told = f"{one['input']} {one['step']}: {one['request']}: {one['why']}"
-            click.echo(_printable(f"  {told}"))
-        if len(those) > FEW:
-            click.echo(f"  … and {len(those) - FEW} more")
+        for step in steps[:MAX_SKIPPED_SHOWN]:
+            line = f"{step['input']} {step['step']}: {step['request']}: {step['why']}"
+            click.echo(_escape_control_characters(f"  {line}"))
+        if len(steps) > MAX_SKIPPED_SHOWN:
+            click.echo(f"  … and {len(steps) - MAX_SKIPPED_SHOWN} more")
 
 
-def _operation(one: Operation) -> list[str]:
-    statuses = ", ".join(f"{pair}: {count}" for pair, count in one["statuses"].items())
-    counts = (one["compared"], one["equal"], one["different"])
-    return [one["request"], *map(str, counts), statuses]
+def _build_operation_row(operation: OperationEntry) -> list[str]:
+    statuses = ", ".join(f"{pair}: {count}" for pair, count in operation["statuses"].items())
+    counts = (operation["compared"], operation["equal"], operation["different"])
+    return [operation["request"], *map(str, counts), statuses]
 
 
-def _difference(one: Group) -> list[str]:
-    example = one["examples"][0]
+def _build_difference_row(difference: DifferenceEntry) -> list[str]:
+    example = difference["examples"][0]
     values = (example["control"]["text"], example["candidate"]["text"])
-    shown = [_printable(text if len(text) <= 40 else f"{text[:40]}…") for text in values]
-    return [one["kind"], one["request"], _printable(one["path"]), str(one["answers"]), *shown]
+    cells = [
+        _escape_control_characters(text if len(text) <= 40 else f"{text[:40]}…") for text in values
+    ]
+    return [
+        difference["kind"],
+        difference["request"],
+        _escape_control_characters(difference["path"]),
+        str(difference["answers"]),
+        *cells,
+    ]
 
 
-def _printable(text: str) -> str:
+def _escape_control_characters(text: str) -> str:
     """Replaces control characters: an answer may contain terminal escape sequences."""
-    return "".join(one if one.isprintable() else "·" for one in text)
+    return "".join(character if character.isprintable() else "·" for character in text)

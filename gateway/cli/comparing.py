@@ -9,14 +9,14 @@ import click
 
 from gateway.cli import compare as asked
 from gateway.cli.command_group import (
-    Commands,
+    FullHelpGroup,
     ask_confirmation,
-    document,
+    format_time,
     json_option,
-    moment,
+    print_json,
     yes_option,
 )
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
@@ -24,24 +24,24 @@ from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.compare.rules import Rule
-    from gateway.operator.readiness import Standing
+    from gateway.operator.readiness import KeyReadiness
 
 
-UNKNOWN = (
+UNKNOWN_OBJECT_HINT = (
     "If the status differs, one service may not have the requested object: `cutover "
     "import` imports "
     "the objects that only the legacy service has."
 )
 
 
-class _Compare(Commands):
+class _CompareGroup(FullHelpGroup):
     """Runs the comparison if the first argument is not a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args if args[:1] == ["report"] else ["run", *args])
 
 
-class _Itself(click.Context):
+class _GroupContext(click.Context):
     """Leaves `run` out of the command path in messages, because users do not type it."""
 
     @property
@@ -49,12 +49,12 @@ class _Itself(click.Context):
         return self.parent.command_path if self.parent else ""
 
 
-@click.group(cls=_Compare)
+@click.group(cls=_CompareGroup)
 def compare() -> None:
     """Send the same requests to two services and report differences."""
 
 
-asked.compare.context_class = _Itself
+asked.compare.context_class = _GroupContext
 compare.add_command(asked.compare, "run")
 
 
@@ -74,7 +74,7 @@ compare.add_command(asked.compare, "run")
 @yes_option
 @json_option
 @config_option
-def report(
+def show_report(
     *,
     name: str | None,
     rules_files: tuple[Path, ...],
@@ -93,53 +93,62 @@ def report(
         if name is None:
             raise click.UsageError("--forget requires --key NAME")
         ask_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
-    standings = run_to_completion(_read(settings, name, _rules(rules_files), forget=forget))
-    if name and not standings and not forget:
-        raise Mistake(_NOTHING)
+    readiness = run_to_completion(
+        _load_readiness(settings, name, _load_rules(rules_files), forget=forget)
+    )
+    if name and not readiness and not forget:
+        raise CommandError(_NOTHING_COMPARED)
     if as_json:
-        document({"keys": [_as_json(one) for one in standings]})
+        print_json({"keys": [_build_readiness_json(key_readiness) for key_readiness in readiness]})
     elif forget:
         click.echo(
             f"Reset the comparison statistics of key {name}; new requests are counted from zero."
         )
     else:
-        _tell(standings)
-    click.get_current_context().exit(0 if all(one.is_ready for one in standings) else 1)
+        _print_readiness(readiness)
+    click.get_current_context().exit(
+        0 if all(key_readiness.is_ready for key_readiness in readiness) else 1
+    )
 
 
-_NOTHING = (
+_NOTHING_COMPARED = (
     "nothing was compared for a key of this name; `modes list` shows the keys in mode compare"
 )
 
 
-def _rules(files: tuple[Path, ...]) -> list[Rule]:
-    from gateway.compare.errors import Unusable
+def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
+    from gateway.compare.errors import InputError
     from gateway.compare.inputs import read_input_text
     from gateway.compare.rules import parse_rules
-    from gateway.operator.readiness import OVERLOOKING
+    from gateway.operator.readiness import VALUE_FREE_RULE_KINDS
 
     try:
-        read = [parse_rules(read_input_text(path), str(path)) for path in files]
-    except Unusable as unusable:
-        raise Mistake(str(unusable)) from None
+        rule_sets = [parse_rules(read_input_text(path), str(path)) for path in files]
+    except InputError as unusable:
+        raise CommandError(str(unusable)) from None
     # Rules of other kinds need values, which are not stored.
-    return [rule for one in read for rule in one.rules if rule.kind in OVERLOOKING]
+    return [
+        rule
+        for rule_set in rule_sets
+        for rule in rule_set.rules
+        if rule.kind in VALUE_FREE_RULE_KINDS
+    ]
 
 
-async def _read(
+async def _load_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
-) -> list[Standing]:
+) -> list[KeyReadiness]:
     from gateway.operator.readiness import load_readiness as standings
     from gateway.storage import open_store
     from gateway.storage.difference_rows import all_tallies, forget_tallies
 
     async with open_store(settings.state, create=False) as store:
         if forget:
-            owners = {one.owner for one in await all_tallies(store) if one.key == name}
-            if not owners:
-                raise Mistake(_NOTHING)
-            for owner in owners:
-                await forget_tallies(store, owner, str(name))
+            tenants = {asked.owner for asked in await all_tallies(store) if asked.key == name}
+            if not tenants:
+                raise CommandError(_NOTHING_COMPARED)
+            for tenant in tenants:
+                await forget_tallies(store, tenant, str(name))
             return []
         return await standings(store, name, rules)
 
@@ -147,16 +156,16 @@ async def _read(
 # Output
 
 
-def _as_json(one: Standing) -> dict[str, Any]:
+def _build_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
     return {
-        **one.owner._asdict(),
-        "key": one.key,
-        "ready": one.is_ready,
-        "compared": one.compared,
-        "unexplained": one.unexplained,
-        "never_seen": one.never_seen,
-        "used_and_never_compared": one.uncompared,
-        "last_at": moment(one.last_at),
+        **readiness.owner._asdict(),
+        "key": readiness.key,
+        "ready": readiness.is_ready,
+        "compared": readiness.compared,
+        "unexplained": readiness.unexplained,
+        "never_seen": readiness.never_seen,
+        "used_and_never_compared": readiness.uncompared,
+        "last_at": format_time(readiness.last_at),
         "operations": [
             {
                 "operation": name,
@@ -165,40 +174,42 @@ def _as_json(one: Standing) -> dict[str, Any]:
                 "failed": tally.failed,
                 "dropped": tally.dropped,
             }
-            for name, tally in one.operations.items()
+            for name, tally in readiness.operations.items()
         ],
         "differences": [
             {
-                "operation": each.operation,
-                "kind": each.kind,
-                "place": each.place,
-                "answers": each.answers,
-                "explained": each.why,
+                "operation": difference.operation,
+                "kind": difference.kind,
+                "place": difference.place,
+                "answers": difference.answers,
+                "explained": difference.why,
             }
-            for each in one.differences
+            for difference in readiness.differences
         ],
     }
 
 
-def _tell(standings: list[Standing]) -> None:
-    if not standings:
+def _print_readiness(readiness: list[KeyReadiness]) -> None:
+    if not readiness:
         click.echo("Nothing was compared yet. To compare, run `modes set --key NAME compare`.")
-    for one in standings:
-        click.echo(f"{one.owner}, key {one.key}: {one.sentence}\n")
+    for key_readiness in readiness:
+        click.echo(f"{key_readiness.owner}, key {key_readiness.key}: {key_readiness.sentence}\n")
         rows = [
-            [name, str(each.compared), str(each.different), str(each.failed), str(each.dropped)]
-            for name, each in one.operations.items()
+            [name, str(tally.compared), str(tally.different), str(tally.failed), str(tally.dropped)]
+            for name, tally in key_readiness.operations.items()
         ]
         print_table(["operation", "compared", "different", "no answer", "dropped"], rows)
         click.echo("")
-        for each in one.differences:
-            why = f"; ignored: {each.why}" if each.why else ""
-            where = f"{each.operation}: {each.kind} at {each.place}"
-            click.echo(f"{where}, in {pluralize(each.answers, 'answer')}{why}")
-        if one.may_be_unknown:
-            click.echo(UNKNOWN)
-        if one.never_seen:
-            click.echo(f"Never compared: {', '.join(one.never_seen)}")
-        if one.uncompared:
-            click.echo(f"Never compared, but used by the key: {', '.join(one.uncompared)}")
+        for difference in key_readiness.differences:
+            reason = f"; ignored: {difference.why}" if difference.why else ""
+            place = f"{difference.operation}: {difference.kind} at {difference.place}"
+            click.echo(f"{place}, in {pluralize(difference.answers, 'answer')}{reason}")
+        if key_readiness.may_be_unknown:
+            click.echo(UNKNOWN_OBJECT_HINT)
+        if key_readiness.never_seen:
+            click.echo(f"Never compared: {', '.join(key_readiness.never_seen)}")
+        if key_readiness.uncompared:
+            click.echo(
+                f"Never compared, but used by the key: {', '.join(key_readiness.uncompared)}"
+            )
         click.echo("")

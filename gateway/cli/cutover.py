@@ -8,8 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import Commands, document, json_option
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import FullHelpGroup, json_option, print_json
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.cli.progress import show_progress as progress
@@ -18,23 +18,23 @@ from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.auth.keys import ApiKey
-    from gateway.operator.cutover import Options, Progress, Report
+    from gateway.operator.cutover import ImportOptions, ImportReport, ProgressCallback
     from gateway.storage import Store
 
-VARIABLE = "LEGACY_API_KEY"
-SHARE = 5000
+API_KEY_VARIABLE = "LEGACY_API_KEY"
+DEFAULT_REQUESTS_PER_HOUR = 5000
 """Requests per hour: half of the legacy service's rate limit for a key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RequestShare:
     """The request budget of an import, and the callback that shows its progress."""
 
     per_hour: int
-    progress: Progress
+    progress: ProgressCallback
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def cutover() -> None:
     """Prepare a cutover before the legacy service ends."""
 
@@ -46,7 +46,7 @@ def cutover() -> None:
 @click.option(
     "--api-key-file",
     type=click.File("r"),
-    help=f"A file that contains the API key, or - for standard input. Default: ${VARIABLE}.",
+    help=f"A file that contains the API key, or - for standard input. Default: ${API_KEY_VARIABLE}.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; only report what would change.")
 @click.option(
@@ -62,13 +62,13 @@ def cutover() -> None:
 @click.option(
     "--requests-per-hour",
     type=click.IntRange(min=1),
-    default=SHARE,
+    default=DEFAULT_REQUESTS_PER_HOUR,
     show_default=True,
     help="The share of the key's rate limit at the legacy service that the import may use.",
 )
 @json_option
 @config_option
-def import_(
+def import_legacy_data(
     *,
     name: str,
     api_key_file: IO[str] | None,
@@ -89,36 +89,38 @@ def import_(
     Exit code 0: every object was imported. 1: some objects could not be mapped. 2: the import
     failed.
     """
-    from gateway.operator.cutover import Options
+    from gateway.operator.cutover import ImportOptions
 
-    options = Options(dry_run, open_batches, moves_open)
-    api_key = _api_key(api_key_file)
-    with progress("Reading the legacy service") as how_far:
-        share = Share(requests_per_hour, how_far)
-        report = run_to_completion(_imported(settings, name, api_key, options, share))
+    options = ImportOptions(dry_run, open_batches, moves_open)
+    api_key = _read_api_key(api_key_file)
+    with progress("Reading the legacy service") as report_progress:
+        share = RequestShare(requests_per_hour, report_progress)
+        report = run_to_completion(_run_import(settings, name, api_key, options, share))
     if as_json:
-        document(_as_json(report, name, options))
+        print_json(_build_report_json(report, name, options))
     else:
-        _tell(report, options)
+        _print_report(report, options)
     click.get_current_context().exit(1 if report.unmapped else 0)
 
 
-def _api_key(file: IO[str] | None) -> str:
+def _read_api_key(file: IO[str] | None) -> str:
     # Not an argument: it would be visible in process lists.
-    api_key = (file.read() if file else os.environ.get(VARIABLE, "")).strip()
+    api_key = (file.read() if file else os.environ.get(API_KEY_VARIABLE, "")).strip()
     if not api_key:
-        raise Mistake(f"no API key was given; set ${VARIABLE} or pass --api-key-file FILE")
+        raise CommandError(
+            f"no API key was given; set ${API_KEY_VARIABLE} or pass --api-key-file FILE"
+        )
     return api_key
 
 
-async def _imported(
-    settings: Settings, name: str, api_key: str, options: Options, share: Share
-) -> Report:
+async def _run_import(
+    settings: Settings, name: str, api_key: str, options: ImportOptions, share: RequestShare
+) -> ImportReport:
     from gateway.operator.cutover import open_cutover
-    from gateway.operator.legacy_reads import NotRead
+    from gateway.operator.legacy_reads import LegacyReadFailed
     from gateway.storage import open_store
 
-    def told(seconds: float) -> None:
+    def announce_wait(seconds: float) -> None:
         click.echo(
             f"Waiting {seconds:.0f} s: the requests allowed per hour are used up "
             "(--requests-per-hour).",
@@ -126,71 +128,86 @@ async def _imported(
         )
 
     async with open_store(settings.state, create=False) as store:
-        key = await _key(store, name, api_key)
+        key = await _find_key(store, name, api_key)
         environment = settings.environments.configured().get(key.environment)
         # Checked here: it depends on the environment of the key.
         if environment is None or not environment.legacy_base_url:
-            raise Mistake(
+            raise CommandError(
                 f"environments.{key.environment}.legacy_base_url is not set, so there is no legacy "
                 "service to import from"
             )
         async with open_cutover(
-            settings, store, key, api_key, per_hour=share.per_hour, options=options, told=told
-        ) as opened:
+            settings,
+            store,
+            key,
+            api_key,
+            per_hour=share.per_hour,
+            options=options,
+            told=announce_wait,
+        ) as import_run:
             try:
-                return await opened.run(share.progress)
-            except NotRead as unread:
-                raise Mistake(f"the legacy service: {unread}") from None
+                return await import_run.run_import(share.progress)
+            except LegacyReadFailed as unread:
+                raise CommandError(f"the legacy service: {unread}") from None
 
 
-async def _key(store: Store, name: str, api_key: str) -> ApiKey:
+async def _find_key(store: Store, name: str, api_key: str) -> ApiKey:
     """The named key. Checks that the API key belongs to it: otherwise another merchant's data would
     be imported under this one.
     """
     from gateway.auth.key_rows import find_matching_keys, load_listed_keys
     from gateway.operator.cutover import find_cutover_key
 
-    found = find_matching_keys(await load_listed_keys(store), name)
-    if len(found) != 1:
-        what = "several keys have this prefix" if found else "no key has this name or prefix"
-        raise Mistake(f"--key {name}: {what}; `keys list` shows the names")
+    matches = find_matching_keys(await load_listed_keys(store), name)
+    if len(matches) != 1:
+        problem = "several keys have this prefix" if matches else "no key has this name or prefix"
+        raise CommandError(f"--key {name}: {problem}; `keys list` shows the names")
     key = await find_cutover_key(store, api_key)
-    if key is None or key.id != found[0].id:
-        raise Mistake("the given API key is not the key of this name; check --key and the API key")
+    if key is None or key.id != matches[0].id:
+        raise CommandError(
+            "the given API key is not the key of this name; check --key and the API key"
+        )
     return key
 
 
 # Output
 
-WORDS = ("new", "changed", "equal", "kept")
+COUNTED_RESULTS = ("new", "changed", "equal", "kept")
 
 
-def _as_json(report: Report, name: str, options: Options) -> dict[str, Any]:
+def _build_report_json(report: ImportReport, name: str, options: ImportOptions) -> dict[str, Any]:
     return {
         "key": name,
         "dry_run": options.dry_run,
-        **{kind: {word: counts[word] for word in WORDS} for kind, counts in report.counts.items()},
-        "unmapped": [{"kind": one.kind, "id": one.id, "why": one.why} for one in report.unmapped],
-        "batches_moved": report.moved,
-        "batches_at_legacy": report.stay,
+        **{
+            kind: {word: counts[word] for word in COUNTED_RESULTS}
+            for kind, counts in report.counts.items()
+        },
+        "unmapped": [
+            {"kind": finding.kind, "id": finding.id, "why": finding.reason}
+            for finding in report.unmapped
+        ],
+        "batches_moved": report.moved_batches,
+        "batches_at_legacy": report.remaining,
         "requests": report.requests,
     }
 
 
-def _tell(report: Report, options: Options) -> None:
+def _print_report(report: ImportReport, options: ImportOptions) -> None:
     rows = [
-        [kind, *(str(counts[word]) for word in WORDS)] for kind, counts in report.counts.items()
+        [kind, *(str(counts[word]) for word in COUNTED_RESULTS)]
+        for kind, counts in report.counts.items()
     ]
     print_table(["", "new", "changed", "equal", "kept (changed here)"], rows)
     click.echo("")
-    for one in report.unmapped:
-        click.echo(f"Not mapped: {one.kind} {one.id}: {one.why}")
-    if report.moved:
-        moved = pluralize(report.moved, "batch", "batches")
+    for finding in report.unmapped:
+        click.echo(f"Not mapped: {finding.kind} {finding.id}: {finding.reason}")
+    if report.moved_batches:
+        moved = pluralize(report.moved_batches, "batch", "batches")
         click.echo(f"Created at the legacy service, translated from now on: {moved}.")
-    if report.stay:
-        stay = pluralize(report.stay, "batch", "batches")
-        click.echo(f"Created at the legacy service, still served by it: {stay}.")
+    if report.remaining:
+        remaining = pluralize(report.remaining, "batch", "batches")
+        click.echo(f"Created at the legacy service, still served by it: {remaining}.")
     click.echo(f"{pluralize(report.requests, 'request')} to the legacy service.")
     if options.dry_run:
         click.echo("Dry run: nothing was changed.")

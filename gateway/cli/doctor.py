@@ -13,7 +13,7 @@ from gateway.config.settings import Settings
 
 COLOURS = {"ok": "green", "warning": "bold yellow", "skipped": "yellow", "error": "bold red"}
 
-WIDEST = 160
+MAX_LINE_CHARACTERS = 160
 """Line width in characters if stdout is not a terminal."""
 
 
@@ -27,17 +27,25 @@ def doctor(*, as_json: bool, settings: Settings) -> None:
     """
     from gateway.operator.doctor import run_doctor
 
-    found = run_to_completion(run_doctor(settings), "Checking")
+    findings = run_to_completion(run_doctor(settings), "Checking")
     # Neither a warning nor a skipped check fails: both may be intended.
-    is_well = all(finding.state != "error" for finding in found)
+    has_no_failure = all(finding.state != "error" for finding in findings)
     if as_json:
         click.echo(
-            json.dumps({"ok": is_well, "findings": [asdict(one) for one in found]}, indent=2)
+            json.dumps(
+                {"ok": has_no_failure, "findings": [asdict(check) for check in findings]}, indent=2
+            )
         )
     else:
-        rows = [[one.environment, one.looked_at, one.state, one.said, one.do] for one in found]
+        rows = [
+            [check.environment, check.looked_at, check.state, check.said, check.do]
+            for check in findings
+        ]
         print_table(
-            ["environment", "check", "state", "result", "what to do"], rows, COLOURS, WIDEST
+            ["environment", "check", "state", "result", "what to do"],
+            rows,
+            COLOURS,
+            MAX_LINE_CHARACTERS,
         )
-    if not is_well:
+    if not has_no_failure:
         click.get_current_context().exit(1)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.command_group import ask_confirmation, document, json_option, yes_option
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import ask_confirmation, json_option, print_json, yes_option
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
-    from gateway.operator.retention import Erased
+    from gateway.operator.retention import ErasureCounts
     from gateway.storage import Tenant
 
-ELSEWHERE = (
+NOT_ERASED_NOTE = (
     "Not erased: the service's own record (DELETE /v1/recipients/:id archives it there), earlier "
     "backups, and logs, which contain ids."
 )
@@ -38,24 +38,24 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     doubt, or while a draft batch contains the recipient. The audit log records who ran it.
     """
     from gateway.cli.keys import find_single_key
-    from gateway.operator.retention import InUse
+    from gateway.operator.retention import RecipientInUse
     from gateway.operator.retention import erase_recipient as forget
     from gateway.storage import open_store
 
     # Scripts have to pass --yes too: erased data cannot be restored.
     ask_confirmation("Permanently erase this recipient's data?", yes=yes)
 
-    async def done() -> tuple[Erased, Tenant]:
+    async def erase_data() -> tuple[ErasureCounts, Tenant]:
         async with open_store(settings.state, create=False) as store:
             key = await find_single_key(store, word)
             try:
-                return await forget(store, key.owner, recipient), key.owner
-            except InUse as in_use:
-                raise Mistake(str(in_use)) from None
+                return await forget(store, key.tenant, recipient), key.tenant
+            except RecipientInUse as in_use:
+                raise CommandError(str(in_use)) from None
 
-    erased, owner = run_to_completion(done())
+    erased, owner = run_to_completion(erase_data())
     if as_json:
-        document(asdict(erased))
+        print_json(asdict(erased))
         return
     if any(asdict(erased).values()):
         payments = pluralize(erased.payments, "payment")
@@ -72,4 +72,4 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
             f"{erased.answers} answers are still stored, encrypted, for retried requests; they "
             "expire in a day."
         )
-    click.echo(ELSEWHERE)
+    click.echo(NOT_ERASED_NOTE)

@@ -5,5 +5,5 @@ from __future__ import annotations
 import click
 
 
-class Mistake(click.ClickException):
+class CommandError(click.ClickException):
     exit_code = 2

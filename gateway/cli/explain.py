@@ -9,24 +9,24 @@ from typing import Any
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.options import load_command_settings
 from gateway.cli.output import print_table
-from gateway.docgen.curl import NoRequest, parse_curl, split_curl_options
+from gateway.docgen.curl import InvalidCurlCommand, parse_curl, split_curl_options
 
-OWN = ("--config",)
+OPTIONS_WITH_VALUE = ("--config",)
 
 
-class _AsPasted(click.Command):
+class _CurlCommand(click.Command):
     """Separates our options from curl's before click parses them: some have the same name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # `--` below: click must not parse curl's options.
-        ours, pasted = split_curl_options(args, OWN)
+        ours, pasted = split_curl_options(args, OPTIONS_WITH_VALUE)
         return super().parse_args(ctx, [*ours, "--", *pasted])
 
 
-@click.command(cls=_AsPasted)
+@click.command(cls=_CurlCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
     "--config",
@@ -43,92 +43,104 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool) -> No
 
     Headers are ignored; no API key is needed.
     """
-    from gateway.docgen.explain import NoOperation, explain_request
-    from mappings.grammar import Invalid
+    from gateway.docgen.explain import UnknownOperation, explain_request
+    from mappings.effects import Invalid
 
     try:
-        asked = parse_curl(words, _contents)
-        told = explain_request(
-            load_command_settings(config), asked.method, asked.target, asked.body
+        request = parse_curl(words, _read_data_file)
+        explanation = explain_request(
+            load_command_settings(config), request.method, request.target, request.body
         )
-    except (NoRequest, NoOperation) as error:
-        raise Mistake(str(error)) from None
+    except (InvalidCurlCommand, UnknownOperation) as error:
+        raise CommandError(str(error)) from None
     except Invalid as invalid:
-        raise Mistake(invalid.problems[0].message) from None
-    click.echo(json.dumps(_as_json(told), indent=2, default=str)) if as_json else _show(told)
+        raise CommandError(invalid.problems[0].message) from None
+    click.echo(
+        json.dumps(_build_explanation_json(explanation), indent=2, default=str)
+    ) if as_json else _print_explanation(explanation)
 
 
-def _contents(named: str) -> bytes:
+def _read_data_file(path: str) -> bytes:
     """Reads the file of a curl ``@file`` argument; ``-`` is standard input."""
-    if named == "-":
+    if path == "-":
         return sys.stdin.buffer.read()
     try:
-        return Path(named).read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
-        raise Mistake(f"{named}: {error.strerror}") from None
+        raise CommandError(f"{path}: {error.strerror}") from None
 
 
-def _show(told: Any) -> None:
-    one = told.operation
+def _print_explanation(explanation: Any) -> None:
+    operation = explanation.operation
     click.echo(
-        f"{one.method} /v1{one.path}: {one.name} (legacy interface, section {one.section}; {one.exactness})"
+        f"{operation.method} /v1{operation.path}: {operation.name} (legacy interface, section {operation.section}; {operation.exactness})"
     )
-    click.echo(f"    {one.because}")
-    if told.refusal:
-        click.echo(f"\nThe gateway rejects this request with status {told.refusal.status}:")
-        for problem in told.refusal.problems:
+    click.echo(f"    {operation.because}")
+    if explanation.refusal:
+        click.echo(f"\nThe gateway rejects this request with status {explanation.refusal.status}:")
+        for problem in explanation.refusal.problems:
             click.echo(f"    {problem.code}: {problem.message}")
-        click.echo("\nCalls made before it is rejected:" if told.calls else "\nNo call is made.")
-    for number, call in enumerate(told.calls, 1):
+        click.echo(
+            "\nCalls made before it is rejected:" if explanation.calls else "\nNo call is made."
+        )
+    for number, call in enumerate(explanation.calls, 1):
         inferred = ", undocumented" if call.inferred else ""
         click.echo(
             f"\n{number}. {call.method} {call.target}  (current interface, section {call.section}{inferred})"
         )
         if call.fields:
-            sections = f"legacy {one.section}, current {call.section}"
+            sections = f"legacy {operation.section}, current {call.section}"
             rows = [
-                [f"    {each.field}", _text(each.value), each.sent_in or "-", each.rule, sections]
-                for each in call.fields
+                [
+                    f"    {field.field}",
+                    _format_value(field.value),
+                    field.sent_in or "-",
+                    field.rule,
+                    sections,
+                ]
+                for field in call.fields
             ]
             print_table(["    field", "value", "sent in", "rule", "sections"], rows)
         click.echo("    string to sign:")
         for line in call.signed.split("\n")[:-1]:
             click.echo(f"        {line}")
-    _list("Not sent", [f"{name}: {why}" for name, why in told.kept])
-    _list("Stored by the gateway", told.remembered)
-    if told.refusal:
-        click.echo(f"\nAnswer: status {told.refusal.status}, {json.dumps(told.refusal.body())}")
+    _print_list("Not sent", [f"{name}: {reason}" for name, reason in explanation.kept])
+    _print_list("Stored by the gateway", explanation.remembered)
+    if explanation.refusal:
+        click.echo(
+            f"\nAnswer: status {explanation.refusal.status}, {json.dumps(explanation.refusal.body())}"
+        )
     else:
-        _show_answer(told)
+        _print_answer(explanation)
 
 
-def _show_answer(told: Any) -> None:
-    click.echo(f"\nAnswer: status 200, with the fields {', '.join(told.answer)}")
-    if told.answered:
-        rows = [[f"    {name}", of, why] for name, of, why in told.answered]
+def _print_answer(explanation: Any) -> None:
+    click.echo(f"\nAnswer: status 200, with the fields {', '.join(explanation.answer)}")
+    if explanation.answered:
+        rows = [[f"    {name}", source, rule] for name, source, rule in explanation.answered]
         print_table(["    field", "from", "rule"], rows)
 
 
-def _list(heading: str, lines: list[str]) -> None:
+def _print_list(heading: str, lines: list[str]) -> None:
     if lines:
         click.echo(f"\n{heading}:")
     for line in lines:
         click.echo(f"    {line}")
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _as_json(told: Any) -> dict[str, Any]:
-    one = told.operation
+def _build_explanation_json(explanation: Any) -> dict[str, Any]:
+    operation = explanation.operation
     return {
-        "operation": one.name,
-        "method": one.method,
-        "path": f"/v1{one.path}",
-        "section": one.section,
-        "exactness": one.exactness,
-        "because": one.because,
+        "operation": operation.name,
+        "method": operation.method,
+        "path": f"/v1{operation.path}",
+        "section": operation.section,
+        "exactness": operation.exactness,
+        "because": operation.because,
         "calls": [
             {
                 "method": call.method,
@@ -142,19 +154,24 @@ def _as_json(told: Any) -> dict[str, Any]:
                         "value": f.value,
                         "sent_in": f.sent_in,
                         "rule": f.rule,
-                        "sections": {"legacy": one.section, "current": call.section},
+                        "sections": {"legacy": operation.section, "current": call.section},
                     }
                     for f in call.fields
                 ],
                 "signed_text": call.signed,
             }
-            for call in told.calls
+            for call in explanation.calls
         ],
-        "not_sent": [{"field": name, "why": why} for name, why in told.kept],
-        "remembered": told.remembered,
-        "refusal": {"status": told.refusal.status, **told.refusal.body()} if told.refusal else None,
+        "not_sent": [{"field": name, "why": reason} for name, reason in explanation.kept],
+        "remembered": explanation.remembered,
+        "refusal": {"status": explanation.refusal.status, **explanation.refusal.body()}
+        if explanation.refusal
+        else None,
         "answer": {
-            "example": told.answer,
-            "fields": [{"field": name, "from": of, "rule": why} for name, of, why in told.answered],
+            "example": explanation.answer,
+            "fields": [
+                {"field": name, "from": source, "rule": reason}
+                for name, source, reason in explanation.answered
+            ],
         },
     }

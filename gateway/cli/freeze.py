@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import document, json_option, moment
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import format_time, json_option, print_json
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
@@ -55,15 +55,15 @@ def freeze(
     several calls that has started is completed, except that no batch is started. Clients get 403
     not_authorized until you run `unfreeze` with the same options. The command is idempotent.
     """
-    from gateway.operator.freezes import NoMerchant, load_freeze_status, resolve_freeze_scope
+    from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
     from gateway.storage.freezes import freeze as stop
 
-    words = (merchant, environment, everything)
-    if lists and any(words):
+    scope_options = (merchant, environment, everything)
+    if lists and any(scope_options):
         raise click.UsageError("--list cannot be combined with --all, --merchant or --environment")
 
-    async def done() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
+    async def apply_freeze() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
             changed = (
                 None if lists else await stop(store, await resolve_freeze_scope(store, *scope))
@@ -71,12 +71,18 @@ def freeze(
             return changed, *await load_freeze_status(store)
 
     # Validated outside the coroutine, so that a usage error does not open the state.
-    scope = ("", "") if lists else _exactly_one(*words)
+    scope = ("", "") if lists else _require_scope(*scope_options)
     try:
-        told = run_to_completion(done())
-    except NoMerchant as why:
-        raise Mistake(str(why)) from None
-    _show(*told, lists=lists, as_json=as_json, done="Frozen", not_done="already frozen")
+        status = run_to_completion(apply_freeze())
+    except UnknownMerchant as why:
+        raise CommandError(str(why)) from None
+    _print_status(
+        *status,
+        lists=lists,
+        as_json=as_json,
+        done_message="Frozen",
+        unchanged_reason="already frozen",
+    )
 
 
 @click.command()
@@ -96,25 +102,31 @@ def unfreeze(
     Only that freeze ends: a merchant that is also frozen by another freeze stays frozen. The
     freezes that remain are shown.
     """
-    from gateway.operator.freezes import NoMerchant, load_freeze_status, resolve_freeze_scope
+    from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
     from gateway.storage.freezes import unfreeze as let
 
-    scope = _exactly_one(merchant, environment, everything)
+    scope = _require_scope(merchant, environment, everything)
 
-    async def done() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
+    async def end_freeze() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
             changed = await let(store, await resolve_freeze_scope(store, *scope))
             return changed, *await load_freeze_status(store)
 
     try:
-        told = run_to_completion(done())
-    except NoMerchant as why:
-        raise Mistake(str(why)) from None
-    _show(*told, lists=False, as_json=as_json, done="Unfrozen", not_done="not frozen")
+        status = run_to_completion(end_freeze())
+    except UnknownMerchant as why:
+        raise CommandError(str(why)) from None
+    _print_status(
+        *status,
+        lists=False,
+        as_json=as_json,
+        done_message="Unfrozen",
+        unchanged_reason="not frozen",
+    )
 
 
-def _exactly_one(
+def _require_scope(
     merchant: str | None, environment: str | None, everything: bool
 ) -> tuple[str, str]:
     if everything == bool(merchant or environment):
@@ -122,47 +134,59 @@ def _exactly_one(
     return merchant or "", environment or ""
 
 
-def _show(
+def _print_status(
     changed: bool | None,
     frozen: list[Freeze],
-    acts: list[AuditEvent],
+    events: list[AuditEvent],
     *,
     lists: bool,
     as_json: bool,
-    done: str,
-    not_done: str,
+    done_message: str,
+    unchanged_reason: str,
 ) -> None:
     if as_json:
-        told = {"changed": changed} if changed is not None else {}
-        document(
-            {**told, "frozen": [_freeze(one) for one in frozen], "acts": list(map(_act, acts))}
+        changes = {"changed": changed} if changed is not None else {}
+        print_json(
+            {
+                **changes,
+                "frozen": [_build_freeze_json(freeze_) for freeze_ in frozen],
+                "acts": list(map(_build_event_json, events)),
+            }
         )
         return
     if changed is not None:
-        click.echo(f"{done}." if changed else f"Nothing changed: {not_done}.")
+        click.echo(f"{done_message}." if changed else f"Nothing changed: {unchanged_reason}.")
     if frozen:
-        rows = [[*_words(one.scope), moment(one.since)] for one in frozen]
+        rows = [[*_format_scope(freeze_.scope), format_time(freeze_.since)] for freeze_ in frozen]
         print_table(["merchant", "environment", "frozen since"], rows)
     else:
         click.echo("Nothing is frozen.")
-    if lists and acts:
+    if lists and events:
         click.echo("")
-        lines = [[moment(act.at), act.what, *_words(act.scope), act.by] for act in acts]
+        lines = [
+            [format_time(event.at), event.what, *_format_scope(event.scope), event.by]
+            for event in events
+        ]
         print_table(["when", "what", "merchant", "environment", "who"], lines)
 
 
-def _words(scope: Tenant) -> list[str]:
+def _format_scope(scope: Tenant) -> list[str]:
     return [scope.merchant or "all", scope.environment or "both"]
 
 
-def _freeze(one: Freeze) -> dict[str, Any]:
-    return {**_named(one.scope), "since": moment(one.since)}
+def _build_freeze_json(frozen: Freeze) -> dict[str, Any]:
+    return {**_build_scope_json(frozen.scope), "since": format_time(frozen.since)}
 
 
-def _act(one: AuditEvent) -> dict[str, Any]:
-    return {"at": moment(one.at), "what": one.what, "by": one.by, **_named(one.scope)}
+def _build_event_json(event: AuditEvent) -> dict[str, Any]:
+    return {
+        "at": format_time(event.at),
+        "what": event.what,
+        "by": event.by,
+        **_build_scope_json(event.scope),
+    }
 
 
-def _named(scope: Tenant) -> dict[str, str | None]:
+def _build_scope_json(scope: Tenant) -> dict[str, str | None]:
     """None means all."""
     return {"merchant": scope.merchant or None, "environment": scope.environment or None}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from gateway.cli.command_group import Commands
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import FullHelpGroup
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.storage import Tenant
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def ids() -> None:
     """Import the ids that legacy clients use for existing objects."""
 
@@ -34,7 +34,7 @@ def ids() -> None:
     help="Default: the only environment in which the merchant has keys.",
 )
 @config_option
-def import_(
+def import_ids(
     *, file: BinaryIO, merchant: str | None, environment: str | None, settings: Settings
 ) -> None:
     """Import pairs of ids from FILE, a CSV of legacy_id,current_id (- is stdin).
@@ -47,39 +47,41 @@ def import_(
     from gateway.storage.id_lines import PairsRefused, read_id_pairs
     from gateway.storage.id_rows import Collision, keep
 
-    async def done(pairs: Mapping[str, tuple[int, str]]) -> None:
+    async def save_ids(pairs: Mapping[str, tuple[int, str]]) -> None:
         async with open_store(settings.state, create=False) as store:
-            owner = _owner(
-                {key.owner for key in await load_listed_keys(store)}, merchant, environment
+            tenant = _select_tenant(
+                {key.tenant for key in await load_listed_keys(store)}, merchant, environment
             )
             # The line number is only known here.
             try:
-                names = {legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()}
-                await keep(store, owner, names, imported=True)
+                current_ids = {
+                    legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()
+                }
+                await keep(store, tenant, current_ids, imported=True)
             except Collision as collision:
                 raise PairsRefused(pairs[collision.legacy_id][0], str(collision)) from None
-        click.echo(f"Imported {pluralize(len(pairs), 'pair')} of ids: {owner}")
+        click.echo(f"Imported {pluralize(len(pairs), 'pair')} of ids: {tenant}")
 
     try:
-        run_to_completion(done(read_id_pairs(file.read())), "Importing")
+        run_to_completion(save_ids(read_id_pairs(file.read())), "Importing")
     except PairsRefused as error:
         name = getattr(file, "name", "<stdin>")
-        raise Mistake(f"{name}: {error}; nothing was imported") from None
+        raise CommandError(f"{name}: {error}; nothing was imported") from None
 
 
-def _owner(owners: set[Tenant], merchant: str | None, environment: str | None) -> Tenant:
+def _select_tenant(tenants: set[Tenant], merchant: str | None, environment: str | None) -> Tenant:
     """The tenant that owns the ids. Raises CommandError if the options match none or several."""
-    named = {
-        one
-        for one in owners
-        if merchant in (None, one.merchant) and environment in (None, one.environment)
+    matches = {
+        tenant
+        for tenant in tenants
+        if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
     }
-    if len(named) == 1:
-        return named.pop()
-    if named:
-        whose = ", ".join(sorted(map(str, named)))
-        raise Mistake(
-            f"several tenants match; choose one with --merchant and --environment: {whose}"
+    if len(matches) == 1:
+        return matches.pop()
+    if matches:
+        tenant_list = ", ".join(sorted(map(str, matches)))
+        raise CommandError(
+            f"several tenants match; choose one with --merchant and --environment: {tenant_list}"
         )
-    said = " ".join(word for word in (merchant, environment) if word) or "any merchant"
-    raise Mistake(f"there is no key of {said}; `keys list` shows the keys")
+    filters = " ".join(word for word in (merchant, environment) if word) or "any merchant"
+    raise CommandError(f"there is no key of {filters}; `keys list` shows the keys")

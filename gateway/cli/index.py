@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from gateway.cli.command_group import Commands, document, environment_option, json_option
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import FullHelpGroup, environment_option, json_option, print_json
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def index() -> None:
     """Manage the recipient index that running gateways keep in memory (`lists.index`)."""
 
@@ -29,22 +29,22 @@ def drop(
     Takes effect within seconds. The next request that needs the index reads the whole list from the
     service. With `lists.index = false` there is no index.
     """
-    from gateway.operator.freezes import NoMerchant, resolve_freeze_scope
+    from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
     from gateway.reads.index import invalidate_indexes as drop_index
     from gateway.storage import Tenant, open_store
     from gateway.storage.audit_log import told_scope
 
-    async def done() -> Tenant:
+    async def invalidate_scope() -> Tenant:
         async with open_store(settings.state, create=False) as store:
             scope = await resolve_freeze_scope(store, merchant or "", environment or "")
             await drop_index(store, scope)
             return scope
 
     try:
-        scope = run_to_completion(done())
-    except NoMerchant as why:
-        raise Mistake(str(why)) from None
+        scope = run_to_completion(invalidate_scope())
+    except UnknownMerchant as why:
+        raise CommandError(str(why)) from None
     if as_json:
-        document({"merchant": scope.merchant or None, "environment": scope.environment or None})
+        print_json({"merchant": scope.merchant or None, "environment": scope.environment or None})
         return
     click.echo(f"Running gateways drop the index within seconds: {told_scope(scope)}.")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from gateway.auth.signing import extract_key_prefix, shorten_key
-from gateway.cli.command_group import Commands
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import FullHelpGroup
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
@@ -21,14 +21,14 @@ from gateway.observability.plurals import pluralize
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.auth.key_import import Imported
-    from gateway.auth.key_lines import Numbered
+    from gateway.auth.key_import import ImportResult
+    from gateway.auth.key_lines import NumberedLine
     from gateway.auth.key_rows import ListedKey
-    from gateway.auth.keys import Checked
+    from gateway.auth.keys import CredentialCheck
     from gateway.auth.signing import Credentials
     from gateway.storage import Store, Tenant
 
-ADDED = (
+AFTER_ADDING_KEY = (
     "Next, before anything else is written: copy the file to every instance and restart every "
     "gateway that uses this state. A running gateway cannot read data encrypted with the new key."
 )
@@ -36,16 +36,16 @@ ADDED = (
 Done = TypeVar("Done")
 
 
-class NotReplaced(Mistake):
+class CredentialsNotReplaced(CommandError):
     """Raised if the service does not confirm that the new credentials are of the same account."""
 
     exit_code = 1
 
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def keys() -> None:
     """Manage API keys and the credentials that they map to."""
 
@@ -54,7 +54,7 @@ def keys() -> None:
 @click.argument("file", type=click.File("rb"))
 @click.option("--reactivate", is_flag=True, help="Re-enable revoked keys that are in the file.")
 @config_option
-def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
+def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
     """Import keys from FILE (- is stdin). Either all keys are imported or none.
 
     Each line is a JSON object: {"merchant", "environment", "api_key", "access_key", "secret_key",
@@ -66,32 +66,34 @@ def import_(*, file: BinaryIO, reactivate: bool, settings: Settings) -> None:
     from gateway.auth.key_lines import ImportRefused, parse_key_lines
     from gateway.storage import open_store
 
-    async def done(lines: Sequence[Numbered]) -> Imported:
+    async def save_keys(lines: Sequence[NumberedLine]) -> ImportResult:
         async with open_store(settings.state) as store:
             return await import_keys(store, lines, reactivate=reactivate)
 
     key_file = settings.state.encryption_key_file
     # The first import creates the key file; the user must know that it has to be backed up.
-    was_there = key_file.exists()
+    had_key_file = key_file.exists()
     try:
         lines = parse_key_lines(file.read())
-        imported = run_to_completion(done(lines), "Importing")
+        imported = run_to_completion(save_keys(lines), "Importing")
     except ImportRefused as error:
         # Names the file and the line, never their contents.
         name = getattr(file, "name", "<stdin>")
-        raise Mistake(f"{name}: {error}; nothing was imported") from None
-    if not was_there:
-        told = f"Created {key_file.absolute()}. Back it up: without it the state cannot be read"
-        click.echo(told, err=True)
+        raise CommandError(f"{name}: {error}; nothing was imported") from None
+    if not had_key_file:
+        notice = f"Created {key_file.absolute()}. Back it up: without it the state cannot be read"
+        click.echo(notice, err=True)
     counts = f"{imported.new} new, {imported.changed} changed, {imported.unchanged} unchanged"
-    whom = ", ".join(f"{n} of {owner}" for owner, n in sorted(imported.owners.items()))
-    click.echo(f"Imported {pluralize(len(lines), 'key')} ({counts}): {whom}")
-    _warn_of_unconfigured(settings, imported.owners)
+    counts_by_tenant = ", ".join(
+        f"{count} of {tenant}" for tenant, count in sorted(imported.keys_by_tenant.items())
+    )
+    click.echo(f"Imported {pluralize(len(lines), 'key')} ({counts}): {counts_by_tenant}")
+    _warn_about_unconfigured_environments(settings, imported.keys_by_tenant)
 
 
-def _warn_of_unconfigured(settings: Settings, owners: Iterable[Tenant]) -> None:
-    configured = settings.environments.configured()
-    for name in sorted({owner.environment for owner in owners} - set(configured)):
+def _warn_about_unconfigured_environments(settings: Settings, owners: Iterable[Tenant]) -> None:
+    configured_environments = settings.environments.configured()
+    for name in sorted({owner.environment for owner in owners} - set(configured_environments)):
         click.echo(
             f"Warning: [environments.{name}] is not configured; its keys are refused until it is",
             err=True,
@@ -99,26 +101,26 @@ def _warn_of_unconfigured(settings: Settings, owners: Iterable[Tenant]) -> None:
 
 
 @keys.command("list")
-@_json
+@json_option
 @config_option
-def list_(*, as_json: bool, settings: Settings) -> None:
+def list_api_keys(*, as_json: bool, settings: Settings) -> None:
     """List API keys. Only prefixes are shown, no secrets."""
     from gateway.auth.key_rows import load_listed_keys
     from gateway.storage import open_store
 
-    async def done() -> Sequence[ListedKey]:
+    async def load_keys() -> Sequence[ListedKey]:
         async with open_store(settings.state, create=False) as store:
             return await load_listed_keys(store)
 
-    listed = run_to_completion(done())
+    api_keys = run_to_completion(load_keys())
     if as_json:
-        click.echo(json.dumps({"keys": [_as_json(key) for key in listed]}, indent=2))
+        click.echo(json.dumps({"keys": [_build_key_json(key) for key in api_keys]}, indent=2))
         return
-    heads = ["name", "key", "merchant", "environment", "access key", "per hour", "addresses"]
-    print_table([*heads, "created", "revoked"], [_as_row(key) for key in listed])
+    headers = ["name", "key", "merchant", "environment", "access key", "per hour", "addresses"]
+    print_table([*headers, "created", "revoked"], [_build_key_row(key) for key in api_keys])
 
 
-def _as_json(key: ListedKey) -> dict[str, Any]:
+def _build_key_json(key: ListedKey) -> dict[str, Any]:
     return {
         "name": key.name,
         "prefix": key.prefix,
@@ -127,12 +129,12 @@ def _as_json(key: ListedKey) -> dict[str, Any]:
         "access_key_prefix": extract_key_prefix(key.access_key),
         "requests_per_hour": key.requests_per_hour,
         "allowed_ips": list(key.allowed_ips),
-        "created_at": _moment(key.created_at),
-        "revoked_at": _moment(key.revoked_at) or None,
+        "created_at": _format_time(key.created_at),
+        "revoked_at": _format_time(key.revoked_at) or None,
     }
 
 
-def _as_row(key: ListedKey) -> list[str]:
+def _build_key_row(key: ListedKey) -> list[str]:
     return [
         key.name,
         f"{key.prefix}…",
@@ -141,28 +143,28 @@ def _as_row(key: ListedKey) -> list[str]:
         shorten_key(key.access_key),
         str(key.requests_per_hour or "default"),
         " ".join(key.allowed_ips) or "any",
-        _moment(key.created_at),
-        _moment(key.revoked_at) or "-",
+        _format_time(key.created_at),
+        _format_time(key.revoked_at) or "-",
     ]
 
 
 @keys.command("revoke")
 @click.argument("name_or_prefix")
 @config_option
-def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
+def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
     """Revoke an API key. Running gateways refuse it within about two seconds."""
     from gateway.auth.key_rows import revoke_key
     from gateway.storage import open_store
 
-    async def done() -> str:
+    async def save_revocation() -> str:
         async with open_store(settings.state, create=False) as store:
             key = await find_single_key(store, name_or_prefix)
             if key.revoked_at:
-                return f"{key.name} was already revoked at {_moment(key.revoked_at)}"
+                return f"{key.name} was already revoked at {_format_time(key.revoked_at)}"
             await revoke_key(store, key.id)
-            return f"Revoked {key.name} ({key.owner})"
+            return f"Revoked {key.name} ({key.tenant})"
 
-    click.echo(run_to_completion(done()))
+    click.echo(run_to_completion(save_revocation()))
 
 
 @keys.command("rotate-secret")
@@ -173,7 +175,7 @@ def revoke_(*, name_or_prefix: str, settings: Settings) -> None:
     help="Do not check that the new credentials are of the same account.",
 )
 @config_option
-def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -> None:
+def replace_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -> None:
     """Replace the credentials of a key's merchant and environment.
 
     Reads {"access_key", "secret_key"} as JSON from stdin, or prompts on a terminal. The new
@@ -183,68 +185,73 @@ def rotate_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -
     from gateway.auth.key_rows import AccessKeyTaken, load_credentials, replace_credentials
     from gateway.storage import open_store
 
-    async def done() -> str:
+    async def replace_stored_credentials() -> str:
         async with open_store(settings.state, create=False) as store:
             key = await find_single_key(store, name_or_prefix)
             # Read before anything is sent, so that a malformed input changes nothing.
-            new = _asked_pair()
+            new = _read_new_credentials()
             if not no_verify:
-                await _verify_new(
-                    settings, key.owner, await load_credentials(store, key.owner), new
+                await _verify_new_credentials(
+                    settings, key.tenant, await load_credentials(store, key.tenant), new
                 )
-            await replace_credentials(store, key.owner, new)
+            await replace_credentials(store, key.tenant, new)
             return (
-                f"Replaced the credentials of {key.owner}; the new access key is "
+                f"Replaced the credentials of {key.tenant}; the new access key is "
                 f"{shorten_key(new.access_key)}"
             )
 
     try:
-        click.echo(run_to_completion(done()))
+        click.echo(run_to_completion(replace_stored_credentials()))
     except AccessKeyTaken:
-        raise Mistake(
+        raise CommandError(
             "this access key already belongs to another merchant; nothing was replaced"
         ) from None
 
 
-def _asked_pair() -> Credentials:
+def _read_new_credentials() -> Credentials:
     from gateway.auth.key_lines import ImportRefused, parse_credentials
 
     # Secrets come from stdin or a hidden prompt, never from arguments.
     if sys.stdin.isatty():
-        asked = {
+        answers = {
             "access_key": click.prompt("Access key", err=True, hide_input=True),
             "secret_key": click.prompt("Secret key", err=True, hide_input=True),
         }
-        written = json.dumps(asked).encode()
+        data = json.dumps(answers).encode()
     else:
-        written = sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read()
     try:
-        return parse_credentials(written)
+        return parse_credentials(data)
     except ImportRefused as error:
-        raise Mistake(f"<stdin>: {error}") from None
+        raise CommandError(f"<stdin>: {error}") from None
 
 
-async def _verify_new(
-    settings: Settings, owner: Tenant, old: Credentials, new: Credentials
+async def _verify_new_credentials(
+    settings: Settings, tenant: Tenant, old: Credentials, new: Credentials
 ) -> None:
-    from gateway.auth.keys import look, why_not_replaced
+    from gateway.auth.keys import find_replacement_problem, probe_account
     from gateway.upstream.client import open_upstream
 
     async with open_upstream(settings) as upstream:
         seen_before, seen_now = await asyncio.gather(
-            look(upstream, owner.environment, old), look(upstream, owner.environment, new)
+            probe_account(upstream, tenant.environment, old),
+            probe_account(upstream, tenant.environment, new),
         )
-    if why := why_not_replaced(seen_before, seen_now):
-        raise NotReplaced(f"{why}; nothing was replaced (--no-verify replaces it anyway)")
+    if reason := find_replacement_problem(seen_before, seen_now):
+        raise CredentialsNotReplaced(
+            f"{reason}; nothing was replaced (--no-verify replaces it anyway)"
+        )
     if not seen_now.recipients:
-        click.echo(f"Warning: the account could not be compared: {seen_now.told}", err=True)
+        click.echo(f"Warning: the account could not be compared: {seen_now.description}", err=True)
 
 
 @keys.command("verify")
 @click.argument("names_or_prefixes", nargs=-1)
-@_json
+@json_option
 @config_option
-def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Settings) -> None:
+def verify_credentials(
+    *, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Settings
+) -> None:
     """Verify credentials against the service, with reads only.
 
     Without arguments, verifies the credentials of all keys that are not revoked. Credentials are
@@ -256,22 +263,27 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
     from gateway.storage import open_store
     from gateway.upstream.client import open_upstream
 
-    async def done() -> list[Checked]:
+    async def check_listed_keys() -> list[CredentialCheck]:
         async with open_store(settings.state, create=False) as store:
-            chosen = [await find_single_key(store, word) for word in names_or_prefixes]
-            those = chosen or [
+            named_keys = [await find_single_key(store, word) for word in names_or_prefixes]
+            keys_to_check = named_keys or [
                 key for key in await load_listed_keys(store) if key.revoked_at is None
             ]
             async with open_upstream(settings) as upstream:
-                return await check_credentials(store, upstream, those)
+                return await check_credentials(store, upstream, keys_to_check)
 
-    checked = run_to_completion(done(), "Verifying")
-    findings = describe_credential_problems(checked)
+    results = run_to_completion(check_listed_keys(), "Verifying")
+    findings = describe_credential_problems(results)
     if as_json:
-        pairs = [_as_checked(pair) for pair in checked]
-        click.echo(json.dumps({"ok": not findings, "pairs": pairs, "findings": findings}, indent=2))
+        entries = [_build_result_json(result) for result in results]
+        click.echo(
+            json.dumps({"ok": not findings, "pairs": entries, "findings": findings}, indent=2)
+        )
     else:
-        rows = [[*pair.owner, f"{pair.access_key_prefix}…", pair.sight.told] for pair in checked]
+        rows = [
+            [*result.tenant, f"{result.access_key_prefix}…", result.probe.description]
+            for result in results
+        ]
         print_table(["merchant", "environment", "access key", "result"], rows)
         for finding in findings:
             click.echo(f"Finding: {finding}")
@@ -279,13 +291,13 @@ def verify_(*, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Sett
         click.get_current_context().exit(1)
 
 
-def _as_checked(pair: Checked) -> dict[str, Any]:
+def _build_result_json(result: CredentialCheck) -> dict[str, Any]:
     return {
-        **pair.owner._asdict(),
-        "access_key_prefix": pair.access_key_prefix,
-        "keys": list(pair.keys),
-        "result": pair.sight.result,
-        "detail": pair.sight.told,
+        **result.tenant._asdict(),
+        "access_key_prefix": result.access_key_prefix,
+        "keys": list(result.key_names),
+        "result": result.probe.result,
+        "detail": result.probe.description,
     }
 
 
@@ -304,33 +316,35 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
 
     file = settings.state.encryption_key_file
     if file.exists() and not add:
-        raise Mistake(f"{file} already exists; --add adds a key, which encrypts all new data")
+        raise CommandError(f"{file} already exists; --add adds a key, which encrypts all new data")
     try:
         add_key(file) if add else make_key_file(file)
     except StoreUnavailable as error:
-        raise Mistake(str(error)) from None
+        raise CommandError(str(error)) from None
     click.echo(f"{'Added a key to' if add else 'Made'} {file}")
     if add:
-        click.echo(ADDED)
+        click.echo(AFTER_ADDING_KEY)
 
 
 # Shared by several commands.
 
 
-async def find_single_key(store: Store, word: str) -> ListedKey:
+async def find_single_key(store: Store, name_or_prefix: str) -> ListedKey:
     """The key with this name or prefix. Errors never repeat ``name_or_prefix``: it might be a whole
     API key.
     """
     from gateway.auth.key_rows import find_matching_keys as chosen
     from gateway.auth.key_rows import load_listed_keys
 
-    found = chosen(await load_listed_keys(store), word)
-    if not found:
-        raise Mistake("no key has this name or prefix; `keys list` shows the keys")
-    if len(found) > 1:
-        raise Mistake(f"{len(found)} keys have this prefix: {', '.join(key.name for key in found)}")
-    return found[0]
+    matches = chosen(await load_listed_keys(store), name_or_prefix)
+    if not matches:
+        raise CommandError("no key has this name or prefix; `keys list` shows the keys")
+    if len(matches) > 1:
+        raise CommandError(
+            f"{len(matches)} keys have this prefix: {', '.join(key.name for key in matches)}"
+        )
+    return matches[0]
 
 
-def _moment(moment: datetime | None) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}" if moment else ""
+def _format_time(time: datetime | None) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}" if time else ""

@@ -7,7 +7,7 @@ from typing import TextIO
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
@@ -32,18 +32,20 @@ def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Sett
     """
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
     # Rendered before the output is opened: an error must not leave an empty file.
-    page = run_to_completion(_page(settings, word, since))
+    page = run_to_completion(_build_guide(settings, word, since))
     try:
         output.write(page)
     except OSError as error:
-        raise Mistake(f"the guide cannot be written: {error.strerror}") from None
+        raise CommandError(f"the guide cannot be written: {error.strerror}") from None
 
 
-async def _page(settings: Settings, word: str, since: date | None) -> str:
+async def _build_guide(settings: Settings, name_or_prefix: str, since: date | None) -> str:
     from gateway.cli.keys import find_single_key
     from gateway.docgen.guide import load_guide_data, render_guide
     from gateway.storage import open_store
 
     async with open_store(settings.state, create=False) as store:
-        found = await load_guide_data(settings, store, await find_single_key(store, word), since)
-    return render_guide(found, settings)
+        guide_data = await load_guide_data(
+            settings, store, await find_single_key(store, name_or_prefix), since
+        )
+    return render_guide(guide_data, settings)

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.command_group import (
-    Commands,
+    FullHelpGroup,
     ask_confirmation,
-    document,
     environment_option,
+    format_time,
     json_option,
-    moment,
+    print_json,
     yes_option,
 )
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
 
 if TYPE_CHECKING:
-    from gateway.operator.mode_switches import Standing
+    from gateway.operator.mode_switches import SwitchStatus
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def modes() -> None:
     """Choose which service answers a key's requests: the current or the legacy one."""
 
@@ -44,7 +44,7 @@ def modes() -> None:
 @yes_option
 @click.argument("mode", type=click.Choice(MODES))
 @config_option
-def set_(
+def switch_keys(
     *,
     key: str | None,
     merchant: str | None,
@@ -62,47 +62,47 @@ def set_(
     service that created it, whatever the mode.
     """
     from gateway.operator.mode_switches import (
-        NotSwitched,
-        Whose,
+        ModeSwitchRefused,
+        SwitchScope,
         check_legacy_address,
         count_legacy_batches,
         describe_mode,
-        find_switch_owners,
+        find_switch_scopes,
         switch_mode,
     )
     from gateway.storage import open_store
 
     if (key is None) == (merchant is None):
         raise click.UsageError("give either --key NAME or --merchant NAME")
-    chosen = groups or GROUPS
+    chosen_groups = groups or GROUPS
 
-    async def asked() -> tuple[list[Whose], int]:
+    async def find_targets() -> tuple[list[SwitchScope], int]:
         async with open_store(settings.state, create=False) as store:
-            those = await find_switch_owners(store, key, merchant, environment)
+            targets_found = await find_switch_scopes(store, key, merchant, environment)
             if mode != TRANSLATE:
-                check_legacy_address(settings, those)
-            return those, await count_legacy_batches(store, those)
+                check_legacy_address(settings, targets_found)
+            return targets_found, await count_legacy_batches(store, targets_found)
 
-    async def done() -> list[str]:
+    async def save_mode() -> list[str]:
         async with open_store(settings.state, create=False) as store:
-            return await switch_mode(store, those, chosen, mode)
+            return await switch_mode(store, targets, chosen_groups, mode)
 
     try:
-        those, begun = run_to_completion(asked())
-    except NotSwitched as why:
-        raise Mistake(str(why)) from None
+        targets, legacy_batches = run_to_completion(find_targets())
+    except ModeSwitchRefused as why:
+        raise CommandError(str(why)) from None
     # On stderr with the prompt: stdout has only the result.
-    for one in those:
-        click.echo(f"{one.told}: {', '.join(chosen)}", err=True)
-    means = describe_mode(mode, settings)
-    click.echo(f"Mode {mode}: {means}", err=True)
-    if mode == TRANSLATE and begun and "batches" in chosen:
-        click.echo(f"Batches that stay at the legacy service: {begun}.", err=True)
+    for target in targets:
+        click.echo(f"{target.description}: {', '.join(chosen_groups)}", err=True)
+    meaning = describe_mode(mode, settings)
+    click.echo(f"Mode {mode}: {meaning}", err=True)
+    if mode == TRANSLATE and legacy_batches and "batches" in chosen_groups:
+        click.echo(f"Batches that stay at the legacy service: {legacy_batches}.", err=True)
     ask_confirmation(f"Switch to {mode}?", yes=yes)
-    displaced = run_to_completion(done())
+    replaced_keys = run_to_completion(save_mode())
     click.echo(f"Switched to {mode}; running gateways follow within a second.")
-    if displaced:
-        click.echo(f"This replaces the mode of these keys: {', '.join(displaced)}.")
+    if replaced_keys:
+        click.echo(f"This replaces the mode of these keys: {', '.join(replaced_keys)}.")
 
 
 # Listing
@@ -111,65 +111,73 @@ def set_(
 @modes.command("list")
 @json_option
 @config_option
-def listed(*, as_json: bool, settings: Settings) -> None:
+def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
     """List the switched keys and the audit log of switches. All other keys are translated.
 
     Also shows how many batches of each merchant stay at the legacy service, which created them.
     """
 
-    async def read() -> Standing:
+    async def load_status() -> SwitchStatus:
         from gateway.operator.mode_switches import load_switch_status as standing
         from gateway.storage import open_store
 
         async with open_store(settings.state, create=False) as store:
             return await standing(store)
 
-    found = run_to_completion(read())
+    status = run_to_completion(load_status())
     if as_json:
-        document(_as_json(found))
+        print_json(_build_status_json(status))
         return
-    if not found.switches:
+    if not status.switches:
         click.echo("No key is switched: every request is translated.")
         return
     rows = [
-        [*one.owner, one.key or "every key", one.group, one.mode, moment(one.since)]
-        for one in found.switches
+        [
+            *switch.owner,
+            switch.key or "every key",
+            switch.group,
+            switch.mode,
+            format_time(switch.since),
+        ]
+        for switch in status.switches
     ]
     print_table(["merchant", "environment", "key", "group", "mode", "since"], rows)
-    for owner, number in found.begun.items():
+    for tenant, batch_count in status.begun.items():
         click.echo(
-            f"\n{owner}: batches that stay at the legacy service, which created them: {number}."
+            f"\n{tenant}: batches that stay at the legacy service, which created them: {batch_count}."
         )
     click.echo("")
     lines = [
-        [moment(one.at), one.merchant, one.environment, one.what, one.by] for one in found.acts
+        [format_time(event.at), event.merchant, event.environment, event.what, event.by]
+        for event in status.events
     ]
     print_table(["when", "merchant", "environment", "what", "who"], lines)
 
 
-def _as_json(standing: Standing) -> dict[str, Any]:
+def _build_status_json(status: SwitchStatus) -> dict[str, Any]:
     return {
         "modes": [
             {
-                **one.owner._asdict(),
-                "key": one.key or None,
-                "group": one.group,
-                "mode": one.mode,
-                "since": moment(one.since),
+                **switch.owner._asdict(),
+                "key": switch.key or None,
+                "group": switch.group,
+                "mode": switch.mode,
+                "since": format_time(switch.since),
             }
-            for one in standing.switches
+            for switch in status.switches
         ],
         "begun_at_legacy": [
-            {**owner._asdict(), "batches": number} for owner, number in standing.begun.items()
+            {**tenant._asdict(), "batches": batch_count}
+            for tenant, batch_count in status.begun.items()
         ],
         "acts": [
             {
-                "at": moment(one.at),
-                "what": one.what,
-                "by": one.by,
-                "merchant": one.merchant,
-                "environment": one.environment,
+                "at": format_time(event.at),
+                "what": event.what,
+                "by": event.by,
+                "merchant": event.merchant,
+                "environment": event.environment,
             }
-            for one in standing.acts
+            for event in status.events
         ],
     }

@@ -13,10 +13,10 @@ import click
 from gateway.cli.options import load_command_settings
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
-from mappings.grammar import Operation
+from mappings.effects import Operation
 from mappings.provenance import list_current_calls
 
-_UNTRIED = "not tried yet"
+_NOT_TRIED = "not tried yet"
 
 
 @click.command()
@@ -34,28 +34,39 @@ def operations(*, config: Path | None, as_json: bool) -> None:
     """
     from mappings import OPERATIONS, UNLISTED
 
-    listed = [_as_json(one) for one in OPERATIONS]
-    unlisted = [_as_json(one) for one in UNLISTED]
+    documented = [_build_operation_json(operation) for operation in OPERATIONS]
+    undocumented = [_build_operation_json(operation) for operation in UNLISTED]
     settings = load_command_settings(config)
-    found = run_to_completion(_found_out(settings)) if settings.environments.configured() else {}
+    endpoints_by_environment = (
+        run_to_completion(_load_discovered_endpoints(settings))
+        if settings.environments.configured()
+        else {}
+    )
     if as_json:
-        told = {"operations": listed, "unlisted": unlisted, "inferred": found}
-        click.echo(json.dumps(told, indent=2))
+        report = {
+            "operations": documented,
+            "unlisted": undocumented,
+            "inferred": endpoints_by_environment,
+        }
+        click.echo(json.dumps(report, indent=2))
         return
-    _show("Legacy interface", listed)
+    _print_operations("Legacy interface", documented)
     click.echo()
-    _show("Used by clients, but not listed by the legacy document", unlisted)
-    for environment, those in found.items():
+    _print_operations("Used by clients, but not listed by the legacy document", undocumented)
+    for environment, endpoints in endpoints_by_environment.items():
         click.echo(
             f"\nEndpoints that the current document does not list, at the {environment} service\n"
         )
         print_table(
             ["operation", "found", "when"],
-            [[one["operation"], one["found"], one["at"] or "-"] for one in those],
+            [
+                [endpoint["operation"], endpoint["found"], endpoint["at"] or "-"]
+                for endpoint in endpoints
+            ],
         )
 
 
-def _as_json(operation: Operation) -> dict[str, Any]:
+def _build_operation_json(operation: Operation) -> dict[str, Any]:
     return {
         "name": operation.name,
         "method": operation.method,
@@ -63,31 +74,31 @@ def _as_json(operation: Operation) -> dict[str, Any]:
         "section": operation.section,
         "exactness": operation.exactness,
         "becomes": list_current_calls(operation),
-        "because": operation.because,
-        "rests_on": operation.rests_on or None,
+        "because": operation.exactness_reason,
+        "rests_on": operation.assumption or None,
     }
 
 
-def _show(heading: str, rows: list[dict[str, Any]]) -> None:
+def _print_operations(heading: str, rows: list[dict[str, Any]]) -> None:
     click.echo(f"{heading}\n")
     for row in rows:
-        said = f"{row['name']}, section {row['section']}, {row['exactness']}"
-        click.echo(f"{row['method']} {row['path']}  ({said})")
-        width = max(len(one["call"]) for one in row["becomes"])
-        for one in row["becomes"]:
-            click.echo(f"    {one['call']:{width}}  {one['note']}".rstrip())
+        details = f"{row['name']}, section {row['section']}, {row['exactness']}"
+        click.echo(f"{row['method']} {row['path']}  ({details})")
+        width = max(len(call["call"]) for call in row["becomes"])
+        for call in row["becomes"]:
+            click.echo(f"    {call['call']:{width}}  {call['note']}".rstrip())
         click.echo(f"    because: {row['because']}")
         if row["rests_on"]:
             click.echo(f"    assumes: {row['rests_on']}")
 
 
-async def _found_out(settings: Settings) -> dict[str, list[dict[str, Any]]]:
+async def _load_discovered_endpoints(settings: Settings) -> dict[str, list[dict[str, Any]]]:
     """What is known of each optional endpoint, by environment; empty if there is no state."""
     from gateway.storage import Ledger, StoreUnavailable, open_store
 
     try:
         async with open_store(settings.state, create=False) as store:
-            learned = {
+            facts_by_environment = {
                 name: await Ledger(store).learned(name)
                 for name in settings.environments.configured()
             }
@@ -97,23 +108,23 @@ async def _found_out(settings: Settings) -> dict[str, list[dict[str, Any]]]:
             f"Warning: endpoint discovery results are not available: {unavailable}", err=True
         )
         return {}
-    return {name: _inferred(facts) for name, facts in learned.items()}
+    return {name: _list_optional_endpoints(facts) for name, facts in facts_by_environment.items()}
 
 
-def _inferred(facts: dict[str, tuple[Any, datetime]]) -> list[dict[str, Any]]:
+def _list_optional_endpoints(facts: dict[str, tuple[Any, datetime]]) -> list[dict[str, Any]]:
     from mappings.current import ENDPOINTS
 
-    names = [f"{one.method} {one.path}" for one in ENDPOINTS if one.inferred]
-    return [_told(name, facts.get(f"inferred {name}")) for name in names]
+    names = [f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.is_optional]
+    return [_build_endpoint_json(name, facts.get(f"inferred {name}")) for name in names]
 
 
-def _told(name: str, fact: tuple[Any, datetime] | None) -> dict[str, Any]:
+def _build_endpoint_json(name: str, fact: tuple[Any, datetime] | None) -> dict[str, Any]:
     if fact is None:
-        return {"operation": name, "found": _UNTRIED, "at": None}
+        return {"operation": name, "found": _NOT_TRIED, "at": None}
     value, _learned_at = fact
-    found = "present" if value["present"] else "absent"
+    presence = "present" if value["present"] else "absent"
     return {
         "operation": name,
-        "found": found,
+        "found": presence,
         "at": f"{datetime.fromtimestamp(value['at'], UTC):%Y-%m-%dT%H:%M:%SZ}",
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.config.settings import CONFIG, Misconfigured, Settings, load
 
 
@@ -15,10 +15,12 @@ def load_command_settings(path: Path | None) -> Settings:
     try:
         return load(path or (CONFIG if CONFIG.exists() else None))
     except Misconfigured as error:
-        raise Mistake(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
-def _settings(_context: click.Context, _option: click.Parameter, path: Path | None) -> Settings:
+def _load_settings_option(
+    _context: click.Context, _option: click.Parameter, path: Path | None
+) -> Settings:
     return load_command_settings(path)
 
 
@@ -26,6 +28,6 @@ config_option = click.option(
     "--config",
     "settings",
     type=click.Path(dir_okay=False, path_type=Path),
-    callback=_settings,
+    callback=_load_settings_option,
     help="Configuration file. Default: gateway.toml if it exists, else environment variables only.",
 )

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.progress import show_progress
 from gateway.config.settings import Misconfigured
 
@@ -28,35 +28,35 @@ def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
     from gateway.storage import StoreUnavailable
 
     try:
-        with _quiet(), show_progress(doing) if doing else nullcontext():
+        with _disable_logging(), show_progress(doing) if doing else nullcontext():
             return asyncio.run(work)
     except (StoreUnavailable, Misconfigured) as error:
-        raise Mistake(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _disable_logging() -> Iterator[None]:
     """Disables logging: a command reports results and errors itself."""
     import structlog
 
-    before = structlog.get_config()
-    structlog.configure(processors=[_drop])
+    config = structlog.get_config()
+    structlog.configure(processors=[_drop_event])
     logging.disable(logging.CRITICAL)  # of libraries, with tracebacks
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-        structlog.configure(**before)
+        structlog.configure(**config)
 
 
-def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
+def _drop_event(_logger: object, _method: str, _event: object) -> NoReturn:
     from structlog import DropEvent
 
     raise DropEvent
 
 
 def print_table(
-    heads: list[str],
+    headers: list[str],
     rows: list[list[str]],
     colours: Mapping[str, str] | None = None,
     widest: int | None = None,
@@ -68,35 +68,35 @@ def print_table(
     """
     # Piped output has neither colours nor frames, so that other programs can parse it.
     if not sys.stdout.isatty():
-        widths = _widths([heads, *rows], widest)
-        for row in [heads, *rows]:
-            for line in _folded(row, widths):
+        widths = _compute_column_widths([headers, *rows], widest)
+        for row in [headers, *rows]:
+            for line in _wrap_row(row, widths):
                 click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    def text(cell: str) -> Text:  # as Text, so that [ ] in a name is not markup
+    def styled_text(cell: str) -> Text:  # as Text, so that [ ] in a name is not markup
         return Text(cell, (colours or {}).get(cell, ""), overflow="fold")
 
     console = Console()
-    if _narrowest(heads, rows) <= console.width:
-        ruled = Table(*heads)
+    if _compute_minimum_width(headers, rows) <= console.width:
+        ruled = Table(*headers)
         for row in rows:
-            ruled.add_row(*map(text, row))
+            ruled.add_row(*map(styled_text, row))
         console.print(ruled)
         return
     for row in rows:
         lines = Table.grid(padding=(0, 2))
-        for head, cell in zip(heads, row, strict=True):
+        for head, cell in zip(headers, row, strict=True):
             if cell:
-                lines.add_row(Text(head, "bold"), text(cell))
+                lines.add_row(Text(head, "bold"), styled_text(cell))
         console.print(lines)
         console.print()
 
 
-def _widths(rows: list[list[str]], widest: int | None) -> list[int]:
+def _compute_column_widths(rows: list[list[str]], widest: int | None) -> list[int]:
     """The column widths. The widest columns shrink until a row fits ``widest``."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while widest is not None and sum(widths) + 2 * (len(widths) - 1) > widest:
@@ -104,7 +104,7 @@ def _widths(rows: list[list[str]], widest: int | None) -> list[int]:
     return widths
 
 
-def _folded(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
+def _wrap_row(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
     """The lines of a row. A word longer than its column is not broken, so that it can be copied."""
     cells = [
         textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
@@ -115,9 +115,9 @@ def _folded(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
     yield from zip_longest(*cells, fillvalue="")
 
 
-def _narrowest(heads: list[str], rows: list[list[str]]) -> int:
+def _compute_minimum_width(headers: list[str], rows: list[list[str]]) -> int:
     """The width of the narrowest ruled table that breaks no word."""
-    columns = zip(heads, *rows, strict=True)
+    columns = zip(headers, *rows, strict=True)
     words = [
         max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
     ]

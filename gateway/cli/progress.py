@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SHOWN_AFTER = 2.0
+SHOW_AFTER_SECONDS = 2.0
 """Seconds. Work that ends sooner shows no bar."""
 
 Progress = Callable[[int, int | None], None]
@@ -15,7 +15,7 @@ Progress = Callable[[int, int | None], None]
 
 
 @contextmanager
-def show_progress(what: str) -> Iterator[Progress]:
+def show_progress(label: str) -> Iterator[Progress]:
     """Yields the callback that updates the bar; until its first call the bar only shows activity."""
     if not sys.stderr.isatty():
         yield lambda _done, _of: None
@@ -24,7 +24,7 @@ def show_progress(what: str) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    bars = Bars(
+    bar = Bars(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -32,16 +32,16 @@ def show_progress(what: str) -> Iterator[Progress]:
         console=Console(stderr=True),
         transient=True,
     )
-    task = bars.add_task(what, total=None)
+    task = bar.add_task(label, total=None)
     # After a delay, so that short commands do not flicker.
-    showing = threading.Timer(SHOWN_AFTER, bars.start)
+    timer = threading.Timer(SHOW_AFTER_SECONDS, bar.start)
     # The timer must not keep the process alive.
-    showing.daemon = True
-    showing.start()
+    timer.daemon = True
+    timer.start()
     try:
-        yield lambda done, of: bars.update(task, completed=done, total=of)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
     finally:
-        showing.cancel()
+        timer.cancel()
         # The timer may be starting the bar right now; stop it only after that.
-        showing.join()
-        bars.stop()
+        timer.join()
+        bar.stop()

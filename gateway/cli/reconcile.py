@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import document, environment_option, json_option, merchant_option
-from gateway.cli.errors import Mistake
+from gateway.cli.command_group import environment_option, json_option, merchant_option, print_json
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.cli.progress import show_progress
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.operator.in_doubt_writes import Unsettled
-    from gateway.operator.ledger_reconciliation import Finding, Reconciler, Report
+    from gateway.operator.in_doubt_writes import WriteInDoubt
+    from gateway.operator.ledger_reconciliation import Finding, Reconciler, ReconciliationReport
     from gateway.storage import Store, Tenant
 
-LOST = (
+LOST_DATA_ADVICE = (
     "the gateway does not know what happened after the backup: compare it in the dashboard before "
     "you start any batch that may have been edited or started since"
 )
 
-FROZEN = (
+FROZEN_NOTICE = (
     "there are findings, so all writes are now frozen. Check the findings, then run "
     "`payout-gateway "
     "unfreeze --all`; after that, batches are started again"
 )
 
-NONE = "There was no batch and no deleted recipient to compare."
+NOTHING_COMPARED = "There was no batch and no deleted recipient to compare."
 
-COUNTED = {
+COUNT_LABELS = {
     "batches": "batches",
     "abandoned": "superseded batches",
     "recipients": "deleted recipients",
@@ -40,32 +40,36 @@ COUNTED = {
 
 
 @dataclass(slots=True)
-class Compared:
+class ReconcileResult:
     """The result of a reconciliation. ``is_cleared``: the state counts as up to date again."""
 
-    report: Report
-    unsettled: list[Unsettled] = field(default_factory=list)
-    left_out: list[Tenant] = field(default_factory=list)
+    report: ReconciliationReport
+    in_doubt: list[WriteInDoubt] = field(default_factory=list)
+    skipped_tenants: list[Tenant] = field(default_factory=list)
     was_restored: bool = False
-    cleared: bool = False
+    is_cleared: bool = False
 
     @property
-    def lost(self) -> list[Finding]:
+    def lost_findings(self) -> list[Finding]:
         """Findings that may result from data that a restored state lost."""
-        return [*self.report.unknown, *self.report.unlisted] if self.was_restored else []
+        return (
+            [*self.report.unknown_batches, *self.report.tenants_without_list]
+            if self.was_restored
+            else []
+        )
 
     @property
-    def code(self) -> int:
-        if self.report.unreadable:
+    def exit_code(self) -> int:
+        if self.report.unreadable_objects:
             return 2
-        return 1 if self.report.findings or self.unsettled or self.lost else 0
+        return 1 if self.report.findings or self.in_doubt or self.lost_findings else 0
 
     @property
-    def frozen(self) -> bool:
+    def is_frozen(self) -> bool:
         """Whether writes were frozen so that an operator checks the findings before anything is
         paid.
         """
-        return self.cleared and self.code != 0
+        return self.is_cleared and self.exit_code != 0
 
 
 @click.command()
@@ -101,22 +105,24 @@ def reconcile(
     skip it with --leave-out. Before you import a key for it again, check its open batches in the
     service's dashboard.
     """
-    compared = run_to_completion(_compared(settings, merchant, environment, frozenset(leave_out)))
+    result = run_to_completion(
+        _run_reconciliation(settings, merchant, environment, frozenset(leave_out))
+    )
     if as_json:
-        document(_as_json(compared))
+        print_json(_build_result_json(result))
     else:
-        _tell(compared)
-    click.get_current_context().exit(compared.code)
+        _print_result(result)
+    click.get_current_context().exit(result.exit_code)
 
 
-async def _compared(
+async def _run_reconciliation(
     settings: Settings, merchant: str | None, environment: str | None, leave_out: frozenset[str]
-) -> Compared:
+) -> ReconcileResult:
     from gateway.config.extensions import check_extensions
     from gateway.operator.in_doubt_writes import load_in_doubt_writes
     from gateway.operator.ledger_reconciliation import open_reconciler
     from gateway.operator.preflight import check_runnable
-    from gateway.operator.restore_check import is_older
+    from gateway.operator.restore_check import is_restored
     from gateway.storage import Tenant, open_store
     from gateway.storage.freezes import freeze
 
@@ -127,60 +133,70 @@ async def _compared(
         open_store(settings.state, create=False) as store,
         open_reconciler(settings, store) as reconciler,
     ):
-        was_restored = await is_older(store, settings.state.mark)
-        owners = await reconciler.owners(merchant, environment)
-        if not owners and (merchant or environment):
-            raise Mistake("no key has this merchant and environment; `keys list` shows the keys")
-        left_out = await _left_out(reconciler, leave_out)
-        owners = [one for one in owners if one not in left_out]
-        with show_progress("Comparing") as how_far:
-            report = await reconciler.reconcile(owners, how_far, was_restored=was_restored)
-        report.unreadable = await _with_a_way_out(reconciler, report.unreadable)
+        was_restored = await is_restored(store, settings.state.mark)
+        tenants = await reconciler.list_tenants(merchant, environment)
+        if not tenants and (merchant or environment):
+            raise CommandError(
+                "no key has this merchant and environment; `keys list` shows the keys"
+            )
+        skipped_tenants = await _find_skipped_tenants(reconciler, leave_out)
+        tenants = [tenant for tenant in tenants if tenant not in skipped_tenants]
+        with show_progress("Comparing") as report_progress:
+            report = await reconciler.reconcile(tenants, report_progress, was_restored=was_restored)
+        report.unreadable_objects = await _add_leave_out_advice(
+            reconciler, report.unreadable_objects
+        )
         # A write in doubt is a finding: what it changed cannot be compared.
-        unsettled = [one for one in await load_in_doubt_writes(store) if one.one.owner in owners]
-        whole = merchant is None and environment is None and not report.unreadable
-        compared = Compared(report, unsettled, left_out, was_restored, was_restored and whole)
-        if compared.frozen:
+        in_doubt = [
+            write for write in await load_in_doubt_writes(store) if write.one.owner in tenants
+        ]
+        is_complete = merchant is None and environment is None and not report.unreadable_objects
+        result = ReconcileResult(
+            report, in_doubt, skipped_tenants, was_restored, was_restored and is_complete
+        )
+        if result.is_frozen:
             # Freeze before clearing: clients retry refused starts all the time, and one could get
             # through.
             await freeze(store, Tenant("", ""))
-        if compared.cleared:
-            await _clear(settings, store)
-        return compared
+        if result.is_cleared:
+            await _mark_up_to_date(settings, store)
+        return result
 
 
-async def _left_out(reconciler: Reconciler, merchants: frozenset[str]) -> list[Tenant]:
+async def _find_skipped_tenants(reconciler: Reconciler, merchants: frozenset[str]) -> list[Tenant]:
     if not merchants:
         return []
-    its = [one for one in await reconciler.owners() if one.merchant in merchants]
-    if unknown := merchants - {one.merchant for one in its}:
-        raise Mistake(f"there is no merchant {min(unknown)}; `keys list` shows the merchants")
-    without = await reconciler.without_keys()
+    tenants = [tenant for tenant in await reconciler.list_tenants() if tenant.merchant in merchants]
+    if unknown_merchants := merchants - {tenant.merchant for tenant in tenants}:
+        raise CommandError(
+            f"there is no merchant {min(unknown_merchants)}; `keys list` shows the merchants"
+        )
+    tenants_without_keys = await reconciler.find_tenants_without_keys()
     # A skipped merchant is not compared, so it must not be able to start batches.
-    if used := [one for one in its if one not in without]:
-        raise Mistake(
-            f"a key of {used[0]} is active and could start a batch that was changed after the "
+    if active_tenants := [tenant for tenant in tenants if tenant not in tenants_without_keys]:
+        raise CommandError(
+            f"a key of {active_tenants[0]} is active and could start a batch that was changed after the "
             "backup; "
             "fix its credentials or revoke its keys, then run this command again"
         )
-    return its
+    return tenants
 
 
-async def _with_a_way_out(reconciler: Reconciler, unreadable: list[Finding]) -> list[Finding]:
-    without = await reconciler.without_keys() if unreadable else set()
+async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding]) -> list[Finding]:
+    tenants_without_keys = await reconciler.find_tenants_without_keys() if unreadable else set()
     return [
         replace(
-            one,
-            do=f"{one.do}. All its keys are revoked, so --leave-out {one.owner.merchant} can "
+            finding,
+            do=f"{finding.do}. All its keys are revoked, so --leave-out {finding.owner.merchant} can "
             "skip it",
         )
-        if one.owner in without
-        else one
-        for one in unreadable
+        if finding.owner in tenants_without_keys
+        else finding
+        for finding in unreadable
     ]
 
 
-async def _clear(settings: Settings, store: Store) -> None:
+async def _mark_up_to_date(settings: Settings, store: Store) -> None:
     """Marks the state as up to date, also for running gateways."""
     from gateway.storage import StoreUnavailable
     from gateway.storage.restore_marks import NONE, read_mark, settle_restored, write_mark
@@ -205,81 +221,85 @@ async def _clear(settings: Settings, store: Store) -> None:
 # Output
 
 
-def _as_json(compared: Compared) -> dict[str, Any]:
-    report = compared.report
+def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
+    report = result.report
     return {
-        "ok": compared.code == 0,
-        "complete": not report.unreadable,
-        "restored": compared.was_restored,
-        "cleared": compared.cleared,
-        "frozen": compared.frozen,
+        "ok": result.exit_code == 0,
+        "complete": not report.unreadable_objects,
+        "restored": result.was_restored,
+        "cleared": result.is_cleared,
+        "frozen": result.is_frozen,
         "compared": report.counts,
         "findings": [
-            _finding(one)
-            for one in [
-                *_alerts_first(report.findings),
-                *(replace(lost, do=LOST) for lost in compared.lost),
+            _build_finding_json(finding)
+            for finding in [
+                *_sort_findings(report.findings),
+                *(replace(lost, do=LOST_DATA_ADVICE) for lost in result.lost_findings),
             ]
         ],
         "unsettled": [
-            {**one.one.owner._asdict(), "write": one.id, "what_to_do": one.to_do}
-            for one in compared.unsettled
+            {**write.one.owner._asdict(), "write": write.id, "what_to_do": write.to_do}
+            for write in result.in_doubt
         ],
-        "unknown": [_finding(one) for one in report.unknown],
-        "unreadable": [_finding(one) for one in report.unreadable],
-        "not_listed": [one.owner._asdict() for one in report.unlisted],
-        "left_out": [one._asdict() for one in compared.left_out],
+        "unknown": [_build_finding_json(finding) for finding in report.unknown_batches],
+        "unreadable": [_build_finding_json(finding) for finding in report.unreadable_objects],
+        "not_listed": [finding.owner._asdict() for finding in report.tenants_without_list],
+        "left_out": [tenant._asdict() for tenant in result.skipped_tenants],
     }
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _build_finding_json(finding: Finding) -> dict[str, Any]:
     return {
-        **one.owner._asdict(),
-        "kind": one.kind,
-        "id": one.id,
-        "upstream": one.upstream,
-        "alert": one.alert,
-        "recorded": one.recorded,
-        "says": one.says,
-        "what_to_do": one.do,
+        **finding.owner._asdict(),
+        "kind": finding.kind,
+        "id": finding.id,
+        "upstream": finding.upstream,
+        "alert": finding.alert,
+        "recorded": finding.recorded,
+        "says": finding.says,
+        "what_to_do": finding.do,
     }
 
 
-def _alerts_first(those: list[Finding]) -> list[Finding]:
-    return sorted(those, key=lambda one: (not one.alert, one.owner, one.id))
+def _sort_findings(findings: list[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: (not finding.alert, finding.owner, finding.id))
 
 
-def _tell(compared: Compared) -> None:
-    report = compared.report
-    for one in _alerts_first(report.findings):
-        click.echo(f"{'ALERT' if one.alert else 'Finding'}: {_line(one)}")
-    for one in compared.lost:
-        click.echo(f"Finding: {_line(replace(one, do=LOST))}")
-    for each in compared.unsettled:
-        click.echo(f"Finding: {each.one.owner}: write {each.id} is in doubt: {each.to_do}")
-    for one in report.unreadable:
-        click.echo(f"Unreadable: {_line(one)}")
-    for one in [] if compared.lost else [*report.unknown, *report.unlisted]:
-        click.echo(f"For information: {_line(one)}")
-    for owner in compared.left_out:
+def _print_result(result: ReconcileResult) -> None:
+    report = result.report
+    for finding in _sort_findings(report.findings):
+        click.echo(f"{'ALERT' if finding.alert else 'Finding'}: {_format_finding(finding)}")
+    for finding in result.lost_findings:
+        click.echo(f"Finding: {_format_finding(replace(finding, do=LOST_DATA_ADVICE))}")
+    for write in result.in_doubt:
+        click.echo(f"Finding: {write.one.owner}: write {write.id} is in doubt: {write.to_do}")
+    for finding in report.unreadable_objects:
+        click.echo(f"Unreadable: {_format_finding(finding)}")
+    for finding in (
+        [] if result.lost_findings else [*report.unknown_batches, *report.tenants_without_list]
+    ):
+        click.echo(f"For information: {_format_finding(finding)}")
+    for owner in result.skipped_tenants:
         click.echo(f"Left out: {owner}, whose keys are all revoked")
     counts = ", ".join(
-        f"{name}: {report.counts[what]}" for what, name in COUNTED.items() if what in report.counts
+        f"{name}: {report.counts[kind]}"
+        for kind, name in COUNT_LABELS.items()
+        if kind in report.counts
     )
-    click.echo(f"Compared. {counts[:1].upper()}{counts[1:]}." if counts else NONE)
-    if compared.was_restored:
-        click.echo(f"The state was restored: {_of_starts(compared)}.")
+    click.echo(f"Compared. {counts[:1].upper()}{counts[1:]}." if counts else NOTHING_COMPARED)
+    if result.was_restored:
+        click.echo(f"The state was restored: {_describe_batch_starts(result)}.")
 
 
-def _of_starts(compared: Compared) -> str:
+def _describe_batch_starts(result: ReconcileResult) -> str:
     """Whether batches are started on a restored state, and what to do if not."""
-    if compared.cleared:
-        return FROZEN if compared.frozen else "batches are started again"
-    if compared.report.unreadable:
+    if result.is_cleared:
+        return FROZEN_NOTICE if result.is_frozen else "batches are started again"
+    if result.report.unreadable_objects:
         return "no batch is started yet, because something could not be read"
     return "no batch is started yet; run `reconcile` without --merchant and --environment"
 
 
-def _line(one: Finding) -> str:
-    also = f" ({one.upstream} at the service)" if one.upstream else ""
-    return f"{one.owner}: {one.id}{also}: {one.says}; {one.do}"
+def _format_finding(finding: Finding) -> str:
+    service_id = f" ({finding.upstream} at the service)" if finding.upstream else ""
+    return f"{finding.owner}: {finding.id}{service_id}: {finding.says}; {finding.do}"

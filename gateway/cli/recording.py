@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table
 from gateway.config.settings import Settings
@@ -28,70 +28,72 @@ def recording(*, as_json: bool, settings: Settings) -> None:
     from gateway.migration.rotating_file import list_recordings
 
     if not settings.recording.directory:
-        raise Mistake(
+        raise CommandError(
             "recording.directory is not set, so nothing is recorded; set it and restart the gateway"
         )
     directory = Path(settings.recording.directory)
     try:
-        told = [_told(path) for path in list_recordings(directory)]
+        summaries = [_summarize_file(path) for path in list_recordings(directory)]
     except OSError as error:
-        raise Mistake(f"{directory}: {error.strerror or 'cannot be read'}") from None
+        raise CommandError(f"{directory}: {error.strerror or 'cannot be read'}") from None
     if as_json:
-        click.echo(json.dumps({"directory": str(directory), "files": told}, indent=2))
+        click.echo(json.dumps({"directory": str(directory), "files": summaries}, indent=2))
         return
-    if not told:
+    if not summaries:
         click.echo(f"There are no recordings in {directory}.")
         return
-    _show(told)
+    _print_summaries(summaries)
 
 
-def _show(told: list[dict[str, Any]]) -> None:
-    heads = ["file", "requests", "bytes", "from", "to"]
+def _print_summaries(summaries: list[dict[str, Any]]) -> None:
+    headers = ["file", "requests", "bytes", "from", "to"]
     rows = [
-        [str(one[name] or "-") for name in ("file", "requests", "bytes", "from", "to")]
-        for one in told
+        [str(summary[name] or "-") for name in ("file", "requests", "bytes", "from", "to")]
+        for summary in summaries
     ]
-    print_table(heads, rows)
+    print_table(headers, rows)
     operations: Counter[str] = Counter()
-    for one in told:
-        operations.update(one["operations"])
+    for summary in summaries:
+        operations.update(summary["operations"])
     click.echo()
-    print_table(["operation", "requests"], [[name, str(n)] for name, n in operations.most_common()])
+    print_table(
+        ["operation", "requests"], [[name, str(count)] for name, count in operations.most_common()]
+    )
     click.echo(
         "\nTo replay the requests against two services (writes are sent only with "
         "--allow-writes, and "
         "really happen):\n"
     )
     click.echo("  export CONTROL_API_KEY=…  CANDIDATE_API_KEY=…")
-    click.echo(f"  payout-gateway compare --control URL --candidate URL {told[-1]['file']}")
+    click.echo(f"  payout-gateway compare --control URL --candidate URL {summaries[-1]['file']}")
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _summarize_file(path: Path) -> dict[str, Any]:
     """Summarizes one file. A last line that is still being written is not counted."""
     operations: Counter[str] = Counter()
-    moments: list[str] = []
+    times: list[str] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
         next(lines, None)
         for line in lines:
             try:
                 entry = json.loads(line)
-                operations[_operation(entry["request"])] += 1
-                moments.append(entry["startedDateTime"])
+                operations[_identify_operation(entry["request"])] += 1
+                times.append(entry["startedDateTime"])
             # The gateway may be writing this line.
             except (ValueError, KeyError, TypeError):
                 continue
     return {
         "file": str(path),
-        "requests": len(moments),
+        "requests": len(times),
         "bytes": path.stat().st_size,
-        "from": min(moments, default=None),
-        "to": max(moments, default=None),
+        "from": min(times, default=None),
+        "to": max(times, default=None),
         "operations": dict(operations.most_common()),
     }
 
 
-def _operation(request: dict[str, Any]) -> str:
+def _identify_operation(request: dict[str, Any]) -> str:
     from gateway.compare.operations import identify_operation
 
-    found = identify_operation(request["method"], urlsplit(request["url"]).path)
-    return found.name or found.title
+    operation = identify_operation(request["method"], urlsplit(request["url"]).path)
+    return operation.name or operation.title

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import Commands
+from gateway.cli.command_group import FullHelpGroup
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
@@ -34,7 +34,7 @@ COLUMNS = (
 )
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def report() -> None:
     """Report what is left to migrate."""
 
@@ -45,7 +45,7 @@ def report() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @config_option
-def usage(
+def show_usage(
     *, days: int | None, merchant: str | None, as_json: bool, as_csv: bool, settings: Settings
 ) -> None:
     """Show which operations each key uses, how often and when, and the calls that replace them.
@@ -56,19 +56,21 @@ def usage(
         raise click.UsageError("--json and --csv cannot be combined; choose one")
     # Usage is counted per UTC day.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
-    used = run_to_completion(_used(settings, since))
-    rows = [one for one in used if merchant in (None, one.merchant)]
+    used = run_to_completion(_load_usage(settings, since))
+    rows = [row for row in used if merchant in (None, row.merchant)]
     if as_json:
-        click.echo(json.dumps({"since": _text(since), "keys": _by_key(rows)}, indent=2))
+        click.echo(
+            json.dumps({"since": _format_value(since), "keys": _group_by_key(rows)}, indent=2)
+        )
     elif as_csv:
         _write_csv(rows)
     elif not rows:
         click.echo("No requests were counted.")
     else:
-        _show(rows)
+        _print_usage(rows)
 
 
-async def _used(settings: Settings, since: date | None) -> list[Used]:
+async def _load_usage(settings: Settings, since: date | None) -> list[Used]:
     from gateway.storage import open_store
     from gateway.storage.usage_rows import used_since
 
@@ -76,11 +78,11 @@ async def _used(settings: Settings, since: date | None) -> list[Used]:
         return await used_since(store, since)
 
 
-def _row(one: Used) -> list[str]:
-    return [_text(getattr(one, name)) or "-" for name in COLUMNS]
+def _build_row(usage_row: Used) -> list[str]:
+    return [_format_value(getattr(usage_row, name)) or "-" for name in COLUMNS]
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%dT%H:%M:%SZ}"
     return "" if value is None else str(value)
@@ -89,41 +91,43 @@ def _text(value: object) -> str:
 def _write_csv(rows: Iterable[Used]) -> None:
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow([*COLUMNS, "becomes"])
-    known = list_replacement_calls()
-    for one in rows:
-        lines.writerow([*_row(one), "; ".join(known.get(one.operation, []))])
+    replacement_calls = list_replacement_calls()
+    for row in rows:
+        lines.writerow([*_build_row(row), "; ".join(replacement_calls.get(row.operation, []))])
 
 
-def _show(rows: list[Used]) -> None:
-    print_table([name.removesuffix("_at") for name in COLUMNS], [_row(one) for one in rows])
-    known = list_replacement_calls()
-    if any(not one.key for one in rows):
+def _print_usage(rows: list[Used]) -> None:
+    print_table([name.removesuffix("_at") for name in COLUMNS], [_build_row(row) for row in rows])
+    replacement_calls = list_replacement_calls()
+    if any(not row.key for row in rows):
         click.echo("\n- as merchant, environment and key: requests without a known API key;")
         click.echo("- as the operation: paths that are not an operation;")
         click.echo("- as the key alone: a merchant's signed requests, which use no API key.")
     click.echo("\nerror_rate: the fraction of requests answered with 4xx or 5xx.")
     click.echo("\nReplacement calls:\n")
-    for name in sorted({one.operation for one in rows if one.operation in known}):
+    for name in sorted({row.operation for row in rows if row.operation in replacement_calls}):
         click.echo(name)
-        for call in known[name]:
+        for call in replacement_calls[name]:
             click.echo(f"    {call}")
 
 
-def _by_key(rows: Iterable[Used]) -> list[dict[str, Any]]:
+def _group_by_key(rows: Iterable[Used]) -> list[dict[str, Any]]:
     """Builds the JSON report, grouped by key."""
-    known = list_replacement_calls()
+    replacement_calls = list_replacement_calls()
     return [
         {
             "merchant": key.owner.merchant,
             "environment": key.owner.environment,
             "key": key.key,
-            "operations": [_operation(one, known) for one in key.operations],
+            "operations": [_build_operation_json(row, replacement_calls) for row in key.operations],
         }
         for key in group_usage_by_key(rows)
     ]
 
 
-def _operation(one: Used, known: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    told = {name: getattr(one, name) for name in COLUMNS[3:8]}
-    moments = {name: _text(getattr(one, name)) for name in COLUMNS[8:]}
-    return {**told, **moments, "becomes": known.get(one.operation, [])}
+def _build_operation_json(
+    usage_row: Used, replacement_calls: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    counts = {name: getattr(usage_row, name) for name in COLUMNS[3:8]}
+    times = {name: _format_value(getattr(usage_row, name)) for name in COLUMNS[8:]}
+    return {**counts, **times, "becomes": replacement_calls.get(usage_row.operation, [])}

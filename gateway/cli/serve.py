@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.options import load_command_settings
 from gateway.config.settings import CONFIG, Misconfigured, Settings, load
 
@@ -50,71 +50,73 @@ def serve(*, config: Path | None, demo: bool) -> int:
         and config is None
         and not CONFIG.exists()
     ):
-        raise Mistake(NO_CONFIGURATION)
+        raise CommandError(NO_CONFIGURATION)
     # Not earlier: errors of the configuration are plain text for the operator.
     logs.configure_logging()
     if settings.server.workers > 1 and not demo:
-        return _serve_by_workers(settings, config or (CONFIG if CONFIG.exists() else None))
+        return _serve_with_workers(settings, config or (CONFIG if CONFIG.exists() else None))
     # A single process; the demo ignores server.workers.
-    uvloop.run(_demo(settings) if demo else _serve(settings))
+    uvloop.run(_serve_demo(settings) if demo else _serve_single_process(settings))
     return 0
 
 
-def _serve_by_workers(settings: Settings, config: Path | None) -> int:
+def _serve_with_workers(settings: Settings, config: Path | None) -> int:
     from gateway.server.workers.supervisor import supervise_workers
     from gateway.server.workers.worker import NotStarted
 
-    def say(url: str, admin_url: str) -> None:
-        print(accepting(url, admin_url), flush=True)
+    def announce_addresses(url: str, admin_url: str) -> None:
+        print(format_start_message(url, admin_url), flush=True)
 
     try:
-        return asyncio.run(supervise_workers(settings, config, lambda: load(config), say))
+        return asyncio.run(
+            supervise_workers(settings, config, lambda: load(config), announce_addresses)
+        )
     except (Misconfigured, NotStarted) as error:
-        raise Mistake(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
-def accepting(url: str, admin_url: str) -> str:
+def format_start_message(url: str, admin_url: str) -> str:
     return f"payout-gateway accepts connections on {url}, admin on {admin_url}"
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve_single_process(settings: Settings) -> None:
     from gateway.server.app import install_shutdown_event
     from gateway.server.connection import END_SECONDS
     from gateway.server.memory_tuning import tune_gc
     from gateway.server.shutdown import Lifetime
 
-    told, life = install_shutdown_event(), Lifetime()
+    stop_event, lifetime = install_shutdown_event(), Lifetime()
     async with AsyncExitStack() as stack:
-        running = await _running(stack, settings)
+        running = await _start_gateway(stack, settings)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload)
         tune_gc()
-        print(accepting(running.url, running.admin_url), flush=True)
-        await told.wait()
-        life.ends(requests_left=running.requests)
+        print(format_start_message(running.url, running.admin_url), flush=True)
+        await stop_event.wait()
+        lifetime.ends(requests_left=running.requests)
         await running.retire(END_SECONDS)
-    life.ended()
+    lifetime.ended()
 
 
-async def _demo(settings: Settings) -> None:
+async def _serve_demo(settings: Settings) -> None:
     from gateway.server.app import install_shutdown_event
     from gateway.server.demo import format_demo_instructions, open_demo_settings
     from gateway.server.shutdown import Lifetime
 
-    told, life = install_shutdown_event(), Lifetime()
+    stop_event, lifetime = install_shutdown_event(), Lifetime()
     async with AsyncExitStack() as stack:
         ready = await stack.enter_async_context(open_demo_settings(settings))
-        running = await _running(stack, ready)
+        running = await _start_gateway(stack, ready)
         print(format_demo_instructions(running), flush=True)
-        await told.wait()
-        life.ends(requests_left=running.requests)
-    life.ended()
+        await stop_event.wait()
+        lifetime.ends(requests_left=running.requests)
+    lifetime.ended()
 
 
-async def _running(stack: AsyncExitStack, settings: Settings) -> Running:
+async def _start_gateway(stack: AsyncExitStack, settings: Settings) -> Running:
     from gateway.server.app import run_gateway
     from gateway.storage import StoreUnavailable
 
     try:
         return await stack.enter_async_context(run_gateway(settings))
     except (Misconfigured, StoreUnavailable) as error:
-        raise Mistake(str(error)) from None
+        raise CommandError(str(error)) from None

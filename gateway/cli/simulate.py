@@ -22,7 +22,7 @@ from gateway.simulator import (
 )
 
 # Only tests inspect recorded requests; a user of the command looks at the answers.
-REQUESTS_KEPT = 100
+MAX_RECORDED_REQUESTS = 100
 MAX_PORT = 65535
 
 
@@ -126,13 +126,13 @@ def simulate(
         answers="bare" if bare else "full",
         processing_seconds=processing_seconds,
     )
-    keys = [DEMO_KEY] if key_file is None else read_keys(key_file)
+    keys = [DEMO_KEY] if key_file is None else load_simulator_keys(key_file)
     service = Service(
         keys=keys,
         switches=switches,
         words=simulator_words(load_command_settings(config).vocabulary),
         seed=seed,
-        requests_kept=REQUESTS_KEPT,
+        requests_kept=MAX_RECORDED_REQUESTS,
         wallet_balance=WALLET_FUNDS,
     )
     # In file order, so that each merchant gets the same recipients on every run.
@@ -142,34 +142,34 @@ def simulate(
         service.seed_recipients(
             recipient_count, (seed or 0) + number, merchant=merchant, environment=environment
         )
-    asyncio.run(_run(service, host, port, legacy_port, with_demo_key=key_file is None))
+    asyncio.run(_run_simulator(service, host, port, legacy_port, with_demo_key=key_file is None))
 
 
-async def _run(
+async def _run_simulator(
     service: Service, host: str, port: int, legacy_port: int | None, *, with_demo_key: bool
 ) -> None:
-    ended = asyncio.Event()
+    stop_event = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop_event.set)
     try:
         simulator = await start(service=service, host=host, port=port, legacy_port=legacy_port)
     except NotListening as reason:
         in_use = reason.errno == errno.EADDRINUSE
-        said = "the port is in use; choose another" if in_use else reason.strerror or str(reason)
-        raise CannotListen(f"Cannot listen on {host} port {reason.port}: {said}") from reason
+        cause = "the port is in use; choose another" if in_use else reason.strerror or str(reason)
+        raise CannotListen(f"Cannot listen on {host} port {reason.port}: {cause}") from reason
     click.echo(f"Simulator of the payout service at {simulator.url}")
     if simulator.legacy is not None:
         click.echo(f"Its legacy interface at {simulator.legacy.url}")
     if with_demo_key:
         click.echo(
-            f"To use it with a gateway: echo '{_demo_line()}' | payout-gateway keys import -"
+            f"To use it with a gateway: echo '{_format_demo_key_line()}' | payout-gateway keys import -"
         )
-    await ended.wait()
+    await stop_event.wait()
     await simulator.stop()
 
 
-def _demo_line() -> str:
+def _format_demo_key_line() -> str:
     return json.dumps(
         {
             "merchant": DEMO_KEY.merchant,
@@ -181,35 +181,47 @@ def _demo_line() -> str:
     )
 
 
-def read_keys(lines: IO[str]) -> list[Key]:
+def load_simulator_keys(lines: IO[str]) -> list[Key]:
     """Parses the ``--keys`` file. A UsageError names the invalid line, but never its contents."""
     try:
-        numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        numbered_lines = [
+            (number, line) for number, line in enumerate(lines, start=1) if line.strip()
+        ]
     except UnicodeDecodeError:
         raise click.UsageError("--keys: the file is not UTF-8") from None
-    keys = [_read_key(number, line) for number, line in numbered]
+    keys = [_parse_key(number, line) for number, line in numbered_lines]
     if not keys:
         raise click.UsageError("--keys: the file contains no keys")
     # Signatures identify the merchant by the access key, so it must be unique.
     if len({key.access_key for key in keys}) < len(keys):
         raise click.UsageError("--keys: an access_key occurs twice")
-    whose = {(key.api_key, key.merchant, key.environment) for key in keys if key.api_key}
-    if len({api_key for api_key, *_ in whose}) < len(whose):
+    tenants_by_api_key = {
+        (key.api_key, key.merchant, key.environment) for key in keys if key.api_key
+    }
+    if len({api_key for api_key, *_ in tenants_by_api_key}) < len(tenants_by_api_key):
         raise click.UsageError("--keys: an api_key is used for two merchants or environments")
     return keys
 
 
-def _read_key(number: int, line: str) -> Key:
+def _parse_key(number: int, line: str) -> Key:
     try:
-        entry = json.loads(line)
+        fields = json.loads(line)
     except ValueError:
         raise click.UsageError(f"--keys: line {number} is not JSON") from None
     for name in ("merchant", "environment", "access_key", "secret_key"):
-        if not isinstance(entry, dict) or not isinstance(entry.get(name), str) or not entry[name]:
+        if (
+            not isinstance(fields, dict)
+            or not isinstance(fields.get(name), str)
+            or not fields[name]
+        ):
             raise click.UsageError(f"--keys: line {number} has no {name}")
-    api_key = entry.get("api_key", "")
+    api_key = fields.get("api_key", "")
     if not isinstance(api_key, str):
         raise click.UsageError(f"--keys: line {number}: api_key is not a string")
     return Key(
-        entry["access_key"], entry["secret_key"], entry["merchant"], entry["environment"], api_key
+        fields["access_key"],
+        fields["secret_key"],
+        fields["merchant"],
+        fields["environment"],
+        api_key,
     )

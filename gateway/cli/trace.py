@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.command_group import (
-    document,
     environment_option,
+    format_time,
     json_option,
     merchant_option,
-    moment,
+    print_json,
 )
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
@@ -22,16 +22,16 @@ from gateway.config.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.operator.object_trace import Traced
+    from gateway.operator.object_trace import ObjectTrace
     from gateway.storage import Tenant
     from gateway.storage.audit_log import AuditEvent
     from gateway.storage.undertakings import OperationRecord, Write
 
-EDITS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
-DELETES = frozenset({"delete_batch", "delete_batches"})
-NOTHING_THERE = "nothing was changed at the service"
-DRAFTED = "any change it made is in a draft of the gateway"
-ABANDONED_HERE = "its batch is superseded, and the gateway never starts it"
+EDIT_OPERATIONS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
+DELETE_OPERATIONS = frozenset({"delete_batch", "delete_batches"})
+UNCHANGED_AT_SERVICE = "nothing was changed at the service"
+CHANGE_IS_IN_DRAFT = "any change it made is in a draft of the gateway"
+BATCH_IS_SUPERSEDED = "its batch is superseded, and the gateway never starts it"
 
 
 @click.command()
@@ -54,191 +54,211 @@ def trace(
     from gateway.operator.object_trace import trace_object as traced
     from gateway.storage import open_store
 
-    async def done() -> Traced:
+    async def load_trace() -> ObjectTrace:
         async with open_store(settings.state, create=False) as store:
-            owners = [
-                one
-                for one in await find_object_tenants(store, id_)
-                if merchant in (None, one.merchant) and environment in (None, one.environment)
+            tenants = [
+                tenant
+                for tenant in await find_object_tenants(store, id_)
+                if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
             ]
-            return await traced(store, _the_one(owners), id_)
+            return await traced(store, _require_single_tenant(tenants), id_)
 
-    found = run_to_completion(done())
+    object_trace = run_to_completion(load_trace())
     if as_json:
-        document(_as_json(found))
+        print_json(_build_trace_json(object_trace))
     else:
-        click.echo("\n".join(_in_words(found)))
+        click.echo("\n".join(_format_trace(object_trace)))
 
 
-def _the_one(owners: list[Tenant]) -> Tenant:
-    if not owners:
-        raise Mistake(
+def _require_single_tenant(tenants: list[Tenant]) -> Tenant:
+    if not tenants:
+        raise CommandError(
             "nothing is known about this id. A request that changed nothing, such as a read or a "
             "refused "
             "request, is only in the log. For a retry, trace the first request: retry_of in the log"
         )
-    if len(owners) > 1:
-        whose = ", ".join(map(str, owners))
-        raise Mistake(
-            f"several tenants have this id: {whose}; choose one with --merchant and --environment"
+    if len(tenants) > 1:
+        tenant_list = ", ".join(map(str, tenants))
+        raise CommandError(
+            f"several tenants have this id: {tenant_list}; choose one with --merchant and --environment"
         )
-    return owners[0]
+    return tenants[0]
 
 
-def _as_json(found: Traced) -> dict[str, Any]:
+def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
     return {
-        **found.owner._asdict(),
-        "names": [{"id": name.id, "what": name.what} for name in found.names],
-        "facts": json.loads(json.dumps(found.facts, default=str)),
-        "payments": found.payments,
+        **object_trace.owner._asdict(),
+        "names": [{"id": name.id, "what": name.description} for name in object_trace.known_ids],
+        "facts": json.loads(json.dumps(object_trace.facts, default=str)),
+        "payments": object_trace.payments,
         "requests": [
             {
-                "at": moment(one.began_at),
-                "ended": moment(one.ended_at) if one.ended_at else None,
-                "operation": one.operation,
-                "key": one.key_name,
-                "merchant": one.owner.merchant,
-                "request_id": one.request_id,
-                "undertaking": one.id,
-                "state": one.state,
-                "why": one.why,
-                "writes": [_write(write) for write in found.writes[one.id]],
+                "at": format_time(record.began_at),
+                "ended": format_time(record.ended_at) if record.ended_at else None,
+                "operation": record.operation,
+                "key": record.key_name,
+                "merchant": record.owner.merchant,
+                "request_id": record.request_id,
+                "undertaking": record.id,
+                "state": record.state,
+                "why": record.why,
+                "writes": [_build_write_json(write) for write in object_trace.writes[record.id]],
             }
-            for one in found.undertakings
+            for record in object_trace.operations
         ],
-        "acts": [_act(act) for act in found.acts],
+        "acts": [_build_event_json(act) for act in object_trace.events],
     }
 
 
-def _write(write: Write) -> dict[str, Any]:
+def _build_write_json(write: Write) -> dict[str, Any]:
     return {
-        "at": moment(write.entered_at),
+        "at": format_time(write.entered_at),
         "method": write.method,
         "path": write.path,
         "state": write.state,
         "status": write.status,
-        "seconds": _seconds(write),
+        "seconds": _measure_seconds(write),
         "made": write.made,
         "told": write.told,
     }
 
 
-def _seconds(write: Write) -> float | None:
+def _measure_seconds(write: Write) -> float | None:
     """Seconds from when the write was recorded until its outcome was known."""
     if write.settled_at is None:
         return None
     return round((write.settled_at - write.entered_at).total_seconds(), 3)
 
 
-def _act(act: AuditEvent) -> dict[str, Any]:
+def _build_event_json(event: AuditEvent) -> dict[str, Any]:
     return {
-        "at": moment(act.at),
-        "what": act.what,
-        "by": act.by,
-        "merchant": act.merchant or None,
-        "environment": act.environment or None,
-        "undertaking": act.about,
+        "at": format_time(event.at),
+        "what": event.what,
+        "by": event.by,
+        "merchant": event.merchant or None,
+        "environment": event.environment or None,
+        "undertaking": event.about,
     }
 
 
-def _in_words(found: Traced) -> list[str]:
-    lines = [f"{found.owner}", ""]
-    what: dict[str, list[str]] = {}
-    for name in found.names:
-        what.setdefault(name.id, []).append(name.what)
-    lines += [f"  {id_}  {'; '.join(those)}" for id_, those in what.items()]
-    for of, facts in found.facts.items():
-        told = ", ".join(f"{name} {_shown(value)}" for name, value in facts.items())
-        lines += ["", f"  record of {of}: {told}"]
-    if found.payments is not None:
-        lines += [f"  payments on record: {found.payments}"]
+def _format_trace(object_trace: ObjectTrace) -> list[str]:
+    lines = [f"{object_trace.owner}", ""]
+    descriptions: dict[str, list[str]] = {}
+    for name in object_trace.known_ids:
+        descriptions.setdefault(name.id, []).append(name.description)
+    lines += [f"  {id_}  {'; '.join(texts)}" for id_, texts in descriptions.items()]
+    for object_name, facts in object_trace.facts.items():
+        values = ", ".join(f"{name} {_format_fact(value)}" for name, value in facts.items())
+        lines += ["", f"  record of {object_name}: {values}"]
+    if object_trace.payments is not None:
+        lines += [f"  payments on record: {object_trace.payments}"]
     # Requests and audit events in one chronological list.
-    timed = [(one.began_at, _request(one, found)) for one in found.undertakings]
-    timed += [(act.at, [_told_of(act)]) for act in found.acts]
-    for _when, those in sorted(timed, key=lambda both: both[0]):
-        lines += ["", *those]
+    entries = [
+        (record.began_at, _format_request(record, object_trace))
+        for record in object_trace.operations
+    ]
+    entries += [(act.at, [_format_event(act)]) for act in object_trace.events]
+    for _when, event_lines in sorted(entries, key=lambda entry: entry[0]):
+        lines += ["", *event_lines]
     return lines
 
 
-def _shown(value: Any) -> str:
+def _format_fact(value: Any) -> str:
     return json.dumps(value, default=str) if isinstance(value, dict | list | bool) else str(value)
 
 
-def _told_of(act: AuditEvent) -> str:
+def _format_event(event: AuditEvent) -> str:
     from gateway.storage.audit_log import told_scope
 
-    return f"{moment(act.at)}  {act.by} {act.what}: {told_scope(act.scope)}"
+    return f"{format_time(event.at)}  {event.by} {event.what}: {told_scope(event.scope)}"
 
 
-def _request(one: OperationRecord, found: Traced) -> list[str]:
-    head = f"{moment(one.began_at)}  {one.operation}, key {one.key_name}, request {one.request_id}"
-    its = found.writes[one.id]
-    said = _state(one, its)
-    state = f"{said}: {one.why}" if one.why else said
-    calls = [_call(write, one, found.acts) for write in its]
-    return [f"{head}, {state}", *(f"    {line}" for line in [*calls, *_kept_here(one, its)])]
+def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[str]:
+    head = f"{format_time(record.began_at)}  {record.operation}, key {record.key_name}, request {record.request_id}"
+    record_writes = object_trace.writes[record.id]
+    outcome = _describe_state(record, record_writes)
+    state = f"{outcome}: {record.why}" if record.why else outcome
+    calls = [_format_call(write, record, object_trace.events) for write in record_writes]
+    return [
+        f"{head}, {state}",
+        *(f"    {line}" for line in [*calls, *_explain_unchanged_service(record, record_writes)]),
+    ]
 
 
-def _kept_here(one: OperationRecord, its: Sequence[Write]) -> list[str]:
+def _explain_unchanged_service(
+    record: OperationRecord, record_writes: Sequence[Write]
+) -> list[str]:
     """Explains a completed request that changed nothing at the service: where its change is."""
     from gateway.storage.undertakings import ANSWERED, DONE, NO_PATH
 
     # NO_PATH: the service has no such endpoint, so the write had no effect there.
-    if one.state not in (DONE, ANSWERED) or any(write.state != NO_PATH for write in its):
+    if record.state not in (DONE, ANSWERED) or any(
+        write.state != NO_PATH for write in record_writes
+    ):
         return []
-    if one.operation in DELETES:
-        return [f"{NOTHING_THERE}: {ABANDONED_HERE}"] if its else [NOTHING_THERE]
-    return [f"{NOTHING_THERE}: {DRAFTED}" if one.operation in EDITS else NOTHING_THERE]
+    if record.operation in DELETE_OPERATIONS:
+        return (
+            [f"{UNCHANGED_AT_SERVICE}: {BATCH_IS_SUPERSEDED}"]
+            if record_writes
+            else [UNCHANGED_AT_SERVICE]
+        )
+    return [
+        f"{UNCHANGED_AT_SERVICE}: {CHANGE_IS_IN_DRAFT}"
+        if record.operation in EDIT_OPERATIONS
+        else UNCHANGED_AT_SERVICE
+    ]
 
 
-def _state(one: OperationRecord, its: Sequence[Write]) -> str:
+def _describe_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
     """The state to show. A request of which nothing was carried out is not shown as `undone`."""
     from gateway.storage.undertakings import ANSWERED, HAPPENED, UNDONE
 
-    if one.state == UNDONE and not any(write.state in (ANSWERED, HAPPENED) for write in its):
+    if record.state == UNDONE and not any(
+        write.state in (ANSWERED, HAPPENED) for write in record_writes
+    ):
         return "did not happen"
-    return one.state
+    return record.state
 
 
-def _call(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
-    made = f", made {write.made}" if write.made else ""
-    return f"{write.method} {write.path}  {_outcome(write, one, acts)}{made}"
+def _format_call(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
+    created = f", made {write.made}" if write.made else ""
+    return f"{write.method} {write.path}  {_format_outcome(write, record, events)}{created}"
 
 
-def _outcome(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
+def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """The outcome of a write and its source: an answer, a later read, or an operator."""
     from gateway.storage.journal_states import in_words
     from gateway.storage.undertakings import DID_NOT, HAPPENED
 
-    seconds = _seconds(write)
+    seconds = _measure_seconds(write)
     if write.state not in (HAPPENED, DID_NOT):
-        said = in_words(write.state)
-        outcome = f"{said} {write.status}" if write.status else said
+        state = in_words(write.state)
+        outcome = f"{state} {write.status}" if write.status else state
         took = f" in {seconds} s" if seconds is not None else ""
-        return f"{outcome}{took}{_word(write, one, acts)}"
+        return f"{outcome}{took}{_format_verdict(write, record, events)}"
     outcome = in_words(write.state)
     if write.told in (write.state, write.made) and write.told is not None:
-        return f"{outcome} (recorded by {_by(write, one, acts)})"
-    found = f" (determined after {seconds:.0f} s)" if seconds is not None else ""
-    return f"{outcome}{found}{_word(write, one, acts)}"
+        return f"{outcome} (recorded by {_name_operators(write, record, events)})"
+    delay = f" (determined after {seconds:.0f} s)" if seconds is not None else ""
+    return f"{outcome}{delay}{_format_verdict(write, record, events)}"
 
 
-def _word(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
+def _format_verdict(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """An operator's verdict that the outcome does not reflect: it differs, or is still open."""
     if write.told is None:
         return ""
     from gateway.storage.journal_states import in_words
 
-    return f", recorded by {_by(write, one, acts)}: {in_words(write.told)}"
+    return f", recorded by {_name_operators(write, record, events)}: {in_words(write.told)}"
 
 
-def _by(write: Write, one: OperationRecord, acts: Sequence[AuditEvent]) -> str:
-    from gateway.operator.in_doubt_writes import write_id
+def _name_operators(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
+    from gateway.operator.in_doubt_writes import format_write_id
     from gateway.storage.journal_states import in_words, told_of
 
-    told = write.told or ""
+    verdict = write.told or ""
     # Earlier versions used the second form.
-    whats = (told_of(write_id(one, write), told), f"told: {in_words(told)}")
-    who = [act.by for act in acts if act.about == one.id and act.what in whats]
+    messages = (told_of(format_write_id(record, write), verdict), f"told: {in_words(verdict)}")
+    operators = [act.by for act in events if act.about == record.id and act.what in messages]
     # Each name once, even if an operator recorded the outcome twice.
-    return ", ".join(dict.fromkeys(who)) or "an operator"
+    return ", ".join(dict.fromkeys(operators)) or "an operator"

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.command_group import (
-    Commands,
+    FullHelpGroup,
     ask_confirmation,
-    document,
+    format_time,
     json_option,
-    moment,
+    print_json,
     yes_option,
 )
-from gateway.cli.errors import Mistake
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.operator.in_doubt_writes import Unsettled, Word
+    from gateway.operator.in_doubt_writes import OperatorVerdict, WriteInDoubt
 
 
-@click.group(cls=Commands)
+@click.group(cls=FullHelpGroup)
 def writes() -> None:
     """Manage writes in doubt: sent, but not answered."""
 
@@ -31,7 +31,7 @@ def writes() -> None:
 @writes.command("unsettled")
 @json_option
 @config_option
-def unsettled(*, as_json: bool, settings: Settings) -> None:
+def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     """List writes in doubt and what to do about each. The exit code is 0 even if there are some.
 
     A write is in doubt if it was sent but not answered and the gateway could not yet read its
@@ -42,57 +42,57 @@ def unsettled(*, as_json: bool, settings: Settings) -> None:
     from gateway.operator.in_doubt_writes import load_in_doubt_writes
     from gateway.storage import open_store
 
-    async def done() -> list[Unsettled]:
+    async def load_writes() -> list[WriteInDoubt]:
         async with open_store(settings.state, create=False) as store:
             return await load_in_doubt_writes(store)
 
-    found = run_to_completion(done())
+    in_doubt = run_to_completion(load_writes())
     if as_json:
-        document({"writes": [_as_json(one) for one in found]})
-    elif not found:
+        print_json({"writes": [_build_write_json(write) for write in in_doubt]})
+    elif not in_doubt:
         click.echo("No write is in doubt.")
     else:
-        click.echo("\n\n".join(_in_words(one) for one in found))
+        click.echo("\n\n".join(_format_write(write) for write in in_doubt))
 
 
-def _as_json(each: Unsettled) -> dict[str, Any]:
-    one, write = each.one, each.write
+def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
+    record, write = in_doubt.one, in_doubt.write
     return {
-        "write": each.id,
-        "merchant": one.owner.merchant,
-        "environment": one.owner.environment,
-        "operation": one.operation,
-        "key": one.key_name,
-        "request_id": one.request_id,
-        "since": moment(write.entered_at),
+        "write": in_doubt.id,
+        "merchant": record.owner.merchant,
+        "environment": record.owner.environment,
+        "operation": record.operation,
+        "key": record.key_name,
+        "request_id": record.request_id,
+        "since": format_time(write.entered_at),
         "method": write.method,
         "path": write.path,
-        "object": each.object,
+        "object": in_doubt.object,
         "state": write.state,
-        "why": each.why,
+        "why": in_doubt.why,
         "told": write.told,
-        "what_to_do": each.to_do,
+        "what_to_do": in_doubt.to_do,
     }
 
 
-def _in_words(each: Unsettled) -> str:
-    one, write = each.one, each.write
+def _format_write(in_doubt: WriteInDoubt) -> str:
+    record, write = in_doubt.one, in_doubt.write
     lines = [
-        f"{each.id}  {write.method} {write.path}  since {moment(write.entered_at)}",
-        f"    request:     {one.owner}, {one.operation}, key {one.key_name}"
-        + (f", {each.object}" if each.object else ""),
-        f"    reason:      {each.why}",
-        *([f"    recorded:    {_found(write.told)}"] if write.told else []),
-        f"    what to do:  {each.to_do}",
+        f"{in_doubt.id}  {write.method} {write.path}  since {format_time(write.entered_at)}",
+        f"    request:     {record.owner}, {record.operation}, key {record.key_name}"
+        + (f", {in_doubt.object}" if in_doubt.object else ""),
+        f"    reason:      {in_doubt.why}",
+        *([f"    recorded:    {_describe_verdict(write.told)}"] if write.told else []),
+        f"    what to do:  {in_doubt.to_do}",
     ]
     return "\n".join(lines)
 
 
-def _found(told: str) -> str:
+def _describe_verdict(verdict: str) -> str:
     from gateway.storage.journal_states import in_words
     from gateway.storage.undertakings import TOLD
 
-    return in_words(told) if told in TOLD else f"made {told}"
+    return in_words(verdict) if verdict in TOLD else f"made {verdict}"
 
 
 @writes.command("settle")
@@ -107,7 +107,7 @@ def _found(told: str) -> str:
 @yes_option
 @json_option
 @config_option
-def settle(
+def settle_write(
     *,
     write: str,
     happened: bool,
@@ -124,8 +124,8 @@ def settle(
     gateway can see at the service that the write happened, that takes precedence.
     """
     from gateway.operator.in_doubt_writes import (
-        NotSettled,
-        Word,
+        OperatorVerdict,
+        WriteCommandRefused,
         check_operator_verdict,
         find_in_doubt_write,
         record_operator_verdict,
@@ -134,36 +134,40 @@ def settle(
 
     if [happened, did_not_happen, made is not None].count(True) != 1:
         raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
-    word = Word(happened or made is not None, made)
+    verdict = OperatorVerdict(happened or made is not None, made)
 
     # Checked before the prompt, so that an impossible verdict fails without a question.
-    async def asked() -> str:
+    async def describe_write() -> str:
         async with open_store(settings.state, create=False) as store:
-            one, row = await find_in_doubt_write(store, write)
-            check_operator_verdict(row, word)
-            return f"{row.method} {row.path} of {one.owner}, {moment(row.entered_at)}"
+            record, row = await find_in_doubt_write(store, write)
+            check_operator_verdict(row, verdict)
+            return f"{row.method} {row.path} of {record.owner}, {format_time(row.entered_at)}"
 
     # The checks are repeated here: the state may change while the prompt is open.
-    async def done() -> Unsettled:
+    async def save_verdict() -> WriteInDoubt:
         async with open_store(settings.state, create=False) as store:
-            return await record_operator_verdict(store, write, word)
+            return await record_operator_verdict(store, write, verdict)
 
     try:
-        what = run_to_completion(asked())
-        ask_confirmation(f"Record the outcome of {what}: {_said(word)}?", yes=yes)
-        told = run_to_completion(done())
-    except NotSettled as why:
-        raise Mistake(str(why)) from None
+        description = run_to_completion(describe_write())
+        ask_confirmation(
+            f"Record the outcome of {description}: {_format_verdict(verdict)}?", yes=yes
+        )
+        in_doubt = run_to_completion(save_verdict())
+    except WriteCommandRefused as why:
+        raise CommandError(str(why)) from None
     if as_json:
-        document({"write": told.id, "told": word.told})
+        print_json({"write": in_doubt.id, "told": verdict.stored_value})
     else:
-        click.echo(f"Recorded: {what}: {_said(word)}. A running gateway continues from there.")
+        click.echo(
+            f"Recorded: {description}: {_format_verdict(verdict)}. A running gateway continues from there."
+        )
 
 
-def _said(word: Word) -> str:
-    if word.made:
-        return f"made {word.made}"
-    return "happened" if word.happened else "did not happen"
+def _format_verdict(verdict: OperatorVerdict) -> str:
+    if verdict.created_id:
+        return f"made {verdict.created_id}"
+    return "happened" if verdict.has_happened else "did not happen"
 
 
 @writes.command("close")
@@ -171,33 +175,33 @@ def _said(word: Word) -> str:
 @yes_option
 @json_option
 @config_option
-def close(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
+def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
     """Give up a request that cannot be continued, such as one started by another version.
 
     The request that WRITE belongs to is not continued, its objects can be changed again, and the
     same request counts as a new one. The outcome of each of its writes must be known or recorded
     with `writes settle`.
     """
-    from gateway.operator.closing import close_in_doubt_operation as closed
-    from gateway.operator.in_doubt_writes import NotSettled, find_in_doubt_write
+    from gateway.operator.in_doubt_writes import WriteCommandRefused, find_in_doubt_write
+    from gateway.operator.operation_closing import close_in_doubt_operation as closed
     from gateway.storage import open_store
 
-    async def asked() -> str:
+    async def describe_operation() -> str:
         async with open_store(settings.state, create=False) as store:
-            one, _row = await find_in_doubt_write(store, write)
-            return f"{one.operation} of {one.owner}, started {moment(one.began_at)}"
+            record, _row = await find_in_doubt_write(store, write)
+            return f"{record.operation} of {record.owner}, started {format_time(record.began_at)}"
 
-    async def done() -> None:
+    async def save_closing() -> None:
         async with open_store(settings.state, create=False) as store:
             await closed(store, write)
 
     try:
-        what = run_to_completion(asked())
-        ask_confirmation(f"Give up {what}?", yes=yes)
-        run_to_completion(done())
-    except NotSettled as why:
-        raise Mistake(str(why)) from None
+        description = run_to_completion(describe_operation())
+        ask_confirmation(f"Give up {description}?", yes=yes)
+        run_to_completion(save_closing())
+    except WriteCommandRefused as why:
+        raise CommandError(str(why)) from None
     if as_json:
-        document({"write": write, "closed": True})
+        print_json({"write": write, "closed": True})
     else:
-        click.echo(f"Closed: {what}.")
+        click.echo(f"Closed: {description}.")

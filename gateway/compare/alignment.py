@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-FEW = 64
+MAX_SCORED_ITEMS = 64
 """Up to this many remaining items are paired by similarity, which is quadratic; more in order."""
 
 
-MANY = 250_000
+MAX_ORDERED_PAIRS = 250_000
 """Limit of the quadratic search for a common order, in pairs of items."""
 
 
@@ -29,9 +29,9 @@ class Item:
     ``content`` is its canonical value, without the parts that may differ; ``leaves`` are its parts.
     """
 
-    own: Hashable | None
-    as_it_is: bool
-    look: Hashable
+    identifier: Hashable | None
+    is_same_on_control: bool
+    content: Hashable
     leaves: frozenset[Hashable]
 
 
@@ -46,7 +46,7 @@ class Alignment:
 
 
 def align(control: Sequence[Item], candidate: Sequence[Item]) -> Alignment:
-    return _Aligner(control, candidate).done()
+    return _Aligner(control, candidate).align()
 
 
 class _Aligner:
@@ -54,114 +54,126 @@ class _Aligner:
         self.left = dict(enumerate(control))
         self.right = dict(enumerate(candidate))
         self.pairs: list[tuple[int, int]] = []
-        self.one_world = False
+        self.has_shared_ids = False
         """Both sides use the same ids, so two items with different ids are never the same."""
 
-    def done(self) -> Alignment:
-        self._by_what_is_known()
-        self._in_place()
-        self._by_look()
+    def align(self) -> Alignment:
+        self._pair_by_identifier()
+        self._pair_by_position()
+        self._pair_by_content()
         # Items paired only by similarity say nothing about order.
-        places = [there for _, there in sorted(self.pairs)]
-        self._by_likeness()
+        candidate_indices = [candidate_index for _, candidate_index in sorted(self.pairs)]
+        self._pair_by_similarity()
         return Alignment(
-            sorted(self.pairs), [*self.left], [*self.right], in_order=places == sorted(places)
+            sorted(self.pairs),
+            [*self.left],
+            [*self.right],
+            in_order=candidate_indices == sorted(candidate_indices),
         )
 
-    def _take(self, one: int, other: int) -> None:
-        self.pairs.append((one, other))
-        del self.left[one], self.right[other]
+    def _pair_items(self, control_index: int, candidate_index: int) -> None:
+        self.pairs.append((control_index, candidate_index))
+        del self.left[control_index], self.right[candidate_index]
 
-    def _by_what_is_known(self) -> None:
-        known: dict[Hashable, int] = {}
+    def _pair_by_identifier(self) -> None:
+        index_by_identifier: dict[Hashable, int] = {}
         for index, item in self.right.items():
-            if item.own is not None:
-                known.setdefault(item.own, index)
+            if item.identifier is not None:
+                index_by_identifier.setdefault(item.identifier, index)
         for index, item in [*self.left.items()]:
-            there = None if item.own is None else known.pop(item.own, None)
-            if there is not None:
-                self.one_world |= item.as_it_is
-                self._take(index, there)
+            candidate_index = (
+                None if item.identifier is None else index_by_identifier.pop(item.identifier, None)
+            )
+            if candidate_index is not None:
+                self.has_shared_ids |= item.is_same_on_control
+                self._pair_items(index, candidate_index)
 
-    def _in_place(self) -> None:
+    def _pair_by_position(self) -> None:
         """Pairs equal items at the same index, or in the same order if the lengths differ."""
         if len(self.left) == len(self.right):
-            same = [(index, index) for index in self.left if index in self.right]
+            candidates = [(index, index) for index in self.left if index in self.right]
         else:
-            same = self._in_order()
-        for index, there in same:
-            if self.left[index].look == self.right[there].look:
-                self._take(index, there)
+            candidates = self._list_ordered_pairs()
+        for index, candidate_index in candidates:
+            if self.left[index].content == self.right[candidate_index].content:
+                self._pair_items(index, candidate_index)
 
-    def _in_order(self) -> list[tuple[int, int]]:
+    def _list_ordered_pairs(self) -> list[tuple[int, int]]:
         """The largest set of equal items that are in the same order in both lists."""
-        left = [(index, item.look) for index, item in self.left.items()]
-        right = [(index, item.look) for index, item in self.right.items()]
-        start = _alike(left, right)
-        end = _alike(left[start:][::-1], right[start:][::-1])
+        left = [(index, item.content) for index, item in self.left.items()]
+        right = [(index, item.content) for index, item in self.right.items()]
+        start = _count_common_prefix(left, right)
+        end = _count_common_prefix(left[start:][::-1], right[start:][::-1])
         middle = left[start : len(left) - end], right[start : len(right) - end]
-        pairs = [*zip(left[:start], right[:start], strict=True), *_longest(*middle)]
+        pairs = [*zip(left[:start], right[:start], strict=True), *_find_longest_common(*middle)]
         pairs += zip(left[len(left) - end :], right[len(right) - end :], strict=True)
-        return [(one[0], other[0]) for one, other in pairs]
+        return [(control_item[0], candidate_item[0]) for control_item, candidate_item in pairs]
 
-    def _by_look(self) -> None:
-        looks: dict[Hashable, deque[int]] = defaultdict(deque)
+    def _pair_by_content(self) -> None:
+        indices_by_content: dict[Hashable, deque[int]] = defaultdict(deque)
         for index, item in self.right.items():
-            looks[item.look].append(index)
+            indices_by_content[item.content].append(index)
         for index, item in [*self.left.items()]:
-            if looks[item.look]:
-                self._take(index, looks[item.look].popleft())
+            if indices_by_content[item.content]:
+                self._pair_items(index, indices_by_content[item.content].popleft())
 
-    def _by_likeness(self) -> None:
-        if len(self.left) <= FEW and len(self.right) <= FEW:
+    def _pair_by_similarity(self) -> None:
+        if len(self.left) <= MAX_SCORED_ITEMS and len(self.right) <= MAX_SCORED_ITEMS:
             scored = [
-                (-_likeness(item, other), abs(one - there), one, there)
-                for one, item in self.left.items()
-                for there, other in self.right.items()
+                (
+                    -_score_similarity(item, candidate_item),
+                    abs(control_index - candidate_index),
+                    control_index,
+                    candidate_index,
+                )
+                for control_index, item in self.left.items()
+                for candidate_index, candidate_item in self.right.items()
             ]
-            for score, _distance, one, there in sorted(scored):
-                if score and one in self.left and there in self.right:
-                    self._take_if_one(one, there)
-        for one, there in [*zip(self.left, self.right, strict=False)]:
-            self._take_if_one(one, there)
+            for score, _distance, control_index, candidate_index in sorted(scored):
+                if score and control_index in self.left and candidate_index in self.right:
+                    self._pair_if_compatible(control_index, candidate_index)
+        for control_index, candidate_index in [*zip(self.left, self.right, strict=False)]:
+            self._pair_if_compatible(control_index, candidate_index)
 
-    def _take_if_one(self, one: int, there: int) -> None:
-        names = self.left[one].own, self.right[there].own
-        if not (self.one_world and None not in names):
-            self._take(one, there)
-
-
-_Seen = list[tuple[int, Hashable]]
+    def _pair_if_compatible(self, control_index: int, candidate_index: int) -> None:
+        identifiers = self.left[control_index].identifier, self.right[candidate_index].identifier
+        if not (self.has_shared_ids and None not in identifiers):
+            self._pair_items(control_index, candidate_index)
 
 
-def _alike(left: _Seen, right: _Seen) -> int:
+_IndexedContents = list[tuple[int, Hashable]]
+
+
+def _count_common_prefix(left: _IndexedContents, right: _IndexedContents) -> int:
     """The number of equal items at the start."""
     pairs = zip(left, right, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1][1], pairs))
 
 
-def _longest(left: _Seen, right: _Seen) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
+def _find_longest_common(
+    left: _IndexedContents, right: _IndexedContents
+) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
     """The longest common subsequence; empty if the search would exceed the limit."""
-    if len(left) * len(right) > MANY:
+    if len(left) * len(right) > MAX_ORDERED_PAIRS:
         return []
     lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
-    for i, (_, look) in reversed([*enumerate(left)]):
-        for j, (_, other) in reversed([*enumerate(right)]):
+    for i, (_, left_content) in reversed([*enumerate(left)]):
+        for j, (_, right_content) in reversed([*enumerate(right)]):
             skipped = max(lengths[i + 1][j], lengths[i][j + 1])
-            lengths[i][j] = lengths[i + 1][j + 1] + 1 if look == other else skipped
-    found = []
+            lengths[i][j] = lengths[i + 1][j + 1] + 1 if left_content == right_content else skipped
+    pairs = []
     i = j = 0
     while i < len(left) and j < len(right):
         if left[i][1] == right[j][1]:
-            found.append((left[i], right[j]))
+            pairs.append((left[i], right[j]))
             i, j = i + 1, j + 1
         elif lengths[i + 1][j] >= lengths[i][j + 1]:
             i += 1
         else:
             j += 1
-    return found
+    return pairs
 
 
-def _likeness(one: Item, other: Item) -> float:
-    either = len(one.leaves | other.leaves)
-    return len(one.leaves & other.leaves) / either if either else 0.0
+def _score_similarity(left: Item, right: Item) -> float:
+    union_size = len(left.leaves | right.leaves)
+    return len(left.leaves & right.leaves) / union_size if union_size else 0.0

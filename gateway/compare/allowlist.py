@@ -13,20 +13,22 @@ from collections.abc import Callable, Collection
 
 from typing_extensions import is_typeddict
 
-from gateway.compare.operations import ID
+from gateway.compare.operations import OBJECT_ID
 from gateway.compare.pii import LABEL_WORDS
 from mappings import current, legacy
 
-_SHAPES = [one for room in (legacy, current) for one in vars(room).values() if is_typeddict(one)]
+_TYPED_DICTS = [
+    value for module in (legacy, current) for value in vars(module).values() if is_typeddict(value)
+]
 
-FIELDS = frozenset(
-    {name for shape in _SHAPES for name in shape.__annotations__}
+DOCUMENTED_FIELDS = frozenset(
+    {name for typed_dict in _TYPED_DICTS for name in typed_dict.__annotations__}
     | {"ok", "errors", "code", "message", "field", "balances", "dealId"}
     | {"ip", "method", "headers", "source", "testMode", "name", "regions"}
 )
 """Fields and parameters of the documents, and those that clients in the field send."""
 
-_OF_DOCUMENTS = """
+_DOCUMENT_WORDS_TEXT = """
 individual business
 active incomplete inactive disabled suspended archived
 pending verified blocked review
@@ -40,44 +42,44 @@ invalid_token invalid_api_key not_authorized not_found invalid_status invalid_fi
 expired_quote rate_limit_exceeded internal_server_error partner_integration_error
 """
 
-_WORDS = frozenset(_OF_DOCUMENTS.split())
+_DOCUMENT_WORDS = frozenset(_DOCUMENT_WORDS_TEXT.split())
 """Statuses, methods, codes and sort orders of the documents, sections 2, 3, 4 and 7."""
 
-_WORDED = {
+_ENUM_FIELDS = {
     "status", "complianceStatus", "type", "method", "payoutMethod", "object", "code", "orderBy",
     "sortBy", "accountType", "processed_by", "source", "routeType",
 }  # fmt: skip
-_CODED = {
+_CODE_FIELDS = {
     "currency", "sourceCurrency", "targetCurrency", "primaryCurrency", "payoutCurrency", "code",
     "country", "countryCode",
 }  # fmt: skip
-_AMOUNTS = {
+_AMOUNT_FIELDS = {
     "amount", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees", "recipientFees",
     "merchantFees", "value", "net", "routeMinimum", "estimatedFees", "GatewayTotal", "ServiceTotal",
 }  # fmt: skip
-_COUNTS = {"count", "limit", "page", "pages", "pageSize", "records", "totalPayments"}
-_MOMENTS = {
+_COUNT_FIELDS = {"count", "limit", "page", "pages", "pageSize", "records", "totalPayments"}
+_DATETIME_FIELDS = {
     "createdAt", "updatedAt", "sentAt", "completedAt", "processedAt", "checkedAt", "serverTime",
     "quoteExpiredAt", "startDate", "endDate",
 }  # fmt: skip
-_LABELS = {"methodDisplay", "displayName", "sourceCurrencyName", "targetCurrencyName"}
-_REGIONS = {"region", "bankProvince", "bankRegion", "bankRegionCode"}
+_LABEL_FIELDS = {"methodDisplay", "displayName", "sourceCurrencyName", "targetCurrencyName"}
+_REGION_FIELDS = {"region", "bankProvince", "bankRegion", "bankRegionCode"}
 
 _AMOUNT = re.compile(r"[+-]?\d{1,15}(\.\d{1,10})?")
 _COUNT = re.compile(r"[+-]?\d{1,6}")
 _CODE = re.compile(r"[A-Z]{2,3}")
-_MOMENT = re.compile(r"20[1-9]\d-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?")
+_DATETIME = re.compile(r"20[1-9]\d-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?")
 """Years before 2010 do not match: the service did not exist, and such a date may be a birth date."""
 _LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2})?")
 _REGION = re.compile(r"[A-Z0-9]{1,3}|[A-Z]{2}-[A-Z0-9]{1,3}")
 _BIC = re.compile(r"[A-Z]{4}[A-Z]{2}[A-Z0-9]{2}([A-Z0-9]{3})?")
-_BRANCH = re.compile(r"\d{3,6}|[A-Z]{4}0[A-Z0-9]{6}")
+_BRANCH_NUMBER = re.compile(r"\d{3,6}|[A-Z]{4}0[A-Z0-9]{6}")
 """Of CA, AU, NZ and GB; of IN (current interface, section 2.6)."""
-_MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
-_TYPED = re.compile(r"[RB]-\d{7,15}")
+_ALREADY_MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
+_NUMERIC_ID = re.compile(r"[RB]-\d{7,15}")
 
 
-def _routing(text: str) -> bool:
+def _is_routing_number(text: str) -> bool:
     """Whether a text is a US routing number: nine digits with a valid check digit."""
     weights = (3, 7, 1, 3, 7, 1, 3, 7, 1)
     return bool(re.fullmatch(r"\d{9}", text, re.ASCII)) and (
@@ -85,74 +87,82 @@ def _routing(text: str) -> bool:
     )
 
 
-def _place(text: str, more: Collection[str]) -> bool:
+def _is_known_field_path(text: str, extra_words: Collection[str]) -> bool:
     """Whether the ``field`` of an error consists of documented fields and indices."""
-    parts = [one for one in re.split(r"[\[\].]", text) if one]
-    return all(one in FIELDS or one in more or re.fullmatch(r"\d{1,6}", one) for one in parts)
+    parts = [part for part in re.split(r"[\[\].]", text) if part]
+    return all(
+        part in DOCUMENTED_FIELDS or part in extra_words or re.fullmatch(r"\d{1,6}", part)
+        for part in parts
+    )
 
 
-def _like(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+def _create_matcher(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: bool(pattern.fullmatch(text))
 
 
-_STAYS: dict[str, Callable[[str], bool]] = {
-    **dict.fromkeys(_WORDED, _WORDS.__contains__),
-    **dict.fromkeys(_CODED, _like(_CODE)),
-    **dict.fromkeys(_AMOUNTS, _like(_AMOUNT)),
-    **dict.fromkeys(_COUNTS, _like(_COUNT)),
-    **dict.fromkeys(_MOMENTS, _like(_MOMENT)),
-    **dict.fromkeys(_REGIONS, _like(_REGION)),
-    **dict.fromkeys(("branchNum", "branch", "branchId"), _like(_BRANCH)),
-    **dict.fromkeys(("institution", "bankId"), _like(re.compile(r"\d{1,4}"))),
-    "code": lambda text: text in _WORDS or bool(_CODE.fullmatch(text)),
-    "routing": _routing,
-    "swiftBic": _like(_BIC),
-    "language": _like(_LANGUAGE),
+_KEPT_VALUE_BY_FIELD: dict[str, Callable[[str], bool]] = {
+    **dict.fromkeys(_ENUM_FIELDS, _DOCUMENT_WORDS.__contains__),
+    **dict.fromkeys(_CODE_FIELDS, _create_matcher(_CODE)),
+    **dict.fromkeys(_AMOUNT_FIELDS, _create_matcher(_AMOUNT)),
+    **dict.fromkeys(_COUNT_FIELDS, _create_matcher(_COUNT)),
+    **dict.fromkeys(_DATETIME_FIELDS, _create_matcher(_DATETIME)),
+    **dict.fromkeys(_REGION_FIELDS, _create_matcher(_REGION)),
+    **dict.fromkeys(("branchNum", "branch", "branchId"), _create_matcher(_BRANCH_NUMBER)),
+    **dict.fromkeys(("institution", "bankId"), _create_matcher(re.compile(r"\d{1,4}"))),
+    "code": lambda text: text in _DOCUMENT_WORDS or bool(_CODE.fullmatch(text)),
+    "routing": _is_routing_number,
+    "swiftBic": _create_matcher(_BIC),
+    "language": _create_matcher(_LANGUAGE),
 }
-_OF_PERSONS = """
+_PERSONAL_FIELDS_TEXT = """
 name firstName lastName accountHolderName email emailAddress address street1 street2 city
 postalCode phone phoneNumber passport ssn governmentId accountNum accountNumber iban dob
 bankAddress bankCity bankPostalCode placeOfBirth memo description
 """
 
-_PRIVATE = frozenset(_OF_PERSONS.split())
+_PERSONAL_FIELDS = frozenset(_PERSONAL_FIELDS_TEXT.split())
 """In these fields a text that looks like an id is not trusted to be one."""
 
 
-def is_text_kept(fields: tuple[str, ...], text: str, more: Collection[str] = ()) -> bool:
+def is_text_kept(fields: tuple[str, ...], text: str, extra_words: Collection[str] = ()) -> bool:
     """Whether a text is kept. ``fields`` are the keys of its path; ``extra_words`` are kept too."""
-    own = _own(fields)
-    if not text or _MASKED.fullmatch(text):
+    field = _select_field_name(fields)
+    if not text or _ALREADY_MASKED.fullmatch(text):
         return True
-    if ID.fullmatch(text):
-        return own not in _PRIVATE and is_id_kept(text)
-    if own in _LABELS or (own == "name" and "currency" in fields[:-1]):
-        return text in more or all(word in LABEL_WORDS for word in re.findall(r"\w+", text))
-    if own == "field":
-        return _place(text, more)
-    if own in _WORDED and text in more:
+    if OBJECT_ID.fullmatch(text):
+        return field not in _PERSONAL_FIELDS and is_id_kept(text)
+    if field in _LABEL_FIELDS or (field == "name" and "currency" in fields[:-1]):
+        return text in extra_words or all(word in LABEL_WORDS for word in re.findall(r"\w+", text))
+    if field == "field":
+        return _is_known_field_path(text, extra_words)
+    if field in _ENUM_FIELDS and text in extra_words:
         return True
-    looks = _STAYS.get(own)
-    return looks is not None and looks(text)
+    matches = _KEPT_VALUE_BY_FIELD.get(field)
+    return matches is not None and matches(text)
 
 
-def _own(fields: tuple[str, ...]) -> str:
+def _select_field_name(fields: tuple[str, ...]) -> str:
     """The field of a value. Balances of a summary count as ``amount``: their keys are currencies."""
     return "amount" if fields[-2:-1] == ("merchantBalances",) else "".join(fields[-1:])
 
 
 def is_number_kept(fields: tuple[str, ...], text: str) -> bool:
     """Whether a JSON number is kept. It may be an account number."""
-    own = _own(fields)
-    if own in _AMOUNTS | _COUNTS or own == "code":
-        return is_text_kept((own,), text) or (own == "code" and len(text) <= 3)
-    return len(text) <= 3 and own not in _PRIVATE
+    field = _select_field_name(fields)
+    if field in _AMOUNT_FIELDS | _COUNT_FIELDS or field == "code":
+        return is_text_kept((field,), text) or (field == "code" and len(text) <= 3)
+    return len(text) <= 3 and field not in _PERSONAL_FIELDS
 
 
 def is_id_kept(text: str) -> bool:
-    return bool(ID.fullmatch(text)) and not _TYPED.fullmatch(text)
+    return bool(OBJECT_ID.fullmatch(text)) and not _NUMERIC_ID.fullmatch(text)
 
 
-def is_key_kept(key: str, more: Collection[str] = ()) -> bool:
+def is_key_kept(key: str, extra_words: Collection[str] = ()) -> bool:
     """Whether an object key is a field, a method or a currency code, and not personal data."""
-    return key in FIELDS or key in _WORDS or key in more or bool(re.fullmatch(r"[A-Z]{3}", key))
+    return (
+        key in DOCUMENTED_FIELDS
+        or key in _DOCUMENT_WORDS
+        or key in extra_words
+        or bool(re.fullmatch(r"[A-Z]{3}", key))
+    )

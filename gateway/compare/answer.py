@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gateway.compare.pii import classify_text
-from gateway.compare.strict_json import ABSENT, JSON, NotJson, loads_strict
+from gateway.compare.strict_json import ABSENT, JSON, InvalidJson, loads_strict
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Body:
     def value(self) -> JSON:
         try:
             return loads_strict(self._data)
-        except NotJson:
+        except InvalidJson:
             return ABSENT
 
     @property
@@ -44,7 +44,7 @@ class Body:
         return "not JSON" if self.value is ABSENT else "JSON"
 
     @property
-    def shown(self) -> JSON:
+    def display_value(self) -> JSON:
         return self._data.decode(errors="replace") if self.kind == "not JSON" else self.value
 
 
@@ -56,13 +56,17 @@ def describe_error_codes(answer: Answer) -> str:
     body = Body(answer.body).value
     errors = body.get("errors") if isinstance(body, dict) else None
     codes = (
-        [one.get("code") for one in errors if isinstance(one, dict)]
+        [error.get("code") for error in errors if isinstance(error, dict)]
         if isinstance(errors, list)
         else []
     )
-    known = [
-        one
-        for one in codes
-        if isinstance(one, str) and one and classify_text(("code",), one) == "clear"
+    readable_codes = [
+        code
+        for code in codes
+        if isinstance(code, str) and code and classify_text(("code",), code) == "clear"
     ]
-    return f"candidate says {', '.join(known[:3])}" if known and not answer.is_good else ""
+    return (
+        f"candidate says {', '.join(readable_codes[:3])}"
+        if readable_codes and not answer.is_good
+        else ""
+    )

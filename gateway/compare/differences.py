@@ -11,16 +11,18 @@ from typing import Any, Final, Literal, cast
 from gateway.compare import paths, rules
 from gateway.compare.alignment import Item, align
 from gateway.compare.answer import Answer, Body, describe_error_codes
-from gateway.compare.id_map import Pairing, is_same_id_kind
-from gateway.compare.operations import IN_TEXT
+from gateway.compare.id_map import IdMap, is_same_id_kind
+from gateway.compare.operations import ID_IN_TEXT
 from gateway.compare.paths import Path
 from gateway.compare.rules import Rule, Rules
-from gateway.compare.strict_json import ABSENT, JSON, Doubled, Number, describe_json_type
-from gateway.compare.tolerance import find_tolerance, in_words
+from gateway.compare.strict_json import ABSENT, JSON, DuplicateKeyObject, Number, describe_json_type
+from gateway.compare.tolerance import describe_value_difference, find_tolerance
 
-Kind = Literal["status", "header", "missing", "extra", "type", "value", "order", "duplicate"]
+DifferenceKind = Literal[
+    "status", "header", "missing", "extra", "type", "value", "order", "duplicate"
+]
 
-KINDS: Final[dict[Kind, str]] = {
+KIND_DESCRIPTIONS: Final[dict[DifferenceKind, str]] = {
     "status": "the HTTP status differs",
     "header": "a compared header differs, is missing or is extra",
     "missing": "control has it, candidate does not",
@@ -39,30 +41,32 @@ class Difference:
     ``containers`` are the enclosing objects of both sides, to show the fields around it.
     """
 
-    kind: Kind
-    path: Path
-    there: Path
-    place: str
+    kind: DifferenceKind
+    control_path: Path
+    candidate_path: Path
+    normal_path: str
     control: Any
     candidate: Any
     note: str = ""
-    within: tuple[JSON, JSON] = (ABSENT, ABSENT)
-    moves: tuple[tuple[int, int], ...] = ()
+    containers: tuple[JSON, JSON] = (ABSENT, ABSENT)
+    index_pairs: tuple[tuple[int, int], ...] = ()
     """For ``order``: the indices of each item in control and in candidate."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Spot:
+class _Location:
     """A location in both answers: the path in each, and their common normal form."""
 
-    path: Path = ()
-    there: Path = ()
-    place: str = paths.BODY
+    control_path: Path = ()
+    candidate_path: Path = ()
+    normal_path: str = paths.BODY_PATH
 
-    def below(self, part: str | int, there: str | int | None = None) -> _Spot:
-        other = part if there is None else there
-        return _Spot(
-            (*self.path, part), (*self.there, other), paths.append_to_path(self.place, part)
+    def descend(self, part: str | int, candidate_part: str | int | None = None) -> _Location:
+        other_part = part if candidate_part is None else candidate_part
+        return _Location(
+            (*self.control_path, part),
+            (*self.candidate_path, other_part),
+            paths.append_to_path(self.normal_path, part),
         )
 
 
@@ -72,300 +76,407 @@ class Differ:
     def __init__(
         self,
         rules: Rules,
-        pairing: Pairing,
+        id_map: IdMap,
         *,
         operation: str = "",
         step: int = 0,
         key_order: bool = False,
     ) -> None:
         self._rules = rules
-        self._pairing = pairing
+        self._id_map = id_map
         self._operation = operation
         self._step = step
         self._key_order = key_order
-        self._found: list[Difference] = []
-        self._mentions: list[tuple[_Spot, str, str, Any]] = []
-        self.excused: Counter[Rule] = Counter()
+        self._differences: list[Difference] = []
+        self._texts_with_ids: list[tuple[_Location, str, str, Any]] = []
+        self.rule_uses: Counter[Rule] = Counter()
 
-    def answers(self, control: Answer, candidate: Answer) -> list[Difference]:
+    def compare_answers(self, control: Answer, candidate: Answer) -> list[Difference]:
         if control.status != candidate.status:
-            self._add(
+            self._add_difference(
                 "status",
-                _STATUS,
+                _STATUS_LOCATION,
                 control.status,
                 candidate.status,
                 note=describe_error_codes(candidate),
             )
             if control.is_good != candidate.is_good:  # the body of an error has no common fields
-                return self._found
+                return self._differences
         else:
-            self._headers(control, candidate)
-        return self.bodies(control.body, candidate.body)
+            self._compare_headers(control, candidate)
+        return self.compare_bodies(control.body, candidate.body)
 
-    def bodies(self, control: bytes, candidate: bytes) -> list[Difference]:
-        if control == candidate and self._pairing.takes(control, self._step):
-            return self._found
-        one, other = Body(control), Body(candidate)
+    def compare_bodies(self, control: bytes, candidate: bytes) -> list[Difference]:
+        if control == candidate and self._id_map.pair_shared_ids(control, self._step):
+            return self._differences
+        control_body, candidate_body = Body(control), Body(candidate)
         if control.startswith(BOM_UTF8) != candidate.startswith(BOM_UTF8):
-            self._add(
-                "value", _Spot(), one.shown, other.shown, note="starts with a byte order mark"
+            self._add_difference(
+                "value",
+                _Location(),
+                control_body.display_value,
+                candidate_body.display_value,
+                note="starts with a byte order mark",
             )
-        if one.kind == other.kind == "JSON":
-            return self.values(one.value, other.value)
-        if one.kind != other.kind:
-            self._add(
+        if control_body.kind == candidate_body.kind == "JSON":
+            return self.compare_values(control_body.value, candidate_body.value)
+        if control_body.kind != candidate_body.kind:
+            self._add_difference(
                 "type",
-                _Spot(),
-                one.shown,
-                other.shown,
-                note=f"{one.kind} in control, {other.kind} in candidate",
+                _Location(),
+                control_body.display_value,
+                candidate_body.display_value,
+                note=f"{control_body.kind} in control, {candidate_body.kind} in candidate",
             )
         elif control != candidate:
-            self._add("value", _Spot(), one.shown, other.shown)
-        return self._found
+            self._add_difference(
+                "value", _Location(), control_body.display_value, candidate_body.display_value
+            )
+        return self._differences
 
-    def values(self, control: JSON, candidate: JSON) -> list[Difference]:
-        self._values(_Spot(), control, candidate, (control, candidate))
-        for spot, one, other, within in self._mentions:  # now all ids of the answer are paired
-            if not self._pairing.say_the_same(one, other):
-                self._add("value", spot, one, other, note=in_words(one, other), within=within)
-        return self._found
+    def compare_values(self, control: JSON, candidate: JSON) -> list[Difference]:
+        self._compare_value(_Location(), control, candidate, (control, candidate))
+        for (
+            location,
+            control_text,
+            candidate_text,
+            containers,
+        ) in self._texts_with_ids:  # now all ids of the answer are paired
+            if not self._id_map.are_equal_texts(control_text, candidate_text):
+                self._add_difference(
+                    "value",
+                    location,
+                    control_text,
+                    candidate_text,
+                    note=describe_value_difference(control_text, candidate_text),
+                    containers=containers,
+                )
+        return self._differences
 
-    def are_alike(self, place: str, control: JSON, candidate: JSON) -> bool:
+    def are_equal(self, normal_path: str, control: JSON, candidate: JSON) -> bool:
         """Whether two values at a path are equal after all rules and id pairs are applied."""
-        return self._look(place, control, is_control=True) == self._look(
-            place, candidate, is_control=False
+        return self._canonicalize(normal_path, control, is_control=True) == self._canonicalize(
+            normal_path, candidate, is_control=False
         )
 
-    def _at(self, spot: _Spot) -> dict[str, Rule]:
-        return cast("dict[str, Rule]", self._rules.at(self._operation, spot.place))
+    def _select_rules(self, location: _Location) -> dict[str, Rule]:
+        return cast(
+            "dict[str, Rule]", self._rules.select_rules(self._operation, location.normal_path)
+        )
 
-    def _add(
+    def _add_difference(
         self,
-        kind: Kind,
-        spot: _Spot,
+        kind: DifferenceKind,
+        location: _Location,
         control: Any,
         candidate: Any,
         *,
         note: str = "",
-        within: tuple[JSON, JSON] = (ABSENT, ABSENT),
+        containers: tuple[JSON, JSON] = (ABSENT, ABSENT),
     ) -> None:
-        self._found.append(
-            Difference(kind, spot.path, spot.there, spot.place, control, candidate, note, within)
+        self._differences.append(
+            Difference(
+                kind,
+                location.control_path,
+                location.candidate_path,
+                location.normal_path,
+                control,
+                candidate,
+                note,
+                containers,
+            )
         )
 
     # Headers
 
-    def _headers(self, control: Answer, candidate: Answer) -> None:
+    def _compare_headers(self, control: Answer, candidate: Answer) -> None:
         names = sorted({*control.headers, *candidate.headers})
-        for name in filter(self._rules.matters, names):
-            one, other = (side.headers.get(name, ABSENT) for side in (control, candidate))
-            if one == other:
+        for name in filter(self._rules.is_compared_header, names):
+            control_value, candidate_value = (
+                side.headers.get(name, ABSENT) for side in (control, candidate)
+            )
+            if control_value == candidate_value:
                 continue
-            spot = _header_spot(name)
-            applying = self._at(spot)
-            rule = applying.get("ignore")
-            if rule is None and one is ABSENT:
-                rule = applying.get("added")
-            elif rule is None and other is not ABSENT:
-                rule = applying.get("present")
+            location = _build_header_location(name)
+            active_rules = self._select_rules(location)
+            rule = active_rules.get("ignore")
+            if rule is None and control_value is ABSENT:
+                rule = active_rules.get("added")
+            elif rule is None and candidate_value is not ABSENT:
+                rule = active_rules.get("present")
             if rule:
-                self.excused[rule] += 1
+                self.rule_uses[rule] += 1
             else:
-                note = "missing" if other is ABSENT else "extra" if one is ABSENT else ""
-                self._add("header", spot, one, other, note=note)
+                note = (
+                    "missing"
+                    if candidate_value is ABSENT
+                    else "extra"
+                    if control_value is ABSENT
+                    else ""
+                )
+                self._add_difference("header", location, control_value, candidate_value, note=note)
 
     # Values
 
-    def _values(self, spot: _Spot, control: JSON, candidate: JSON, within: Any) -> None:
-        applying = self._at(spot)
-        if rule := applying.get("ignore"):
-            self.excused[rule] += control != candidate
+    def _compare_value(
+        self, location: _Location, control: JSON, candidate: JSON, containers: Any
+    ) -> None:
+        active_rules = self._select_rules(location)
+        if rule := active_rules.get("ignore"):
+            self.rule_uses[rule] += control != candidate
         elif describe_json_type(control) != describe_json_type(candidate):
             note = f"{describe_json_type(control)} in control, {describe_json_type(candidate)} in candidate"
-            self._add("type", spot, control, candidate, note=note, within=within)
-        elif rule := applying.get("present"):
-            self.excused[rule] += control != candidate
+            self._add_difference(
+                "type", location, control, candidate, note=note, containers=containers
+            )
+        elif rule := active_rules.get("present"):
+            self.rule_uses[rule] += control != candidate
         elif isinstance(control, dict):
-            self._objects(spot, control, candidate)
+            self._compare_objects(location, control, candidate)
         elif isinstance(control, list):
-            self._lists(spot, control, candidate, applying.get("unordered"))
-        elif not self._are_one_id(spot, control, candidate, applying.get("id"), within):
-            self._leaves(spot, control, candidate, applying, within)
+            self._compare_lists(location, control, candidate, active_rules.get("unordered"))
+        elif not self._pair_ids(location, control, candidate, active_rules.get("id"), containers):
+            self._compare_scalars(location, control, candidate, active_rules, containers)
 
-    def _leaves(
-        self, spot: _Spot, control: JSON, candidate: JSON, applying: Any, within: Any
+    def _compare_scalars(
+        self,
+        location: _Location,
+        control: JSON,
+        candidate: JSON,
+        active_rules: Any,
+        containers: Any,
     ) -> None:
-        if isinstance(control, str) and "-" in control and IN_TEXT.search(control):
-            self._mentions.append((spot, control, candidate, within))
+        if isinstance(control, str) and "-" in control and ID_IN_TEXT.search(control):
+            self._texts_with_ids.append((location, control, candidate, containers))
         elif control == candidate:
             return
-        elif rule := find_tolerance(control, candidate, applying):
-            self.excused[rule] += 1
+        elif rule := find_tolerance(control, candidate, active_rules):
+            self.rule_uses[rule] += 1
         else:
-            note = in_words(control, candidate)
-            self._add("value", spot, control, candidate, note=note, within=within)
+            note = describe_value_difference(control, candidate)
+            self._add_difference(
+                "value", location, control, candidate, note=note, containers=containers
+            )
 
-    def _are_one_id(
-        self, spot: _Spot, control: JSON, candidate: JSON, rule: Rule | None, within: Any
+    def _pair_ids(
+        self,
+        location: _Location,
+        control: JSON,
+        candidate: JSON,
+        rule: Rule | None,
+        containers: Any,
     ) -> bool:
         """Pairs two ids, or adds a difference if that contradicts an earlier pair.
 
         Returns whether both values are ids.
         """
-        if not isinstance(rule, rules.Id) or not self._pairing.apart:
+        if not isinstance(rule, rules.IdRule) or not self._id_map.has_separate_ids:
             return False
-        one, other = _name(control), _name(candidate)
-        if one is None or other is None or not (rule.any_shape or is_same_id_kind(one, other)):
+        control_id, candidate_id = _parse_identifier(control), _parse_identifier(candidate)
+        if (
+            control_id is None
+            or candidate_id is None
+            or not (rule.any_shape or is_same_id_kind(control_id, candidate_id))
+        ):
             return False
-        if wrong := self._pairing.pair(one, other, self._step):
-            self._add("value", spot, control, candidate, note=wrong, within=within)
+        if problem := self._id_map.pair(control_id, candidate_id, self._step):
+            self._add_difference(
+                "value", location, control, candidate, note=problem, containers=containers
+            )
         else:
-            self.excused[rule] += one != other
+            self.rule_uses[rule] += control_id != candidate_id
         return True
 
-    def _objects(self, spot: _Spot, control: dict[str, JSON], candidate: dict[str, JSON]) -> None:
-        within = (control, candidate)
-        twice = _again(control).keys() | _again(candidate).keys()
-        for key in [key for key in control if key in candidate and key in twice] if twice else ():
-            self._doubled(spot.below(key), control, candidate, key)
+    def _compare_objects(
+        self, location: _Location, control: dict[str, JSON], candidate: dict[str, JSON]
+    ) -> None:
+        containers = (control, candidate)
+        duplicate_keys = _list_duplicates(control).keys() | _list_duplicates(candidate).keys()
+        for key in (
+            [key for key in control if key in candidate and key in duplicate_keys]
+            if duplicate_keys
+            else ()
+        ):
+            self._compare_duplicates(location.descend(key), control, candidate, key)
         for key, value in control.items():
-            below = spot.below(key)
+            field_location = location.descend(key)
             if key in candidate:
-                self._values(below, value, candidate[key], within)
-            elif rule := self._at(below).get("ignore"):
-                self.excused[rule] += 1
+                self._compare_value(field_location, value, candidate[key], containers)
+            elif rule := self._select_rules(field_location).get("ignore"):
+                self.rule_uses[rule] += 1
             else:
-                self._add("missing", below, value, ABSENT, within=within)
+                self._add_difference(
+                    "missing", field_location, value, ABSENT, containers=containers
+                )
         for key in [key for key in candidate if key not in control]:
-            below = spot.below(key)
-            applying = self._at(below)
-            if rule := applying.get("ignore") or applying.get("added"):
-                self.excused[rule] += 1
+            field_location = location.descend(key)
+            active_rules = self._select_rules(field_location)
+            if rule := active_rules.get("ignore") or active_rules.get("added"):
+                self.rule_uses[rule] += 1
             else:
-                self._add("extra", below, ABSENT, candidate[key], within=within)
+                self._add_difference(
+                    "extra", field_location, ABSENT, candidate[key], containers=containers
+                )
         if self._key_order and [k for k in control if k in candidate] != [
             k for k in candidate if k in control
         ]:
-            self._add("order", spot, control, candidate, note="order of keys", within=within)
+            self._add_difference(
+                "order", location, control, candidate, note="order of keys", containers=containers
+            )
 
-    def _doubled(self, spot: _Spot, control: JSON, candidate: JSON, key: str) -> None:
-        one = _again(control).get(key, [control[key]])
-        other = _again(candidate).get(key, [candidate[key]])
-        within = (control, candidate)
-        if len(one) == len(other):  # the last of each is compared with the other fields
-            for earlier in zip(one[:-1], other[:-1], strict=True):
-                self._values(spot, *earlier, within)
-        elif "ignore" not in self._at(spot):
-            note = f"{len(one)} times in control, {len(other)} times in candidate"
-            self._add("duplicate", spot, one, other, note=note, within=within)
+    def _compare_duplicates(
+        self, location: _Location, control: JSON, candidate: JSON, key: str
+    ) -> None:
+        control_values = _list_duplicates(control).get(key, [control[key]])
+        candidate_values = _list_duplicates(candidate).get(key, [candidate[key]])
+        containers = (control, candidate)
+        if len(control_values) == len(
+            candidate_values
+        ):  # the last of each is compared with the other fields
+            for earlier_values in zip(control_values[:-1], candidate_values[:-1], strict=True):
+                self._compare_value(location, *earlier_values, containers)
+        elif "ignore" not in self._select_rules(location):
+            note = f"{len(control_values)} times in control, {len(candidate_values)} times in candidate"
+            self._add_difference(
+                "duplicate",
+                location,
+                control_values,
+                candidate_values,
+                note=note,
+                containers=containers,
+            )
 
     # Lists
 
-    def _lists(
-        self, spot: _Spot, control: list[JSON], candidate: list[JSON], rule: Rule | None
+    def _compare_lists(
+        self, location: _Location, control: list[JSON], candidate: list[JSON], rule: Rule | None
     ) -> None:
-        key = rule.key if isinstance(rule, rules.Unordered) else ""
-        below = paths.append_to_path(spot.place, 0)
-        found = align(
-            [self._item(below, value, key, is_control=True) for value in control],
-            [self._item(below, value, key, is_control=False) for value in candidate],
+        key = rule.key if isinstance(rule, rules.UnorderedRule) else ""
+        item_path = paths.append_to_path(location.normal_path, 0)
+        alignment = align(
+            [self._build_item(item_path, value, key, is_control=True) for value in control],
+            [self._build_item(item_path, value, key, is_control=False) for value in candidate],
         )
-        if not found.in_order:
+        if not alignment.in_order:
             if rule:
-                self.excused[rule] += 1
+                self.rule_uses[rule] += 1
             else:
-                self._moved(spot, control, candidate, found.pairs)
-        for one, other in found.pairs:
-            within = (control, candidate)
-            self._values(spot.below(one, other), control[one], candidate[other], within)
-        for index in found.missing:
-            self._alone("missing", spot.below(index), control[index], ABSENT)
-        for index in found.extra:
-            self._alone("extra", spot.below(index), ABSENT, candidate[index])
+                self._add_order_difference(location, control, candidate, alignment.pairs)
+        for control_index, candidate_index in alignment.pairs:
+            containers = (control, candidate)
+            self._compare_value(
+                location.descend(control_index, candidate_index),
+                control[control_index],
+                candidate[candidate_index],
+                containers,
+            )
+        for index in alignment.missing:
+            self._add_unmatched_item("missing", location.descend(index), control[index], ABSENT)
+        for index in alignment.extra:
+            self._add_unmatched_item("extra", location.descend(index), ABSENT, candidate[index])
 
-    def _moved(
-        self, spot: _Spot, control: JSON, candidate: JSON, pairs: list[tuple[int, int]]
+    def _add_order_difference(
+        self, location: _Location, control: JSON, candidate: JSON, pairs: list[tuple[int, int]]
     ) -> None:
-        off = sum(one != other for one, other in pairs)
-        note = f"{off} of {len(pairs)} items at a different index"
-        self._add("order", spot, control, candidate, note=note)
-        self._found[-1] = replace(self._found[-1], moves=tuple(pairs))
+        moved_count = sum(
+            control_index != candidate_index for control_index, candidate_index in pairs
+        )
+        note = f"{moved_count} of {len(pairs)} items at a different index"
+        self._add_difference("order", location, control, candidate, note=note)
+        self._differences[-1] = replace(self._differences[-1], index_pairs=tuple(pairs))
 
-    def _alone(self, kind: Literal["missing", "extra"], spot: _Spot, one: Any, other: Any) -> None:
-        applying = self._at(spot)
-        rule = applying.get("ignore") or (applying.get("added") if kind == "extra" else None)
+    def _add_unmatched_item(
+        self, kind: Literal["missing", "extra"], location: _Location, control: Any, candidate: Any
+    ) -> None:
+        active_rules = self._select_rules(location)
+        rule = active_rules.get("ignore") or (
+            active_rules.get("added") if kind == "extra" else None
+        )
         if rule:
-            self.excused[rule] += 1
+            self.rule_uses[rule] += 1
         else:
-            self._add(kind, spot, one, other)
+            self._add_difference(kind, location, control, candidate)
 
-    def _item(self, place: str, value: JSON, key: str, *, is_control: bool) -> Item:
-        look = self._look(place, value, is_control=is_control)
-        name = _name(_under(value, key or "id"))
-        if name is None or not (key or isinstance(value, dict)):
-            return Item(None, False, look, _leaves_of(look))
-        spelled = self._pairing.spelled(name) if is_control else name
-        return Item(spelled or name, spelled in (None, name), look, _leaves_of(look))
+    def _build_item(self, normal_path: str, value: JSON, key: str, *, is_control: bool) -> Item:
+        content = self._canonicalize(normal_path, value, is_control=is_control)
+        identifier = _parse_identifier(_select_nested(value, key or "id"))
+        if identifier is None or not (key or isinstance(value, dict)):
+            return Item(None, False, content, _collect_leaves(content))
+        candidate_id = self._id_map.find_candidate_id(identifier) if is_control else identifier
+        return Item(
+            candidate_id or identifier,
+            candidate_id in (None, identifier),
+            content,
+            _collect_leaves(content),
+        )
 
-    def _look(self, place: str, value: JSON, *, is_control: bool) -> Hashable:
+    def _canonicalize(self, normal_path: str, value: JSON, *, is_control: bool) -> Hashable:
         """A hashable form of a value, without the parts that may differ between equal answers."""
-        applying = self._rules.at(self._operation, place)
-        if "ignore" in applying:
+        active_rules = self._rules.select_rules(self._operation, normal_path)
+        if "ignore" in active_rules:
             return None
-        if not {"present", "time", "number"}.isdisjoint(applying):
+        if not {"present", "time", "number"}.isdisjoint(active_rules):
             return describe_json_type(value)
         if isinstance(value, dict):
             return frozenset(
-                (key, self._look(paths.append_to_path(place, key), item, is_control=is_control))
+                (
+                    key,
+                    self._canonicalize(
+                        paths.append_to_path(normal_path, key), item, is_control=is_control
+                    ),
+                )
                 for key, item in value.items()
             )
         if isinstance(value, list):
-            items = paths.append_to_path(place, 0)
-            return tuple(self._look(items, item, is_control=is_control) for item in value)
-        if isinstance(value, str) and self._pairing.apart:
-            if isinstance(rule := applying.get("id"), rules.Id) and rule.any_shape:
-                return self._paired(value, is_control=is_control)
+            item_path = paths.append_to_path(normal_path, 0)
+            return tuple(
+                self._canonicalize(item_path, item, is_control=is_control) for item in value
+            )
+        if isinstance(value, str) and self._id_map.has_separate_ids:
+            if isinstance(rule := active_rules.get("id"), rules.IdRule) and rule.any_shape:
+                return self._translate_id(value, is_control=is_control)
             if "-" in value:
-                return IN_TEXT.sub(
-                    lambda found: self._paired(found[0], is_control=is_control), value
+                return ID_IN_TEXT.sub(
+                    lambda match: self._translate_id(match[0], is_control=is_control), value
                 )
         return (describe_json_type(value), value)
 
-    def _paired(self, id_: str, *, is_control: bool) -> str:
+    def _translate_id(self, id_: str, *, is_control: bool) -> str:
         # Unknown ids become "?" on both sides: items that differ only in new ids are the same item.
         if is_control:
-            return self._pairing.spelled(id_) or "?"
-        return id_ if self._pairing.is_paired(id_) else "?"
+            return self._id_map.find_candidate_id(id_) or "?"
+        return id_ if self._id_map.is_paired(id_) else "?"
 
 
-_STATUS = _Spot(paths.STATUS, paths.STATUS, paths.format_path(paths.STATUS))
+_STATUS_LOCATION = _Location(
+    paths.STATUS_PATH, paths.STATUS_PATH, paths.format_path(paths.STATUS_PATH)
+)
 
 
-def _header_spot(name: str) -> _Spot:
+def _build_header_location(name: str) -> _Location:
     path = paths.header_path(name)
-    return _Spot(path, path, paths.format_path(path))
+    return _Location(path, path, paths.format_path(path))
 
 
-def _again(value: dict[str, JSON]) -> dict[str, list[JSON]]:
-    return value.again if isinstance(value, Doubled) else {}
+def _list_duplicates(value: dict[str, JSON]) -> dict[str, list[JSON]]:
+    return value.again if isinstance(value, DuplicateKeyObject) else {}
 
 
-def _name(value: JSON) -> str | None:
+def _parse_identifier(value: JSON) -> str | None:
     """A value that can identify an object: a text, or the text of a number; else None."""
     if isinstance(value, Number):
         return value.text
     return value if isinstance(value, str) and value else None
 
 
-def _under(value: JSON, key: str) -> JSON:
+def _select_nested(value: JSON, key: str) -> JSON:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
-def _leaves_of(look: Hashable) -> frozenset[Hashable]:
+def _collect_leaves(content: Hashable) -> frozenset[Hashable]:
     """The parts of a canonical value and their keys: objects with the same keys are similar."""
-    if isinstance(look, frozenset):
-        return look | {key for key, _ in look}
-    return frozenset((look, type(look)))
+    if isinstance(content, frozenset):
+        return content | {key for key, _ in content}
+    return frozenset((content, type(content)))

@@ -17,23 +17,23 @@ import aiohttp
 from yarl import URL
 
 from gateway.compare.answer import Answer
-from gateway.compare.errors import Unusable
-from gateway.compare.operations import READS
+from gateway.compare.errors import InputError
+from gateway.compare.operations import READ_METHODS
 
-Name = Literal["control", "candidate"]
+SideName = Literal["control", "candidate"]
 
-MOST = 64 * 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
 """Larger bodies are not read."""
 
 WRONG_KEY = "a-key-that-is-nobodys"
 
 
-class NoAnswer(Exception):
+class AnswerUnavailable(Exception):
     """A side gave no answer that can be compared; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class OutgoingRequest:
     """A request for one side. ``key`` selects which API key it carries."""
 
     method: str
@@ -43,31 +43,31 @@ class Sent:
     key: Literal["own", "none", "wrong"] = "own"
 
 
-def parse_origin(url: str, name: Name) -> str:
+def parse_origin(url: str, name: SideName) -> str:
     """Validates a base URL and removes its ``/v1``; raises InputError."""
     try:
         parts = urlsplit(url)
         _port = parts.port
     except ValueError:
-        raise Unusable(f"--{name}: not a URL") from None
+        raise InputError(f"--{name}: not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Unusable(f"--{name}: the URL must begin with http:// or https://")
+        raise InputError(f"--{name}: the URL must begin with http:// or https://")
     if parts.username is not None or parts.query or parts.fragment:
-        raise Unusable(
+        raise InputError(
             f"--{name}: the URL cannot have user, query or fragment; API keys come from the environment"
         )
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-class _Lost(Exception):
+class _ConnectionLost(Exception):
     """The connection failed. ``was_sent``: the request may have reached the service."""
 
-    def __init__(self, why: str, *, left: bool = True) -> None:
-        super().__init__(why)
-        self.left = left
+    def __init__(self, reason: str, *, was_sent: bool = True) -> None:
+        super().__init__(reason)
+        self.was_sent = was_sent
 
 
-async def _once(
+async def _send_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
     # aiohttp resends GET and DELETE itself after a dropped connection. An exception type that it
@@ -77,130 +77,136 @@ async def _once(
     except TimeoutError:
         raise
     except (aiohttp.ClientError, OSError) as error:
-        lost = _Lost(_why(error), left=not isinstance(error, aiohttp.ClientConnectorError))
-    raise lost
+        failure = _ConnectionLost(
+            _describe_error(error), was_sent=not isinstance(error, aiohttp.ClientConnectorError)
+        )
+    raise failure
 
 
 class Side:
     """Sends requests to one base URL with its API key. Ignores cookies; does not follow redirects."""
 
-    def __init__(self, name: Name, url: str, api_key: str, *, seconds: float, at_once: int) -> None:
+    def __init__(
+        self, name: SideName, url: str, api_key: str, *, timeout_seconds: float, concurrency: int
+    ) -> None:
         self.name = name
         self.url = parse_origin(url, name)
-        self._key = api_key
-        self._seconds = seconds
-        self._at_once = at_once
-        self.times: list[float] = []
+        self._api_key = api_key
+        self._timeout_seconds = timeout_seconds
+        self._concurrency = concurrency
+        self.durations_seconds: list[float] = []
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        kept = aiohttp.TCPConnector(limit=self._at_once)
+        keep_alive = aiohttp.TCPConnector(limit=self._concurrency)
         # Writes use new connections: on a reused one, a close by the server would leave it unclear
         # whether the write arrived, and it must be sent only once.
-        fresh = aiohttp.TCPConnector(limit=self._at_once, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=self._seconds)
+        force_close = aiohttp.TCPConnector(limit=self._concurrency, force_close=True)
+        timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)
         async with (
             aiohttp.ClientSession(
-                connector=kept, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
-            ) as self._reads,
+                connector=keep_alive, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+            ) as self._read_session,
             aiohttp.ClientSession(
-                connector=fresh, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
-            ) as self._writes,
+                connector=force_close, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+            ) as self._write_session,
         ):
             yield self
 
-    async def ask(self, sent: Sent) -> Answer:
+    async def send(self, request: OutgoingRequest) -> Answer:
         """Sends a request; raises AnswerUnavailable. Resends a read once if the connection drops."""
         try:
             try:
-                answer = await self._ask(sent)
-            except _Lost:
-                if sent.method not in READS:
+                answer = await self._send(request)
+            except _ConnectionLost:
+                if request.method not in READ_METHODS:
                     raise
-                answer = await self._ask(sent)
-        except _Lost as error:
-            why, left = str(error), error.left
+                answer = await self._send(request)
+        except _ConnectionLost as error:
+            reason, was_sent = str(error), error.was_sent
         except TimeoutError:
-            why, left = f"no answer within {self._seconds:g} s", True
+            reason, was_sent = f"no answer within {self._timeout_seconds:g} s", True
         except aiohttp.ClientError as error:
-            why, left = _why(error), False
+            reason, was_sent = _describe_error(error), False
         else:
-            self.times.append(answer.seconds)
+            self.durations_seconds.append(answer.seconds)
             return answer
-        is_unknown = left and sent.method not in READS
-        raise NoAnswer(f"{why}{'; the outcome of the write is unknown' if is_unknown else ''}")
+        is_outcome_unknown = was_sent and request.method not in READ_METHODS
+        raise AnswerUnavailable(
+            f"{reason}{'; the outcome of the write is unknown' if is_outcome_unknown else ''}"
+        )
 
-    async def reach(self) -> None:
+    async def check_connection(self) -> None:
         """Opens and closes a connection without sending a request; raises AnswerUnavailable."""
         parts = urlsplit(self.url)
-        is_safe = parts.scheme == "https"
+        is_tls = parts.scheme == "https"
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 _reader, writer = await asyncio.open_connection(
-                    parts.hostname, parts.port or (443 if is_safe else 80), ssl=is_safe or None
+                    parts.hostname, parts.port or (443 if is_tls else 80), ssl=is_tls or None
                 )
         except TimeoutError:
-            why = f"no connection within {self._seconds:g} s"
+            reason = f"no connection within {self._timeout_seconds:g} s"
         except UnicodeError:  # IDNA: a label of the host name is empty or too long
-            why = "the host name cannot be resolved"
+            reason = "the host name cannot be resolved"
         except OSError as error:
-            why = _why(error)
+            reason = _describe_error(error)
         else:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
             return
-        raise NoAnswer(why)
+        raise AnswerUnavailable(reason)
 
-    async def _ask(self, sent: Sent) -> Answer:
-        session = self._reads if sent.method in READS else self._writes
-        began = time.monotonic()
+    async def _send(self, request: OutgoingRequest) -> Answer:
+        session = self._read_session if request.method in READ_METHODS else self._write_session
+        started = time.monotonic()
         async with session.request(
-            sent.method,
-            URL(self.url + sent.target, encoded=True),
-            data=sent.body,
-            headers=self._headers(sent),
+            request.method,
+            URL(self.url + request.target, encoded=True),
+            data=request.body,
+            headers=self._build_headers(request),
             allow_redirects=False,
-            middlewares=(_once,),
+            middlewares=(_send_once,),
         ) as response:
-            body = await self._body(response)
+            body = await self._read_body(response)
             headers: dict[str, str] = {}
             for name in response.headers:
                 headers[name.lower()] = ", ".join(response.headers.getall(name))
-            return Answer(response.status, headers, body, time.monotonic() - began)
+            return Answer(response.status, headers, body, time.monotonic() - started)
 
-    def _headers(self, sent: Sent) -> dict[str, str]:
+    def _build_headers(self, request: OutgoingRequest) -> dict[str, str]:
         headers = {
             "Accept": "application/json",
             "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": "payout-gateway compare",
         }
-        own = {name.title(): value for name, value in sent.headers.items()}
-        key = {"own": self._key, "wrong": WRONG_KEY}.get(sent.key)
-        return {**headers, **own} | ({} if key is None else {"X-API-Key": key})
+        request_headers = {name.title(): value for name, value in request.headers.items()}
+        key = {"own": self._api_key, "wrong": WRONG_KEY}.get(request.key)
+        return {**headers, **request_headers} | ({} if key is None else {"X-API-Key": key})
 
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
-        parts: list[bytes] = []
+    async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
+        chunks: list[bytes] = []
         size = 0
         try:
-            async for part in response.content.iter_any():
-                parts.append(part)
-                size += len(part)
-                if size > MOST:
+            async for chunk in response.content.iter_any():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_BODY_BYTES:
                     break
         except TimeoutError:
             raise
         except (aiohttp.ClientError, OSError) as error:
-            why = _why(error)
+            reason = _describe_error(error)
         else:
-            if size <= MOST:
-                return b"".join(parts)
-            raise NoAnswer(f"the answer is larger than {MOST} bytes")
-        raise _Lost(why)
+            if size <= MAX_BODY_BYTES:
+                return b"".join(chunks)
+            raise AnswerUnavailable(f"the answer is larger than {MAX_BODY_BYTES} bytes")
+        raise _ConnectionLost(reason)
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Describes an error without the URL, whose query may contain personal data."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return "the TLS certificate is not trusted"

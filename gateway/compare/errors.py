@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Unusable(Exception):
+class InputError(Exception):
     """An option or input file is invalid. The message names the place and the reason, never a secret."""

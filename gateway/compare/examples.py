@@ -8,18 +8,18 @@ from typing import Any
 
 from gateway.compare import paths
 from gateway.compare.differences import Difference
-from gateway.compare.mask import Redactor, Shown
+from gateway.compare.mask import DisplayValue, Redactor
 from gateway.compare.paths import Path
 from gateway.compare.steps import Step
 from gateway.compare.strict_json import ABSENT, JSON
 
-Alike = Callable[[str, JSON, JSON], bool]
+EqualityCheck = Callable[[str, JSON, JSON], bool]
 """Whether two values at a path (in normal form) count as equal."""
 
-AROUND = 3
+CONTEXT_ROWS = 3
 """Fields shown before and after the one that differs."""
 
-MOST_ROWS = 12
+MAX_ROWS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Row:
     """A field of both answers side by side. ``name`` is the field name, or the index in a list."""
 
     name: str
-    control: Shown
-    candidate: Shown
+    control: DisplayValue
+    candidate: DisplayValue
     differs: bool
-    is_it: bool
-    overlooked: bool
+    is_subject: bool
+    is_ignored: bool
     """The texts differ, but ids are paired or a rule ignores it."""
 
 
@@ -44,126 +44,168 @@ class Example:
     name: str
     request: str
     statuses: tuple[int, int]
-    path: str
-    there: str
-    control: Shown
-    candidate: Shown
+    control_path: str
+    candidate_path: str
+    control: DisplayValue
+    candidate: DisplayValue
     note: str
     rows: tuple[Row, ...]
-    before: int = 0
-    after: int = 0
+    rows_before: int = 0
+    rows_after: int = 0
     """Numbers of rows left out above and below ``rows``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
+class ExampleBuilder:
     """Builds examples from answers. Examples hold redacted text only, never values of an answer."""
 
-    eye: Redactor
+    redactor: Redactor
 
-    def place(self, one: Difference) -> str:
-        return self.eye.place(one.path)
+    def redact_normal_path(self, difference: Difference) -> str:
+        return self.redactor.redact_normal_path(difference.control_path)
 
-    def example(
+    def build_example(
         self,
         step: Step,
         request: str,
         statuses: tuple[int, int],
-        one: Difference,
-        alike: Alike,
+        difference: Difference,
+        is_equal: EqualityCheck,
     ) -> Example:
-        control, candidate = self.eye.both(one.path, one.control, one.candidate)
-        rows = [*self._rows(one, alike)]
-        first, last = _window(rows)
+        control, candidate = self.redactor.redact_pair(
+            difference.control_path, difference.control, difference.candidate
+        )
+        rows = [*self._build_rows(difference, is_equal)]
+        first, last = _select_rows(rows)
         return Example(
             source=step.source,
             number=step.number,
             name=step.name,
             request=request,
             statuses=statuses,
-            path=self.eye.path(one.path),
-            there=self.eye.path(one.there),
+            control_path=self.redactor.redact_path(difference.control_path),
+            candidate_path=self.redactor.redact_path(difference.candidate_path),
             control=control,
             candidate=candidate,
-            note=self.eye.plain(one.note),
+            note=self.redactor.remove_api_keys(difference.note),
             rows=tuple(rows[first:last]),
-            before=first,
-            after=len(rows) - last,
+            rows_before=first,
+            rows_after=len(rows) - last,
         )
 
-    def _rows(self, one: Difference, alike: Alike) -> Iterator[Row]:
-        if one.moves:
-            yield from self._items(one)
-        elif one.kind in ("missing", "extra") and isinstance(_there(one), dict):
-            yield from self._fields(one.path, *_either(one), None, alike)
-        elif isinstance(one.within[0], dict) and isinstance(one.within[1], dict) and one.path:
-            yield from self._fields(one.path[:-1], *one.within, one.path[-1], alike)
-
-    def _items(self, moved: Difference) -> Iterator[Row]:
-        """Yields a row for each item that both lists have, with its indices."""
-        for one, other in moved.moves:
-            control, candidate = (
-                self.eye.value((*moved.path, index, "id"), _known_by(side[index]))
-                for side, index in ((moved.control, one), (moved.candidate, other))
+    def _build_rows(self, difference: Difference, is_equal: EqualityCheck) -> Iterator[Row]:
+        if difference.index_pairs:
+            yield from self._build_moved_rows(difference)
+        elif difference.kind in ("missing", "extra") and isinstance(
+            _select_present_value(difference), dict
+        ):
+            yield from self._build_field_rows(
+                difference.control_path, *_select_present_fields(difference), None, is_equal
             )
-            name = f"[{one}]" if one == other else f"[{one}] → [{other}]"
-            overlooked = one == other and control != candidate
-            yield Row(name, control, candidate, one != other, is_it=False, overlooked=overlooked)
+        elif (
+            isinstance(difference.containers[0], dict)
+            and isinstance(difference.containers[1], dict)
+            and difference.control_path
+        ):
+            yield from self._build_field_rows(
+                difference.control_path[:-1],
+                *difference.containers,
+                difference.control_path[-1],
+                is_equal,
+            )
 
-    def _fields(
+    def _build_moved_rows(self, difference: Difference) -> Iterator[Row]:
+        """Yields a row for each item that both lists have, with its indices."""
+        for control_index, candidate_index in difference.index_pairs:
+            control, candidate = (
+                self.redactor.redact_value(
+                    (*difference.control_path, index, "id"), _select_item_id(side[index])
+                )
+                for side, index in (
+                    (difference.control, control_index),
+                    (difference.candidate, candidate_index),
+                )
+            )
+            name = (
+                f"[{control_index}]"
+                if control_index == candidate_index
+                else f"[{control_index}] → [{candidate_index}]"
+            )
+            is_ignored = control_index == candidate_index and control != candidate
+            yield Row(
+                name,
+                control,
+                candidate,
+                control_index != candidate_index,
+                is_subject=False,
+                is_ignored=is_ignored,
+            )
+
+    def _build_field_rows(
         self,
         path: Path,
         control: dict[str, JSON],
         candidate: dict[str, JSON],
-        it: str | int | None,
-        alike: Alike,
+        subject_key: str | int | None,
+        is_equal: EqualityCheck,
     ) -> Iterator[Row]:
         for key in [*control, *(key for key in candidate if key not in control)]:
-            one, other = control.get(key, ABSENT), candidate.get(key, ABSENT)
-            below = (*path, key)
-            state = "it" if key == it else _state(below, one, other, alike)
-            yield self._row(below, self.eye.key(key), one, other, state)
+            control_value, candidate_value = control.get(key, ABSENT), candidate.get(key, ABSENT)
+            field_path = (*path, key)
+            state = (
+                "it"
+                if key == subject_key
+                else _compare_fields(field_path, control_value, candidate_value, is_equal)
+            )
+            yield self._build_row(
+                field_path, self.redactor.redact_key(key), control_value, candidate_value, state
+            )
 
-    def _row(self, path: Path, name: str, one: Any, other: Any, state: str) -> Row:
+    def _build_row(
+        self, path: Path, name: str, control_value: Any, candidate_value: Any, state: str
+    ) -> Row:
         differs = state in ("it", "differs")
         control, candidate = (
-            self.eye.both(path, one, other)
+            self.redactor.redact_pair(path, control_value, candidate_value)
             if differs
-            else (self.eye.value(path, one), self.eye.value(path, other))
+            else (
+                self.redactor.redact_value(path, control_value),
+                self.redactor.redact_value(path, candidate_value),
+            )
         )
         return Row(name, control, candidate, differs, state == "it", state == "overlooked")
 
 
-def _state(path: Path, one: Any, other: Any, alike: Alike) -> str:
-    if one is ABSENT or other is ABSENT:
+def _compare_fields(path: Path, control: Any, candidate: Any, is_equal: EqualityCheck) -> str:
+    if control is ABSENT or candidate is ABSENT:
         return "differs"
-    if one == other:
+    if control == candidate:
         return "same"
-    return "overlooked" if alike(paths.normalize_path(path), one, other) else "differs"
+    return "overlooked" if is_equal(paths.normalize_path(path), control, candidate) else "differs"
 
 
-def are_equal(_place: str, control: JSON, candidate: JSON) -> bool:
+def are_equal(_normal_path: str, control: JSON, candidate: JSON) -> bool:
     return bool(control == candidate)
 
 
-def _there(one: Difference) -> Any:
-    return one.control if one.kind == "missing" else one.candidate
+def _select_present_value(difference: Difference) -> Any:
+    return difference.control if difference.kind == "missing" else difference.candidate
 
 
-def _either(one: Difference) -> tuple[dict[str, JSON], dict[str, JSON]]:
-    return (one.control, {}) if one.kind == "missing" else ({}, one.candidate)
+def _select_present_fields(difference: Difference) -> tuple[dict[str, JSON], dict[str, JSON]]:
+    return (difference.control, {}) if difference.kind == "missing" else ({}, difference.candidate)
 
 
-def _known_by(item: Any) -> Any:
+def _select_item_id(item: Any) -> Any:
     """The id of a list item; the item itself if it has none."""
     return item.get("id", item) if isinstance(item, dict) else item
 
 
-def _window(rows: list[Row]) -> tuple[int, int]:
+def _select_rows(rows: list[Row]) -> tuple[int, int]:
     """Selects the rows to show, as a slice around the row of the difference."""
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return 0, len(rows)
-    it = next((index for index, row in enumerate(rows) if row.is_it), None)
-    if it is None:
-        return 0, MOST_ROWS
-    return max(0, it - AROUND), min(len(rows), it + AROUND + 1)
+    subject_index = next((index for index, row in enumerate(rows) if row.is_subject), None)
+    if subject_index is None:
+        return 0, MAX_ROWS
+    return max(0, subject_index - CONTEXT_ROWS), min(len(rows), subject_index + CONTEXT_ROWS + 1)

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gateway.compare.differences import Difference, Kind
-from gateway.compare.examples import Alike, Example, Viewer, are_equal
-from gateway.compare.operations import Asked
+from gateway.compare.differences import Difference, DifferenceKind
+from gateway.compare.examples import EqualityCheck, Example, ExampleBuilder, are_equal
+from gateway.compare.operations import RequestedOperation
 from gateway.compare.rules import Rule
 from gateway.compare.steps import Step
 
-NOISY = 5
+NOISE_ONE_IN = 5
 """A path is noise if control differs from itself in at least one of this many answers."""
 
 
@@ -20,9 +20,9 @@ NOISY = 5
 class Finding:
     """All differences of one kind at one path of an operation. ``answers`` counts affected answers."""
 
-    asked: Asked
-    kind: Kind
-    place: str
+    operation: RequestedOperation
+    kind: DifferenceKind
+    path: str
     count: int = 0
     answers: int = 0
     examples: list[Example] = field(default_factory=list)
@@ -33,11 +33,11 @@ class Finding:
 class Tally:
     """Totals of an operation. ``repeated`` counts steps sent to control twice to measure noise."""
 
-    asked: Asked
+    operation: RequestedOperation
     compared: int = 0
-    asked_twice: int = 0
+    repeated: int = 0
     statuses: Counter[tuple[int, int]] = field(default_factory=Counter)
-    unlike: Counter[frozenset[tuple[Kind, str]]] = field(default_factory=Counter)
+    difference_sets: Counter[frozenset[tuple[DifferenceKind, str]]] = field(default_factory=Counter)
     """Answers by their exact set of differences; which of them are noise is known at the end."""
 
 
@@ -49,105 +49,121 @@ class NotCompared:
     number: int
     name: str
     request: str
-    why: str
-    unsent: bool = False
+    reason: str
+    is_write_withheld: bool = False
     """It is a write, or needs the result of one, and writes were not allowed."""
 
 
-_Key = tuple[Asked, Kind, str]
+_FindingKey = tuple[RequestedOperation, DifferenceKind, str]
 
 
 @dataclass(slots=True)
 class Findings:
     """Collects findings step by step, with at most ``max_examples`` examples each."""
 
-    viewer: Viewer
-    most_examples: int = 5
-    tallies: dict[Asked, Tally] = field(default_factory=dict)
-    found: dict[_Key, Finding] = field(default_factory=dict)
-    measured: dict[_Key, Finding] = field(default_factory=dict)
+    example_builder: ExampleBuilder
+    max_examples: int = 5
+    tallies: dict[RequestedOperation, Tally] = field(default_factory=dict)
+    found_by_key: dict[_FindingKey, Finding] = field(default_factory=dict)
+    noise_by_key: dict[_FindingKey, Finding] = field(default_factory=dict)
     """Differences at paths at which control differed from itself in the same step."""
-    noisy: Counter[tuple[Asked, str, bool]] = field(default_factory=Counter)
+    noise_counts: Counter[tuple[RequestedOperation, str, bool]] = field(default_factory=Counter)
     """Answers in which control differed from itself, by operation, path and whether structurally."""
-    excused: Counter[Rule] = field(default_factory=Counter)
+    rule_uses: Counter[Rule] = field(default_factory=Counter)
     not_sent: list[NotCompared] = field(default_factory=list)
     skipped: list[NotCompared] = field(default_factory=list)
     failed: list[NotCompared] = field(default_factory=list)
 
-    def compared(
+    def record_comparison(
         self,
         step: Step,
         request: str,
         statuses: tuple[int, int],
         differences: Sequence[Difference],
         *,
-        itself: Sequence[Difference] | None = None,
-        alike: Alike = are_equal,
+        repeat_differences: Sequence[Difference] | None = None,
+        is_equal: EqualityCheck = are_equal,
     ) -> None:
         """Records the comparison of one step.
 
         ``repeat_differences``: how control's two answers differ; None if it was asked once.
         """
-        asked = step.asked
-        tally = self.tallies.setdefault(asked, Tally(asked))
+        operation = step.operation
+        tally = self.tallies.setdefault(operation, Tally(operation))
         noise = {
-            (one.place, in_form)
-            for one in itself or ()
+            (difference.normal_path, is_structural)
+            for difference in repeat_differences or ()
             # If control's structure varies, so may its values.
-            for in_form in ((False, True) if _is_in_form(one.kind) else (False,))
+            for is_structural in ((False, True) if _is_structural(difference.kind) else (False,))
         }
         tally.compared += 1
-        tally.asked_twice += itself is not None
+        tally.repeated += repeat_differences is not None
         tally.statuses[statuses] += 1
-        self.noisy.update((asked, *one) for one in noise)
-        if those := frozenset(
-            (one.kind, one.place)
-            for one in differences
-            if (one.place, _is_in_form(one.kind)) not in noise
+        self.noise_counts.update((operation, *path_and_form) for path_and_form in noise)
+        if difference_set := frozenset(
+            (difference.kind, difference.normal_path)
+            for difference in differences
+            if (difference.normal_path, _is_structural(difference.kind)) not in noise
         ):
-            tally.unlike[those] += 1
-        seen: set[_Key] = set()
-        for one in differences:
-            is_noise = (one.place, _is_in_form(one.kind)) in noise
-            into = self.measured if is_noise else self.found
-            finding = self._finding(into, asked, one)
-            key = (asked, one.kind, one.place)
+            tally.difference_sets[difference_set] += 1
+        seen_keys: set[_FindingKey] = set()
+        for difference in differences:
+            is_noise = (difference.normal_path, _is_structural(difference.kind)) in noise
+            findings = self.noise_by_key if is_noise else self.found_by_key
+            finding = self._ensure_finding(findings, operation, difference)
+            key = (operation, difference.kind, difference.normal_path)
             finding.count += 1
-            finding.answers += key not in seen
-            if one.note:
-                finding.notes[self.viewer.eye.plain(one.note)] += 1
-            if key not in seen and len(finding.examples) < self.most_examples:
-                finding.examples.append(self.viewer.example(step, request, statuses, one, alike))
-            seen.add(key)
+            finding.answers += key not in seen_keys
+            if difference.note:
+                finding.notes[self.example_builder.redactor.remove_api_keys(difference.note)] += 1
+            if key not in seen_keys and len(finding.examples) < self.max_examples:
+                finding.examples.append(
+                    self.example_builder.build_example(
+                        step, request, statuses, difference, is_equal
+                    )
+                )
+            seen_keys.add(key)
 
-    def _finding(self, into: dict[_Key, Finding], asked: Asked, one: Difference) -> Finding:
-        key = (asked, one.kind, one.place)
-        if key not in into:
-            into[key] = Finding(asked, one.kind, self.viewer.place(one))
-        return into[key]
+    def _ensure_finding(
+        self,
+        findings: dict[_FindingKey, Finding],
+        operation: RequestedOperation,
+        difference: Difference,
+    ) -> Finding:
+        key = (operation, difference.kind, difference.normal_path)
+        if key not in findings:
+            findings[key] = Finding(
+                operation, difference.kind, self.example_builder.redact_normal_path(difference)
+            )
+        return findings[key]
 
-    def differences(self) -> list[Finding]:
-        return [one for key, one in self.found.items() if not self._is_noise(key)]
+    def list_differences(self) -> list[Finding]:
+        return [finding for key, finding in self.found_by_key.items() if not self._is_noise(key)]
 
-    def noise(self) -> list[Finding]:
+    def list_noise(self) -> list[Finding]:
         """Differences at paths at which control differs from itself, in the same step or frequently."""
-        often = [one for key, one in self.found.items() if self._is_noise(key)]
-        return [*self.measured.values(), *often]
+        frequent = [finding for key, finding in self.found_by_key.items() if self._is_noise(key)]
+        return [*self.noise_by_key.values(), *frequent]
 
-    def different(self, tally: Tally) -> int:
+    def count_different_answers(self, tally: Tally) -> int:
         """Counts the answers of an operation that differ by more than noise."""
         return sum(
             count
-            for those, count in tally.unlike.items()
-            if any(not self._is_noise((tally.asked, *one)) for one in those)
+            for difference_set, count in tally.difference_sets.items()
+            if any(
+                not self._is_noise((tally.operation, *kind_and_path))
+                for kind_and_path in difference_set
+            )
         )
 
-    def _is_noise(self, key: _Key) -> bool:
-        asked, kind, place = key
-        often = self.noisy[asked, place, _is_in_form(kind)] * NOISY
-        return often > 0 and often >= self.tallies[asked].asked_twice
+    def _is_noise(self, key: _FindingKey) -> bool:
+        operation, kind, normal_path = key
+        scaled_count = (
+            self.noise_counts[operation, normal_path, _is_structural(kind)] * NOISE_ONE_IN
+        )
+        return scaled_count > 0 and scaled_count >= self.tallies[operation].repeated
 
 
-def _is_in_form(kind: Kind) -> bool:
+def _is_structural(kind: DifferenceKind) -> bool:
     """Whether a difference is more than another value. Varying values of control do not excuse it."""
     return kind in ("missing", "extra", "type", "duplicate")

@@ -17,21 +17,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from gateway.compare.errors import Unusable
-from gateway.compare.operations import ID, IN_TEXT
+from gateway.compare.errors import InputError
+from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
 from gateway.compare.paths import Path
-from gateway.compare.requests import METHODS, SECRET
+from gateway.compare.requests import METHODS, SECRET_PARAMETER
 from gateway.compare.rules import Rules
-from gateway.compare.scrub import LEFT_OUT
-from gateway.compare.steps import Capture, Input, Ref, Step, Template
-from gateway.compare.strict_json import JSON, NotJson, loads_strict
+from gateway.compare.scrub import OMITTED_BODY
+from gateway.compare.steps import Capture, Input, Placeholder, Step, Template
+from gateway.compare.strict_json import JSON, InvalidJson, loads_strict
 
-LINES_BEGIN = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","version":"1"}}}'
+LINES_HEADER = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","version":"1"}}}'
 """First line of a recording in lines; each further line is one entry of ``log.entries``."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _RecordedRequest:
     """The used parts of an entry. ``answer`` is None if unknown or not JSON."""
 
     number: int
@@ -42,19 +42,24 @@ class _Entry:
     answer: JSON
 
 
-def parse_har(written: Any, name: str, rules: Rules) -> Input:
+def parse_har(document: Any, name: str, rules: Rules) -> Input:
     """Builds the input from a decoded HAR; raises InputError with the number of an invalid entry."""
-    taken: list[_Entry] = []
-    left_out: Counter[str] = Counter()
-    for number, entry in enumerate(written["log"]["entries"], start=1):
+    requests: list[_RecordedRequest] = []
+    omitted_counts: Counter[str] = Counter()
+    for number, entry in enumerate(document["log"]["entries"], start=1):
         try:
-            if why := _why_not(entry["request"]):
-                left_out[why] += 1
+            if reason := _describe_omission(entry["request"]):
+                omitted_counts[reason] += 1
             else:
-                taken.append(_entry(number, entry))
+                requests.append(_parse_entry(number, entry))
         except (KeyError, TypeError, AttributeError, ValueError):
-            raise Unusable(f"{name}, entry {number}: not an entry of HAR 1.2") from None
-    return Input(name, "recorded traffic", _steps(taken, name, rules), left_out=dict(left_out))
+            raise InputError(f"{name}, entry {number}: not an entry of HAR 1.2") from None
+    return Input(
+        name,
+        "recorded traffic",
+        _build_steps(requests, name, rules),
+        omitted_counts=dict(omitted_counts),
+    )
 
 
 def parse_har_lines(text: str, name: str) -> dict[str, Any]:
@@ -66,11 +71,11 @@ def parse_har_lines(text: str, name: str) -> dict[str, Any]:
             entries += [json.loads(line)] if line else []
         except (ValueError, RecursionError):
             if number < len(lines) + 1:
-                raise Unusable(f"{name}, line {number}: not JSON") from None
+                raise InputError(f"{name}, line {number}: not JSON") from None
     return {"log": {"entries": entries}}
 
 
-def _why_not(request: Mapping[str, Any]) -> str:
+def _describe_omission(request: Mapping[str, Any]) -> str:
     """The reason to omit a request; empty if it is used."""
     if "/v1/" not in f"{urlsplit(request['url']).path}/":
         return "not a request of the legacy interface (no /v1)"
@@ -78,120 +83,122 @@ def _why_not(request: Mapping[str, Any]) -> str:
         return "a CORS preflight of a browser"
     if request["method"] not in METHODS:
         return "a method that no interface has"
-    names = {str(one["name"]).lower() for one in request.get("headers", [])}
-    if "x-api-key" not in names and "authorization" in names:
+    header_names = {str(header["name"]).lower() for header in request.get("headers", [])}
+    if "x-api-key" not in header_names and "authorization" in header_names:
         return "signed, so a request of the current interface"
-    return "" if _has_its_body(request) else "its body was not recorded as text"
+    return "" if _has_recorded_body(request) else "its body was not recorded as text"
 
 
-def _has_its_body(request: Mapping[str, Any]) -> bool:
+def _has_recorded_body(request: Mapping[str, Any]) -> bool:
     """Whether the body was recorded as sent, or the request had none."""
-    posted = request.get("postData")
-    if not posted:
+    post_data = request.get("postData")
+    if not post_data:
         size = request.get("bodySize")
         return not (isinstance(size, int) and size > 0)
-    if posted.get("encoding") != "base64":
-        return bool(posted.get("text", LEFT_OUT) != LEFT_OUT)
+    if post_data.get("encoding") != "base64":
+        return bool(post_data.get("text", OMITTED_BODY) != OMITTED_BODY)
     try:
-        _decoded(posted["text"])
+        _decode_base64(post_data["text"])
     except (KeyError, ValueError):
         return False
     return True
 
 
-def _decoded(text: str) -> str:
+def _decode_base64(text: str) -> str:
     return base64.b64decode(text, validate=True).decode()
 
 
-def _entry(number: int, entry: Mapping[str, Any]) -> _Entry:
+def _parse_entry(number: int, entry: Mapping[str, Any]) -> _RecordedRequest:
     request = entry["request"]
-    posted = request.get("postData") or {}
-    kind = str(posted.get("mimeType") or "application/json")
-    return _Entry(
+    post_data = request.get("postData") or {}
+    media_type = str(post_data.get("mimeType") or "application/json")
+    return _RecordedRequest(
         number,
         request["method"],
-        _target(request["url"]),
-        _body(posted),
-        {"Content-Type": kind} if posted and kind.isprintable() else {},
-        _recorded_answer(entry.get("response") or {}),
+        _parse_target(request["url"]),
+        _decode_body(post_data),
+        {"Content-Type": media_type} if post_data and media_type.isprintable() else {},
+        _parse_recorded_answer(entry.get("response") or {}),
     )
 
 
-def _body(posted: Mapping[str, Any]) -> str | None:
+def _decode_body(post_data: Mapping[str, Any]) -> str | None:
     """Decodes a request body. ``encoding`` is not HAR 1.2 for requests, but some tools write it."""
-    text = posted.get("text") or None
-    return _decoded(text) if text and posted.get("encoding") == "base64" else text
+    text = post_data.get("text") or None
+    return _decode_base64(text) if text and post_data.get("encoding") == "base64" else text
 
 
-def _target(url: str) -> str:
+def _parse_target(url: str) -> str:
     """The target from ``/v1`` on, without secret parameters."""
     parts = urlsplit(url)
     path = parts.path[f"{parts.path}/".index("/v1/") :]
     query = "&".join(
-        one for one in parts.query.split("&") if not SECRET.fullmatch(one.partition("=")[0])
+        parameter
+        for parameter in parts.query.split("&")
+        if not SECRET_PARAMETER.fullmatch(parameter.partition("=")[0])
     )
     target = f"{path}?{query}" if query else path
     # Some tools write URLs decoded for reading, not as they were sent.
-    return re.sub("[^!-~]+", lambda found: quote(found[0]), target)
+    return re.sub("[^!-~]+", lambda match: quote(match[0]), target)
 
 
-def _recorded_answer(response: Mapping[str, Any]) -> JSON:
+def _parse_recorded_answer(response: Mapping[str, Any]) -> JSON:
     content = response.get("content") or {}
     text = content.get("text") or ""
     try:
-        is_coded = content.get("encoding") == "base64"
-        return loads_strict(base64.b64decode(text) if is_coded else text.encode())
-    except (NotJson, binascii.Error, UnicodeEncodeError):
+        is_base64 = content.get("encoding") == "base64"
+        return loads_strict(base64.b64decode(text) if is_base64 else text.encode())
+    except (InvalidJson, binascii.Error, UnicodeEncodeError):
         return None
 
 
-def _steps(taken: list[_Entry], name: str, rules: Rules) -> tuple[Step, ...]:
+def _build_steps(requests: list[_RecordedRequest], name: str, rules: Rules) -> tuple[Step, ...]:
     """Builds steps. An id that first appears in an answer is captured there for later requests."""
-    origins: dict[str, tuple[int, Path]] = {}
+    id_origins: dict[str, tuple[int, Path]] = {}
     # Ids that a request had before any answer: these the client knew from control.
-    own: set[str] = set()
+    request_ids: set[str] = set()
     steps: list[Step] = []
-    for index, entry in enumerate(taken):
-        target = _template(entry.target, origins)
-        body = None if entry.body is None else _template(entry.body, origins)
-        own.update(IN_TEXT.findall(f"{entry.target} {entry.body}"))
+    for index, request in enumerate(requests):
+        target = _build_template(request.target, id_origins)
+        body = None if request.body is None else _build_template(request.body, id_origins)
+        request_ids.update(ID_IN_TEXT.findall(f"{request.target} {request.body}"))
         steps.append(
             Step(
-                entry.method,
+                request.method,
                 target,
                 name,
-                entry.number,
+                request.number,
                 body=body,
-                headers={name: Template((text,)) for name, text in entry.headers.items()},
+                headers={name: Template((text,)) for name, text in request.headers.items()},
                 rules=rules,
             )
         )
-        for id_, path in _ids(entry.answer):
-            if id_ not in own:
-                origins.setdefault(id_, (index, path))
-        for id_ in steps[-1].names:
-            source, path = origins[id_]
-            captures = {**steps[source].captures, id_: Capture(path, recorded=id_)}
+        for id_, path in _iter_ids(request.answer):
+            if id_ not in request_ids:
+                id_origins.setdefault(id_, (index, path))
+        for id_ in steps[-1].placeholder_names:
+            source, path = id_origins[id_]
+            captures = {**steps[source].captures, id_: Capture(path, recorded_value=id_)}
             steps[source] = replace(steps[source], captures=captures)
     return tuple(steps)
 
 
-def _template(text: str, origins: Mapping[str, Any]) -> Template:
-    parts: list[str | Ref] = []
-    end = 0
-    for found in IN_TEXT.finditer(text):
-        if found[0] in origins:
-            parts += [text[end : found.start()], Ref(found[0])]
-            end = found.end()
-    return Template((*parts, text[end:]))
+def _build_template(text: str, id_origins: Mapping[str, Any]) -> Template:
+    parts: list[str | Placeholder] = []
+    position = 0
+    for match in ID_IN_TEXT.finditer(text):
+        if match[0] in id_origins:
+            parts += [text[position : match.start()], Placeholder(match[0])]
+            position = match.end()
+    return Template((*parts, text[position:]))
 
 
-def _ids(value: JSON, path: Path = ()) -> Iterator[tuple[str, Path]]:
-    if isinstance(value, str) and ID.fullmatch(value):
+def _iter_ids(value: JSON, path: Path = ()) -> Iterator[tuple[str, Path]]:
+    if isinstance(value, str) and OBJECT_ID.fullmatch(value):
         yield value, path
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _ids(item, (*path, key))
+            yield from _iter_ids(item, (*path, key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _ids(item, (*path, index))
+            yield from _iter_ids(item, (*path, index))

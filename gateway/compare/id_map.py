@@ -9,92 +9,104 @@ from __future__ import annotations
 
 import re
 
-from gateway.compare.operations import ID, IN_TEXT
+from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
 
-_WHOLE = re.compile(rf'"({ID.pattern.replace("(", "(?:")})"')
+_ID_VALUE = re.compile(rf'"({OBJECT_ID.pattern.replace("(", "(?:")})"')
 """An id that is a whole string value of a JSON text."""
 
 
-class Pairing:
+class IdMap:
     """Pairs of ids. Without ``has_separate_ids`` an id is compared like any other text."""
 
-    def __init__(self, *, apart: bool = True) -> None:
-        self.apart = apart
-        self._candidates: dict[str, tuple[str, int]] = {}
-        self._controls: dict[str, str] = {}
+    def __init__(self, *, has_separate_ids: bool = True) -> None:
+        self.has_separate_ids = has_separate_ids
+        self._candidate_by_control: dict[str, tuple[str, int]] = {}
+        self._control_by_candidate: dict[str, str] = {}
 
     def pair(self, control: str, candidate: str, step: int) -> str:
         """Pairs two ids. Returns the problem if one is already paired with another; pairs never change."""
-        if not self.apart:
+        if not self.has_separate_ids:
             return "" if control == candidate else "different ids"
-        known, other = self._candidates.get(control), self._controls.get(candidate)
-        if known is None and other is None:
-            self._candidates[control] = (candidate, step)
-            self._controls[candidate] = control
-        elif known is not None and known[0] != candidate:
-            return f"control's {_told(control)} was paired with candidate's {_told(known[0])}"
-        elif other is not None and other != control:
-            return f"candidate's {_told(candidate)} was paired with control's {_told(other)}"
+        known_candidate, known_control = (
+            self._candidate_by_control.get(control),
+            self._control_by_candidate.get(candidate),
+        )
+        if known_candidate is None and known_control is None:
+            self._candidate_by_control[control] = (candidate, step)
+            self._control_by_candidate[candidate] = control
+        elif known_candidate is not None and known_candidate[0] != candidate:
+            return f"control's {_display_id(control)} was paired with candidate's {_display_id(known_candidate[0])}"
+        elif known_control is not None and known_control != control:
+            return f"candidate's {_display_id(candidate)} was paired with control's {_display_id(known_control)}"
         return ""
 
     def is_paired(self, candidate: str) -> bool:
-        return candidate in self._controls
+        return candidate in self._control_by_candidate
 
-    def spelled(self, control: str, before: int | None = None) -> str | None:
+    def find_candidate_id(self, control: str, before_step: int | None = None) -> str | None:
         """The candidate id of a control id, as known from the steps before ``before_step``."""
-        known = self._candidates.get(control)
-        return known[0] if known and (before is None or known[1] < before) else None
+        known = self._candidate_by_control.get(control)
+        return known[0] if known and (before_step is None or known[1] < before_step) else None
 
-    def translated(self, text: str, before: int) -> str:
+    def translate_text(self, text: str, before_step: int) -> str:
         """Replaces the ids of control in a text by those of candidate."""
-        if not self._candidates:
+        if not self._candidate_by_control:
             return text
-        return IN_TEXT.sub(lambda found: self.spelled(found[0], before) or found[0], text)
-
-    def say_the_same(self, control: str, candidate: str) -> bool:
-        """Whether two texts are equal except for ids that are paired."""
-        if IN_TEXT.sub("", control) != IN_TEXT.sub("", candidate):
-            return False
-        ids = zip(IN_TEXT.findall(control), IN_TEXT.findall(candidate), strict=False)
-        return len(IN_TEXT.findall(control)) == len(IN_TEXT.findall(candidate)) and all(
-            self._is_one(one, other) for one, other in ids
+        return ID_IN_TEXT.sub(
+            lambda match: self.find_candidate_id(match[0], before_step) or match[0], text
         )
 
-    def takes(self, body: bytes, step: int) -> bool:
+    def are_equal_texts(self, control: str, candidate: str) -> bool:
+        """Whether two texts are equal except for ids that are paired."""
+        if ID_IN_TEXT.sub("", control) != ID_IN_TEXT.sub("", candidate):
+            return False
+        ids = zip(ID_IN_TEXT.findall(control), ID_IN_TEXT.findall(candidate), strict=False)
+        return len(ID_IN_TEXT.findall(control)) == len(ID_IN_TEXT.findall(candidate)) and all(
+            self._can_be_same_object(control_id, candidate_id) for control_id, candidate_id in ids
+        )
+
+    def pair_shared_ids(self, body: bytes, step: int) -> bool:
         """Pairs each id of a body that both sides sent with itself.
 
         Returns False, and pairs nothing, if that contradicts an earlier pair.
         """
-        if not self.apart:
+        if not self.has_separate_ids:
             return True
         text = body.decode(errors="replace")
-        if not all(self._is_one(one, one) for one in IN_TEXT.findall(text)):
+        if not all(self._can_be_same_object(id_, id_) for id_ in ID_IN_TEXT.findall(text)):
             return False
-        for one in _WHOLE.findall(text):
-            self.pair(one, one, step)
+        for id_ in _ID_VALUE.findall(text):
+            self.pair(id_, id_, step)
         return True
 
-    def _is_one(self, control: str, candidate: str) -> bool:
-        known = self.spelled(control)
-        return candidate == (control if known is None else known) and (
-            self._controls.get(candidate, control) == control
+    def _can_be_same_object(self, control: str, candidate: str) -> bool:
+        known_candidate = self.find_candidate_id(control)
+        return candidate == (control if known_candidate is None else known_candidate) and (
+            self._control_by_candidate.get(candidate, control) == control
         )
 
     @property
     def count(self) -> int:
-        return len(self._candidates)
+        return len(self._candidate_by_control)
 
     @property
-    def spelled_differently(self) -> int:
-        return sum(control != known[0] for control, known in self._candidates.items())
+    def different_count(self) -> int:
+        return sum(
+            control != candidate_and_step[0]
+            for control, candidate_and_step in self._candidate_by_control.items()
+        )
 
 
 def is_same_id_kind(control: str, candidate: str) -> bool:
     """Whether both are ids of the same kind of object, by their prefix."""
-    one, other = ID.fullmatch(control), ID.fullmatch(candidate)
-    return one is not None and other is not None and one[1] == other[1]
+    control_match, candidate_match = OBJECT_ID.fullmatch(control), OBJECT_ID.fullmatch(candidate)
+    return (
+        control_match is not None
+        and candidate_match is not None
+        and control_match[1] == candidate_match[1]
+    )
 
 
-def _told(name: str) -> str:
+def _display_id(name: str) -> str:
     """An id for messages. A rule can make any text an id, so other texts are not shown."""
-    return name if ID.fullmatch(name) else "object"
+    return name if OBJECT_ID.fullmatch(name) else "object"

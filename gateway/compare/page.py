@@ -9,10 +9,10 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from gateway.compare.differences import KINDS
-from gateway.compare.report_schema import Group, Report
+from gateway.compare.differences import KIND_DESCRIPTIONS
+from gateway.compare.report_schema import DifferenceEntry, Report
 
-SIGNS = {
+KIND_SIGNS = {
     "missing": "\N{MINUS SIGN}",
     "extra": "+",
     "order": "↕",
@@ -20,46 +20,50 @@ SIGNS = {
 }
 """Symbols of the kinds of difference; all others have ≠."""
 
-PLACES = {"scenario": "step", "recorded traffic": "entry", "list of reads": "line"}
+STEP_NOUNS = {"scenario": "step", "recorded traffic": "entry", "list of reads": "line"}
 
 
 def render_report_page(report: Report) -> str:
-    style, script = _text("page.css"), _text("page.js")
+    style, script = _load_resource("page.css"), _load_resource("page.js")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(_text("page.html.j2")).render(
+    return environment.from_string(_load_resource("page.html.j2")).render(
         report=report,
-        by_operation=_by_operation(report["differences"]),
-        kinds=_kinds(report["differences"]),
-        meanings=KINDS,
-        places={one["name"]: PLACES[one["kind"]] for one in report["inputs"]},
-        signs=SIGNS,
+        by_operation=_group_by_operation(report["differences"]),
+        kinds=_count_kinds(report["differences"]),
+        meanings=KIND_DESCRIPTIONS,
+        places={
+            input_entry["name"]: STEP_NOUNS[input_entry["kind"]] for input_entry in report["inputs"]
+        },
+        signs=KIND_SIGNS,
         # Constant files of this package without input; the page's CSP allows them by hash.
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        style_hash=_hash_content(style),
+        script_hash=_hash_content(script),
     )
 
 
-def _text(name: str) -> str:
+def _load_resource(name: str) -> str:
     return files("gateway.compare").joinpath(name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def _hash_content(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _by_operation(differences: list[Group]) -> list[tuple[str, list[Group]]]:
-    grouped: dict[str, list[Group]] = {}
-    for one in differences:
-        grouped.setdefault(one["request"], []).append(one)
+def _group_by_operation(
+    differences: list[DifferenceEntry],
+) -> list[tuple[str, list[DifferenceEntry]]]:
+    grouped: dict[str, list[DifferenceEntry]] = {}
+    for difference in differences:
+        grouped.setdefault(difference["request"], []).append(difference)
     return [*grouped.items()]
 
 
-def _kinds(differences: list[Group]) -> dict[str, int]:
+def _count_kinds(differences: list[DifferenceEntry]) -> dict[str, int]:
     """Counts the differences of each kind, in the order of ``KIND_DESCRIPTIONS``."""
-    found = [one["kind"] for one in differences]
-    return {kind: found.count(kind) for kind in KINDS if kind in found}
+    kinds = [difference["kind"] for difference in differences]
+    return {kind: kinds.count(kind) for kind in KIND_DESCRIPTIONS if kind in kinds}

@@ -13,97 +13,97 @@ from functools import lru_cache
 
 Path = tuple[str | int, ...]
 
-BODY = "$"
+BODY_PATH = "$"
 """Normal form of the path to the whole body."""
 
 
-class Outside(str):
+class PseudoKey(str):
     """A path part outside the body, so that a body key ``@status`` is not confused with it."""
 
     __slots__ = ()
 
 
-STATUS: Path = (Outside("@status"),)
+STATUS_PATH: Path = (PseudoKey("@status"),)
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_ID = re.compile(r"[A-Z]{1,2}-[A-Za-z0-9]{1,64}")
-_PART = re.compile(r"\[(?P<index>\d+)\]|(?P<dot>\.)?(?P<key>[^.\[\]]+)")
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_OBJECT_ID = re.compile(r"[A-Z]{1,2}-[A-Za-z0-9]{1,64}")
+_PATH_PART = re.compile(r"\[(?P<index>\d+)\]|(?P<dot>\.)?(?P<key>[^.\[\]]+)")
 
 
 def header_path(name: str) -> Path:
-    return (Outside("@header"), Outside(name))
+    return (PseudoKey("@header"), PseudoKey(name))
 
 
 def format_path(path: Path) -> str:
     """Formats a path with its indices: ``payments[3].sourceAmount``."""
-    place = BODY
+    text = BODY_PATH
     for part in path:
-        place = _below(place, f"[{part}]" if isinstance(part, int) else _spelled(part))
-    return place
+        text = _append_text(text, f"[{part}]" if isinstance(part, int) else _format_key(part))
+    return text
 
 
 def normalize_path(path: Path) -> str:
     """Formats a path without indices: ``payments[].sourceAmount``."""
-    place = BODY
+    normal_path = BODY_PATH
     for part in path:
-        place = append_to_path(place, part)
-    return place
+        normal_path = append_to_path(normal_path, part)
+    return normal_path
 
 
-def append_to_path(place: str, part: str | int) -> str:
+def append_to_path(normal_path: str, part: str | int) -> str:
     """The normal form of a key or item directly below another normal form."""
     if isinstance(part, int):
-        return _below(place, "[]")
+        return _append_text(normal_path, "[]")
     # Ids that are keys would make a path of their own for each object.
-    return _below(place, "{id}" if _ID.fullmatch(part) else _spelled(part))
+    return _append_text(normal_path, "{id}" if _OBJECT_ID.fullmatch(part) else _format_key(part))
 
 
-def iter_parent_paths(place: str) -> Iterator[str]:
+def iter_parent_paths(normal_path: str) -> Iterator[str]:
     """Yields the normal forms that contain this one, from the nearest to the whole body."""
-    parts = re.findall(r"""\["[^"]*"\]|\[\]|[^.\[\]]+""", place)
-    if place != BODY and not place.startswith("@"):
+    parts = re.findall(r"""\["[^"]*"\]|\[\]|[^.\[\]]+""", normal_path)
+    if normal_path != BODY_PATH and not normal_path.startswith("@"):
         for end in range(len(parts) - 1, 0, -1):
-            yield _joined(parts[:end])
-        yield BODY
+            yield _join_parts(parts[:end])
+        yield BODY_PATH
 
 
-def _joined(parts: list[str]) -> str:
-    place = BODY
+def _join_parts(parts: list[str]) -> str:
+    normal_path = BODY_PATH
     for part in parts:
-        place = _below(place, part)
-    return place
+        normal_path = _append_text(normal_path, part)
+    return normal_path
 
 
-def _below(place: str, piece: str) -> str:
-    if place == BODY:
-        return piece
-    return f"{place}{piece}" if piece.startswith("[") else f"{place}.{piece}"
+def _append_text(prefix: str, suffix: str) -> str:
+    if prefix == BODY_PATH:
+        return suffix
+    return f"{prefix}{suffix}" if suffix.startswith("[") else f"{prefix}.{suffix}"
 
 
-def _spelled(key: str) -> str:
-    return key if _PLAIN.fullmatch(key) or isinstance(key, Outside) else f'["{key}"]'
+def _format_key(key: str) -> str:
+    return key if _PLAIN_KEY.fullmatch(key) or isinstance(key, PseudoKey) else f'["{key}"]'
 
 
 def parse_scenario_path(text: str) -> Path:
     """Parses a path as scenarios write it, ``payments[0].id``; raises ValueError."""
     parts: list[str | int] = []
-    at = 0
-    while at < len(text):
-        found = _PART.match(text, at)
-        if found is None or (found["key"] and bool(found["dot"]) != bool(parts)):
+    position = 0
+    while position < len(text):
+        match = _PATH_PART.match(text, position)
+        if match is None or (match["key"] and bool(match["dot"]) != bool(parts)):
             raise ValueError(text)
-        parts.append(int(found["index"]) if found["index"] else found["key"])
-        at = found.end()
+        parts.append(int(match["index"]) if match["index"] else match["key"])
+        position = match.end()
     if not parts:
         raise ValueError(text)
     return tuple(parts)
 
 
 @lru_cache(maxsize=1024)
-def compile_path_pattern(text: str) -> re.Pattern[str]:
+def compile_path_pattern(pattern: str) -> re.Pattern[str]:
     """Compiles a rule's path to a pattern for normal forms: ``*`` is one key, ``**`` any parts."""
-    steps = re.split(r"(\*\*\.|\.\*\*$|\*\*|\*)", text)
-    return re.compile("".join(_STEPS.get(step, re.escape(step)) for step in steps))
+    parts = re.split(r"(\*\*\.|\.\*\*$|\*\*|\*)", pattern)
+    return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts))
 
 
-_STEPS = {"**.": r"(?:.+\.)?", ".**": r"(?:[.\[].*)?", "**": ".*", "*": r"[^.\[\]]+"}
+_WILDCARDS = {"**.": r"(?:.+\.)?", ".**": r"(?:[.\[].*)?", "**": ".*", "*": r"[^.\[\]]+"}

@@ -11,96 +11,106 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-from gateway.compare.operations import ID
+from gateway.compare.operations import OBJECT_ID
 
-Nature = Literal["clear", "email", "iban", "number", "message", "label", "text"]
+PiiClass = Literal["clear", "email", "iban", "number", "message", "label", "text"]
 
 _AMOUNT = re.compile(r"[+-]?\d{1,15}\.\d{1,10}")
-_WHOLE = re.compile(r"[+-]?\d{1,15}")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_WORD = re.compile(r"[a-z]{1,16}([_-][a-z]{1,16}){0,5}|API")
-_PLACE = re.compile(r"[A-Za-z]{1,24}\d?(\[\d{0,6}\])?(\.[A-Za-z]{1,24}\d?(\[\d{0,6}\])?){0,6}")
+_INTEGER = re.compile(r"[+-]?\d{1,15}")
+_DATETIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_ENUM_WORD = re.compile(r"[a-z]{1,16}([_-][a-z]{1,16}){0,5}|API")
+_FIELD_PATH = re.compile(r"[A-Za-z]{1,24}\d?(\[\d{0,6}\])?(\.[A-Za-z]{1,24}\d?(\[\d{0,6}\])?){0,6}")
 _LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2})?")
-_LETTERS = re.compile(r"[A-Z]{2,3}")
-_MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
-_GEOGRAPHY = re.compile(r"[^\W\d_][^\d_@*]{0,60}")
+_LETTER_CODE = re.compile(r"[A-Z]{2,3}")
+_ALREADY_MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
+_GEOGRAPHIC_NAME = re.compile(r"[^\W\d_][^\d_@*]{0,60}")
 """Names below ``country``, an object that only answers about countries have."""
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 _IBAN = re.compile(r"[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}")
-_DIGITS = re.compile(r"(?=(?:\D*\d){4})[\d\s()+./-]+")
+_DIGIT_GROUPS = re.compile(r"(?=(?:\D*\d){4})[\d\s()+./-]+")
 
-_COUNTED = {
+_NUMERIC_FIELDS = {
     "amount", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees", "recipientFees",
     "merchantFees", "value", "net", "count", "limit", "page", "pages", "pageSize", "records",
     "totalPayments", "routeMinimum", "estimatedFees", "GatewayTotal", "ServiceTotal",
 }  # fmt: skip
-_WORDED = {
+_ENUM_FIELDS = {
     "status", "complianceStatus", "type", "method", "payoutMethod", "object", "code", "orderBy",
     "sortBy", "accountType", "processed_by", "source", "routeType",
 }  # fmt: skip
-_CURRENCIES = {"currency", "sourceCurrency", "targetCurrency", "primaryCurrency", "code"}
-_COUNTRIES = {"country", "countryCode", "payoutCurrency"}
-_LABELS = {"methodDisplay", "displayName", "sourceCurrencyName", "targetCurrencyName"}
-_DATED = {"startDate", "endDate"}
-_COUNTING_HEADERS = {"retry-after", "ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"}
-_HEADERS = {"content-type", "access-control-allow-origin"}
-_HEADER = re.compile(r"[a-z]{1,20}/[a-z.+-]{1,40}(; ?charset=[A-Za-z0-9-]{1,20})?|\*")
+_CURRENCY_FIELDS = {"currency", "sourceCurrency", "targetCurrency", "primaryCurrency", "code"}
+_COUNTRY_FIELDS = {"country", "countryCode", "payoutCurrency"}
+_LABEL_FIELDS = {"methodDisplay", "displayName", "sourceCurrencyName", "targetCurrencyName"}
+_DATE_FIELDS = {"startDate", "endDate"}
+_NUMERIC_HEADERS = {"retry-after", "ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"}
+_TEXT_HEADERS = {"content-type", "access-control-allow-origin"}
+_HEADER_VALUE = re.compile(r"[a-z]{1,20}/[a-z.+-]{1,40}(; ?charset=[A-Za-z0-9-]{1,20})?|\*")
 
-_FIELDS: dict[str, Callable[[str], re.Match[str] | None]] = {
-    **dict.fromkeys(_COUNTED | _COUNTING_HEADERS, _WHOLE.fullmatch),
-    **dict.fromkeys(_WORDED, _WORD.fullmatch),
-    **dict.fromkeys(_CURRENCIES, _LETTERS.fullmatch),
-    **dict.fromkeys(_COUNTRIES, _LETTERS.fullmatch),
-    **dict.fromkeys(_DATED, _DAY.fullmatch),
-    **dict.fromkeys(_HEADERS, _HEADER.fullmatch),
-    "code": re.compile(f"{_WORD.pattern}|[A-Z]{{2,3}}").fullmatch,
-    "field": _PLACE.fullmatch,
+_CLEAR_VALUE_BY_FIELD: dict[str, Callable[[str], re.Match[str] | None]] = {
+    **dict.fromkeys(_NUMERIC_FIELDS | _NUMERIC_HEADERS, _INTEGER.fullmatch),
+    **dict.fromkeys(_ENUM_FIELDS, _ENUM_WORD.fullmatch),
+    **dict.fromkeys(_CURRENCY_FIELDS, _LETTER_CODE.fullmatch),
+    **dict.fromkeys(_COUNTRY_FIELDS, _LETTER_CODE.fullmatch),
+    **dict.fromkeys(_DATE_FIELDS, _DATE.fullmatch),
+    **dict.fromkeys(_TEXT_HEADERS, _HEADER_VALUE.fullmatch),
+    "code": re.compile(f"{_ENUM_WORD.pattern}|[A-Z]{{2,3}}").fullmatch,
+    "field": _FIELD_PATH.fullmatch,
     "language": _LANGUAGE.fullmatch,
 }
-_BIRTH = re.compile(r"dob|birth", re.IGNORECASE)
+_BIRTH_FIELD = re.compile(r"dob|birth", re.IGNORECASE)
 
 
-def classify_text(fields: tuple[str, ...], text: str) -> Nature:
+def classify_text(fields: tuple[str, ...], text: str) -> PiiClass:
     """Classifies a text. ``fields`` are the keys of its path, without indices, its own key last."""
-    own = fields[-1] if fields else ""
-    if fields[:1] == ("country",) and len(fields) > 1 and _GEOGRAPHY.fullmatch(text):
+    field = fields[-1] if fields else ""
+    if fields[:1] == ("country",) and len(fields) > 1 and _GEOGRAPHIC_NAME.fullmatch(text):
         return "clear"
-    if _is_clear(own, text):
+    if _is_clear_text(field, text):
         return "clear"
     if _EMAIL.fullmatch(text):
         return "email"
     if _IBAN.fullmatch(text) and sum(map(str.isdigit, text)) >= 4:
         return "iban"
-    if _DIGITS.fullmatch(text) and not (_DAY.fullmatch(text) or _BIRTH.search(own)):
+    if _DIGIT_GROUPS.fullmatch(text) and not (_DATE.fullmatch(text) or _BIRTH_FIELD.search(field)):
         return "number"
-    if own in _LABELS or (own == "name" and "currency" in fields[:-1]):
+    if field in _LABEL_FIELDS or (field == "name" and "currency" in fields[:-1]):
         return "label"
-    return "message" if own == "message" else "text"
+    return "message" if field == "message" else "text"
 
 
-def _is_clear(own: str, text: str) -> bool:
-    if not text or ID.fullmatch(text) or _MASKED.fullmatch(text) or _AMOUNT.fullmatch(text):
+def _is_clear_text(field: str, text: str) -> bool:
+    if (
+        not text
+        or OBJECT_ID.fullmatch(text)
+        or _ALREADY_MASKED.fullmatch(text)
+        or _AMOUNT.fullmatch(text)
+    ):
         return True
-    if _MOMENT.fullmatch(text):
+    if _DATETIME.fullmatch(text):
         # A date of birth is personal data, even with a time.
-        return not _BIRTH.search(own)
-    looks = _FIELDS.get(own)
-    return looks is not None and looks(text) is not None
+        return not _BIRTH_FIELD.search(field)
+    matches = _CLEAR_VALUE_BY_FIELD.get(field)
+    return matches is not None and matches(text) is not None
 
 
 def is_clear_number(fields: tuple[str, ...], text: str) -> bool:
     """Whether a JSON number may be shown. It may be an account number."""
-    own = fields[-1] if fields else ""
-    return len(text) <= 3 or own in _COUNTED or own == "code" or bool(_AMOUNT.fullmatch(text))
+    field = fields[-1] if fields else ""
+    return (
+        len(text) <= 3
+        or field in _NUMERIC_FIELDS
+        or field == "code"
+        or bool(_AMOUNT.fullmatch(text))
+    )
 
 
 def is_clear_key(key: str) -> bool:
     """Whether an object key is a field name, a code or an id, and not personal data."""
-    return bool(_KEY.fullmatch(key) or ID.fullmatch(key)) or key in _COUNTED
+    return bool(_CLEAR_KEY.fullmatch(key) or OBJECT_ID.fullmatch(key)) or key in _NUMERIC_FIELDS
 
 
-_KEY = re.compile(r"[a-z_][A-Za-z_-]{0,63}\d{0,2}|[A-Z0-9]{1,3}")
+_CLEAR_KEY = re.compile(r"[a-z_][A-Za-z_-]{0,63}\d{0,2}|[A-Z0-9]{1,3}")
 
 _MESSAGE_WORDS = """
 a account accounts action active address again age all allow allowed already also am an and

@@ -11,317 +11,346 @@ from gateway.compare import paths
 from gateway.compare.endpoints import Side
 from gateway.compare.examples import Example, Row
 from gateway.compare.findings import Finding, Findings, NotCompared
-from gateway.compare.mask import Redactor, Shown
-from gateway.compare.operations import Asked
+from gateway.compare.mask import DisplayValue, Redactor
+from gateway.compare.operations import RequestedOperation
 from gateway.compare.report_schema import (
     EXIT_CODES,
     FORMAT,
     VERSION,
-    AnInput,
-    ARule,
-    ASide,
     Counts,
-    Group,
-    Instance,
-    Line,
-    Operation,
+    DifferenceEntry,
+    ExampleEntry,
+    InputEntry,
+    NotComparedEntry,
+    OperationEntry,
     Report,
     Result,
-    Unasked,
+    RowEntry,
+    RuleEntry,
+    SideEntry,
     Value,
 )
-from gateway.compare.rules import Id, Rule
+from gateway.compare.rules import IdRule, Rule
 from gateway.compare.run import Run
 from gateway.compare.steps import Input
 
 
 def build_report(run: Run) -> Report:
     findings = run.findings
-    differences = _sorted(findings.differences())
-    counts = _counts(run, len(differences))
-    result = _result(run, counts)
+    differences = _sort_findings(findings.list_differences())
+    counts = _count_results(run, len(differences))
+    result = _decide_result(run, counts)
     return {
         "format": FORMAT,
         "version": VERSION,
         "result": result,
         "exit_code": EXIT_CODES[result],
-        "sentence": _sentence(run, counts, result),
-        "remarks": [*_remarks(run, counts)],
-        "began": f"{run.began:%Y-%m-%dT%H:%M:%SZ}",
+        "sentence": _build_sentence(run, counts, result),
+        "remarks": [*_build_remarks(run, counts)],
+        "began": f"{run.started_at:%Y-%m-%dT%H:%M:%SZ}",
         "seconds": round(run.seconds, 3),
-        "control": _side(run.control),
-        "candidate": _side(run.candidate),
-        "inputs": [_input(one) for one in run.inputs],
+        "control": _build_side_entry(run.control),
+        "candidate": _build_side_entry(run.candidate),
+        "inputs": [_build_input_entry(input_file) for input_file in run.inputs],
         "writes": "sent" if run.options.allow_writes else "not sent",
-        "values": "shown" if findings.viewer.eye.sees_all else "masked",
+        "values": "shown" if findings.example_builder.redactor.is_unmasked else "masked",
         "noise_measured": run.options.measure_noise,
         "counts": counts,
-        "operations": _operations(findings),
-        "differences": [_group(one) for one in differences],
-        "noise": [_group(one) for one in _sorted(findings.noise())],
-        "not_sent": _unasked(findings.not_sent),
-        "skipped": _unasked(findings.skipped),
-        "failed": _unasked(findings.failed),
+        "operations": _build_operation_entries(findings),
+        "differences": [_build_difference_entry(finding) for finding in differences],
+        "noise": [
+            _build_difference_entry(finding) for finding in _sort_findings(findings.list_noise())
+        ],
+        "not_sent": _build_not_compared_entries(findings.not_sent),
+        "skipped": _build_not_compared_entries(findings.skipped),
+        "failed": _build_not_compared_entries(findings.failed),
         "ids": {
-            "paired": run.pairing.count,
-            "spelled_differently": run.pairing.spelled_differently,
+            "paired": run.id_map.count,
+            "spelled_differently": run.id_map.different_count,
         },
-        "headers": sorted({name for one in run.inputs for name in _headers(one)}),
-        "rules": _rules(run),
+        "headers": sorted(
+            {name for input_file in run.inputs for name in _list_headers(input_file)}
+        ),
+        "rules": _build_rule_entries(run),
     }
 
 
-def _headers(one: Input) -> Iterable[str]:
-    return (name for step in one.steps for name in step.rules.headers)
+def _list_headers(input_file: Input) -> Iterable[str]:
+    return (name for step in input_file.steps for name in step.rules.headers)
 
 
-def _result(run: Run, counts: Counts) -> Result:
+def _decide_result(run: Run, counts: Counts) -> Result:
     if counts["differences"]:
         return "different"
-    unmet = run.stopped or counts["failed"] or any(not one.unsent for one in run.findings.skipped)
-    return "could not run" if unmet or not counts["compared"] else "equal"
+    is_incomplete = (
+        run.stop_reason
+        or counts["failed"]
+        or any(not skipped_step.is_write_withheld for skipped_step in run.findings.skipped)
+    )
+    return "could not run" if is_incomplete or not counts["compared"] else "equal"
 
 
-def _sentence(run: Run, counts: Counts, result: Result) -> str:
-    compared = _many(counts["compared"], "answer")
+def _build_sentence(run: Run, counts: Counts, result: Result) -> str:
+    compared = _format_count(counts["compared"], "answer")
     if result == "different":
-        kinds = _many(counts["differences"], "difference")
-        return f"{kinds}, in {counts['different']} of {compared}."
+        found = _format_count(counts["differences"], "difference")
+        return f"{found}, in {counts['different']} of {compared}."
     if result == "equal":
         return f"Equal: {compared} of each side {'say' if counts['compared'] > 1 else 'says'} the same."
-    if run.stopped:
-        return f"The comparison could not run: {run.stopped}."
+    if run.stop_reason:
+        return f"The comparison could not run: {run.stop_reason}."
     if counts["compared"]:
-        missed = counts["failed"] + counts["skipped"]
-        return f"Incomplete: {missed} of {_many(counts['steps'], 'step')} could not be compared; the rest is equal."
+        missed_steps = counts["failed"] + counts["skipped"]
+        return f"Incomplete: {missed_steps} of {_format_count(counts['steps'], 'step')} could not be compared; the rest is equal."
     return "Nothing was compared."
 
 
-def _remarks(run: Run, counts: Counts) -> Iterator[str]:
+def _build_remarks(run: Run, counts: Counts) -> Iterator[str]:
     """Yields what was left out, and what makes the result less reliable."""
-    if run.stopped and counts["compared"]:
-        yield f"The comparison ended early: {run.stopped}."
+    if run.stop_reason and counts["compared"]:
+        yield f"The comparison ended early: {run.stop_reason}."
     if counts["not_sent"]:
-        needing = sum(one.unsent for one in run.findings.skipped)
-        also = (
-            f", and {_many(needing, 'step')} that {'need' if needing > 1 else 'needs'} their results"
-            if needing
+        dependent_count = sum(
+            skipped_step.is_write_withheld for skipped_step in run.findings.skipped
+        )
+        dependents = (
+            f", and {_format_count(dependent_count, 'step')} that {'need' if dependent_count > 1 else 'needs'} their results"
+            if dependent_count
             else ""
         )
-        yield f"Not sent: {_many(counts['not_sent'], 'write')}{also}. --allow-writes sends them to both sides."
+        yield f"Not sent: {_format_count(counts['not_sent'], 'write')}{dependents}. --allow-writes sends them to both sides."
     if counts["failed"]:
-        yield f"No answer: {_many(counts['failed'], 'step')}, from one side or both."
-    unmet = sum(not one.unsent for one in run.findings.skipped)
-    if unmet:
-        yield f"Skipped: {_many(unmet, 'step')}, for lack of a value from an earlier answer."
-    for one in run.inputs:
-        for why, count in one.left_out.items():
-            yield f"Left out of {one.name}: {_many(count, 'entry', 'entries')}, {why}."
-    if run.pairing.spelled_differently and not run.options.allow_writes:
+        yield f"No answer: {_format_count(counts['failed'], 'step')}, from one side or both."
+    skipped_count = sum(not skipped_step.is_write_withheld for skipped_step in run.findings.skipped)
+    if skipped_count:
+        yield f"Skipped: {_format_count(skipped_count, 'step')}, for lack of a value from an earlier answer."
+    for input_file in run.inputs:
+        for reason, count in input_file.omitted_counts.items():
+            yield f"Left out of {input_file.name}: {_format_count(count, 'entry', 'entries')}, {reason}."
+    if run.id_map.different_count and not run.options.allow_writes:
         yield (
-            f"{_many(run.pairing.spelled_differently, 'id')} of {run.pairing.count} differ between "
+            f"{_format_count(run.id_map.different_count, 'id')} of {run.id_map.count} differ between "
             "the two sides. Import them (ids import) if clients stored ids of control; "
             "--ids same reports each as a difference."
         )
-    yield from _doubts(run)
+    yield from _build_warnings(run)
 
 
-def _doubts(run: Run) -> Iterator[str]:
-    statuses = [pair for one in run.findings.tallies.values() for pair in one.statuses.items()]
+def _build_warnings(run: Run) -> Iterator[str]:
+    statuses = [pair for tally in run.findings.tallies.values() for pair in tally.statuses.items()]
     for index, side in enumerate((run.control, run.candidate)):
-        limited = sum(count for pair, count in statuses if pair[index] == 429)
-        if limited:
-            yield f"{side.name.title()} answered 429 {_many(limited, 'time')}: its rate limit was reached."
-        if _is_readable_on_the_way(side.url):
+        rate_limited = sum(count for pair, count in statuses if pair[index] == 429)
+        if rate_limited:
+            yield f"{side.name.title()} answered 429 {_format_count(rate_limited, 'time')}: its rate limit was reached."
+        if _is_sent_in_clear(side.url):
             yield f"{side.name.title()} is called without TLS: its API key is sent in clear text."
-    moved = sum(count for pair, count in statuses if all(300 <= one < 400 for one in pair))
-    if moved:
+    redirected = sum(
+        count for pair, count in statuses if all(300 <= status < 400 for status in pair)
+    )
+    if redirected:
         yield (
-            f"Both sides redirected {_many(moved, 'time')}. Redirects are not followed: "
+            f"Both sides redirected {_format_count(redirected, 'time')}. Redirects are not followed: "
             "give the addresses that they lead to."
         )
-    good = sum(count for pair, count in statuses if all(200 <= one < 300 for one in pair))
-    if statuses and not good:
+    successful = sum(
+        count for pair, count in statuses if all(200 <= status < 300 for status in pair)
+    )
+    if statuses and not successful:
         yield "No answer was a success on both sides: only error responses were compared."
 
 
-def _is_readable_on_the_way(url: str) -> bool:
+def _is_sent_in_clear(url: str) -> bool:
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:
-        is_near = ip_address(host).is_loopback
+        is_local = ip_address(host).is_loopback
     except ValueError:
-        is_near = host == "localhost"
-    return parts.scheme == "http" and not is_near
+        is_local = host == "localhost"
+    return parts.scheme == "http" and not is_local
 
 
-def _counts(run: Run, differences: int) -> Counts:
+def _count_results(run: Run, difference_count: int) -> Counts:
     findings = run.findings
-    compared = sum(one.compared for one in findings.tallies.values())
-    different = sum(findings.different(one) for one in findings.tallies.values())
+    compared = sum(tally.compared for tally in findings.tallies.values())
+    different = sum(findings.count_different_answers(tally) for tally in findings.tallies.values())
     return {
-        "steps": sum(len(one.steps) for one in run.inputs),
+        "steps": sum(len(input_file.steps) for input_file in run.inputs),
         "compared": compared,
         "equal": compared - different,
         "different": different,
         "not_sent": len(findings.not_sent),
         "skipped": len(findings.skipped),
         "failed": len(findings.failed),
-        "differences": differences,
+        "differences": difference_count,
     }
 
 
-def _operations(findings: Findings) -> list[Operation]:
+def _build_operation_entries(findings: Findings) -> list[OperationEntry]:
     return [
         {
-            "operation": one.asked.name,
-            "request": one.asked.title,
-            "compared": one.compared,
-            "equal": one.compared - findings.different(one),
-            "different": findings.different(one),
-            "statuses": {f"{a}/{b}": count for (a, b), count in sorted(one.statuses.items())},
+            "operation": tally.operation.name,
+            "request": tally.operation.title,
+            "compared": tally.compared,
+            "equal": tally.compared - findings.count_different_answers(tally),
+            "different": findings.count_different_answers(tally),
+            "statuses": {
+                f"{control_status}/{candidate_status}": count
+                for (control_status, candidate_status), count in sorted(tally.statuses.items())
+            },
         }
-        for one in sorted(findings.tallies.values(), key=lambda one: _rank(one.asked))
+        for tally in sorted(
+            findings.tallies.values(), key=lambda tally: _build_sort_key(tally.operation)
+        )
     ]
 
 
-def _rank(asked: Asked) -> tuple[bool, str, str]:
-    return (not asked.name, asked.path, asked.method)
+def _build_sort_key(operation: RequestedOperation) -> tuple[bool, str, str]:
+    return (not operation.name, operation.path, operation.method)
 
 
-def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda one: (_rank(one.asked), -one.answers, one.place, one.kind))
+def _sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(
+        findings,
+        key=lambda finding: (
+            _build_sort_key(finding.operation),
+            -finding.answers,
+            finding.path,
+            finding.kind,
+        ),
+    )
 
 
-def _group(one: Finding) -> Group:
+def _build_difference_entry(finding: Finding) -> DifferenceEntry:
     return {
-        "operation": one.asked.name,
-        "request": one.asked.title,
-        "kind": one.kind,
-        "path": one.place,
-        "field": _field(one.place),
-        "count": one.count,
-        "answers": one.answers,
-        "notes": dict(one.notes.most_common(5)),
-        "examples": [_instance(example) for example in one.examples],
+        "operation": finding.operation.name,
+        "request": finding.operation.title,
+        "kind": finding.kind,
+        "path": finding.path,
+        "field": _select_last_field(finding.path),
+        "count": finding.count,
+        "answers": finding.answers,
+        "notes": dict(finding.notes.most_common(5)),
+        "examples": [_build_example_entry(example) for example in finding.examples],
     }
 
 
-def _field(place: str) -> str:
+def _select_last_field(normal_path: str) -> str:
     """The last part of a normal form: the field name."""
-    if place == paths.BODY or place.startswith("@header."):
-        return place.removeprefix("@header.")
-    return place.rpartition(".")[2].removesuffix("[]") or place
+    if normal_path == paths.BODY_PATH or normal_path.startswith("@header."):
+        return normal_path.removeprefix("@header.")
+    return normal_path.rpartition(".")[2].removesuffix("[]") or normal_path
 
 
-def _instance(one: Example) -> Instance:
+def _build_example_entry(example: Example) -> ExampleEntry:
     return {
-        "input": one.source,
-        "step": one.number,
-        "name": one.name,
-        "request": one.request,
-        "control_status": one.statuses[0],
-        "candidate_status": one.statuses[1],
-        "control_path": one.path,
-        "candidate_path": one.there,
-        "control": _value(one.control),
-        "candidate": _value(one.candidate),
-        "note": one.note,
-        "around": [_line(row) for row in one.rows],
-        "around_left_out": (one.before, one.after),
+        "input": example.source,
+        "step": example.number,
+        "name": example.name,
+        "request": example.request,
+        "control_status": example.statuses[0],
+        "candidate_status": example.statuses[1],
+        "control_path": example.control_path,
+        "candidate_path": example.candidate_path,
+        "control": _build_value(example.control),
+        "candidate": _build_value(example.candidate),
+        "note": example.note,
+        "around": [_build_row_entry(row) for row in example.rows],
+        "around_left_out": (example.rows_before, example.rows_after),
     }
 
 
-def _line(row: Row) -> Line:
+def _build_row_entry(row: Row) -> RowEntry:
     return {
         "name": row.name,
-        "control": _value(row.control),
-        "candidate": _value(row.candidate),
+        "control": _build_value(row.control),
+        "candidate": _build_value(row.candidate),
         "differs": row.differs,
-        "is_it": row.is_it,
-        "overlooked": row.overlooked,
+        "is_it": row.is_subject,
+        "overlooked": row.is_ignored,
     }
 
 
-def _value(shown: Shown) -> Value:
+def _build_value(display: DisplayValue) -> Value:
     return {
-        "type": shown.kind,
-        "text": shown.text,
-        "parts": [{"text": one.text, "differs": one.differs} for one in shown.pieces],
+        "type": display.kind,
+        "text": display.text,
+        "parts": [
+            {"text": segment.text, "differs": segment.differs} for segment in display.segments
+        ],
     }
 
 
-def _side(side: Side) -> ASide:
-    times = sorted(side.times)
+def _build_side_entry(side: Side) -> SideEntry:
+    durations = sorted(side.durations_seconds)
     return {
         "url": side.url,
-        "answers": len(times),
-        "median_ms": round(times[len(times) // 2] * 1000, 1) if times else None,
-        "slowest_ms": round(times[-1] * 1000, 1) if times else None,
+        "answers": len(durations),
+        "median_ms": round(durations[len(durations) // 2] * 1000, 1) if durations else None,
+        "slowest_ms": round(durations[-1] * 1000, 1) if durations else None,
     }
 
 
-def _input(one: Input) -> AnInput:
+def _build_input_entry(input_file: Input) -> InputEntry:
     return {
-        "name": one.name,
-        "kind": one.kind,
-        "title": one.title,
-        "steps": len(one.steps),
-        "left_out": dict(one.left_out),
+        "name": input_file.name,
+        "kind": input_file.kind,
+        "title": input_file.title,
+        "steps": len(input_file.steps),
+        "left_out": dict(input_file.omitted_counts),
     }
 
 
-def _unasked(those: Sequence[NotCompared]) -> list[Unasked]:
+def _build_not_compared_entries(steps: Sequence[NotCompared]) -> list[NotComparedEntry]:
     return [
         {
-            "input": one.source,
-            "step": one.number,
-            "name": one.name,
-            "request": one.request,
-            "why": one.why,
+            "input": step.source,
+            "step": step.number,
+            "name": step.name,
+            "request": step.request,
+            "why": step.reason,
         }
-        for one in those
+        for step in steps
     ]
 
 
-def _rules(run: Run) -> list[ARule]:
-    every: dict[Rule, None] = {}
-    for one in run.inputs:
-        for step in one.steps:
+def _build_rule_entries(run: Run) -> list[RuleEntry]:
+    rules: dict[Rule, None] = {}
+    for input_file in run.inputs:
+        for step in input_file.steps:
             # A dict keeps the order of rules and drops those that several steps share.
-            every |= dict.fromkeys(
-                (step.rules if run.options.allow_writes else step.rules.for_reads).rules
+            rules |= dict.fromkeys(
+                (step.rules if run.options.allow_writes else step.rules.read_rules).rules
             )
     return [
         {
             "kind": rule.kind,
             "path": rule.path,
             "operation": rule.operation,
-            "does": rule.told,
+            "does": rule.effect,
             "reason": rule.reason,
             "origin": rule.origin,
-            "used": run.findings.excused[rule],
+            "used": run.findings.rule_uses[rule],
         }
-        for rule in every
-        if run.pairing.apart or not isinstance(rule, Id)
+        for rule in rules
+        if run.id_map.has_separate_ids or not isinstance(rule, IdRule)
     ]
 
 
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+def _format_count(count: int, singular: str, plural: str = "") -> str:
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
-def redact_api_keys(report: Report, eye: Redactor) -> Report:
+def redact_api_keys(report: Report, redactor: Redactor) -> Report:
     """Removes the API keys of both sides from all texts of a report.
 
     File names, titles and addresses come from outside and may contain one.
     """
 
-    def clean(value: Any) -> Any:
+    def redact_value(value: Any) -> Any:
         if isinstance(value, str):
-            return eye.plain(value)
+            return redactor.remove_api_keys(value)
         if isinstance(value, dict):
-            return {clean(key): clean(item) for key, item in value.items()}
-        return [clean(item) for item in value] if isinstance(value, list | tuple) else value
+            return {redact_value(key): redact_value(item) for key, item in value.items()}
+        return [redact_value(item) for item in value] if isinstance(value, list | tuple) else value
 
-    return cast("Report", clean(report))
+    return cast("Report", redact_value(report))

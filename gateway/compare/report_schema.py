@@ -18,7 +18,7 @@ Result = Literal["equal", "different", "could not run"]
 EXIT_CODES: dict[Result, int] = {"equal": 0, "different": 1, "could not run": 2}
 
 
-class Part(TypedDict):
+class TextPart(TypedDict):
     text: str
     differs: bool
 
@@ -28,10 +28,10 @@ class Value(TypedDict):
 
     type: str
     text: str
-    parts: list[Part]
+    parts: list[TextPart]
 
 
-class Line(TypedDict):
+class RowEntry(TypedDict):
     """A field of both answers near a difference; ``is_it``: the difference itself.
 
     ``overlooked``: the texts differ, but ids are paired or a rule ignores it.
@@ -45,7 +45,7 @@ class Line(TypedDict):
     overlooked: bool
 
 
-class Instance(TypedDict):
+class ExampleEntry(TypedDict):
     """An example of a difference. Both paths have indices: ``payments[3].id``."""
 
     input: str
@@ -59,11 +59,11 @@ class Instance(TypedDict):
     control: Value
     candidate: Value
     note: str
-    around: list[Line]
+    around: list[RowEntry]
     around_left_out: tuple[int, int]
 
 
-class Group(TypedDict):
+class DifferenceEntry(TypedDict):
     """All differences of one kind, path and operation: ``count`` of them in ``answers`` answers."""
 
     operation: str
@@ -74,10 +74,10 @@ class Group(TypedDict):
     count: int
     answers: int
     notes: dict[str, int]
-    examples: list[Instance]
+    examples: list[ExampleEntry]
 
 
-class Operation(TypedDict):
+class OperationEntry(TypedDict):
     """Totals of an operation. ``statuses`` counts pairs ``control/candidate``, such as ``200/406``."""
 
     operation: str
@@ -88,7 +88,7 @@ class Operation(TypedDict):
     statuses: dict[str, int]
 
 
-class Unasked(TypedDict):
+class NotComparedEntry(TypedDict):
     input: str
     step: int
     name: str
@@ -96,7 +96,7 @@ class Unasked(TypedDict):
     why: str
 
 
-class ARule(TypedDict):
+class RuleEntry(TypedDict):
     """A rule. ``used`` counts the differences that it ignored."""
 
     kind: str
@@ -108,7 +108,7 @@ class ARule(TypedDict):
     used: int
 
 
-class ASide(TypedDict):
+class SideEntry(TypedDict):
     """Response times of a side in milliseconds; null if it gave no answer."""
 
     url: str
@@ -117,7 +117,7 @@ class ASide(TypedDict):
     slowest_ms: float | None
 
 
-class AnInput(TypedDict):
+class InputEntry(TypedDict):
     name: str
     kind: str
     title: str
@@ -152,19 +152,19 @@ class Report(TypedDict):
     remarks: list[str]
     began: str
     seconds: float
-    control: ASide
-    candidate: ASide
-    inputs: list[AnInput]
+    control: SideEntry
+    candidate: SideEntry
+    inputs: list[InputEntry]
     writes: Literal["sent", "not sent"]
     values: Literal["masked", "shown"]
     noise_measured: bool
     counts: Counts
-    operations: list[Operation]
-    differences: list[Group]
-    noise: list[Group]
-    not_sent: list[Unasked]
-    skipped: list[Unasked]
-    failed: list[Unasked]
+    operations: list[OperationEntry]
+    differences: list[DifferenceEntry]
+    noise: list[DifferenceEntry]
+    not_sent: list[NotComparedEntry]
+    skipped: list[NotComparedEntry]
+    failed: list[NotComparedEntry]
     ids: Ids
     headers: list[str]
-    rules: list[ARule]
+    rules: list[RuleEntry]

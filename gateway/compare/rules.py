@@ -18,9 +18,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from gateway.compare import paths
-from gateway.compare.errors import Unusable
+from gateway.compare.errors import InputError
 
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class Rule(BaseModel):
@@ -28,43 +28,43 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: ClassVar[str]
-    path: Text
-    reason: Text
+    path: NonEmptyText
+    reason: NonEmptyText
     operation: str = ""
     origin: str = Field(default="built in", exclude=True)
 
     @property
-    def told(self) -> str:
+    def effect(self) -> str:
         """The tolerance or key of the rule, for the report; empty if it has none."""
         return ""
 
-    def covers(self, operation: str, place: str) -> bool:
+    def applies_to(self, operation: str, normal_path: str) -> bool:
         if self.operation not in ("", operation):
             return False
-        if place == paths.BODY:
-            return self.path in (paths.BODY, "**")
-        return bool(paths.compile_path_pattern(self.path).fullmatch(place))
+        if normal_path == paths.BODY_PATH:
+            return self.path in (paths.BODY_PATH, "**")
+        return bool(paths.compile_path_pattern(self.path).fullmatch(normal_path))
 
 
-class Ignore(Rule):
+class IgnoreRule(Rule):
     """Ignores the path and everything below it."""
 
     kind = "ignore"
 
 
-class Added(Rule):
+class AddedRule(Rule):
     """Allows candidate to have the path if control does not."""
 
     kind = "added"
 
 
-class Present(Rule):
+class PresentRule(Rule):
     """Requires the same type on both sides; ignores the value."""
 
     kind = "present"
 
 
-class Time(Rule):
+class TimeRule(Rule):
     """Allows times of the same format to differ by ``seconds``."""
 
     kind = "time"
@@ -72,63 +72,65 @@ class Time(Rule):
     with_writes_only: bool = False
 
     @property
-    def told(self) -> str:
+    def effect(self) -> str:
         return f"within {self.seconds} s"
 
 
-class Number(Rule):
+class NumberRule(Rule):
     """Allows numbers, or texts that are numbers, to differ by ``tolerance``."""
 
     kind = "number"
     tolerance: Annotated[Decimal, Field(ge=0)]
 
     @property
-    def told(self) -> str:
+    def effect(self) -> str:
         return f"within {self.tolerance}"
 
 
-class Unordered(Rule):
+class UnorderedRule(Rule):
     """Allows list items in any order. ``key`` names the field that identifies an item."""
 
     kind = "unordered"
     key: str = ""
 
     @property
-    def told(self) -> str:
+    def effect(self) -> str:
         return f"items identified by {self.key}" if self.key else ""
 
 
-class Id(Rule):
+class IdRule(Rule):
     """Marks a text as an id: each side may have its own, and must use it consistently."""
 
     kind = "id"
     any_shape: bool = True
 
 
-class _Written(BaseModel):
+class _RulesDocument(BaseModel):
     """The content of a rules file, or the ``rules`` of a scenario."""
 
     model_config = ConfigDict(extra="forbid")
-    headers: list[Text] | None = None
-    ignore: list[Ignore] = []
-    added: list[Added] = []
-    present: list[Present] = []
-    time: list[Time] = []
-    number: list[Number] = []
-    unordered: list[Unordered] = []
-    id: list[Id] = []
+    headers: list[NonEmptyText] | None = None
+    ignore: list[IgnoreRule] = []
+    added: list[AddedRule] = []
+    present: list[PresentRule] = []
+    time: list[TimeRule] = []
+    number: list[NumberRule] = []
+    unordered: list[UnorderedRule] = []
+    id: list[IdRule] = []
 
 
-HEADERS = ("content-type", "access-control-allow-origin", "retry-after", "ratelimit-*")
+COMPARED_HEADERS = ("content-type", "access-control-allow-origin", "retry-after", "ratelimit-*")
 """Headers that clients depend on; a final ``*`` stands for the rest of a name."""
 
-_SOON = "depends on the time of the request, which is not the same on both sides"
-_OWN_WORLD = "with writes, the two sides create their objects at slightly different times"
-_COUNTED = "depends on earlier requests to that side"
+_REQUEST_TIME_REASON = "depends on the time of the request, which is not the same on both sides"
+_SEPARATE_OBJECTS_REASON = (
+    "with writes, the two sides create their objects at slightly different times"
+)
+_USAGE_REASON = "depends on earlier requests to that side"
 
 BUILT_IN: tuple[Rule, ...] = (
     *(
-        Id(
+        IdRule(
             path=path,
             any_shape=False,
             reason="each side has its own ids; they are paired and must stay paired",
@@ -136,19 +138,24 @@ BUILT_IN: tuple[Rule, ...] = (
         for path in ("**.id", "**.recipientId", "**.batchId", "**.paymentId")
     ),
     *(
-        Time(path=f"**.{name}", seconds=Decimal(60), reason=_SOON)
+        TimeRule(path=f"**.{name}", seconds=Decimal(60), reason=_REQUEST_TIME_REASON)
         for name in ("serverTime", "quoteExpiredAt")
     ),
     *(
-        Time(path=f"**.{name}", seconds=Decimal(60), reason=_OWN_WORLD, with_writes_only=True)
+        TimeRule(
+            path=f"**.{name}",
+            seconds=Decimal(60),
+            reason=_SEPARATE_OBJECTS_REASON,
+            with_writes_only=True,
+        )
         for name in ("createdAt", "updatedAt", "sentAt", "completedAt", "processedAt", "checkedAt")
     ),
-    Added(
+    AddedRule(
         path="@header.ratelimit-*",
         reason="not in the legacy document; the gateway adds it",
     ),
     *(
-        Present(path=f"@header.{name}", reason=_COUNTED)
+        PresentRule(path=f"@header.{name}", reason=_USAGE_REASON)
         for name in ("ratelimit-remaining", "ratelimit-reset", "retry-after")
     ),
 )
@@ -159,69 +166,82 @@ class Rules:
     """Rules in order: of two rules of one kind for a path, the later one applies."""
 
     rules: tuple[Rule, ...] = BUILT_IN
-    headers: tuple[str, ...] = HEADERS
-    _known: dict[tuple[str, str], Mapping[str, Rule]] = field(
+    headers: tuple[str, ...] = COMPARED_HEADERS
+    _cache: dict[tuple[str, str], Mapping[str, Rule]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
-    def at(self, operation: str, place: str) -> Mapping[str, Rule]:
+    def select_rules(self, operation: str, normal_path: str) -> Mapping[str, Rule]:
         """The rules for a path in normal form, by kind."""
-        asked = (operation, place)
-        if asked not in self._known:
-            self._known[asked] = {
-                rule.kind: rule for rule in self.rules if rule.covers(operation, place)
+        cache_key = (operation, normal_path)
+        if cache_key not in self._cache:
+            self._cache[cache_key] = {
+                rule.kind: rule for rule in self.rules if rule.applies_to(operation, normal_path)
             }
-        return self._known[asked]
+        return self._cache[cache_key]
 
-    def matters(self, name: str) -> bool:
+    def is_compared_header(self, name: str) -> bool:
         """Whether a header (lower-case name) is compared."""
         return any(
-            name.startswith(one[:-1]) if one.endswith("*") else name == one for one in self.headers
+            name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+            for pattern in self.headers
         )
 
-    def and_then(self, other: Rules) -> Rules:
+    def combine(self, later: Rules) -> Rules:
         """These rules followed by others, whose list of headers, if any, replaces this one."""
-        return Rules((*self.rules, *other.rules), other.headers or self.headers)
+        return Rules((*self.rules, *later.rules), later.headers or self.headers)
 
     @cached_property
-    def for_reads(self) -> Rules:
+    def read_rules(self) -> Rules:
         """The rules without those for objects that each side created itself."""
-        kept = [one for one in self.rules if not (isinstance(one, Time) and one.with_writes_only)]
-        return Rules(tuple(kept), self.headers)
+        remaining = [
+            rule
+            for rule in self.rules
+            if not (isinstance(rule, TimeRule) and rule.with_writes_only)
+        ]
+        return Rules(tuple(remaining), self.headers)
 
 
 def parse_rules(text: str, name: str) -> Rules:
     """Parses a rules file; raises InputError with the rule and key of each problem."""
     try:
-        written = tomllib.loads(text, parse_float=Decimal)
+        document = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
-        raise Unusable(f"{name}: not TOML: {error}") from None
-    return validate_rules(written, name)
+        raise InputError(f"{name}: not TOML: {error}") from None
+    return build_rules(document, name)
 
 
-def validate_rules(written: Mapping[str, Any], name: str) -> Rules:
+def build_rules(document: Mapping[str, Any], name: str) -> Rules:
     try:
-        read = _Written.model_validate(written)
+        model = _RulesDocument.model_validate(document)
     except ValidationError as error:
-        raise Unusable(f"{name}: {'; '.join(_problems(error))}") from None
-    lists = (read.ignore, read.added, read.present, read.time, read.number, read.unordered, read.id)
+        raise InputError(f"{name}: {'; '.join(_describe_problems(error))}") from None
+    lists = (
+        model.ignore,
+        model.added,
+        model.present,
+        model.time,
+        model.number,
+        model.unordered,
+        model.id,
+    )
     rules = [rule.model_copy(update={"origin": name}) for rules in lists for rule in rules]
-    headers = [one.lower() for one in read.headers or ()]
+    headers = [header.lower() for header in model.headers or ()]
     for rule in rules:
         if re.search(r"\[\d", rule.path):
-            raise Unusable(
+            raise InputError(
                 f"{name}: {rule.kind} {rule.path}: write [] for list items; a rule applies to all of them"
             )
     return Rules(tuple(rules), tuple(headers))
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def _describe_problems(error: ValidationError) -> Iterator[str]:
     """Describes problems without the input, which may contain personal data."""
-    for one in error.errors(include_input=False, include_url=False):
-        where = "".join(
-            f" #{part + 1}" if isinstance(part, int) else f".{part}" for part in one["loc"]
+    for problem in error.errors(include_input=False, include_url=False):
+        location = "".join(
+            f" #{part + 1}" if isinstance(part, int) else f".{part}" for part in problem["loc"]
         )
-        if one["loc"][-1] == "reason":
-            yield f'{where[1:]}: every rule needs a reason (reason = "…")'
+        if problem["loc"][-1] == "reason":
+            yield f'{location[1:]}: every rule needs a reason (reason = "…")'
         else:
-            yield f"{where[1:]}: {one['msg'][0].lower()}{one['msg'][1:]}"
+            yield f"{location[1:]}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

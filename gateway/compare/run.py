@@ -18,32 +18,32 @@ from urllib.parse import quote
 
 from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ
-from gateway.compare.endpoints import NoAnswer, Sent, Side
-from gateway.compare.errors import Unusable
+from gateway.compare.endpoints import AnswerUnavailable, OutgoingRequest, Side
+from gateway.compare.errors import InputError
 from gateway.compare.findings import Findings, NotCompared
-from gateway.compare.id_map import Pairing
-from gateway.compare.operations import ID, IN_TEXT
-from gateway.compare.scenario import OWN, RUN
+from gateway.compare.id_map import IdMap
+from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
+from gateway.compare.scenario import OWN_VARIABLE, RUN_VARIABLE
 from gateway.compare.steps import (
     Capture,
     Input,
-    Ref,
+    Placeholder,
     Step,
-    as_text,
-    create_header_speller,
-    create_json_speller,
-    waits_for,
+    create_header_formatter,
+    create_json_formatter,
+    format_as_text,
+    list_prerequisites,
 )
-from gateway.compare.strict_json import NotJson, loads_strict
+from gateway.compare.strict_json import InvalidJson, loads_strict
 
-AHEAD = 4
+QUEUED_PER_SLOT = 4
 """Steps queued per concurrent request, so that one slow answer does not delay the others."""
 
-POLL = 0.5
+POLL_SECONDS = 0.5
 """Interval between two attempts of a read with a wait condition."""
 
 
-class Stopped(Exception):
+class ComparisonStopped(Exception):
     """The comparison cannot continue; the message is the reason."""
 
 
@@ -51,17 +51,17 @@ class Stopped(Exception):
 class Options:
     allow_writes: bool = False
     measure_noise: bool = False
-    side_by_side: int = 4
+    concurrency: int = 4
     key_order: bool = False
 
 
 @dataclass(slots=True)
-class _Captured:
+class _CapturedValues:
     """Values that the steps of one input captured on each side, or why there is none."""
 
     control: dict[str, Any] = field(default_factory=dict)
     candidate: dict[str, Any] = field(default_factory=dict)
-    lost: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    missing: dict[str, tuple[str, bool]] = field(default_factory=dict)
     """By name: the reason, and whether it is that writes were not allowed."""
 
 
@@ -69,7 +69,7 @@ class _Captured:
 class _Answers:
     control: Answer
     candidate: Answer
-    again: Answer | None
+    repeat: Answer | None
 
 
 @dataclass(slots=True)
@@ -80,245 +80,291 @@ class Run:
     control: Side
     candidate: Side
     findings: Findings
-    pairing: Pairing
+    id_map: IdMap
     options: Options
-    token: str
+    run_token: str
     """Value of ``${run}``."""
-    own: tuple[str, str]
+    own_values: tuple[str, str]
     """Values of ``${own}`` for control and candidate: of equal length, and found nowhere else."""
     progress: Callable[[int, int], None] = lambda _done, _all: None
-    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     seconds: float = 0.0
-    stopped: str = ""
-    _captured: dict[str, _Captured] = field(default_factory=dict)
-    _heard: set[str] = field(default_factory=set)
+    stop_reason: str = ""
+    _captured_by_source: dict[str, _CapturedValues] = field(default_factory=dict)
+    _accepted_sides: set[str] = field(default_factory=set)
 
-    async def play(self) -> None:
+    async def execute(self) -> None:
         """Sends and compares all steps. If it ends early, ``stop_reason`` says why."""
         started = time.monotonic()
         async with AsyncExitStack() as stack:
             for side in (self.control, self.candidate):
                 await stack.enter_async_context(side.open())
             try:
-                await self._reach()
-                await self._play([step for one in self.inputs for step in one.steps])
-            except Stopped as stopped:
-                self.stopped = str(stopped)
+                await self._check_connections()
+                await self._run_steps(
+                    [step for input_file in self.inputs for step in input_file.steps]
+                )
+            except ComparisonStopped as stopped:
+                self.stop_reason = str(stopped)
         self.seconds = time.monotonic() - started
 
-    async def _reach(self) -> None:
+    async def _check_connections(self) -> None:
         """Checks that both sides accept connections before anything is sent; raises ComparisonStopped."""
         for side in (self.control, self.candidate):
             try:
-                await side.reach()
-            except NoAnswer as why:
-                raise Stopped(f"{side.name} at {side.url} cannot be reached: {why}") from None
+                await side.check_connection()
+            except AnswerUnavailable as error:
+                raise ComparisonStopped(
+                    f"{side.name} at {side.url} cannot be reached: {error}"
+                ) from None
 
-    async def _play(self, steps: list[Step]) -> None:
-        gate = asyncio.Semaphore(self.options.side_by_side)
-        begun: deque[tuple[int, asyncio.Task[_Answers | NotCompared]]] = deque()
+    async def _run_steps(self, steps: list[Step]) -> None:
+        semaphore = asyncio.Semaphore(self.options.concurrency)
+        running: deque[tuple[int, asyncio.Task[_Answers | NotCompared]]] = deque()
         try:
-            for index, (step, needs) in enumerate(zip(steps, waits_for(steps), strict=True)):
-                while begun and (
-                    begun[0][0] < needs or len(begun) >= AHEAD * self.options.side_by_side
+            for index, (step, prerequisites) in enumerate(
+                zip(steps, list_prerequisites(steps), strict=True)
+            ):
+                while running and (
+                    running[0][0] < prerequisites
+                    or len(running) >= QUEUED_PER_SLOT * self.options.concurrency
                 ):
-                    await self._compare(steps, *begun.popleft())
-                task = asyncio.create_task(self._ask(gate, step, needs))
-                begun.append((index, task))
-            while begun:
-                await self._compare(steps, *begun.popleft())
+                    await self._record_step(steps, *running.popleft())
+                task = asyncio.create_task(self._send_step(semaphore, step, prerequisites))
+                running.append((index, task))
+            while running:
+                await self._record_step(steps, *running.popleft())
         finally:
-            await _cancelled([task for _, task in begun])
+            await _cancel_tasks([task for _, task in running])
 
     # Asking
 
-    async def _ask(self, gate: asyncio.Semaphore, step: Step, needs: int) -> _Answers | NotCompared:
-        captured = self._captured_of(step)
-        if lost := [captured.lost[name] for name in sorted(step.names) if name in captured.lost]:
-            return self._not(step, *lost[0])
-        if not step.reads and not self.options.allow_writes:
-            return self._not(step, "a write; --allow-writes sends writes", unsent=True)
-        control = self._sent(step, {OWN: self.own[0], **captured.control}, str)
-        candidate = self._sent(
+    async def _send_step(
+        self, semaphore: asyncio.Semaphore, step: Step, prerequisites: int
+    ) -> _Answers | NotCompared:
+        captured = self._select_captured(step)
+        if missing := [
+            captured.missing[name]
+            for name in sorted(step.placeholder_names)
+            if name in captured.missing
+        ]:
+            return self._build_not_compared(step, *missing[0])
+        if not step.is_read and not self.options.allow_writes:
+            return self._build_not_compared(
+                step, "a write; --allow-writes sends writes", is_write_withheld=True
+            )
+        control = self._build_request(
+            step, {OWN_VARIABLE: self.own_values[0], **captured.control}, str
+        )
+        candidate = self._build_request(
             step,
-            {OWN: self.own[1], **captured.candidate},
-            lambda text: self.pairing.translated(text, needs),
+            {OWN_VARIABLE: self.own_values[1], **captured.candidate},
+            lambda text: self.id_map.translate_text(text, prerequisites),
         )
-        async with gate:
-            return await self._both(step, control, candidate)
+        async with semaphore:
+            return await self._send_to_both(step, control, candidate)
 
-    async def _both(self, step: Step, control: Sent, candidate: Sent) -> _Answers | NotCompared:
-        got = await asyncio.gather(
-            self._until(self.control, control, step),
-            self._until(self.candidate, candidate, step),
+    async def _send_to_both(
+        self, step: Step, control: OutgoingRequest, candidate: OutgoingRequest
+    ) -> _Answers | NotCompared:
+        results = await asyncio.gather(
+            self._send_until(self.control, control, step),
+            self._send_until(self.candidate, candidate, step),
         )
-        one, other = got
-        if isinstance(one, Answer) and isinstance(other, Answer):
-            again = await self._again(step, control)
-            return _Answers(one, other, again)
-        failures = zip((self.control, self.candidate), got, strict=True)
-        return self._not(
-            step, "; ".join(f"{side.name}: {why}" for side, why in failures if isinstance(why, str))
+        control_answer, candidate_answer = results
+        if isinstance(control_answer, Answer) and isinstance(candidate_answer, Answer):
+            repeat = await self._send_repeat(step, control)
+            return _Answers(control_answer, candidate_answer, repeat)
+        failures = zip((self.control, self.candidate), results, strict=True)
+        return self._build_not_compared(
+            step,
+            "; ".join(
+                f"{side.name}: {result}" for side, result in failures if isinstance(result, str)
+            ),
         )
 
-    async def _until(self, side: Side, sent: Sent, step: Step) -> Answer | str:
+    async def _send_until(self, side: Side, request: OutgoingRequest, step: Step) -> Answer | str:
         """Returns the answer, or the reason why there is none."""
-        patience = step.until.seconds if step.until else 0.0
-        ends = time.monotonic() + patience
+        timeout_seconds = step.wait_condition.timeout_seconds if step.wait_condition else 0.0
+        deadline = time.monotonic() + timeout_seconds
         try:
             while True:
-                answer = await side.ask(sent)
-                if step.until is None or time.monotonic() >= ends:
+                answer = await side.send(request)
+                if step.wait_condition is None or time.monotonic() >= deadline:
                     return answer
-                if _value(answer, step.until.path) == step.until.value:
+                if _select_value(answer, step.wait_condition.path) == step.wait_condition.value:
                     return answer
-                await asyncio.sleep(POLL)
-        except NoAnswer as error:
+                await asyncio.sleep(POLL_SECONDS)
+        except AnswerUnavailable as error:
             return str(error)
 
-    async def _again(self, step: Step, control: Sent) -> Answer | None:
-        if not self.options.measure_noise or not step.reads:
+    async def _send_repeat(self, step: Step, control: OutgoingRequest) -> Answer | None:
+        if not self.options.measure_noise or not step.is_read:
             return None
-        with suppress(NoAnswer):
-            return await self.control.ask(control)
+        with suppress(AnswerUnavailable):
+            return await self.control.send(control)
         return None
 
-    def _sent(self, step: Step, values: Mapping[str, Any], literal: Callable[[str], str]) -> Sent:
-        known = {RUN: self.token, **values}
+    def _build_request(
+        self, step: Step, values: Mapping[str, Any], format_literal: Callable[[str], str]
+    ) -> OutgoingRequest:
+        variables = {RUN_VARIABLE: self.run_token, **values}
 
-        def in_target(ref: Ref) -> str:
-            return quote(as_text(known[ref.name]), safe="", errors="replace")
+        def format_in_target(placeholder: Placeholder) -> str:
+            return quote(format_as_text(variables[placeholder.name]), safe="", errors="replace")
 
-        target = step.target.filled(in_target, literal)
-        text = None if step.body is None else step.body.filled(create_json_speller(known), literal)
+        target = step.target.fill(format_in_target, format_literal)
+        text = (
+            None
+            if step.body is None
+            else step.body.fill(create_json_formatter(variables), format_literal)
+        )
         body = None if text is None else text.encode(errors="replace")
-        spell = create_header_speller(known)
-        headers = {name: one.filled(spell, literal) for name, one in step.headers.items()}
-        return Sent(step.method, target, body, headers, step.key)
+        format_in_header = create_header_formatter(variables)
+        headers = {
+            name: template.fill(format_in_header, format_literal)
+            for name, template in step.headers.items()
+        }
+        return OutgoingRequest(step.method, target, body, headers, step.key)
 
     # Comparing
 
-    async def _compare(
+    async def _record_step(
         self, steps: list[Step], index: int, task: asyncio.Task[_Answers | NotCompared]
     ) -> None:
-        step, got = steps[index], await task
-        if isinstance(got, NotCompared):
-            self._tell(step, got)
+        step, result = steps[index], await task
+        if isinstance(result, NotCompared):
+            self._record_not_compared(step, result)
         else:
-            self._stop_at_a_wrong_key(step, got)
-            self._find(step, index, got)
-            self._capture(step, got)
+            self._check_api_key(step, result)
+            self._compare_answers(step, index, result)
+            self._capture_values(step, result)
         self.progress(index + 1, len(steps))
 
-    def _find(self, step: Step, index: int, got: _Answers) -> None:
-        differ = self._differ(step, index, self.pairing)
-        itself = None
-        if got.again is not None:
+    def _compare_answers(self, step: Step, index: int, answers: _Answers) -> None:
+        differ = self._create_differ(step, index, self.id_map)
+        repeat_differences = None
+        if answers.repeat is not None:
             # Control's ids do not change between two identical reads.
-            twice = self._differ(step, index, Pairing(apart=False))
-            itself = twice.answers(got.control, got.again)
+            repeat_differ = self._create_differ(step, index, IdMap(has_separate_ids=False))
+            repeat_differences = repeat_differ.compare_answers(answers.control, answers.repeat)
         # Candidate's own text is replaced by control's, so that the two count as equal.
-        own, other = (one.encode() for one in self.own)
-        candidate = replace(got.candidate, body=got.candidate.body.replace(other, own))
-        self.findings.compared(
-            step,
-            self._shown(step),
-            (got.control.status, candidate.status),
-            differ.answers(got.control, candidate),
-            itself=itself,
-            alike=differ.are_alike,
+        control_own, candidate_own = (own_value.encode() for own_value in self.own_values)
+        candidate = replace(
+            answers.candidate, body=answers.candidate.body.replace(candidate_own, control_own)
         )
-        self.findings.excused.update(differ.excused)
+        self.findings.record_comparison(
+            step,
+            self._format_request(step),
+            (answers.control.status, candidate.status),
+            differ.compare_answers(answers.control, candidate),
+            repeat_differences=repeat_differences,
+            is_equal=differ.are_equal,
+        )
+        self.findings.rule_uses.update(differ.rule_uses)
 
-    def _differ(self, step: Step, index: int, pairing: Pairing) -> Differ:
+    def _create_differ(self, step: Step, index: int, id_map: IdMap) -> Differ:
         return Differ(
-            step.rules if self.options.allow_writes else step.rules.for_reads,
-            pairing,
-            operation=step.asked.name,
+            step.rules if self.options.allow_writes else step.rules.read_rules,
+            id_map,
+            operation=step.operation.name,
             step=index,
             key_order=self.options.key_order,
         )
 
-    def _tell(self, step: Step, got: NotCompared) -> None:
-        captured = self._captured_of(step)
-        if not step.names.isdisjoint(captured.lost):
-            self.findings.skipped.append(got)
-        elif got.unsent:
-            self.findings.not_sent.append(got)
+    def _record_not_compared(self, step: Step, not_compared: NotCompared) -> None:
+        captured = self._select_captured(step)
+        if not step.placeholder_names.isdisjoint(captured.missing):
+            self.findings.skipped.append(not_compared)
+        elif not_compared.is_write_withheld:
+            self.findings.not_sent.append(not_compared)
         else:
-            self.findings.failed.append(got)
-        what = "is a write and was not sent" if got.unsent else "was not compared"
+            self.findings.failed.append(not_compared)
+        cause = (
+            "is a write and was not sent" if not_compared.is_write_withheld else "was not compared"
+        )
         for name, capture in step.captures.items():
-            if capture.recorded and step.reads:
-                captured.control[name] = captured.candidate[name] = capture.recorded
+            if capture.recorded_value and step.is_read:
+                captured.control[name] = captured.candidate[name] = capture.recorded_value
             else:
-                why = f"needs the result of step {step.number}, which {what}"
-                captured.lost.setdefault(name, (why, got.unsent))
+                reason = f"needs the result of step {step.number}, which {cause}"
+                captured.missing.setdefault(name, (reason, not_compared.is_write_withheld))
 
-    def _capture(self, step: Step, got: _Answers) -> None:
-        captured = self._captured_of(step)
+    def _capture_values(self, step: Step, answers: _Answers) -> None:
+        captured = self._select_captured(step)
         for name, capture in step.captures.items():
-            one = _captured_value(step, capture, got.control)
-            other = _captured_value(step, capture, got.candidate)
-            if one is None or other is None:
+            control_value = _find_captured_value(step, capture, answers.control)
+            candidate_value = _find_captured_value(step, capture, answers.candidate)
+            if control_value is None or candidate_value is None:
                 side, answer = (
-                    ("control", got.control) if one is None else ("candidate", got.candidate)
+                    ("control", answers.control)
+                    if control_value is None
+                    else ("candidate", answers.candidate)
                 )
-                where = self.findings.viewer.eye.path(capture.path)
-                why = f"needs {where} of step {step.number}, but the {answer.status} of {side} does not contain it"
-                captured.lost[name] = (why, False)
+                path = self.findings.example_builder.redactor.redact_path(capture.path)
+                reason = f"needs {path} of step {step.number}, but the {answer.status} of {side} does not contain it"
+                captured.missing[name] = (reason, False)
             else:
-                captured.control[name], captured.candidate[name] = one, other
+                captured.control[name], captured.candidate[name] = control_value, candidate_value
 
-    def _stop_at_a_wrong_key(self, step: Step, got: _Answers) -> None:
+    def _check_api_key(self, step: Step, answers: _Answers) -> None:
         """Stops if a side refuses its API key before it has accepted it once; raises ComparisonStopped.
 
         All further answers would be the same refusal.
         """
         if step.key != "own":
             return
-        for side, answer in ((self.control, got.control), (self.candidate, got.candidate)):
-            if side.name in self._heard:
+        for side, answer in ((self.control, answers.control), (self.candidate, answers.candidate)):
+            if side.name in self._accepted_sides:
                 continue
-            if answer.status in (401, 403) and _code(answer) == "invalid_api_key":
-                name = f"{side.name.upper()}_API_KEY"
-                raise Stopped(
-                    f"{side.name} refuses its API key ({answer.status} invalid_api_key); check {name}"
+            if answer.status in (401, 403) and _find_error_code(answer) == "invalid_api_key":
+                variable = f"{side.name.upper()}_API_KEY"
+                raise ComparisonStopped(
+                    f"{side.name} refuses its API key ({answer.status} invalid_api_key); check {variable}"
                 )
-            if step.asked.needs_a_key and answer.status < 500:
-                self._heard.add(side.name)
+            if step.operation.requires_api_key and answer.status < 500:
+                self._accepted_sides.add(side.name)
 
-    def _captured_of(self, step: Step) -> _Captured:
-        return self._captured.setdefault(step.source, _Captured())
+    def _select_captured(self, step: Step) -> _CapturedValues:
+        return self._captured_by_source.setdefault(step.source, _CapturedValues())
 
-    def _not(self, step: Step, why: str, unsent: bool = False) -> NotCompared:
-        return NotCompared(step.source, step.number, step.name, self._shown(step), why, unsent)
+    def _build_not_compared(
+        self, step: Step, reason: str, is_write_withheld: bool = False
+    ) -> NotCompared:
+        return NotCompared(
+            step.source,
+            step.number,
+            step.name,
+            self._format_request(step),
+            reason,
+            is_write_withheld,
+        )
 
-    def _shown(self, step: Step) -> str:
+    def _format_request(self, step: Step) -> str:
         """The redacted request line, with placeholders as in the input."""
-        target = step.target.filled(_as_written)
-        return f"{step.method} {self.findings.viewer.eye.target(target)}"
+        target = step.target.fill(_format_placeholder)
+        return f"{step.method} {self.findings.example_builder.redactor.redact_target(target)}"
 
 
-def _as_written(ref: Ref) -> str:
-    return ref.name if ID.fullmatch(ref.name) else f"${{{ref.name}}}"
+def _format_placeholder(placeholder: Placeholder) -> str:
+    return placeholder.name if OBJECT_ID.fullmatch(placeholder.name) else f"${{{placeholder.name}}}"
 
 
-async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
+async def _cancel_tasks(tasks: list[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _body(answer: Answer) -> Any:
+def _parse_body(answer: Answer) -> Any:
     try:
         return loads_strict(answer.body)
-    except NotJson:
+    except InvalidJson:
         return None
 
 
-def _value(answer: Answer, path: tuple[str | int, ...]) -> Any:
-    value = _body(answer)
+def _select_value(answer: Answer, path: tuple[str | int, ...]) -> Any:
+    value = _parse_body(answer)
     for part in path:
         try:
             value = value[part]
@@ -327,30 +373,32 @@ def _value(answer: Answer, path: tuple[str | int, ...]) -> Any:
     return value
 
 
-def _captured_value(step: Step, capture: Capture, answer: Answer) -> Any:
+def _find_captured_value(step: Step, capture: Capture, answer: Answer) -> Any:
     """The value to capture; None if the answer does not contain it."""
-    if not capture.recorded:
-        value = _value(answer, capture.path) if answer.is_good else None
+    if not capture.recorded_value:
+        value = _select_value(answer, capture.path) if answer.is_good else None
         return None if isinstance(value, dict | list) else value
-    if capture.recorded in IN_TEXT.findall(answer.body.decode(errors="replace")):
-        return capture.recorded
-    value = _value(answer, capture.path)
-    if isinstance(value, str) and ID.fullmatch(value):
+    if capture.recorded_value in ID_IN_TEXT.findall(answer.body.decode(errors="replace")):
+        return capture.recorded_value
+    value = _select_value(answer, capture.path)
+    if isinstance(value, str) and OBJECT_ID.fullmatch(value):
         return value
-    return capture.recorded if step.reads else None
+    return capture.recorded_value if step.is_read else None
 
 
-def _code(answer: Answer) -> Any:
-    return _value(answer, ("errors", 0, "code"))
+def _find_error_code(answer: Answer) -> Any:
+    return _select_value(answer, ("errors", 0, "code"))
 
 
-def check_playable(inputs: Sequence[Input]) -> None:
+def check_has_steps(inputs: Sequence[Input]) -> None:
     """Raises InputError if the inputs contain no request to send."""
-    if not any(one.steps for one in inputs):
-        told = "; ".join(f"{one.name}: {_nothing(one)}" for one in inputs)
-        raise Unusable(f"there are no requests to send ({told})")
+    if not any(input_file.steps for input_file in inputs):
+        details = "; ".join(
+            f"{input_file.name}: {_describe_omissions(input_file)}" for input_file in inputs
+        )
+        raise InputError(f"there are no requests to send ({details})")
 
 
-def _nothing(one: Input) -> str:
-    left = [f"{why}: {count}" for why, count in one.left_out.items()]
-    return ", ".join(left) or "no requests"
+def _describe_omissions(input_file: Input) -> str:
+    omissions = [f"{reason}: {count}" for reason, count in input_file.omitted_counts.items()]
+    return ", ".join(omissions) or "no requests"

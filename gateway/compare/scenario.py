@@ -26,131 +26,144 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from gateway.compare import paths
-from gateway.compare.errors import Unusable
+from gateway.compare.errors import InputError
 from gateway.compare.requests import parse_request_line
-from gateway.compare.rules import Rules, validate_rules
-from gateway.compare.steps import Capture, Input, Step, Template, Until
+from gateway.compare.rules import Rules, build_rules
+from gateway.compare.steps import Capture, Input, Step, Template, WaitCondition
 from gateway.compare.strict_json import loads_strict
 from gateway.payloads import json_codec
 
-RUN = "run"
-OWN = "own"
+RUN_VARIABLE = "run"
+OWN_VARIABLE = "own"
 
-_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*$")]
+_CaptureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*$")]
 
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [ -~]*")
+_HEADER_LINE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [ -~]*")
 
-_OURS = {"x-api-key", "authorization", "cookie", "host", "content-length", "transfer-encoding"}
+_RESERVED_HEADERS = {
+    "x-api-key",
+    "authorization",
+    "cookie",
+    "host",
+    "content-length",
+    "transfer-encoding",
+}
 
 
-class _Until(BaseModel):
+class _UntilModel(BaseModel):
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     path: str
     is_: Any = Field(alias="is")
     within: Annotated[float, Field(gt=0, le=600)] = 30
 
 
-class _Step(BaseModel):
+class _StepModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
     request: str
     name: str = ""
     body: Any = None
     text: str | None = None
-    capture: dict[_Name, str] = {}
+    capture: dict[_CaptureName, str] = {}
     headers: dict[str, str] = {}
     key: Literal["own", "none", "wrong"] = "own"
-    until: _Until | None = None
+    until: _UntilModel | None = None
 
 
-class _Scenario(BaseModel):
+class _ScenarioModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
     title: str = ""
     rules: dict[str, Any] = {}
-    steps: Annotated[list[_Step], Field(min_length=1)]
+    steps: Annotated[list[_StepModel], Field(min_length=1)]
 
 
 def parse_scenario(text: str, name: str, rules: Rules) -> Input:
     """Parses a scenario; raises InputError with the number of the invalid step."""
     try:
         # ``Number`` sends an amount without quotes exactly as it was written.
-        written = tomllib.loads(text, parse_float=json_codec.Number)
-        scenario = _Scenario.model_validate(written)
+        document = tomllib.loads(text, parse_float=json_codec.Number)
+        scenario = _ScenarioModel.model_validate(document)
     except tomllib.TOMLDecodeError as error:
-        raise Unusable(f"{name}: not TOML: {error}") from None
+        raise InputError(f"{name}: not TOML: {error}") from None
     except ValidationError as error:
-        raise Unusable(f"{name}: {'; '.join(_problems(error))}") from None
-    own = rules.and_then(validate_rules(scenario.rules, name)) if scenario.rules else rules
+        raise InputError(f"{name}: {'; '.join(_describe_problems(error))}") from None
+    scenario_rules = rules.combine(build_rules(scenario.rules, name)) if scenario.rules else rules
     steps: list[Step] = []
-    known = {RUN, OWN}
-    for number, one in enumerate(scenario.steps, start=1):
-        step = _step(one, name, number, own)
-        if unknown := sorted(step.names - known):
-            raise Unusable(f"{name}, step {number}: no earlier step captures {unknown[0]}")
+    known_names = {RUN_VARIABLE, OWN_VARIABLE}
+    for number, model in enumerate(scenario.steps, start=1):
+        step = _build_step(model, name, number, scenario_rules)
+        if unknown_names := sorted(step.placeholder_names - known_names):
+            raise InputError(f"{name}, step {number}: no earlier step captures {unknown_names[0]}")
         steps.append(step)
-        known |= step.captures.keys()
+        known_names |= step.captures.keys()
     return Input(name, "scenario", tuple(steps), scenario.title)
 
 
-def _step(one: _Step, name: str, number: int, rules: Rules) -> Step:
-    where = f"{name}, step {number}"
-    method, target = parse_request_line(one.request, where)
-    if forbidden := sorted(_OURS & {header.lower() for header in one.headers}):
-        raise Unusable(
-            f"{where}: a scenario cannot set {forbidden[0]}; API keys come from the environment"
+def _build_step(model: _StepModel, name: str, number: int, rules: Rules) -> Step:
+    location = f"{name}, step {number}"
+    method, target = parse_request_line(model.request, location)
+    if forbidden_headers := sorted(
+        _RESERVED_HEADERS & {header.lower() for header in model.headers}
+    ):
+        raise InputError(
+            f"{location}: a scenario cannot set {forbidden_headers[0]}; API keys come from the environment"
         )
-    if not all(_HEADER.fullmatch(f"{key}: {value}") for key, value in one.headers.items()):
-        raise Unusable(f"{where}: not a header: expected a name and a value in printable ASCII")
-    if one.until and method not in ("GET", "HEAD"):
-        raise Unusable(f"{where}: until is only for reads; a write is sent once")
+    if not all(_HEADER_LINE.fullmatch(f"{key}: {value}") for key, value in model.headers.items()):
+        raise InputError(
+            f"{location}: not a header: expected a name and a value in printable ASCII"
+        )
+    if model.until and method not in ("GET", "HEAD"):
+        raise InputError(f"{location}: until is only for reads; a write is sent once")
     return Step(
         method,
-        Template.of(target),
+        Template.parse(target),
         name,
         number,
-        name=one.name,
-        body=_body(one, where),
-        headers={name: Template.of(text) for name, text in one.headers.items()},
-        captures={key: Capture(_path(path, where)) for key, path in one.capture.items()},
-        key=one.key,
-        until=_until(one.until, where) if one.until else None,
+        name=model.name,
+        body=_build_body(model, location),
+        headers={name: Template.parse(text) for name, text in model.headers.items()},
+        captures={key: Capture(_parse_path(path, location)) for key, path in model.capture.items()},
+        key=model.key,
+        wait_condition=_build_wait_condition(model.until, location) if model.until else None,
         rules=rules,
     )
 
 
-def _body(one: _Step, where: str) -> Template | None:
-    if one.text is not None:
-        if one.body is not None:
-            raise Unusable(f"{where}: give either body or text, not both")
-        return Template.of(one.text)
-    if one.body is None:
+def _build_body(model: _StepModel, location: str) -> Template | None:
+    if model.text is not None:
+        if model.body is not None:
+            raise InputError(f"{location}: give either body or text, not both")
+        return Template.parse(model.text)
+    if model.body is None:
         return None
     try:
-        return Template.of(json_codec.dumps(one.body).decode())
+        return Template.parse(json_codec.dumps(model.body).decode())
     except (TypeError, ValueError):
-        raise Unusable(
-            f"{where}: body: write dates as text; nan and inf are not JSON numbers"
+        raise InputError(
+            f"{location}: body: write dates as text; nan and inf are not JSON numbers"
         ) from None
 
 
-def _until(one: _Until, where: str) -> Until:
-    return Until(_path(one.path, where), loads_strict(json_codec.dumps(one.is_)), one.within)
+def _build_wait_condition(model: _UntilModel, location: str) -> WaitCondition:
+    return WaitCondition(
+        _parse_path(model.path, location), loads_strict(json_codec.dumps(model.is_)), model.within
+    )
 
 
-def _path(text: str, where: str) -> paths.Path:
+def _parse_path(text: str, location: str) -> paths.Path:
     try:
         return paths.parse_scenario_path(text)
     except ValueError:
-        raise Unusable(
-            f"{where}: not a path: write it like recipient.id or payments[0].id"
+        raise InputError(
+            f"{location}: not a path: write it like recipient.id or payments[0].id"
         ) from None
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
-    for one in error.errors(include_input=False, include_url=False):
-        yield f"{_where(one['loc'])}: {one['msg'][0].lower()}{one['msg'][1:]}"
+def _describe_problems(error: ValidationError) -> Iterator[str]:
+    for problem in error.errors(include_input=False, include_url=False):
+        yield f"{_format_location(problem['loc'])}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
-def _where(place: tuple[int | str, ...]) -> str:
-    if len(place) > 1 and place[0] == "steps":
-        return ", ".join([f"step {int(place[1]) + 1}", *map(str, place[2:3])])
-    return ".".join(map(str, place))
+def _format_location(location: tuple[int | str, ...]) -> str:
+    if len(location) > 1 and location[0] == "steps":
+        return ", ".join([f"step {int(location[1]) + 1}", *map(str, location[2:3])])
+    return ".".join(map(str, location))

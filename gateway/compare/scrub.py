@@ -18,12 +18,19 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from gateway.compare.allowlist import is_id_kept, is_key_kept, is_number_kept, is_text_kept
-from gateway.compare.operations import ID, is_public_path_part
+from gateway.compare.operations import OBJECT_ID, is_public_path_part
 from gateway.compare.pseudonyms import Pseudonyms
-from gateway.compare.requests import SECRET
-from gateway.compare.strict_json import JSON, Doubled, NotJson, Number, dumps_strict, loads_strict
+from gateway.compare.requests import SECRET_PARAMETER
+from gateway.compare.strict_json import (
+    JSON,
+    DuplicateKeyObject,
+    InvalidJson,
+    Number,
+    dumps_strict,
+    loads_strict,
+)
 
-LEFT_OUT = "(left out: not JSON)"
+OMITTED_BODY = "(left out: not JSON)"
 
 _KEPT_HEADERS = {
     "content-type",
@@ -34,10 +41,10 @@ _KEPT_HEADERS = {
     "ratelimit-reset",
     "access-control-allow-origin",
 }
-_HEADER = re.compile(r"[A-Za-z0-9 */;=.,:+-]{1,80}")
-_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+(; ?charset=[A-Za-z0-9-]+)?")
+_HEADER_VALUE = re.compile(r"[A-Za-z0-9 */;=.,:+-]{1,80}")
+_MEDIA_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+(; ?charset=[A-Za-z0-9-]+)?")
 
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _IBAN = re.compile(r"[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}", re.ASCII)
 
@@ -51,87 +58,91 @@ class Scrubber:
     """
 
     salt: bytes = field(repr=False)
-    keys: Collection[str] = field(default=(), repr=False)
-    words: Collection[str] = ()
+    api_keys: Collection[str] = field(default=(), repr=False)
+    extra_words: Collection[str] = ()
 
     @property
-    def _made_up(self) -> Pseudonyms:
+    def _pseudonyms(self) -> Pseudonyms:
         return Pseudonyms(self.salt)
 
-    def har(self, har: Mapping[str, Any]) -> dict[str, Any]:
+    def scrub_har(self, har: Mapping[str, Any]) -> dict[str, Any]:
         """Scrubs a HAR as decoded by ``json.loads``."""
         log = har["log"]
         creator = log.get("creator") or {}
-        known = {name: str(creator.get(name, "")) for name in ("name", "version")}
-        entries = [self.entry(one) for one in log["entries"]]
-        return {"log": {"version": "1.2", "creator": known, "entries": entries}}
+        scrubbed_creator = {name: str(creator.get(name, "")) for name in ("name", "version")}
+        entries = [self.scrub_entry(entry) for entry in log["entries"]]
+        return {"log": {"version": "1.2", "creator": scrubbed_creator, "entries": entries}}
 
-    def entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def scrub_entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Scrubs one entry of ``log.entries``."""
-        began = str(entry.get("startedDateTime", ""))
+        started = str(entry.get("startedDateTime", ""))
         return {
-            "startedDateTime": began if re.fullmatch(r"[0-9T:.Z+-]{10,40}", began) else "",
-            "time": _number(entry.get("time")),
-            "request": self._request(entry["request"]),
-            "response": self._response(entry.get("response") or {}),
+            "startedDateTime": started if re.fullmatch(r"[0-9T:.Z+-]{10,40}", started) else "",
+            "time": _parse_number(entry.get("time")),
+            "request": self._scrub_request(entry["request"]),
+            "response": self._scrub_response(entry.get("response") or {}),
             "cache": {},
-            "timings": {"send": 0, "wait": _number(entry.get("time")), "receive": 0},
+            "timings": {"send": 0, "wait": _parse_number(entry.get("time")), "receive": 0},
         }
 
-    def body(self, text: str) -> str:
+    def scrub_body(self, text: str) -> str:
         """Scrubs a JSON text. Other content is left out: nothing is known about its fields."""
         if not text:
             return ""
         try:
-            return self._without_keys(dumps_strict(self._value(loads_strict(text.encode()), ())))
-        except (NotJson, RecursionError, UnicodeEncodeError):
-            return LEFT_OUT
+            return self._remove_api_keys(
+                dumps_strict(self._scrub_value(loads_strict(text.encode()), ()))
+            )
+        except (InvalidJson, RecursionError, UnicodeEncodeError):
+            return OMITTED_BODY
 
-    def url(self, url: str) -> str:
+    def scrub_url(self, url: str) -> str:
         parts = urlsplit(url)
-        path = "/".join(map(self._part, parts.path.split("/")))
-        query = "&".join(self._parameters(parts.query))
+        path = "/".join(map(self._scrub_path_part, parts.path.split("/")))
+        query = "&".join(self._scrub_parameters(parts.query))
         host = parts.netloc.rpartition("@")[2]
         origin = f"{parts.scheme}://{host}" if host else ""
-        return self._without_keys(f"{origin}{path}?{query}" if query else f"{origin}{path}")
+        return self._remove_api_keys(f"{origin}{path}?{query}" if query else f"{origin}{path}")
 
-    def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        url = self.url(str(request["url"]))
-        query = [one.partition("=") for one in urlsplit(url).query.split("&") if one]
+    def _scrub_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        url = self.scrub_url(str(request["url"]))
+        query = [
+            parameter.partition("=") for parameter in urlsplit(url).query.split("&") if parameter
+        ]
         scrubbed = {
             "method": re.sub(r"[^A-Z]", "", str(request["method"]).upper())[:10],
             "url": url,
             "httpVersion": "HTTP/1.1",
             "cookies": [],
-            "headers": self._headers(request.get("headers") or ()),
+            "headers": self._scrub_headers(request.get("headers") or ()),
             "queryString": [
                 {"name": unquote(name), "value": unquote(value)} for name, _, value in query
             ],
             "headersSize": -1,
             "bodySize": -1,
         }
-        if posted := request.get("postData"):
-            kind = str(posted.get("mimeType", ""))
+        if post_data := request.get("postData"):
+            media_type = str(post_data.get("mimeType", ""))
             scrubbed["postData"] = {
-                "mimeType": kind if _TYPE.fullmatch(kind) else "",
-                "text": self.body(str(posted.get("text") or "")),
+                "mimeType": media_type if _MEDIA_TYPE.fullmatch(media_type) else "",
+                "text": self.scrub_body(str(post_data.get("text") or "")),
             }
         return scrubbed
 
-    def _response(self, response: Mapping[str, Any]) -> dict[str, Any]:
-        status = int(_number(response.get("status")))
+    def _scrub_response(self, response: Mapping[str, Any]) -> dict[str, Any]:
+        status = int(_parse_number(response.get("status")))
         content = response.get("content") or {}
-        kind = str(content.get("mimeType", ""))
-        text = self.body(_content(content))
+        media_type = str(content.get("mimeType", ""))
+        text = self.scrub_body(_decode_content(content))
         return {
             "status": status,
             "statusText": HTTPStatus(status).phrase if status in {*HTTPStatus} else "",
             "httpVersion": "HTTP/1.1",
             "cookies": [],
-            "headers": self._headers(response.get("headers") or ()),
+            "headers": self._scrub_headers(response.get("headers") or ()),
             "content": {
                 "size": len(text.encode(errors="replace")),
-                "mimeType": kind if _TYPE.fullmatch(kind) else "",
+                "mimeType": media_type if _MEDIA_TYPE.fullmatch(media_type) else "",
                 "text": text,
             },
             "redirectURL": "",
@@ -139,88 +150,100 @@ class Scrubber:
             "bodySize": -1,
         }
 
-    def _headers(self, headers: Collection[Mapping[str, Any]]) -> list[dict[str, str]]:
-        named = [(str(one.get("name", "")), str(one.get("value", ""))) for one in headers]
+    def _scrub_headers(self, headers: Collection[Mapping[str, Any]]) -> list[dict[str, str]]:
+        names_and_values = [
+            (str(header.get("name", "")), str(header.get("value", ""))) for header in headers
+        ]
         return [
-            {"name": name, "value": self._without_keys(value)}
-            for name, value in named
-            if name.lower() in _KEPT_HEADERS and _HEADER.fullmatch(value)
+            {"name": name, "value": self._remove_api_keys(value)}
+            for name, value in names_and_values
+            if name.lower() in _KEPT_HEADERS and _HEADER_VALUE.fullmatch(value)
         ]
 
-    def _parameters(self, query: str) -> Iterator[str]:
-        for one in query.split("&"):
-            name, mark, value = one.partition("=")
-            if not name or SECRET.fullmatch(name):
+    def _scrub_parameters(self, query: str) -> Iterator[str]:
+        for parameter in query.split("&"):
+            name, separator, value = parameter.partition("=")
+            if not name or SECRET_PARAMETER.fullmatch(name):
                 continue
-            made = self._text(unquote(value.replace("+", " ")), (name,))
-            yield f"{self._key(name)}{mark}{quote(made, safe='')}"
+            replacement = self._scrub_text(unquote(value.replace("+", " ")), (name,))
+            yield f"{self._scrub_key(name)}{separator}{quote(replacement, safe='')}"
 
-    def _part(self, part: str) -> str:
-        known = part in self.words or is_public_path_part(part)
-        return part if known and (is_id_kept(part) or not ID.fullmatch(part)) else self._token(part)
+    def _scrub_path_part(self, part: str) -> str:
+        is_known = part in self.extra_words or is_public_path_part(part)
+        return (
+            part
+            if is_known and (is_id_kept(part) or not OBJECT_ID.fullmatch(part))
+            else self._replace_token(part)
+        )
 
-    def _key(self, key: str) -> str:
-        return key if is_key_kept(key, self.words) else self._token(key)
+    def _scrub_key(self, key: str) -> str:
+        return key if is_key_kept(key, self.extra_words) else self._replace_token(key)
 
-    def _token(self, text: str) -> str:
+    def _replace_token(self, text: str) -> str:
         """Replaces a text by a token. An id stays an id of its kind."""
-        kind = text[:2] if ID.fullmatch(text) else ""
-        return f"{kind}{self._made_up.token(text)}"
+        id_prefix = text[:2] if OBJECT_ID.fullmatch(text) else ""
+        return f"{id_prefix}{self._pseudonyms.make_token(text)}"
 
-    def _value(self, value: JSON, fields: tuple[str, ...]) -> JSON:
-        if isinstance(value, Doubled):
-            made = Doubled(
-                (self._key(key), self._value(one, (*fields, key))) for key, one in value.items()
+    def _scrub_value(self, value: JSON, fields: tuple[str, ...]) -> JSON:
+        if isinstance(value, DuplicateKeyObject):
+            scrubbed = DuplicateKeyObject(
+                (self._scrub_key(key), self._scrub_value(field_value, (*fields, key)))
+                for key, field_value in value.items()
             )
-            made.again = {
-                self._key(key): [self._value(one, (*fields, key)) for one in every]
-                for key, every in value.again.items()
+            scrubbed.again = {
+                self._scrub_key(key): [
+                    self._scrub_value(field_value, (*fields, key)) for field_value in items
+                ]
+                for key, items in value.again.items()
             }
-            return made
+            return scrubbed
         if isinstance(value, dict):
-            return {self._key(key): self._value(one, (*fields, key)) for key, one in value.items()}
+            return {
+                self._scrub_key(key): self._scrub_value(field_value, (*fields, key))
+                for key, field_value in value.items()
+            }
         if isinstance(value, list):
-            return [self._value(item, fields) for item in value]
+            return [self._scrub_value(item, fields) for item in value]
         if isinstance(value, Number):
-            clear = is_number_kept(fields, value.text)
-            return value if clear else Number(self._made_up.number(value.text))
-        return self._text(value, fields) if isinstance(value, str) else value
+            is_kept = is_number_kept(fields, value.text)
+            return value if is_kept else Number(self._pseudonyms.make_number(value.text))
+        return self._scrub_text(value, fields) if isinstance(value, str) else value
 
-    def _text(self, text: str, fields: tuple[str, ...]) -> str:
-        if is_text_kept(fields, text, self.words):
+    def _scrub_text(self, text: str, fields: tuple[str, ...]) -> str:
+        if is_text_kept(fields, text, self.extra_words):
             return text
-        if ID.fullmatch(text):
-            return self._token(text)
+        if OBJECT_ID.fullmatch(text):
+            return self._replace_token(text)
         if _EMAIL.fullmatch(text):
-            return self._made_up.email(text)
-        if _IBAN.fullmatch(text) and _checks(text):
-            return self._made_up.iban(text)
-        if _DAY.fullmatch(text):
-            return self._made_up.day(text)
-        return self._made_up.words(text)
+            return self._pseudonyms.make_email(text)
+        if _IBAN.fullmatch(text) and _has_valid_check_digits(text):
+            return self._pseudonyms.make_iban(text)
+        if _DATE.fullmatch(text):
+            return self._pseudonyms.make_date(text)
+        return self._pseudonyms.make_words(text)
 
-    def _without_keys(self, text: str) -> str:
-        for key in self.keys:
+    def _remove_api_keys(self, text: str) -> str:
+        for key in self.api_keys:
             text = text.replace(key, "********")
         return text
 
 
-def _checks(iban: str) -> bool:
+def _has_valid_check_digits(iban: str) -> bool:
     """Whether the check digits of an IBAN are valid. An invalid one must stay invalid."""
     plain = re.sub(r"[ -]", "", iban).upper()
-    return int("".join(str(int(one, 36)) for one in plain[4:] + plain[:4])) % 97 == 1
+    return int("".join(str(int(char, 36)) for char in plain[4:] + plain[:4])) % 97 == 1
 
 
-def _content(content: Mapping[str, Any]) -> str:
+def _decode_content(content: Mapping[str, Any]) -> str:
     text = str(content.get("text") or "")
     if content.get("encoding") != "base64":
         return text
     try:
         return base64.b64decode(text).decode()
     except (binascii.Error, ValueError):
-        return LEFT_OUT
+        return OMITTED_BODY
 
 
-def _number(value: Any) -> float:
+def _parse_number(value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and abs(value) < 1e9 else 0

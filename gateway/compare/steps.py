@@ -9,87 +9,95 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
-from gateway.compare.operations import IN_TEXT, READS, Asked, identify_operation
+from gateway.compare.operations import (
+    ID_IN_TEXT,
+    READ_METHODS,
+    RequestedOperation,
+    identify_operation,
+)
 from gateway.compare.paths import Path
 from gateway.compare.rules import Rules
 from gateway.compare.strict_json import Number
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class Placeholder:
     """A placeholder of a template. ``is_whole_value``: its quotes are part of it, so any JSON value fits."""
 
     name: str
-    whole: bool = False
+    is_whole_value: bool = False
 
 
-_REF = re.compile(r'"\$\{(?P<whole>[\w-]+)\}"|(?<!\$)\$\{(?P<part>[\w-]+)\}')
+_PLACEHOLDER = re.compile(r'"\$\{(?P<whole>[\w-]+)\}"|(?<!\$)\$\{(?P<part>[\w-]+)\}')
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """A text with placeholders for values that earlier steps captured."""
 
-    parts: tuple[str | Ref, ...] = ()
+    parts: tuple[str | Placeholder, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> Template:
+    def parse(cls, text: str) -> Template:
         """Parses a text. ``${name}`` is a placeholder; ``$${`` stands for ``${``."""
-        parts: list[str | Ref] = []
-        end = 0
-        for found in _REF.finditer(text):
-            parts.append(text[end : found.start()].replace("$${", "${"))
-            parts.append(Ref(found["whole"] or found["part"], bool(found["whole"])))
-            end = found.end()
-        return cls((*parts, text[end:].replace("$${", "${")))
+        parts: list[str | Placeholder] = []
+        position = 0
+        for match in _PLACEHOLDER.finditer(text):
+            parts.append(text[position : match.start()].replace("$${", "${"))
+            parts.append(Placeholder(match["whole"] or match["part"], bool(match["whole"])))
+            position = match.end()
+        return cls((*parts, text[position:].replace("$${", "${")))
 
     @property
-    def names(self) -> set[str]:
-        return {part.name for part in self.parts if isinstance(part, Ref)}
+    def placeholder_names(self) -> set[str]:
+        return {part.name for part in self.parts if isinstance(part, Placeholder)}
 
     @property
-    def mentions_ids(self) -> bool:
-        return any(isinstance(part, str) and IN_TEXT.search(part) for part in self.parts)
+    def has_ids(self) -> bool:
+        return any(isinstance(part, str) and ID_IN_TEXT.search(part) for part in self.parts)
 
-    def filled(
-        self, spell: Callable[[Ref], str], literal: Callable[[str], str] = lambda text: text
+    def fill(
+        self,
+        format_placeholder: Callable[[Placeholder], str],
+        format_literal: Callable[[str], str] = lambda text: text,
     ) -> str:
         return "".join(
-            spell(part) if isinstance(part, Ref) else literal(part) for part in self.parts
+            format_placeholder(part) if isinstance(part, Placeholder) else format_literal(part)
+            for part in self.parts
         )
 
 
-def create_json_speller(values: Mapping[str, Any]) -> Callable[[Ref], str]:
+def create_json_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
     """Returns a function that formats captured values for a JSON text."""
 
-    def spell(ref: Ref) -> str:
-        value = values[ref.name]
+    def format_placeholder(placeholder: Placeholder) -> str:
+        value = values[placeholder.name]
         if isinstance(value, Number):
             return value.text
         text = json.dumps(value, ensure_ascii=False)
-        return text if ref.whole or not isinstance(value, str) else text[1:-1]
+        return text if placeholder.is_whole_value or not isinstance(value, str) else text[1:-1]
 
-    return spell
+    return format_placeholder
 
 
-def as_text(value: Any) -> str:
+def format_as_text(value: Any) -> str:
     """Formats a captured value for a path or query, not yet percent-encoded."""
     if isinstance(value, Number):
         return value.text
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def create_header_speller(values: Mapping[str, Any]) -> Callable[[Ref], str]:
+def create_header_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
     """Returns a function that formats captured values for headers, percent-encoding other characters."""
 
-    def spell(ref: Ref) -> str:
-        text = quote(as_text(values[ref.name]), safe=_IN_A_HEADER, errors="replace")
-        return f'"{text}"' if ref.whole else text
+    def format_placeholder(placeholder: Placeholder) -> str:
+        text = quote(format_as_text(values[placeholder.name]), safe=_HEADER_CHARS, errors="replace")
+        return f'"{text}"' if placeholder.is_whole_value else text
 
-    return spell
+    return format_placeholder
 
 
-_IN_A_HEADER = "".join(map(chr, range(0x20, 0x7F)))
+_HEADER_CHARS = "".join(map(chr, range(0x20, 0x7F)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +109,16 @@ class Capture:
     """
 
     path: Path
-    recorded: str = ""
+    recorded_value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class WaitCondition:
     """A read is repeated until the value at ``path`` is ``value``, for ``timeout_seconds``."""
 
     path: Path
     value: Any
-    seconds: float
+    timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +135,26 @@ class Step:
     headers: Mapping[str, Template] = field(default_factory=dict)
     captures: Mapping[str, Capture] = field(default_factory=dict)
     key: Literal["own", "none", "wrong"] = "own"
-    until: Until | None = None
+    wait_condition: WaitCondition | None = None
     rules: Rules = field(default_factory=Rules)
 
     @property
-    def reads(self) -> bool:
-        return self.method in READS
+    def is_read(self) -> bool:
+        return self.method in READ_METHODS
 
     @property
-    def asked(self) -> Asked:
-        return identify_operation(self.method, self.target.filled(lambda ref: f"R-{ref.name}"))
+    def operation(self) -> RequestedOperation:
+        return identify_operation(
+            self.method, self.target.fill(lambda placeholder: f"R-{placeholder.name}")
+        )
 
     @property
-    def names(self) -> set[str]:
-        return {name for one in self._templates for name in one.names}
+    def placeholder_names(self) -> set[str]:
+        return {name for template in self._templates for name in template.placeholder_names}
 
     @property
-    def mentions_ids(self) -> bool:
-        return any(one.mentions_ids for one in self._templates)
+    def has_ids(self) -> bool:
+        return any(template.has_ids for template in self._templates)
 
     @property
     def _templates(self) -> tuple[Template, ...]:
@@ -159,28 +169,30 @@ class Input:
     kind: Literal["scenario", "recorded traffic", "list of reads"]
     steps: tuple[Step, ...]
     title: str = ""
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    omitted_counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def waits_for(steps: list[Step]) -> Iterator[int]:
+def list_prerequisites(steps: list[Step]) -> Iterator[int]:
     """Yields for each step how many of the steps before it must be compared before it is sent.
 
     A write waits for all steps before it, and all later steps wait for it. A read with ids in it waits
     for the answers that may show candidate's ids: all earlier ones, except those of the directly
     preceding steps of the same operation. Other reads wait only for values that they capture.
     """
-    after_write = same = 0
-    captured: dict[str, int] = {}
+    after_write = operation_start = 0
+    captured_at: dict[str, int] = {}
     for index, step in enumerate(steps):
-        if index and step.asked != steps[index - 1].asked:
-            same = index
-        needed = [captured[name] for name in step.names if name in captured]
+        if index and step.operation != steps[index - 1].operation:
+            operation_start = index
+        capture_positions = [
+            captured_at[name] for name in step.placeholder_names if name in captured_at
+        ]
         yield max(
-            index if not step.reads else after_write,
-            same if step.mentions_ids else 0,
-            *needed,
+            index if not step.is_read else after_write,
+            operation_start if step.has_ids else 0,
+            *capture_positions,
             0,
         )
-        captured |= dict.fromkeys(step.captures, index + 1)
-        if not step.reads:
+        captured_at |= dict.fromkeys(step.captures, index + 1)
+        if not step.is_read:
             after_write = index + 1

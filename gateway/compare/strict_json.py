@@ -15,11 +15,11 @@ JSON = Any
 """``str``, ``Number``, ``bool``, ``None``, ``dict`` (or ``DuplicateKeyObject``) or ``list``."""
 
 
-DEPTH = 100
+MAX_DEPTH = 100
 """Maximum nesting of objects and lists; the documents have five levels at most."""
 
 
-class NotJson(Exception):
+class InvalidJson(Exception):
     """The bytes are not one JSON text, or it is nested deeper than ``MAX_DEPTH``."""
 
 
@@ -44,7 +44,7 @@ class Number:
         return Decimal(self.text)
 
 
-class Doubled(dict[str, JSON]):
+class DuplicateKeyObject(dict[str, JSON]):
     """An object with duplicate keys. ``again`` maps these to all their values, in order."""
 
     __slots__ = ("again",)
@@ -57,49 +57,56 @@ def loads_strict(data: bytes) -> JSON:
         value = _DECODER.decode(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         value = ABSENT
-    if value is ABSENT or _is_deep(data, value):
-        raise NotJson  # outside the handler: the text of a cause would contain the input
+    if value is ABSENT or _is_too_deep(data, value):
+        raise InvalidJson  # outside the handler: the text of a cause would contain the input
     return value
 
 
 def describe_json_type(value: JSON) -> str:
     """The JSON type of a value for people: ``text``, ``number``, ``object``…"""
-    return _KINDS.get(type(value), "object")
+    return _TYPE_NAMES.get(type(value), "object")
 
 
-def _is_deep(data: bytes, value: JSON) -> bool:
-    if data.count(b"[") + data.count(b"{") <= DEPTH:
+def _is_too_deep(data: bytes, value: JSON) -> bool:
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
     # Breadth first and without recursion: hostile input must not exhaust the stack.
     level = [value]
-    for _ in range(DEPTH):
-        nests = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [one for nest in nests for one in nest if isinstance(one, dict | list)]
+    for _ in range(MAX_DEPTH):
+        containers = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [
+            item for container in containers for item in container if isinstance(item, dict | list)
+        ]
         if not level:
             return False
     return True
 
 
-def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+def _build_object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
-    doubled = Doubled(pairs)
+    duplicate_object = DuplicateKeyObject(pairs)
     keys = [key for key, _ in pairs]
-    doubled.again = {
-        key: [item for other, item in pairs if other == key] for key in value if keys.count(key) > 1
+    duplicate_object.again = {
+        key: [item for other_key, item in pairs if other_key == key]
+        for key in value
+        if keys.count(key) > 1
     }
-    return doubled
+    return duplicate_object
 
 
-def _constant(_text: str) -> NoReturn:
+def _reject_constant(_text: str) -> NoReturn:
     raise ValueError  # NaN and Infinity are not JSON
 
 
-_KINDS = {str: "text", Number: "number", bool: "boolean", type(None): "null", list: "list"}
+_TYPE_NAMES = {str: "text", Number: "number", bool: "boolean", type(None): "null", list: "list"}
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_float=Number, parse_int=Number, parse_constant=_constant
+    object_pairs_hook=_build_object,
+    parse_float=Number,
+    parse_int=Number,
+    parse_constant=_reject_constant,
 )
 
 
@@ -110,16 +117,16 @@ def dumps_strict(value: JSON) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(dumps_strict, value))}]"
     if isinstance(value, dict):
-        pairs = [(key, one) for key in value for one in _every(value, key)]
-        return f"{{{','.join(f'{_text(key)}:{dumps_strict(one)}' for key, one in pairs)}}}"
-    return _text(value)
+        pairs = [(key, item) for key in value for item in _list_values(value, key)]
+        return f"{{{','.join(f'{_dump_scalar(key)}:{dumps_strict(item)}' for key, item in pairs)}}}"
+    return _dump_scalar(value)
 
 
-def _every(value: dict[str, JSON], key: str) -> list[JSON]:
-    if isinstance(value, Doubled) and key in value.again:
+def _list_values(value: dict[str, JSON], key: str) -> list[JSON]:
+    if isinstance(value, DuplicateKeyObject) and key in value.again:
         return value.again[key]
     return [value[key]]
 
 
-def _text(value: str | bool | None) -> str:
+def _dump_scalar(value: str | bool | None) -> str:
     return json.dumps(value, ensure_ascii=False)

@@ -11,16 +11,16 @@ from gateway.compare import rules
 from gateway.compare.rules import Rule
 from gateway.compare.strict_json import JSON, Number
 
-_PRECISION = Context(prec=400)
+_CONTEXT = Context(prec=400)
 
 
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_DECIMAL_TEXT = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 """``Decimal`` accepts more: non-ASCII digits, ``1_000``, white space, ``sNaN``."""
 
 
-def _decimal(value: JSON) -> Decimal | None:
+def _parse_decimal(value: JSON) -> Decimal | None:
     text = value.text if isinstance(value, Number) else value
-    if not isinstance(text, str) or not _NUMBER.fullmatch(text):
+    if not isinstance(text, str) or not _DECIMAL_TEXT.fullmatch(text):
         return None
     try:
         return Decimal(text)
@@ -28,55 +28,60 @@ def _decimal(value: JSON) -> Decimal | None:
         return None
 
 
-def find_tolerance(control: JSON, candidate: JSON, applying: Mapping[str, Rule]) -> Rule | None:
+def find_tolerance(control: JSON, candidate: JSON, active_rules: Mapping[str, Rule]) -> Rule | None:
     """The rule within whose tolerance two values are equal, if any."""
-    rule = applying.get("time")
-    if rule and _close_in_time(control, candidate, rule):
+    rule = active_rules.get("time")
+    if rule and _is_within_seconds(control, candidate, rule):
         return rule
-    rule = applying.get("number")
-    return rule if rule and _close(control, candidate, rule) else None
+    rule = active_rules.get("number")
+    return rule if rule and _is_within_tolerance(control, candidate, rule) else None
 
 
-def _close(control: JSON, candidate: JSON, rule: Rule) -> bool:
-    one, other = _decimal(control), _decimal(candidate)
-    if one is None or other is None or not isinstance(rule, rules.Number):
+def _is_within_tolerance(control: JSON, candidate: JSON, rule: Rule) -> bool:
+    control_number, candidate_number = _parse_decimal(control), _parse_decimal(candidate)
+    if control_number is None or candidate_number is None or not isinstance(rule, rules.NumberRule):
         return False
     try:
-        return abs(_PRECISION.subtract(one, other)) <= rule.tolerance
+        return abs(_CONTEXT.subtract(control_number, candidate_number)) <= rule.tolerance
     except ArithmeticError:
         return False
 
 
-def _close_in_time(control: JSON, candidate: JSON, rule: Rule) -> bool:
+def _is_within_seconds(control: JSON, candidate: JSON, rule: Rule) -> bool:
     """Whether two times are close enough and have the same format.
 
     The format must match because clients parse it.
     """
-    if not isinstance(rule, rules.Time) or _form(control) != _form(candidate):
+    if not isinstance(rule, rules.TimeRule) or _replace_digits(control) != _replace_digits(
+        candidate
+    ):
         return False
     try:
-        one, other = datetime.fromisoformat(control), datetime.fromisoformat(candidate)
-        return abs((one - other).total_seconds()) <= rule.seconds
+        control_time, candidate_time = (
+            datetime.fromisoformat(control),
+            datetime.fromisoformat(candidate),
+        )
+        return abs((control_time - candidate_time).total_seconds()) <= rule.seconds
     except (TypeError, ValueError):
         return False
 
 
-def _form(value: JSON) -> str:
-    return "".join("9" if one.isdigit() else one for one in str(value))
+def _replace_digits(value: JSON) -> str:
+    return "".join("9" if char.isdigit() else char for char in str(value))
 
 
-def in_words(control: JSON, candidate: JSON) -> str:
+def describe_value_difference(control: JSON, candidate: JSON) -> str:
     """A note on how two values differ, if that is hard to see or masked; else empty."""
     if isinstance(control, Number):
-        same = _decimal(control) == _decimal(candidate)
-        return "the same number, formatted differently" if same else ""
+        is_same_number = _parse_decimal(control) == _parse_decimal(candidate)
+        return "the same number, formatted differently" if is_same_number else ""
     if not isinstance(control, str):
         return ""
     if "".join(control.split()) == "".join(candidate.split()):
         return "only white space differs"
     if control.casefold() == candidate.casefold():
         return "only letter case differs"
-    one, other = _decimal(control), _decimal(candidate)
-    if one is not None and one == other:
+    control_number, candidate_number = _parse_decimal(control), _parse_decimal(candidate)
+    if control_number is not None and control_number == candidate_number:
         return "the same number, formatted differently"
     return ""

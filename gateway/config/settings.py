@@ -43,7 +43,7 @@ from pydantic_settings import (
 )
 
 from mappings import current, legacy
-from mappings.grammar import LegacyOptions, Vocabulary
+from mappings.effects import LegacyOptions, Vocabulary
 
 ENVIRONMENT_PREFIX = "PAYOUT_GATEWAY_"
 

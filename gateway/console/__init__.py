@@ -7,7 +7,7 @@ worker only are marked so.
 Each page has one view, in its own module, and one template. ``routes`` lists them.
 """
 
-from gateway.console.dependencies import Parts
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.routes import add_console
 
-__all__ = ["Parts", "add_console"]
+__all__ = ["ConsoleDependencies", "add_console"]

@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.dependencies import Parts
-from gateway.operator.cutover_windows import (
-    LOOKS_BACK,
-    NoWindow,
+from gateway.console.dependencies import ConsoleDependencies
+from gateway.operator.brownout_windows import (
+    USAGE_PERIOD,
+    InvalidWindow,
     create_window,
     describe_window_scope,
     describe_window_state,
     expand_operation_names,
     load_window_users,
 )
-from gateway.operator.freezes import NoMerchant, resolve_freeze_scope
+from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
 from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.mode_switches import (
-    NotSwitched,
-    Whose,
+    ModeSwitchRefused,
+    SwitchScope,
     check_legacy_address,
     count_legacy_batches,
     describe_mode,
-    find_switch_owners,
+    find_switch_scopes,
     switch_mode,
 )
 from gateway.storage import Tenant
@@ -35,14 +35,14 @@ from gateway.storage.freezes import freeze, unfreeze
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
 from gateway.storage.usage_rows import used_since
 
-MINUTES = (5, 15, 60, 240)
+DURATION_MINUTES = (5, 15, 60, 240)
 
 ENVIRONMENTS = ("live", "sandbox")
 
-SHOWN = 50
+MAX_ROWS = 50
 
 
-class NotDone(Exception):
+class ActionRefused(Exception):
     """The action is invalid or would change nothing. The message is one sentence."""
 
 
@@ -54,245 +54,280 @@ class Plan:
     """
 
     title: str
-    says: Sequence[str]
+    effects: Sequence[str]
     button: str
     fields: Mapping[str, str]
-    heads: Sequence[str] = ()
+    columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
-    more: int = 0
-    stops: bool = False
+    omitted_rows: int = 0
+    is_disruptive: bool = False
     """Whether clients lose something that they could do before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Action:
     """An action. Both functions raise ActionRefused; ``execute`` returns the text for the log."""
 
-    plan: Callable[[Parts, Mapping[str, str]], Awaitable[Plan]]
-    do: Callable[[Parts, Mapping[str, str]], Awaitable[str]]
+    plan: Callable[[ConsoleDependencies, Mapping[str, str]], Awaitable[Plan]]
+    execute: Callable[[ConsoleDependencies, Mapping[str, str]], Awaitable[str]]
 
 
 # Freezes
 
 
-STOPS = (
+FREEZE_EFFECT = (
     "From your confirmation on, every running gateway answers writes (creates, changes, deletions "
     "and starts) with 403 and a message that says so."
 )
 
 
-async def _scope(parts: Parts, fields: Mapping[str, str]) -> Tenant:
+async def _parse_scope(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Tenant:
     environment = fields.get("environment", "")
     if environment not in ("", *ENVIRONMENTS):
-        raise NotDone("There is no such environment.")
+        raise ActionRefused("There is no such environment.")
     try:
-        return await resolve_freeze_scope(parts.store, fields.get("merchant", ""), environment)
-    except NoMerchant as why:
-        raise NotDone(_sentence(str(why))) from None
+        return await resolve_freeze_scope(
+            dependencies.store, fields.get("merchant", ""), environment
+        )
+    except UnknownMerchant as why:
+        raise ActionRefused(_format_sentence(str(why))) from None
 
 
-async def _plan_freeze(parts: Parts, fields: Mapping[str, str]) -> Plan:
-    scope = await _scope(parts, fields)
-    says = [
-        STOPS,
+async def _plan_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+    scope = await _parse_scope(dependencies, fields)
+    effects = [
+        FREEZE_EFFECT,
         "Reads continue. Writes in progress that take several calls are finished, except starts.",
     ]
     title = f"Freeze writes of {told_scope(scope)}"
-    return replace(await _of_scope(parts, scope, "freeze"), title=title, says=says, stops=True)
+    return replace(
+        await _plan_for_scope(dependencies, scope, "freeze"), title=title, effects=effects, is_disruptive=True
+    )
 
 
-async def _plan_unfreeze(parts: Parts, fields: Mapping[str, str]) -> Plan:
-    scope = await _scope(parts, fields)
-    says = [
+async def _plan_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+    scope = await _parse_scope(dependencies, fields)
+    effects = [
         "Writes are accepted again immediately.",
         "Only this freeze ends: merchants that another freeze covers stay frozen.",
     ]
     title = f"End the freeze of {told_scope(scope)}"
-    return replace(await _of_scope(parts, scope, "unfreeze"), title=title, says=says)
-
-
-async def _of_scope(parts: Parts, scope: Tenant, do: str) -> Plan:
-    """The common part of the plans to freeze and unfreeze: the affected keys."""
-    rows = await _users(parts, lambda owner, _key: covers(scope, owner))
-    return Plan(
-        "",
-        (),
-        do.title(),
-        {"do": do, **scope._asdict()},
-        ("merchant", "environment", "key", "requests in 7 days"),
-        rows[:SHOWN],
-        max(len(rows) - SHOWN, 0),
+    return replace(
+        await _plan_for_scope(dependencies, scope, "unfreeze"), title=title, effects=effects
     )
 
 
-async def _users(parts: Parts, concerns: Callable[[Tenant, str], bool]) -> list[list[str]]:
+async def _plan_for_scope(
+    dependencies: ConsoleDependencies, scope: Tenant, action_name: str
+) -> Plan:
+    """The common part of the plans to freeze and unfreeze: the affected keys."""
+    rows = await _list_affected_keys(dependencies, lambda owner, _key: covers(scope, owner))
+    return Plan(
+        "",
+        (),
+        action_name.title(),
+        {"do": action_name, **scope._asdict()},
+        ("merchant", "environment", "key", "requests in 7 days"),
+        rows[:MAX_ROWS],
+        max(len(rows) - MAX_ROWS, 0),
+    )
+
+
+async def _list_affected_keys(
+    dependencies: ConsoleDependencies, is_affected: Callable[[Tenant, str], bool]
+) -> list[list[str]]:
     """Lists the affected keys, the most used first."""
-    since = (parts.store.clock() - LOOKS_BACK).date()
-    used = {
-        (one.owner, one.key): one.requests
-        for one in group_usage_by_key(await used_since(parts.store, since))
+    since = (dependencies.store.clock() - USAGE_PERIOD).date()
+    requests_by_key = {
+        (usage.owner, usage.key): usage.requests
+        for usage in group_usage_by_key(await used_since(dependencies.store, since))
     }
     keys = [
-        (used.get((one.owner, one.name), 0), one.owner, one.name)
-        for one in await load_listed_keys(parts.store)
-        if one.revoked_at is None and concerns(one.owner, one.name)
+        (
+            requests_by_key.get((listed_key.tenant, listed_key.name), 0),
+            listed_key.tenant,
+            listed_key.name,
+        )
+        for listed_key in await load_listed_keys(dependencies.store)
+        if listed_key.revoked_at is None and is_affected(listed_key.tenant, listed_key.name)
     ]
-    keys.sort(key=lambda one: (-one[0], one[1:]))
+    keys.sort(key=lambda row: (-row[0], row[1:]))
     return [[*owner, name, f"{requests:,}"] for requests, owner, name in keys]
 
 
-async def _freeze(parts: Parts, fields: Mapping[str, str]) -> str:
-    scope = await _scope(parts, fields)
-    if not await freeze(parts.store, scope):
-        raise NotDone("Nothing changed: writes were already frozen.")
+async def _execute_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
+    scope = await _parse_scope(dependencies, fields)
+    if not await freeze(dependencies.store, scope):
+        raise ActionRefused("Nothing changed: writes were already frozen.")
     return f"froze {told_scope(scope)}"
 
 
-async def _unfreeze(parts: Parts, fields: Mapping[str, str]) -> str:
-    scope = await _scope(parts, fields)
-    if not await unfreeze(parts.store, scope):
-        raise NotDone("Nothing changed: writes were not frozen.")
+async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
+    scope = await _parse_scope(dependencies, fields)
+    if not await unfreeze(dependencies.store, scope):
+        raise ActionRefused("Nothing changed: writes were not frozen.")
     return f"unfroze {told_scope(scope)}"
 
 
-async def _known(parts: Parts, merchant: str, key: str) -> None:
+async def _check_key_exists(dependencies: ConsoleDependencies, merchant: str, key: str) -> None:
     """Checks that merchant and key exist. Unlike in commands, a prefix of a key is not enough."""
-    keys = await load_listed_keys(parts.store)
-    if merchant and merchant not in {one.merchant for one in keys}:
-        raise NotDone("There is no such merchant.")
-    if key and key not in {one.name for one in keys if merchant in ("", one.merchant)}:
-        raise NotDone("There is no such key, or it belongs to another merchant.")
+    keys = await load_listed_keys(dependencies.store)
+    if merchant and merchant not in {listed_key.merchant for listed_key in keys}:
+        raise ActionRefused("There is no such merchant.")
+    if key and key not in {
+        listed_key.name for listed_key in keys if merchant in ("", listed_key.merchant)
+    }:
+        raise ActionRefused("There is no such key, or it belongs to another merchant.")
 
 
 # Modes
 
 
-async def _asked_mode(
-    parts: Parts, fields: Mapping[str, str]
-) -> tuple[list[Whose], tuple[Group, ...], Mode]:
-    mode = next((one for one in MODES if one == fields.get("mode")), None)
+async def _parse_mode(
+    dependencies: ConsoleDependencies, fields: Mapping[str, str]
+) -> tuple[list[SwitchScope], tuple[Group, ...], Mode]:
+    mode = next((choice for choice in MODES if choice == fields.get("mode")), None)
     groups = (
         GROUPS
         if fields.get("group", "") == ""
-        else tuple(one for one in GROUPS if one == fields["group"])
+        else tuple(choice for choice in GROUPS if choice == fields["group"])
     )
     if mode is None or not groups:
-        raise NotDone("Choose a valid mode and group of operations.")
+        raise ActionRefused("Choose a valid mode and group of operations.")
     key, merchant = fields.get("key", ""), fields.get("merchant", "")
     try:
-        await _known(parts, merchant, key)
+        await _check_key_exists(dependencies, merchant, key)
         if key:
-            those = await find_switch_owners(parts.store, key, None, None)
+            targets = await find_switch_scopes(dependencies.store, key, None, None)
         else:
-            those = await find_switch_owners(parts.store, None, merchant, None) if merchant else []
+            targets = (
+                await find_switch_scopes(dependencies.store, None, merchant, None)
+                if merchant
+                else []
+            )
         if mode != TRANSLATE:
-            check_legacy_address(parts.settings, those)
-    except NotSwitched as why:
-        raise NotDone(_sentence(str(why))) from None
-    if not those:
-        raise NotDone("Choose a key or a merchant.")
-    return those, groups, mode
+            check_legacy_address(dependencies.settings, targets)
+    except ModeSwitchRefused as why:
+        raise ActionRefused(_format_sentence(str(why))) from None
+    if not targets:
+        raise ActionRefused("Choose a key or a merchant.")
+    return targets, groups, mode
 
 
-async def _plan_mode(parts: Parts, fields: Mapping[str, str]) -> Plan:
-    those, groups, mode = await _asked_mode(parts, fields)
-    says = [
-        f"{', '.join(groups)} of {'; '.join(one.told for one in those)}: "
-        + describe_mode(mode, parts.settings),
+async def _plan_mode(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+    targets, groups, mode = await _parse_mode(dependencies, fields)
+    effects = [
+        f"{', '.join(groups)} of {'; '.join(target.description for target in targets)}: "
+        + describe_mode(mode, dependencies.settings),
         "Running gateways apply it within a second. Requests in progress are finished where they began.",
     ]
-    if any(not one.key for one in those):
-        says.append("Keys of the merchant that had their own mode get this one.")
-    if mode == TRANSLATE and (begun := await count_legacy_batches(parts.store, those)):
-        says.append(f"Batches created at the legacy service, which stay there: {begun}.")
-    rows = await _users(
-        parts, lambda owner, key: any(owner == one.owner and one.key in ("", key) for one in those)
+    if any(not target.key for target in targets):
+        effects.append("Keys of the merchant that had their own mode get this one.")
+    if mode == TRANSLATE and (
+        legacy_batches := await count_legacy_batches(dependencies.store, targets)
+    ):
+        effects.append(
+            f"Batches created at the legacy service, which stay there: {legacy_batches}."
+        )
+    rows = await _list_affected_keys(
+        dependencies,
+        lambda owner, key: any(
+            owner == target.owner and target.key in ("", key) for target in targets
+        ),
     )
     names = ("merchant", "key", "group", "mode")
     return Plan(
         f"Switch to {mode}",
-        says,
+        effects,
         f"Switch to {mode}",
         {"do": "mode", **{name: fields.get(name, "") for name in names}},
         ("merchant", "environment", "key", "requests in 7 days"),
-        rows[:SHOWN],
-        max(len(rows) - SHOWN, 0),
+        rows[:MAX_ROWS],
+        max(len(rows) - MAX_ROWS, 0),
     )
 
 
-async def _mode(parts: Parts, fields: Mapping[str, str]) -> str:
-    those, groups, mode = await _asked_mode(parts, fields)
-    await switch_mode(parts.store, those, groups, mode)
-    return f"switched to {mode}: {', '.join(groups)} of {'; '.join(one.told for one in those)}"
+async def _execute_mode(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
+    targets, groups, mode = await _parse_mode(dependencies, fields)
+    await switch_mode(dependencies.store, targets, groups, mode)
+    return f"switched to {mode}: {', '.join(groups)} of {'; '.join(target.description for target in targets)}"
 
 
 # Brownouts
 
 
-REFUSES = (
+REFUSING_EFFECT = (
     "For {minutes} minutes from your confirmation on, every running gateway answers these requests "
     "with 403 and a message that says until when."
 )
-COUNTS = "No request is refused. For {minutes} minutes, requests that would have been are counted."
+COUNTING_EFFECT = (
+    "No request is refused. For {minutes} minutes, requests that would have been are counted."
+)
 
 
-async def _window(parts: Parts, fields: Mapping[str, str]) -> Brownout:
-    minutes = next((one for one in MINUTES if str(one) == fields.get("minutes")), None)
+async def _parse_window(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Brownout:
+    minutes = next(
+        (choice for choice in DURATION_MINUTES if str(choice) == fields.get("minutes")), None
+    )
     if minutes is None:
-        raise NotDone("Choose a duration.")
-    merchant, key, word = (fields.get(name, "") for name in ("merchant", "key", "operation"))
-    await _known(parts, merchant, key)
-    now = parts.store.clock()
+        raise ActionRefused("Choose a duration.")
+    merchant, key, operation = (fields.get(name, "") for name in ("merchant", "key", "operation"))
+    await _check_key_exists(dependencies, merchant, key)
+    now = dependencies.store.clock()
     try:
-        operations = expand_operation_names([word] if word else [])
+        operations = expand_operation_names([operation] if operation else [])
         refuses = not fields.get("counts")
         until = now + timedelta(minutes=minutes)
         return create_window(now, (now, until), merchant, key, operations, refuses=refuses)
-    except NoWindow as why:
-        raise NotDone(_sentence(str(why))) from None
+    except InvalidWindow as why:
+        raise ActionRefused(_format_sentence(str(why))) from None
 
 
-async def _plan_brownout(parts: Parts, fields: Mapping[str, str]) -> Plan:
-    one = await _window(parts, fields)
+async def _plan_brownout(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+    window = await _parse_window(dependencies, fields)
     minutes = fields["minutes"]
-    says = [
-        REFUSES.format(minutes=minutes) if one.refuses else COUNTS.format(minutes=minutes),
-        f"Scope: {describe_window_scope(one)}. Nothing changes at the service.",
+    effects = [
+        REFUSING_EFFECT.format(minutes=minutes)
+        if window.refuses
+        else COUNTING_EFFECT.format(minutes=minutes),
+        f"Scope: {describe_window_scope(window)}. Nothing changes at the service.",
     ]
-    found = sorted(await load_window_users(parts.store, one), key=lambda each: -each.requests)
+    users = sorted(
+        await load_window_users(dependencies.store, window), key=lambda user: -user.requests
+    )
     rows = [
-        [each.merchant, each.environment, each.key, each.operation, f"{each.requests:,}"]
-        for each in found
+        [user.merchant, user.environment, user.key, user.operation, f"{user.requests:,}"]
+        for user in users
     ]
     names = ("minutes", "merchant", "key", "operation", "counts")
     return Plan(
-        "Start a brownout" if one.refuses else "Start a dry-run brownout",
-        says,
+        "Start a brownout" if window.refuses else "Start a dry-run brownout",
+        effects,
         "Start",
         {"do": "brownout", **{name: fields.get(name, "") for name in names}},
         ("merchant", "environment", "key", "operation", "requests in 7 days"),
-        rows[:SHOWN],
-        max(len(rows) - SHOWN, 0),
-        one.refuses,
+        rows[:MAX_ROWS],
+        max(len(rows) - MAX_ROWS, 0),
+        window.refuses,
     )
 
 
-async def _brownout(parts: Parts, fields: Mapping[str, str]) -> str:
-    one = await _window(parts, fields)
-    await add_brownout(parts.store, one)
-    what = "refuses" if one.refuses else "only counts"
-    return f"began brownout {one.id} until {one.ends_at:%Y-%m-%dT%H:%M:%SZ}, {what}: {describe_window_scope(one)}"
+async def _execute_brownout(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
+    window = await _parse_window(dependencies, fields)
+    await add_brownout(dependencies.store, window)
+    effect = "refuses" if window.refuses else "only counts"
+    return f"began brownout {window.id} until {window.ends_at:%Y-%m-%dT%H:%M:%SZ}, {effect}: {describe_window_scope(window)}"
 
 
-async def _plan_brownout_off(parts: Parts, fields: Mapping[str, str]) -> Plan:
-    now, id_ = parts.store.clock(), fields.get("id", "")
-    open_ = [
-        one
-        for one in await all_brownouts(parts.store)
-        if id_ in ("", one.id) and describe_window_state(one, now) in ("under way", "to come")
+async def _plan_brownout_end(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+    now, id_ = dependencies.store.clock(), fields.get("id", "")
+    open_windows = [
+        window
+        for window in await all_brownouts(dependencies.store)
+        if id_ in ("", window.id) and describe_window_state(window, now) in ("under way", "to come")
     ]
-    if not open_:
-        raise NotDone("It has ended or was already switched off.")
+    if not open_windows:
+        raise ActionRefused("It has ended or was already switched off.")
     return Plan(
         "Switch the brownout off" if id_ else "Switch every brownout off",
         ["Running gateways answer these requests again within a second."],
@@ -301,31 +336,33 @@ async def _plan_brownout_off(parts: Parts, fields: Mapping[str, str]) -> Plan:
         ("brownout", "scope", "state", "until"),
         [
             [
-                one.id,
-                describe_window_scope(one),
-                describe_window_state(one, now),
-                f"{one.ends_at:%Y-%m-%d %H:%M}",
+                window.id,
+                describe_window_scope(window),
+                describe_window_state(window, now),
+                f"{window.ends_at:%Y-%m-%d %H:%M}",
             ]
-            for one in open_
+            for window in open_windows
         ],
     )
 
 
-async def _brownout_off(parts: Parts, fields: Mapping[str, str]) -> str:
+async def _execute_brownout_end(
+    dependencies: ConsoleDependencies, fields: Mapping[str, str]
+) -> str:
     id_ = fields.get("id", "")
-    if not await end_brownouts(parts.store, parts.store.clock(), id_ or None):
-        raise NotDone("It has ended or was already switched off.")
+    if not await end_brownouts(dependencies.store, dependencies.store.clock(), id_ or None):
+        raise ActionRefused("It has ended or was already switched off.")
     return f"switched off brownout {id_}" if id_ else "switched off every brownout"
 
 
-def _sentence(text: str) -> str:
+def _format_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-CHANGES: Mapping[str, Change] = {
-    "freeze": Change(_plan_freeze, _freeze),
-    "unfreeze": Change(_plan_unfreeze, _unfreeze),
-    "mode": Change(_plan_mode, _mode),
-    "brownout": Change(_plan_brownout, _brownout),
-    "brownout-off": Change(_plan_brownout_off, _brownout_off),
+ACTIONS: Mapping[str, Action] = {
+    "freeze": Action(_plan_freeze, _execute_freeze),
+    "unfreeze": Action(_plan_unfreeze, _execute_unfreeze),
+    "mode": Action(_plan_mode, _execute_mode),
+    "brownout": Action(_plan_brownout, _execute_brownout),
+    "brownout-off": Action(_plan_brownout_end, _execute_brownout_end),
 }

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.console.dependencies import Parts
-from gateway.operator.metrics_page import Figures
-from gateway.operator.restore_check import DO, HAPPENED
+from gateway.console.dependencies import ConsoleDependencies
+from gateway.operator.metrics_page import StateGauges
+from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
 from gateway.storage.brownout_rows import open_brownouts
 from gateway.storage.difference_rows import all_tallies
 from gateway.storage.traffic_rows import Traffic
 
-FAILING = 0.05
+FAILURE_RATIO = 0.05
 """Alert if a larger share of recent requests failed."""
 
 
@@ -22,51 +22,61 @@ class Alert:
     """An alert. ``href`` is the page with details."""
 
     level: Literal["error", "warning"]
-    says: str
+    text: str
     href: str
 
 
-_RESTORED = (Alert("error", f"{HAPPENED}, so no batch is started: {DO}", "/service"),)
+_RESTORED_ALERTS = (
+    Alert("error", f"{RESTORED_MESSAGE}, so no batch is started: {RESTORED_ADVICE}", "/service"),
+)
 
 
 async def load_alerts(
-    parts: Parts,
+    dependencies: ConsoleDependencies,
     faults: Mapping[str, str | None],
-    figures: Figures,
+    figures: StateGauges,
     recent: Traffic,
     near_their_limit: int,
 ) -> list[Alert]:
     """Loads all alerts, errors first; raises StoreUnavailable."""
-    windows = [one for one in await open_brownouts(parts.store, parts.store.clock()) if one.refuses]
-    differ = {
-        (one.owner, one.key)
-        for one, tally in (await all_tallies(parts.store)).items()
+    windows = [
+        window
+        for window in await open_brownouts(dependencies.store, dependencies.store.clock())
+        if window.refuses
+    ]
+    differing_keys = {
+        (operation.owner, operation.key)
+        for operation, tally in (await all_tallies(dependencies.store)).items()
         if tally.places
     }
-    failing = recent.failed if recent.failed > FAILING * recent.requests else 0
-    of = f"of the last {recent.requests:,} requests failed (5xx)"
+    failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0
+    failed_text = f"of the last {recent.requests:,} requests failed (5xx)"
     return [
         *(Alert("error", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
-        *(_RESTORED if figures.is_restored else ()),
-        *_wrong(figures.unsettled, "write is", "writes are", "in doubt", "/writes"),
-        *_wrong(failing, of, of, "", "/traffic?hours=1"),
-        *_look(figures.abandoned, "batch is", "batches are", "superseded at the service", "/writes"),
-        *_look(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
-        *_look(
+        *(_RESTORED_ALERTS if figures.is_restored else ()),
+        *_build_errors(figures.unsettled, "write is", "writes are", "in doubt", "/writes"),
+        *_build_errors(failed, failed_text, failed_text, "", "/traffic?hours=1"),
+        *_build_warnings(figures.abandoned, "batch is", "batches are", "superseded at the service", "/writes"),
+        *_build_warnings(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
+        *_build_warnings(
             len(windows), "brownout is", "brownouts are", "active or scheduled", "/switches"
         ),
-        *_look(near_their_limit, "key is near its", "keys are near their", "limit", "/limits"),
-        *_look(
-            len(differ), "compared key has", "compared keys have", "answers that differ", "/compare"
+        *_build_warnings(near_their_limit, "key is near its", "keys are near their", "limit", "/limits"),
+        *_build_warnings(
+            len(differing_keys), "compared key has", "compared keys have", "answers that differ", "/compare"
         ),
     ]  # fmt: skip
 
 
-def _wrong(number: int, one: str, many: str, rest: str, href: str) -> Iterator[Alert]:
+def _build_errors(number: int, singular: str, plural: str, rest: str, href: str) -> Iterator[Alert]:
     if number:
-        yield Alert("error", f"{number:,} {one if number == 1 else many} {rest}".rstrip(), href)
+        yield Alert(
+            "error", f"{number:,} {singular if number == 1 else plural} {rest}".rstrip(), href
+        )
 
 
-def _look(number: int, one: str, many: str, rest: str, href: str) -> Iterator[Alert]:
-    for found in _wrong(number, one, many, rest, href):
-        yield Alert("warning", found.says, found.href)
+def _build_warnings(
+    number: int, singular: str, plural: str, rest: str, href: str
+) -> Iterator[Alert]:
+    for alert in _build_errors(number, singular, plural, rest, href):
+        yield Alert("warning", alert.text, alert.href)

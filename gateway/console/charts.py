@@ -13,17 +13,17 @@ from datetime import datetime, timedelta
 
 WIDTH, HEIGHT = 1000, 200
 
-GAP = 0.2
+BAR_GAP = 0.2
 """Empty share of a bar's width."""
 
-LABELS = 6
+MAX_LABELS = 6
 
-STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
+AXIS_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 """Upper ends of an axis; half of each is a short number too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarSegment:
     """A segment of a bar. ``kind`` is its CSS class."""
 
     kind: str
@@ -40,7 +40,7 @@ class Bar:
     label: str
     x: float
     width: float
-    parts: tuple[Part, ...]
+    segments: tuple[BarSegment, ...]
     values: Mapping[str, float]
     total: float
 
@@ -55,63 +55,65 @@ class Plot:
 
     @property
     def is_empty(self) -> bool:
-        return not any(one.total for one in self.bars)
+        return not any(bar.total for bar in self.bars)
 
     @property
-    def most(self) -> Bar:
-        return max(self.bars, key=lambda one: one.total)
+    def highest_bar(self) -> Bar:
+        return max(self.bars, key=lambda bar: bar.total)
 
 
 def build_plot(
     rows: Sequence[tuple[str, Mapping[str, float]]],
     labels: Sequence[str],
     *,
-    within: bool = False,
+    is_cumulative: bool = False,
 ) -> Plot:
     """Builds stacked bars from rows of a label and non-negative values by kind.
 
     ``is_cumulative``: each kind includes the one before it, as percentiles do.
     """
-    stacked = [_differences(values) if within else values for _, values in rows]
+    stacked = [_subtract_previous(values) if is_cumulative else values for _, values in rows]
     top = round_up_axis(max((sum(values.values()) for values in stacked), default=0))
-    place = WIDTH / max(len(rows), 1)
+    slot_width = WIDTH / max(len(rows), 1)
     return Plot(
         tuple(
-            _bar(at * place, place, row, heights, top)
-            for at, (row, heights) in enumerate(zip(rows, stacked, strict=True))
+            _build_bar(index * slot_width, slot_width, row, heights, top)
+            for index, (row, heights) in enumerate(zip(rows, stacked, strict=True))
         ),
         top,
         tuple(labels),
     )
 
 
-def _differences(values: Mapping[str, float]) -> Mapping[str, float]:
+def _subtract_previous(values: Mapping[str, float]) -> Mapping[str, float]:
     """The difference of each value from the one before."""
-    before = [0.0, *values.values()]
+    previous_values = [0.0, *values.values()]
     return {
-        kind: max(value - less, 0.0)
-        for (kind, value), less in zip(values.items(), before, strict=False)
+        kind: max(value - previous, 0.0)
+        for (kind, value), previous in zip(values.items(), previous_values, strict=False)
     }
 
 
-def _bar(
+def _build_bar(
     x: float,
-    place: float,
+    slot_width: float,
     row: tuple[str, Mapping[str, float]],
     heights: Mapping[str, float],
     top: float,
 ) -> Bar:
     label, values = row
-    parts, y = [], float(HEIGHT)
+    segments, y = [], float(HEIGHT)
     for kind, value in heights.items():
         if value > 0:
             # A minimum height keeps small values visible, above all few failures.
             height = max(value / top * HEIGHT, 1.5)
             y -= height
-            width = round(place * (1 - GAP), 2)
-            parts.append(Part(kind, round(x, 2), round(max(y, 0), 2), width, round(height, 2)))
+            width = round(slot_width * (1 - BAR_GAP), 2)
+            segments.append(
+                BarSegment(kind, round(x, 2), round(max(y, 0), 2), width, round(height, 2))
+            )
     total = sum(heights.values())
-    return Bar(label, round(x, 2), round(place, 2), tuple(parts), values, total)
+    return Bar(label, round(x, 2), round(slot_width, 2), tuple(segments), values, total)
 
 
 def round_up_axis(value: float) -> float:
@@ -119,7 +121,7 @@ def round_up_axis(value: float) -> float:
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in STEPS if value <= step * power * (1 + 1e-9))
+    return next(step * power for step in AXIS_STEPS if value <= step * power * (1 + 1e-9))
 
 
 def list_span_starts(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
@@ -129,5 +131,5 @@ def list_span_starts(since: datetime, until: datetime, size: timedelta) -> list[
 
 def select_axis_labels(moments: Sequence[datetime], form: str = "%H:%M") -> list[str]:
     """Formats a few of the moments, evenly spaced from the first."""
-    step = max(1, math.ceil(len(moments) / LABELS))
-    return [f"{one:{form}}" for one in moments[::step]]
+    step = max(1, math.ceil(len(moments) / MAX_LABELS))
+    return [f"{moment:{form}}" for moment in moments[::step]]

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from gateway.console.dependencies import Parts
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
-from gateway.operator.readiness import Difference, Standing, load_readiness
+from gateway.operator.readiness import Difference, KeyReadiness, load_readiness
 
-SHOWN = 200
+MAX_KEYS = 200
 """Keys on the page; `compare report` lists all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class OperationComparison:
     """Counts and differences of an operation of a key."""
 
     operation: str
@@ -29,48 +29,58 @@ class Compared:
 class ComparisonsPage:
     """Lists the compared keys."""
 
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._store = parts.store
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._store = dependencies.store
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        found = await load_readiness(self._store)
-        found.sort(key=lambda one: (one.is_ready, -one.unexplained, one.owner, one.key))
-        return self._pages.page(
-            request, "comparisons", standings=found[:SHOWN], more=len(found) - SHOWN
+        standings = await load_readiness(self._store)
+        standings.sort(
+            key=lambda standing: (
+                standing.is_ready,
+                -standing.unexplained,
+                standing.owner,
+                standing.key,
+            )
+        )
+        return self._pages.render_page(
+            request, "comparisons", standings=standings[:MAX_KEYS], more=len(standings) - MAX_KEYS
         )
 
 
 class ComparisonPage:
     """Shows one key, by its unique name."""
 
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._store = parts.store
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._store = dependencies.store
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        found = await load_readiness(self._store, request.query.get("key", ""))
-        if not found:
-            return self._pages.page(request, "not_found", 404)
-        return self._pages.page(
-            request, "comparison", standing=found[0], operations=_operations(found[0])
+        standings = await load_readiness(self._store, request.query.get("key", ""))
+        if not standings:
+            return self._pages.render_page(request, "not_found", 404)
+        return self._pages.render_page(
+            request, "comparison", standing=standings[0], operations=_build_operations(standings[0])
         )
 
 
-def _operations(standing: Standing) -> list[Compared]:
+def _build_operations(standing: KeyReadiness) -> list[OperationComparison]:
     """Builds the operations of a key, most differences first."""
-    found = [
-        Compared(
+    operations = [
+        OperationComparison(
             name,
             tally.compared,
             tally.different,
             tally.failed,
             tally.dropped,
             sorted(
-                (one for one in standing.differences if one.operation == name),
-                key=lambda one: (one.why is not None, -one.answers),
+                (difference for difference in standing.differences if difference.operation == name),
+                key=lambda difference: (difference.why is not None, -difference.answers),
             ),
         )
         for name, tally in standing.operations.items()
     ]
-    return sorted(found, key=lambda one: (-one.different, -one.compared, one.operation))
+    return sorted(
+        operations,
+        key=lambda operation: (-operation.different, -operation.compared, operation.operation),
+    )

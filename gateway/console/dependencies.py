@@ -11,12 +11,12 @@ from gateway.config.settings import Settings
 from gateway.http.progress import RequestsInProgress
 from gateway.reads.index import Indexes
 from gateway.storage import Store
-from gateway.upstream.clock import Clock
+from gateway.upstream.clock import ServiceClock
 from gateway.writes.instances import Heartbeats
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ConsoleDependencies:
     """Dependencies of the pages. ``checks`` are those of `/readyz`.
 
     ``has_parent``: this is a worker, and its parent passes the client's address on.
@@ -25,9 +25,9 @@ class Parts:
     settings: Settings
     store: Store
     limits: Limits
-    clock: Clock
+    clock: ServiceClock
     checks: Mapping[str, Check]
-    under_way: RequestsInProgress
-    instances: Heartbeats
+    requests_in_progress: RequestsInProgress
+    heartbeats: Heartbeats
     indexes: Indexes
     has_parent: bool = False

@@ -14,34 +14,36 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from gateway.admin.session import COOKIE, SECONDS, is_equal_constant_time
+from gateway.admin.session import COOKIE, SESSION_SECONDS, is_equal_constant_time
 
-WORD = "csrf"
+CSRF_FIELD = "csrf"
 
-OLD = "This form has expired or was not sent by this page. Open the page again."
+EXPIRED_MESSAGE = "This form has expired or was not sent by this page. Open the page again."
 
 
-class Refused(Exception):
+class FormRejected(Exception):
     """The request was not sent by a form of this console. The message is shown on a page."""
 
 
-class Forms:
+class CsrfForms:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def word(self, cookie: str) -> str:
+    def build_token(self, cookie: str) -> str:
         return hmac.digest(self._key, cookie.encode(), hashlib.sha256).hex()
 
-    async def read(self, request: web.Request) -> Mapping[str, str]:
+    async def read_fields(self, request: web.Request) -> Mapping[str, str]:
         """Reads and checks a form; returns its fields. Raises FormRejected."""
         if not is_same_origin(request):
-            raise Refused("This request was not sent by a page of this console.")
+            raise FormRejected("This request was not sent by a page of this console.")
         if request.content_type != "application/x-www-form-urlencoded":
-            raise Refused("This request is not a form.")
+            raise FormRejected("This request is not a form.")
         fields = {name: str(value) for name, value in (await request.post()).items()}
         cookie = request.cookies.get(COOKIE, "")
-        if not cookie or not is_equal_constant_time(fields.pop(WORD, ""), self.word(cookie)):
-            raise Refused(OLD)
+        if not cookie or not is_equal_constant_time(
+            fields.pop(CSRF_FIELD, ""), self.build_token(cookie)
+        ):
+            raise FormRejected(EXPIRED_MESSAGE)
         return fields
 
 
@@ -66,7 +68,7 @@ def set_cookie(request: web.Request, response: web.StreamResponse, value: str) -
     response.set_cookie(
         COOKIE,
         value,
-        max_age=SECONDS,
+        max_age=SESSION_SECONDS,
         path="/",
         httponly=True,
         samesite="Strict",

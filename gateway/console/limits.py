@@ -7,76 +7,83 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from gateway.auth.key_rows import ListedKey, load_listed_keys
-from gateway.console.dependencies import Parts
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.storage import Tenant
 
-NEAR = 0.8
+NEAR_LIMIT_RATIO = 0.8
 """A key is near its limit from this share on."""
 
-SHOWN = 200
+MAX_ROWS = 200
 
-SIGNED = "signed requests"
+SIGNED_REQUESTS = "signed requests"
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class LimitUse:
     """Current use of a rate limit. ``used`` is None if the counter is unavailable."""
 
-    owner: Tenant
+    tenant: Tenant
     name: str
     limit: int
     used: int | None
 
     @property
-    def part(self) -> float:
+    def ratio(self) -> float:
         return (self.used or 0) / self.limit if self.limit else 0.0
 
     @property
     def level(self) -> str:
         if self.used is not None and self.used >= self.limit:
             return "reached"
-        return "near" if self.part >= NEAR else "ok"
+        return "near" if self.ratio >= NEAR_LIMIT_RATIO else "ok"
 
 
-async def load_limit_usage(parts: Parts) -> list[Use]:
+async def load_limit_usage(dependencies: ConsoleDependencies) -> list[LimitUse]:
     """Loads the use of all active keys, and of each merchant's signed requests if there are any.
 
     The highest share comes first. Raises StoreUnavailable.
     """
-    keys = [one for one in await load_listed_keys(parts.store) if one.revoked_at is None]
-    owners = sorted({one.owner for one in keys})
+    keys = [key for key in await load_listed_keys(dependencies.store) if key.revoked_at is None]
+    tenants = sorted({key.tenant for key in keys})
     # The names that the legacy and the signed interface count by.
-    names = [*(one.id for one in keys), *(f"signed {one}" for one in owners)]
-    counted = await parts.limits.counted(names)
-    most = parts.settings.limits.requests_per_hour
-    of_keys = counted[: len(keys)] if counted else [None] * len(keys)
-    found = [_use(one, most, used) for one, used in zip(keys, of_keys, strict=True)]
-    signed = zip(owners, counted[len(keys) :] if counted else [], strict=False)
-    found += [Use(owner, SIGNED, most, used) for owner, used in signed if used]
-    return sorted(found, key=lambda one: (-one.part, one.owner, one.name))
+    counter_names = [
+        *(key.id for key in keys),
+        *(f"signed {signed_tenant}" for signed_tenant in tenants),
+    ]
+    counts = await dependencies.limits.counted(counter_names)
+    default_limit = dependencies.settings.limits.requests_per_hour
+    key_counts = counts[: len(keys)] if counts else [None] * len(keys)
+    uses = [
+        _build_use(key, default_limit, used) for key, used in zip(keys, key_counts, strict=True)
+    ]
+    signed = zip(tenants, counts[len(keys) :] if counts else [], strict=False)
+    uses += [
+        LimitUse(tenant, SIGNED_REQUESTS, default_limit, used) for tenant, used in signed if used
+    ]
+    return sorted(uses, key=lambda use: (-use.ratio, use.tenant, use.name))
 
 
-def _use(key: ListedKey, most: int, used: int | None) -> Use:
-    return Use(key.owner, key.name, key.requests_per_hour or most, used)
+def _build_use(key: ListedKey, default_limit: int, used: int | None) -> LimitUse:
+    return LimitUse(key.tenant, key.name, key.requests_per_hour or default_limit, used)
 
 
 class LimitsPage:
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._dependencies = dependencies
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        found = await load_limit_usage(self._parts)
-        return self._pages.page(
+        uses = await load_limit_usage(self._dependencies)
+        return self._pages.render_page(
             request,
             "limits",
-            uses=found[:SHOWN],
-            more=len(found) - SHOWN,
-            fault=await self._parts.limits.fault(),
-            is_known=all(one.used is not None for one in found),
+            uses=uses[:MAX_ROWS],
+            more=len(uses) - MAX_ROWS,
+            fault=await self._dependencies.limits.fault(),
+            is_known=all(use.used is not None for use in uses),
             levels={
-                level: sum(one.level == level for one in found) for level in ("reached", "near")
+                level: sum(use.level == level for use in uses) for level in ("reached", "near")
             },
-            near=int(NEAR * 100),
+            near=int(NEAR_LIMIT_RATIO * 100),
         )

@@ -10,99 +10,104 @@ from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.console.charts import Plot, build_plot, select_axis_labels
-from gateway.console.dependencies import Parts
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
-from gateway.operator.key_usage import KeyUse, group_usage_by_key, list_replacement_calls
+from gateway.operator.key_usage import KeyUsage, group_usage_by_key, list_replacement_calls
 from gateway.storage.usage_rows import Day, Used, used_by_day, used_since
 
-DAYS = 60
-RECENT = timedelta(days=7)
-SIGNED = "signed"
+PERIOD_DAYS = 60
+RECENT_PERIOD = timedelta(days=7)
+SIGNED_OPERATION = "signed"
 
-SHOWN = 200
+MAX_KEYS = 200
 """Keys on the page; `report usage` lists all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SunsetProgress:
     """Time until the sunset. The dates are None if none is announced; ``elapsed`` is from 0 to 1."""
 
     announced: date | None
     sunset: date | None
-    left: int
-    gone: float
+    days_left: int
+    elapsed: float
 
 
 def compute_migration_progress(
     announced: date | None, sunset: date | None, today: date
-) -> Progress:
+) -> SunsetProgress:
     if announced is None or sunset is None:
-        return Progress(announced, sunset, 0, 0.0)
-    whole = (sunset - announced).days or 1
-    gone = min(max((today - announced).days / whole, 0.0), 1.0)
-    return Progress(announced, sunset, (sunset - today).days, gone)
+        return SunsetProgress(announced, sunset, 0, 0.0)
+    total_days = (sunset - announced).days or 1
+    elapsed = min(max((today - announced).days / total_days, 0.0), 1.0)
+    return SunsetProgress(announced, sunset, (sunset - today).days, elapsed)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class KeyMigration:
     """Legacy usage of a key in the period; ``is_recent``: also in the last days."""
 
-    use: KeyUse
+    use: KeyUsage
     is_recent: bool
     operations: list[Used]
 
 
 class MigrationPage:
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._dependencies = dependencies
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        store, now = self._parts.store, self._parts.store.clock()
+        store, now = self._dependencies.store, self._dependencies.store.clock()
         today = now.date()
-        since = today - timedelta(days=DAYS - 1)
+        since = today - timedelta(days=PERIOD_DAYS - 1)
         keys = group_usage_by_key(await used_since(store, since))
-        left = [_left(one, now) for one in keys if one.key]
+        left = [_build_key_migration(one, now) for one in keys if one.key]
         left.sort(key=lambda one: (not one.is_recent, -one.use.requests))
         active = sum(one.revoked_at is None for one in await load_listed_keys(store))
-        deprecation = self._parts.settings.deprecation
-        return self._pages.page(
+        deprecation = self._dependencies.settings.deprecation
+        return self._pages.render_page(
             request,
             "migration",
-            days=DAYS,
-            recent_days=RECENT.days,
+            days=PERIOD_DAYS,
+            recent_days=RECENT_PERIOD.days,
             progress=compute_migration_progress(
                 deprecation.announced, deprecation.sunset_date, today
             ),
             refuses=deprecation.after_sunset == "refuse",
-            left=left[:SHOWN],
-            more=len(left) - SHOWN,
+            left=left[:MAX_KEYS],
+            more=len(left) - MAX_KEYS,
             quiet=sum(not one.is_recent for one in left),
             recent=sum(one.is_recent for one in left),
             keys=active,
             signed=sorted(filter(_is_signed, keys), key=lambda one: -one.requests),
             unknown=next((one for one in keys if not one.owner.merchant), None),
-            plot=_plot(await used_by_day(store, since), since, today),
+            plot=_build_usage_plot(await used_by_day(store, since), since, today),
             becomes=list_replacement_calls(),
         )
 
 
-def _is_signed(one: KeyUse) -> bool:
-    return not one.key and any(each.operation == SIGNED for each in one.operations)
+def _is_signed(use: KeyUsage) -> bool:
+    return not use.key and any(
+        operation.operation == SIGNED_OPERATION for operation in use.operations
+    )
 
 
-def _left(one: KeyUse, now: datetime) -> Left:
-    operations = sorted(one.operations, key=lambda each: -each.requests)
-    return Left(one, now - one.last_at < RECENT, operations)
+def _build_key_migration(use: KeyUsage, now: datetime) -> KeyMigration:
+    operations = sorted(use.operations, key=lambda operation: -operation.requests)
+    return KeyMigration(use, now - use.last_at < RECENT_PERIOD, operations)
 
 
-def _plot(days: Sequence[Day], since: date, today: date) -> Plot:
-    moments = [since + timedelta(days=number) for number in range((today - since).days + 1)]
-    bars = {one: {"legacy": 0.0, "signed": 0.0} for one in moments}
-    for each in days:
-        if each.day in bars:
-            bars[each.day]["signed" if each.operation == SIGNED else "legacy"] += each.requests
-    midnights = [datetime.combine(one, datetime.min.time()) for one in moments]
+def _build_usage_plot(days: Sequence[Day], since: date, today: date) -> Plot:
+    dates = [since + timedelta(days=number) for number in range((today - since).days + 1)]
+    bars = {date_: {"legacy": 0.0, "signed": 0.0} for date_ in dates}
+    for usage in days:
+        if usage.day in bars:
+            bars[usage.day]["signed" if usage.operation == SIGNED_OPERATION else "legacy"] += (
+                usage.requests
+            )
+    midnights = [datetime.combine(date_, datetime.min.time()) for date_ in dates]
     return build_plot(
-        [(f"{one}", values) for one, values in bars.items()], select_axis_labels(midnights, "%d %b")
+        [(f"{date_}", values) for date_, values in bars.items()],
+        select_axis_labels(midnights, "%d %b"),
     )

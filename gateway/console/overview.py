@@ -11,26 +11,26 @@ from aiohttp import web
 
 from gateway.admin.port import run_check
 from gateway.console.alerts import load_alerts
-from gateway.console.dependencies import Parts
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.limits import load_limit_usage
-from gateway.console.migration import Progress, compute_migration_progress
+from gateway.console.migration import SunsetProgress, compute_migration_progress
 from gateway.console.pages import Pages
 from gateway.console.traffic import load_recent_traffic, load_traffic_plots
-from gateway.http.progress import Seen
+from gateway.http.progress import RequestProgress
 from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.metrics_page import load_gauges
 from gateway.storage.traffic_rows import summed
 from gateway.storage.usage_rows import used_since
 
-CHECKED_SECONDS = 10.0
+CHECK_CACHE_SECONDS = 10.0
 """Checks are cached this long, however many clients refresh the page."""
 
-HOURS = 24
-WEEK = timedelta(days=6)
+PLOT_HOURS = 24
+USAGE_PERIOD = timedelta(days=6)
 """Together with today, seven days."""
 
 
-STEPS: Mapping[str, tuple[str, str]] = {
+STEP_LABELS: Mapping[str, tuple[str, str]] = {
     "receiving_request": ("receiving body", "body received"),
     "translating_request": ("translating body",) * 2,
     "calling_service": ("sending to the service", "waiting for the service"),
@@ -41,55 +41,57 @@ STEPS: Mapping[str, tuple[str, str]] = {
 
 
 class OverviewPage:
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._dependencies = dependencies
         self._pages = pages
         self._faults: dict[str, str | None] = {}
-        self._near = 0
+        self._near_limit = 0
         self._checked_at = -math.inf
-        self._checking = asyncio.Lock()
+        self._check_lock = asyncio.Lock()
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        store = self._parts.store
-        faults = await self._checks()
-        found = await load_gauges(store)
-        plots, day = await load_traffic_plots(store, HOURS)
+        store = self._dependencies.store
+        faults = await self._run_checks()
+        gauges = await load_gauges(store)
+        plots, day = await load_traffic_plots(store, PLOT_HOURS)
         recent = summed((await load_recent_traffic(store)).values())
-        week = group_usage_by_key(await used_since(store, (store.clock() - WEEK).date()))
-        return self._pages.page(
+        week = group_usage_by_key(await used_since(store, (store.clock() - USAGE_PERIOD).date()))
+        return self._pages.render_page(
             request,
             "overview",
             faults=faults,
-            matters=await load_alerts(self._parts, faults, found, recent, self._near),
+            matters=await load_alerts(self._dependencies, faults, gauges, recent, self._near_limit),
             plots=plots,
             day=day,
             recent=recent,
-            figures=found,
-            near=self._near,
-            left=sum(bool(one.key) for one in week),
-            keys=sum(found.keys.values()),
-            progress=self._progress(),
-            large=await self._large(),
-            steps=STEPS,
+            figures=gauges,
+            near=self._near_limit,
+            left=sum(bool(usage.key) for usage in week),
+            keys=sum(gauges.keys.values()),
+            progress=self._compute_progress(),
+            large=await self._list_large_requests(),
+            steps=STEP_LABELS,
         )
 
-    async def _checks(self) -> dict[str, str | None]:
-        async with self._checking:
-            if (now := asyncio.get_running_loop().time()) - self._checked_at >= CHECKED_SECONDS:
-                checks = self._parts.checks
-                said = await asyncio.gather(*(run_check(one) for one in checks.values()))
-                self._faults = dict(zip(checks, said, strict=True))
-                self._near = sum(one.level != "ok" for one in await load_limit_usage(self._parts))
+    async def _run_checks(self) -> dict[str, str | None]:
+        async with self._check_lock:
+            if (now := asyncio.get_running_loop().time()) - self._checked_at >= CHECK_CACHE_SECONDS:
+                checks = self._dependencies.checks
+                results = await asyncio.gather(*(run_check(check) for check in checks.values()))
+                self._faults = dict(zip(checks, results, strict=True))
+                self._near_limit = sum(
+                    use.level != "ok" for use in await load_limit_usage(self._dependencies)
+                )
                 self._checked_at = now
             return self._faults
 
-    async def _large(self) -> list[Seen]:
+    async def _list_large_requests(self) -> list[RequestProgress]:
         """The large requests of all workers, the longest running first."""
-        elsewhere = await self._parts.instances.large_elsewhere()
-        those = [*self._parts.under_way.those(), *elsewhere]
-        return sorted(those, key=lambda one: one.began_at)
+        other_workers = await self._dependencies.heartbeats.large_elsewhere()
+        requests = [*self._dependencies.requests_in_progress.list_progress(), *other_workers]
+        return sorted(requests, key=lambda request: request.began_at)
 
-    def _progress(self) -> Progress:
-        deprecation = self._parts.settings.deprecation
-        today = self._parts.store.clock().date()
+    def _compute_progress(self) -> SunsetProgress:
+        deprecation = self._dependencies.settings.deprecation
+        today = self._dependencies.store.clock().date()
         return compute_migration_progress(deprecation.announced, deprecation.sunset_date, today)

@@ -11,11 +11,11 @@ from typing import Any
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gateway.admin.authentication import ASKED_FROM
+from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.session import COOKIE, Sessions
 from gateway.console import static_files
-from gateway.console.dependencies import Parts
-from gateway.console.forms import Forms, Refused, new_session_cookie, set_cookie
+from gateway.console.dependencies import ConsoleDependencies
+from gateway.console.forms import CsrfForms, FormRejected, new_session_cookie, set_cookie
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import told_scope
 from gateway.storage.durations import BOUNDS
@@ -24,7 +24,7 @@ from gateway.upstream.client import USER_AGENT
 View = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FormView = Callable[[web.Request, Mapping[str, str]], Awaitable[web.StreamResponse]]
 
-HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
         "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -39,34 +39,34 @@ HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MenuEntry:
     """A menu entry. The script refreshes an ``is_live`` page while it is visible."""
 
     path: str
     name: str
-    live: bool = False
+    is_live: bool = False
 
 
-PLACES = (
-    Place("/", "Overview", live=True),
-    Place("/traffic", "Traffic", live=True),
-    Place("/limits", "Limits", live=True),
-    Place("/migration", "Migration"),
-    Place("/writes", "Writes"),
-    Place("/compare", "Comparison"),
-    Place("/service", "Service"),
-    Place("/switches", "Traffic control"),
-    Place("/explain", "Explain"),
+MENU = (
+    MenuEntry("/", "Overview", is_live=True),
+    MenuEntry("/traffic", "Traffic", is_live=True),
+    MenuEntry("/limits", "Limits", is_live=True),
+    MenuEntry("/migration", "Migration"),
+    MenuEntry("/writes", "Writes"),
+    MenuEntry("/compare", "Comparison"),
+    MenuEntry("/service", "Service"),
+    MenuEntry("/switches", "Traffic control"),
+    MenuEntry("/explain", "Explain"),
 )
 
 
 class Pages:
     """Renders pages, and wraps views with the handling of errors and forms."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.sessions = Sessions(parts.settings.server.admin_token.get_secret_value())
-        self.forms = Forms(parts.store.encryption.lasting("console forms"))
-        self._parts = parts
+    def __init__(self, dependencies: ConsoleDependencies) -> None:
+        self.sessions = Sessions(dependencies.settings.server.admin_token.get_secret_value())
+        self.forms = CsrfForms(dependencies.store.encryption.lasting("console forms"))
+        self._dependencies = dependencies
         self._templates = Environment(
             loader=PackageLoader("gateway.console"),
             autoescape=True,
@@ -81,71 +81,75 @@ class Pages:
             "mb": format_megabytes,
             "moment": format_page_datetime,
             "clock_time": format_clock_time,
-            "ago": self._ago,
+            "ago": self._format_ago,
             "scope": told_scope,
         }
         self._templates.globals |= {
-            "places": PLACES,
-            "asset": static_files.static_file_url,
+            "places": MENU,
+            "asset": static_files.format_static_file_url,
             "version": USER_AGENT.partition("/")[2],
-            "needs_login": self.sessions.are_needed,
+            "needs_login": self.sessions.is_login_required,
         }
 
-    def page(
+    def render_page(
         self, request: web.Request, template: str, status: int = 200, **values: Any
     ) -> web.Response:
         cookie = request.cookies.get(COOKIE, "")
-        given = cookie or new_session_cookie()
+        session_cookie = cookie or new_session_cookie()
         text = self._templates.get_template(f"{template}.html.j2").render(
             path=request.path,
-            now=self._parts.store.clock(),
-            csrf=self.forms.word(given),
+            now=self._dependencies.store.clock(),
+            csrf=self.forms.build_token(session_cookie),
             **values,
         )
-        headers = {**HEADERS, "Cache-Control": "no-store"}
+        headers = {**SECURITY_HEADERS, "Cache-Control": "no-store"}
         response = web.Response(
             text=text, status=status, content_type="text/html", charset="utf-8", headers=headers
         )
         if not cookie:
-            set_cookie(request, response, given)
+            set_cookie(request, response, session_cookie)
         return response
 
-    def shown(self, view: View) -> View:
+    def wrap_view(self, view: View) -> View:
         """Wraps a view: if the database is unavailable, a page says so."""
 
-        async def page(request: web.Request) -> web.StreamResponse:
+        async def handle_request(request: web.Request) -> web.StreamResponse:
             try:
                 return await view(request)
             except StoreUnavailable as unavailable:
-                return self.page(request, "unavailable", 503, why=unavailable)
+                return self.render_page(request, "unavailable", 503, why=unavailable)
 
-        return page
+        return handle_request
 
-    def sent(self, view: FormView) -> View:
+    def wrap_form_view(self, view: FormView) -> View:
         """Wraps a view that handles a submitted form: checks that this console's page sent it."""
 
-        async def page(request: web.Request) -> web.StreamResponse:
+        async def handle_form(request: web.Request) -> web.StreamResponse:
             try:
-                fields = await self.forms.read(request)
-            except Refused as refused:
-                return self.page(request, "refused", 403, why=str(refused))
+                fields = await self.forms.read_fields(request)
+            except FormRejected as rejected:
+                return self.render_page(request, "refused", 403, why=str(rejected))
             return await view(request, fields)
 
-        return self.shown(page)
+        return self.wrap_view(handle_form)
 
-    def asked_from(self, request: web.Request) -> str:
+    def find_client_address(self, request: web.Request) -> str:
         """The client's address; behind the parent process, the one that the parent passes on."""
-        told = request.headers.get(ASKED_FROM) if self._parts.has_parent else request.remote
-        return told or "unknown"
+        address = (
+            request.headers.get(CLIENT_ADDRESS_HEADER)
+            if self._dependencies.has_parent
+            else request.remote
+        )
+        return address or "unknown"
 
-    def _ago(self, when: datetime | None) -> str:
-        return "never" if when is None else format_age(self._parts.store.clock() - when)
+    def _format_ago(self, when: datetime | None) -> str:
+        return "never" if when is None else format_age(self._dependencies.store.clock() - when)
 
 
 def redirect_see_other(path: str) -> web.Response:
     """Redirects with 303, so that a reload does not submit the form again."""
     return web.Response(
-        status=303, headers={**HEADERS, "Location": path, "Cache-Control": "no-store"}
+        status=303, headers={**SECURITY_HEADERS, "Location": path, "Cache-Control": "no-store"}
     )
 
 
@@ -191,8 +195,8 @@ def format_clock_time(when: datetime) -> str:
     return f"{when:%H:%M}"
 
 
-def format_age(past: timedelta) -> str:
-    seconds = past.total_seconds()
+def format_age(age: timedelta) -> str:
+    seconds = age.total_seconds()
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{int(seconds // size)}\N{NO-BREAK SPACE}{name} ago"

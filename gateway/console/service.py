@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from gateway.console.dependencies import Parts
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.reads.index import Figures
 from gateway.storage import Ledger
-from gateway.upstream.clock import NOTEWORTHY
+from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.optional_endpoints import describe_endpoint
-from gateway.upstream.signed_target import NAME
+from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings.current import ENDPOINTS
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-STATES = ("error", "warning", "skipped", "ok")
+STATE_ORDER = ("error", "warning", "skipped", "ok")
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OptionalEndpoint:
     """An optional endpoint. ``present`` is None if no request has needed it yet."""
 
     name: str
@@ -38,7 +38,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceStatus:
     """An environment's service.
 
     ``offset`` is how far its clock is ahead, in seconds; ``index`` the recipient cache, None if it is
@@ -53,35 +53,39 @@ class Service:
     form: str | None
     form_found_at: datetime | None
     form_is_set: bool
-    operations: list[Operation]
+    operations: list[OptionalEndpoint]
     index: Figures | None
 
 
 class ServicePage:
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._dependencies = dependencies
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        return await self._page(request, None)
+        return await self._render(request, None)
 
-    async def tried(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
+    async def run_checks(
+        self, request: web.Request, _fields: Mapping[str, str]
+    ) -> web.StreamResponse:
         """Runs the checks of `doctor`, which only read, and shows the results."""
         from gateway.operator.doctor import run_doctor  # noqa: PLC0415 - a start does not need its imports
 
-        log.info("console_doctor_run", **{"client.address": self._pages.asked_from(request)})
-        found = await run_doctor(self._parts.settings)
-        found.sort(key=lambda one: STATES.index(one.state))
-        return await self._page(request, found)
+        log.info(
+            "console_doctor_run", **{"client.address": self._pages.find_client_address(request)}
+        )
+        findings = await run_doctor(self._dependencies.settings)
+        findings.sort(key=lambda finding: STATE_ORDER.index(finding.state))
+        return await self._render(request, findings)
 
-    async def _page(
+    async def _render(
         self, request: web.Request, findings: list[Finding] | None
     ) -> web.StreamResponse:
-        ledger = Ledger(self._parts.store)
-        names = self._parts.settings.environments.configured()
-        services = [self._service(name, await ledger.learned(name)) for name in names]
-        upstream = self._parts.settings.upstream
-        return self._pages.page(
+        ledger = Ledger(self._dependencies.store)
+        names = self._dependencies.settings.environments.configured()
+        services = [self._build_status(name, await ledger.learned(name)) for name in names]
+        upstream = self._dependencies.settings.upstream
+        return self._pages.render_page(
             request,
             "service",
             services=services,
@@ -89,29 +93,37 @@ class ServicePage:
             inferred=upstream.inferred_operations,
         )
 
-    def _service(self, name: str, known: Mapping[str, tuple[Any, datetime]]) -> Service:
-        its = self._parts.settings.environments.configured()[name]
-        setting = self._parts.settings.upstream.signed_target
-        form, found_at = known.get(NAME, (None, None))
-        offset = self._parts.clock.offset(name)
-        return Service(
+    def _build_status(
+        self, name: str, learned: Mapping[str, tuple[Any, datetime]]
+    ) -> ServiceStatus:
+        environment = self._dependencies.settings.environments.configured()[name]
+        setting = self._dependencies.settings.upstream.signed_target
+        form, found_at = learned.get(CAPABILITY_NAME, (None, None))
+        offset = self._dependencies.clock.offset(name)
+        return ServiceStatus(
             name,
-            its.base_url,
-            its.legacy_base_url,
+            environment.base_url,
+            environment.legacy_base_url,
             offset,
-            abs(offset) >= NOTEWORTHY,
+            abs(offset) >= NOTEWORTHY_SKEW_SECONDS,
             form if setting == "auto" else setting,
             found_at if setting == "auto" else None,
             setting != "auto",
-            [_operation(f"{one.method} {one.path}", known) for one in ENDPOINTS if one.inferred],
-            self._parts.indexes.figures(name) if self._parts.settings.lists.index else None,
+            [
+                _build_endpoint(f"{endpoint.method} {endpoint.path}", learned)
+                for endpoint in ENDPOINTS
+                if endpoint.is_optional
+            ],
+            self._dependencies.indexes.figures(name)
+            if self._dependencies.settings.lists.index
+            else None,
         )
 
 
-def _operation(name: str, known: Mapping[str, tuple[Any, datetime]]) -> Operation:
-    value, _ = known.get(f"inferred {name}", (None, None))
+def _build_endpoint(name: str, learned: Mapping[str, tuple[Any, datetime]]) -> OptionalEndpoint:
+    value, _ = learned.get(f"inferred {name}", (None, None))
     if not isinstance(value, Mapping):
-        return Operation(name, None, "not needed yet", None)
-    at = value.get("at")
-    found_at = datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
-    return Operation(name, bool(value.get("present")), describe_endpoint(value), found_at)
+        return OptionalEndpoint(name, None, "not needed yet", None)
+    timestamp = value.get("at")
+    found_at = datetime.fromtimestamp(timestamp, UTC) if isinstance(timestamp, int) else None
+    return OptionalEndpoint(name, bool(value.get("present")), describe_endpoint(value), found_at)

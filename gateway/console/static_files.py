@@ -8,8 +8,8 @@ from importlib.resources import files
 
 from aiohttp import web
 
-TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-NAMES = ("console.css", "console.js", "explain.js", "icon.svg")
+CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FILE_NAMES = ("console.css", "console.js", "explain.js", "icon.svg")
 
 
 @cache
@@ -18,18 +18,18 @@ def load_static_content(name: str) -> bytes:
 
 
 @cache
-def static_file_url(name: str) -> str:
+def format_static_file_url(name: str) -> str:
     """The URL of a file. It changes with the content, so browsers may cache it without limit."""
     return f"/assets/{name}?{hashlib.sha256(load_static_content(name)).hexdigest()[:12]}"
 
 
 async def serve_static_file(request: web.Request) -> web.Response:
     name = request.match_info["name"]
-    if name not in NAMES:
+    if name not in FILE_NAMES:
         raise web.HTTPNotFound
     return web.Response(
         body=load_static_content(name),
-        content_type=TYPES[name[name.index(".") :]],
+        content_type=CONTENT_TYPES[name[name.index(".") :]],
         charset="utf-8",
         headers={
             "Cache-Control": "public, max-age=31536000, immutable",

@@ -11,34 +11,34 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from gateway.console.charts import Plot, build_plot, list_span_starts, select_axis_labels
-from gateway.console.dependencies import Parts
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.storage import Store
 from gateway.storage.durations import BOUNDS, PARTS, Part
 from gateway.storage.traffic_rows import SPAN, Traffic, summed, traffic_by
 from mappings import OPERATIONS, UNLISTED
 
-HOURS = (1, 6, 24, 48)
+HOUR_CHOICES = (1, 6, 24, 48)
 
-PER_BAR: Mapping[int, timedelta] = {
+BAR_SIZE_BY_HOURS: Mapping[int, timedelta] = {
     1: SPAN,
     6: SPAN,
     24: 3 * SPAN,
     48: 6 * SPAN,
 }
 
-JUST_NOW = timedelta(minutes=15)
+RECENT_PERIOD = timedelta(minutes=15)
 """The period shown as "now"; the current span is added to it."""
 
 PERCENTILES: Mapping[str, int] = {"p50": 50, "p95": 95, "p99": 99}
 
-MOST = 50
+MAX_MERCHANTS = 50
 """Merchants in the table; the others are added up in one row."""
 
-NO_OPERATION = "unmatched route"
-SIGNED = "signed"
+UNMATCHED_ROUTE = "unmatched route"
+SIGNED_OPERATION = "signed"
 
-KNOWN = frozenset(one.name for one in (*OPERATIONS, *UNLISTED)) | {SIGNED, ""}
+KNOWN_OPERATIONS = frozenset(one.name for one in (*OPERATIONS, *UNLISTED)) | {SIGNED_OPERATION, ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,159 +46,195 @@ class Row:
     """A table row. ``href`` filters by it; ``ratio`` is its share of all requests."""
 
     name: str
-    fine: str
+    detail: str
     href: str
-    its: Traffic
-    part: float
+    traffic: Traffic
+    ratio: float
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class OperationTimes:
     """Latency of an operation in the whole period and recently."""
 
     name: str
     href: str
-    whole: Traffic
-    now: Traffic
+    total: Traffic
+    recent: Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class Plots:
+class TrafficPlots:
     requests: Plot
     service: Plot
     gateway: Plot
-    size: timedelta
+    bar_size: timedelta
 
 
 async def load_traffic_plots(
-    store: Store, hours: int, only: Mapping[str, str] | None = None
-) -> tuple[Plots, Traffic]:
+    store: Store, hours: int, filters: Mapping[str, str] | None = None
+) -> tuple[TrafficPlots, Traffic]:
     """Loads the plots of the last hours and their total; raises StoreUnavailable."""
-    size, now = PER_BAR[hours], store.clock()
-    since, until = _reach(now, hours)
-    found = await traffic_by(store, since, "began_at", only=only, durations=True)
-    moments = list_span_starts(since, until, size)
-    bars: list[Traffic] = [Traffic() for _ in moments]
-    for (began_at,), its in found.items():
-        bars[min(int((began_at - since) / size), len(bars) - 1)].add(its)
-    return _plots(moments, bars, size), summed(bars)
+    bar_size, now = BAR_SIZE_BY_HOURS[hours], store.clock()
+    since, until = _compute_period(now, hours)
+    traffic_by_start = await traffic_by(store, since, "began_at", only=filters, durations=True)
+    starts = list_span_starts(since, until, bar_size)
+    bars: list[Traffic] = [Traffic() for _ in starts]
+    for (began_at,), traffic in traffic_by_start.items():
+        bars[min(int((began_at - since) / bar_size), len(bars) - 1)].add(traffic)
+    return _build_plots(starts, bars, bar_size), summed(bars)
 
 
-def _reach(now: datetime, hours: int) -> tuple[datetime, datetime]:
+def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
     """The period to plot: whole bars, the last of which contains now."""
-    seconds = PER_BAR[hours].total_seconds()
+    seconds = BAR_SIZE_BY_HOURS[hours].total_seconds()
     until = datetime.fromtimestamp(now.timestamp() // seconds * seconds + seconds, UTC)
     return until - timedelta(hours=hours), until
 
 
-def _plots(moments: Sequence[datetime], bars: Sequence[Traffic], size: timedelta) -> Plots:
-    labels = select_axis_labels(moments)
-    names = [f"{one:%H:%M}\N{EN DASH}{one + size:%H:%M}" for one in moments]
+def _build_plots(
+    starts: Sequence[datetime], bars: Sequence[Traffic], bar_size: timedelta
+) -> TrafficPlots:
+    labels = select_axis_labels(starts)
+    names = [f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}" for start in starts]
     counts = [
-        {"answered": one.answered, "refused": one.refused, "failed": one.failed} for one in bars
+        {"answered": traffic.answered, "refused": traffic.refused, "failed": traffic.failed}
+        for traffic in bars
     ]
-    of_parts = [
+    part_plots = [
         build_plot(
-            list(zip(names, [_percentiles(one, part) for one in bars], strict=True)),
+            list(
+                zip(names, [_compute_percentiles(traffic, part) for traffic in bars], strict=True)
+            ),
             labels,
-            within=True,
+            is_cumulative=True,
         )
         for part in PARTS
     ]
-    gateway, service = of_parts
-    return Plots(build_plot(list(zip(names, counts, strict=True)), labels), service, gateway, size)
+    gateway, service = part_plots
+    return TrafficPlots(
+        build_plot(list(zip(names, counts, strict=True)), labels), service, gateway, bar_size
+    )
 
 
-def _percentiles(its: Traffic, part: Part) -> dict[str, float]:
+def _compute_percentiles(traffic: Traffic, part: Part) -> dict[str, float]:
     """Percentiles for a plot, capped at the highest bucket bound: infinity cannot be drawn."""
     return {
-        name: min(its.percentile(part, percent) or 0.0, BOUNDS[-1])
+        name: min(traffic.percentile(part, percent) or 0.0, BOUNDS[-1])
         for name, percent in PERCENTILES.items()
     }
 
 
 async def load_recent_traffic(
-    store: Store, only: Mapping[str, str] | None = None
+    store: Store, filters: Mapping[str, str] | None = None
 ) -> dict[tuple[str], Traffic]:
     """Loads the last 15 minutes by operation; raises StoreUnavailable."""
-    since = store.clock() - JUST_NOW - SPAN
-    return await traffic_by(store, since, "operation", only=only, durations=True)
+    since = store.clock() - RECENT_PERIOD - SPAN
+    return await traffic_by(store, since, "operation", only=filters, durations=True)
 
 
 class TrafficPage:
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._store = parts.store
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._store = dependencies.store
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        hours, only = _asked(request.query)
-        plots, whole = await load_traffic_plots(self._store, hours, only)
-        since, _ = _reach(self._store.clock(), hours)
-        by_operation = await traffic_by(self._store, since, "operation", only=only, durations=True)
-        now = await load_recent_traffic(self._store, only)
-        by_merchant = await traffic_by(self._store, since, "merchant", "environment", only=only)
-        return self._pages.page(
+        hours, filters = _parse_query(request.query)
+        plots, total = await load_traffic_plots(self._store, hours, filters)
+        since, _ = _compute_period(self._store.clock(), hours)
+        by_operation = await traffic_by(
+            self._store, since, "operation", only=filters, durations=True
+        )
+        recent = await load_recent_traffic(self._store, filters)
+        by_merchant = await traffic_by(self._store, since, "merchant", "environment", only=filters)
+        return self._pages.render_page(
             request,
             "traffic",
             hours=hours,
-            choices=[(one, _href({**only, "hours": one})) for one in HOURS],
-            only=only,
-            everything=_href({"hours": hours}),
+            choices=[
+                (choice, _build_href({**filters, "hours": choice})) for choice in HOUR_CHOICES
+            ],
+            only=filters,
+            everything=_build_href({"hours": hours}),
             plots=plots,
-            whole=whole,
-            operations=(operations := _operations(by_operation, only, hours, whole)),
-            times=_times(operations, now, whole),
-            merchants=_merchants(by_merchant, only, hours, whole),
+            whole=total,
+            operations=(operations := _build_operation_rows(by_operation, filters, hours, total)),
+            times=_build_times(operations, recent, total),
+            merchants=_build_merchant_rows(by_merchant, filters, hours, total),
         )
 
 
-def _asked(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
+def _parse_query(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
     """Parses the query: period and filters. Unknown parameters are ignored."""
-    hours = next((one for one in HOURS if str(one) == query.get("hours")), 24)
+    hours = next((choice for choice in HOUR_CHOICES if str(choice) == query.get("hours")), 24)
     names = ("merchant", "environment", "operation")
     return hours, {name: query[name] for name in names if name in query}
 
 
-def _href(asked: Mapping[str, Any]) -> str:
-    return f"/traffic?{urlencode(asked)}"
+def _build_href(query: Mapping[str, Any]) -> str:
+    return f"/traffic?{urlencode(query)}"
 
 
-def _operations(
-    found: Mapping[tuple[Any, ...], Traffic], only: Mapping[str, str], hours: int, whole: Traffic
+def _build_operation_rows(
+    traffic_by_operation: Mapping[tuple[Any, ...], Traffic],
+    filters: Mapping[str, str],
+    hours: int,
+    total: Traffic,
 ) -> list[Row]:
     rows = [
-        _row(name or NO_OPERATION, "", {**only, "operation": name, "hours": hours}, its, whole)
-        for (name,), its in found.items()
+        _build_row(
+            name or UNMATCHED_ROUTE,
+            "",
+            {**filters, "operation": name, "hours": hours},
+            traffic,
+            total,
+        )
+        for (name,), traffic in traffic_by_operation.items()
     ]
-    return sorted(rows, key=lambda one: -one.its.requests)
+    return sorted(rows, key=lambda row: -row.traffic.requests)
 
 
-def _times(rows: Sequence[Row], now: Mapping[tuple[str], Traffic], whole: Traffic) -> list[Times]:
-    found = {name or NO_OPERATION: its for (name,), its in now.items()}
-    of_each = [Times(one.name, one.href, one.its, found.get(one.name, Traffic())) for one in rows]
-    if len(of_each) < 2:
-        return of_each
-    return [Times("all operations", "", whole, summed(found.values())), *of_each]
+def _build_times(
+    rows: Sequence[Row], recent: Mapping[tuple[str], Traffic], total: Traffic
+) -> list[OperationTimes]:
+    recent_by_name = {name or UNMATCHED_ROUTE: traffic for (name,), traffic in recent.items()}
+    times = [
+        OperationTimes(row.name, row.href, row.traffic, recent_by_name.get(row.name, Traffic()))
+        for row in rows
+    ]
+    if len(times) < 2:
+        return times
+    return [OperationTimes("all operations", "", total, summed(recent_by_name.values())), *times]
 
 
-def _merchants(
-    found: Mapping[tuple[Any, ...], Traffic], only: Mapping[str, str], hours: int, whole: Traffic
+def _build_merchant_rows(
+    traffic_by_tenant: Mapping[tuple[Any, ...], Traffic],
+    filters: Mapping[str, str],
+    hours: int,
+    total: Traffic,
 ) -> list[Row]:
     rows = [
-        _row(
+        _build_row(
             merchant or "unauthenticated",
             environment,
-            {**only, "merchant": merchant, "environment": environment, "hours": hours},
-            its,
-            whole,
+            {**filters, "merchant": merchant, "environment": environment, "hours": hours},
+            traffic,
+            total,
         )
-        for (merchant, environment), its in found.items()
+        for (merchant, environment), traffic in traffic_by_tenant.items()
     ]
-    rows.sort(key=lambda one: -one.its.requests)
-    if rest := [one.its for one in rows[MOST:]]:
-        rows[MOST:] = [_row(f"{len(rest)} others", "", {}, summed(rest), whole)]
+    rows.sort(key=lambda row: -row.traffic.requests)
+    if others := [row.traffic for row in rows[MAX_MERCHANTS:]]:
+        rows[MAX_MERCHANTS:] = [_build_row(f"{len(others)} others", "", {}, summed(others), total)]
     return rows
 
 
-def _row(name: str, fine: str, asked: Mapping[str, Any], its: Traffic, whole: Traffic) -> Row:
-    return Row(name, fine, _href(asked) if asked else "", its, its.requests / (whole.requests or 1))
+def _build_row(
+    name: str, detail: str, query: Mapping[str, Any], traffic: Traffic, total: Traffic
+) -> Row:
+    return Row(
+        name,
+        detail,
+        _build_href(query) if query else "",
+        traffic,
+        traffic.requests / (total.requests or 1),
+    )

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from gateway.console.dependencies import Parts
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.in_doubt_writes import load_in_doubt_writes
 from gateway.storage.abandoned import abandoned_batches
 
-SHOWN = 100
+MAX_ROWS = 100
 """Rows of each list; the commands list all."""
 
 
 class WritesPage:
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._store = parts.store
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._store = dependencies.store
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         writes = await load_in_doubt_writes(self._store)
         batches = await abandoned_batches(self._store)
-        return self._pages.page(
+        return self._pages.render_page(
             request,
             "writes",
-            writes=writes[:SHOWN],
-            batches=batches[:SHOWN],
+            writes=writes[:MAX_ROWS],
+            batches=batches[:MAX_ROWS],
             counts={"writes": len(writes), "batches": len(batches)},
         )

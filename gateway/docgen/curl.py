@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-DATA = ("--data", "--data-raw", "--data-binary", "--data-ascii", "--json")
+DATA_OPTIONS = ("--data", "--data-raw", "--data-binary", "--data-ascii", "--json")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 """A bare method among the arguments is the start of a request line, as in `GET /v1/batches`."""
 
-TAKE_A_VALUE = frozenset("AbcCDEeFHKmoPQrTtUuwXxYyzd")
+SHORT_OPTIONS_WITH_VALUE = frozenset("AbcCDEeFHKmoPQrTtUuwXxYyzd")
 """curl's short options with a value, which may follow without a space: ``-XPOST``."""
 
-_LONG = """
+_LONG_OPTION_NAMES = """
 --abstract-unix-socket --cacert --capath --cert --ciphers --config --connect-timeout
 --connect-to --cookie --cookie-jar --crlfile --dump-header --etag-compare --etag-save
 --form --form-string --header --hsts --interface --key --limit-rate --max-redirs
@@ -24,19 +24,19 @@ _LONG = """
 --proxy-user --referer --resolve --retry --retry-delay --retry-max-time --stderr --trace
 --trace-ascii --unix-socket --upload-file --user --user-agent --write-out
 """
-LONG = frozenset(_LONG.split())
+LONG_OPTIONS_WITH_VALUE = frozenset(_LONG_OPTION_NAMES.split())
 """Long options whose value is ignored. The values of other options must not look like an address.
 """
 
-_LEADS = re.compile(r"(?:[a-z]+://|/|[\w.-]+(?::\d+)?/|v1/)", re.IGNORECASE)
-_VERSION = re.compile(r"(?:^|/)v1(?:[/?#]|$)")
+_ADDRESS_START = re.compile(r"(?:[a-z]+://|/|[\w.-]+(?::\d+)?/|v1/)", re.IGNORECASE)
+_VERSION_SEGMENT = re.compile(r"(?:^|/)v1(?:[/?#]|$)")
 
 
-class NoRequest(Exception):
+class InvalidCurlCommand(Exception):
     """The arguments are not a request. The message is one line and quotes no header and no body."""
 
 
-class Asked(NamedTuple):
+class CurlRequest(NamedTuple):
     """A parsed request. ``target`` is the path with the query."""
 
     method: str
@@ -45,147 +45,153 @@ class Asked(NamedTuple):
 
 
 @dataclass(slots=True)
-class Pasted:
+class ParsedOptions:
     """The options parsed so far. ``words`` are the arguments that may be the address."""
 
-    contents: Callable[[str], bytes]
+    read_data_file: Callable[[str], bytes]
     method: str = ""
     data: list[bytes] = field(default_factory=list)
     query: list[str] = field(default_factory=list)
-    as_query: bool = False
+    is_data_in_query: bool = False
     words: list[str] = field(default_factory=list)
 
 
-def split_curl_options(words: Sequence[str], own: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_curl_options(
+    words: Sequence[str], options_with_value: Sequence[str]
+) -> tuple[list[str], list[str]]:
     """Separates our options from curl's arguments. ``options_with_value`` lists our options that
     have a value.
 
     ``--json`` is both: curl's is followed by a body.
     """
-    ours: list[str] = []
-    pasted: list[str] = []
+    own_arguments: list[str] = []
+    curl_arguments: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if word == "--":
-            return ours, [*pasted, *rest]
-        if word in ("-h", "--help") or (word == "--json" and not (rest and _is_body(rest[0]))):
-            ours.append(word)
-        elif word in own or word.startswith(tuple(f"{name}=" for name in own)):
-            ours += [word, *([rest.pop(0)] if word in own and rest else [])]
+            return own_arguments, [*curl_arguments, *rest]
+        if word in ("-h", "--help") or (
+            word == "--json" and not (rest and _looks_like_body(rest[0]))
+        ):
+            own_arguments.append(word)
+        elif word in options_with_value or word.startswith(
+            tuple(f"{name}=" for name in options_with_value)
+        ):
+            own_arguments += [word, *([rest.pop(0)] if word in options_with_value and rest else [])]
         else:
-            pasted.append(word)
-            if word in DATA and rest:
-                pasted.append(rest.pop(0))
-    return ours, pasted
+            curl_arguments.append(word)
+            if word in DATA_OPTIONS and rest:
+                curl_arguments.append(rest.pop(0))
+    return own_arguments, curl_arguments
 
 
-def _is_body(word: str) -> bool:
+def _looks_like_body(word: str) -> bool:
     return word.lstrip()[:1] in ("{", "[", "@")
 
 
-def parse_curl(words: Sequence[str], contents: Callable[[str], bytes]) -> Asked:
+def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> CurlRequest:
     """Parses curl arguments. ``read_data_file`` reads the file of an ``@file`` value. Raises
     InvalidCurlCommand.
     """
-    pasted = Pasted(contents)
-    rest = iter(_split(words))
+    options = ParsedOptions(read_data_file)
+    rest = iter(_split_command_line(words))
     for word in rest:
         if word.startswith("--"):
-            _long(pasted, word, rest)
+            _parse_long_option(options, word, rest)
         elif word.startswith("-") and len(word) > 1:
-            _short(pasted, word[1:], rest)
+            _parse_short_options(options, word[1:], rest)
         # A request line may be pasted too: `GET /v1/batches`.
-        elif word in METHODS and not pasted.method:
-            pasted.method = word
+        elif word in METHODS and not options.method:
+            options.method = word
         else:
-            pasted.words.append(word)
-    target = _target(pasted.words)
-    data = b"&".join(pasted.data)
-    query = pasted.query
+            options.words.append(word)
+    target = _find_target(options.words)
+    data = b"&".join(options.data)
+    query = options.query
     # curl -G moves the data to the query.
-    if pasted.as_query:
-        query, data = [*query, *(one.decode("utf-8", "replace") for one in pasted.data)], b""
+    if options.is_data_in_query:
+        query, data = [*query, *(part.decode("utf-8", "replace") for part in options.data)], b""
     if query:
         target += ("&" if "?" in target else "?") + "&".join(query)
-    return Asked(pasted.method.upper() or ("POST" if data else "GET"), target, data)
+    return CurlRequest(options.method.upper() or ("POST" if data else "GET"), target, data)
 
 
-def _split(words: Sequence[str]) -> list[str]:
+def _split_command_line(words: Sequence[str]) -> list[str]:
     """Splits a command line that was pasted as one argument, as a shell would."""
-    found = list(words)
+    arguments = list(words)
     # In quotes, the shell passes the whole command as one argument.
-    if len(found) == 1 and re.match(r"\s*curl\s", found[0]):
+    if len(arguments) == 1 and re.match(r"\s*curl\s", arguments[0]):
         try:
-            found = shlex.split(found[0].replace("\\\n", " "))
+            arguments = shlex.split(arguments[0].replace("\\\n", " "))
         except ValueError:
-            raise NoRequest("a quotation mark in the curl command is not closed") from None
-    return found[1:] if found[:1] == ["curl"] else found
+            raise InvalidCurlCommand("a quotation mark in the curl command is not closed") from None
+    return arguments[1:] if arguments[:1] == ["curl"] else arguments
 
 
-def _long(pasted: Pasted, word: str, rest: Iterator[str]) -> None:
+def _parse_long_option(options: ParsedOptions, word: str, rest: Iterator[str]) -> None:
     if word == "--request":
-        pasted.method = _value(word, rest)
-    elif word in DATA:
-        pasted.data.append(_data(pasted, _value(word, rest), word))
+        options.method = _require_value(word, rest)
+    elif word in DATA_OPTIONS:
+        options.data.append(_read_data(options, _require_value(word, rest), word))
     elif word == "--url-query":
-        pasted.query.append(_encoded(_value(word, rest)))
+        options.query.append(_encode_query_value(_require_value(word, rest)))
     elif word == "--data-urlencode":
-        pasted.data.append(_encoded(_value(word, rest)).encode())
+        options.data.append(_encode_query_value(_require_value(word, rest)).encode())
     elif word == "--url":
-        pasted.words.insert(0, _value(word, rest))
+        options.words.insert(0, _require_value(word, rest))
     elif word == "--get":
-        pasted.as_query = True
+        options.is_data_in_query = True
     elif word == "--head":
-        pasted.method = "HEAD"
-    elif word in LONG:
-        _value(word, rest)
+        options.method = "HEAD"
+    elif word in LONG_OPTIONS_WITH_VALUE:
+        _require_value(word, rest)
 
 
-def _short(pasted: Pasted, letters: str, rest: Iterator[str]) -> None:
+def _parse_short_options(options: ParsedOptions, letters: str, rest: Iterator[str]) -> None:
     """Parses combined short options; the last one may have a value."""
     for place, letter in enumerate(letters):
         if letter == "G":
-            pasted.as_query = True
+            options.is_data_in_query = True
         elif letter == "I":
-            pasted.method = "HEAD"
-        elif letter in TAKE_A_VALUE:
+            options.method = "HEAD"
+        elif letter in SHORT_OPTIONS_WITH_VALUE:
             # The value is the rest of the word, or the next word.
-            value = letters[place + 1 :] or _value(f"-{letter}", rest)
+            value = letters[place + 1 :] or _require_value(f"-{letter}", rest)
             if letter == "X":
-                pasted.method = value
+                options.method = value
             elif letter == "d":
-                pasted.data.append(_data(pasted, value, "-d"))
+                options.data.append(_read_data(options, value, "-d"))
             return
 
 
-def _data(pasted: Pasted, given: str, option: str) -> bytes:
+def _read_data(options: ParsedOptions, value: str, option: str) -> bytes:
     # --data-raw takes a leading @ literally.
-    is_file = given.startswith("@") and option != "--data-raw"
-    return pasted.contents(given[1:]) if is_file else given.encode()
+    is_file = value.startswith("@") and option != "--data-raw"
+    return options.read_data_file(value[1:]) if is_file else value.encode()
 
 
-def _value(word: str, rest: Iterator[str]) -> str:
+def _require_value(word: str, rest: Iterator[str]) -> str:
     value = next(rest, None)
     if value is None:
-        raise NoRequest(f"{word} needs a value")
+        raise InvalidCurlCommand(f"{word} needs a value")
     return value
 
 
-def _encoded(value: str) -> str:
+def _encode_query_value(value: str) -> str:
     name, equals, content = value.partition("=")
     return f"{name}={quote(content)}" if equals and name else quote(content or name)
 
 
-def _target(words: Sequence[str]) -> str:
+def _find_target(words: Sequence[str]) -> str:
     """Path and query of the address, from /v1 on: a base URL may have a path before it."""
     try:
-        known = [word for word in words if _VERSION.search(urlsplit(word).path)]
+        versioned_words = [word for word in words if _VERSION_SEGMENT.search(urlsplit(word).path)]
     except ValueError:
-        raise NoRequest("the address in the request is not a valid URL") from None
-    word = next(iter(known or [word for word in words if _LEADS.match(word)]), "")
+        raise InvalidCurlCommand("the address in the request is not a valid URL") from None
+    word = next(iter(versioned_words or [word for word in words if _ADDRESS_START.match(word)]), "")
     if not word:
-        raise NoRequest(
+        raise InvalidCurlCommand(
             "no address was given; write the request as curl arguments: -X POST /v1/recipients "
             "-d '{…}'"
         )
@@ -198,6 +204,6 @@ def _target(words: Sequence[str]) -> str:
             path = path.partition("/")[2]  # curl accepts an address without a scheme: drop the host
         path = f"/{path.removeprefix('/')}"
     # A proxy may serve the interface below a path: /api/v1/batches.
-    found = _VERSION.search(path)
-    path = path[found.start() :] if found else path
+    version_match = _VERSION_SEGMENT.search(path)
+    path = path[version_match.start() :] if version_match else path
     return f"{path}?{query}" if query else path

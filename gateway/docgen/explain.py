@@ -16,42 +16,42 @@ from gateway.config.settings import Settings
 from gateway.http.request_reader import parse_query
 from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
-from gateway.upstream.call_targets import Targets
-from mappings import errors, kinds
-from mappings.current import find_endpoint
-from mappings.errors import ErrorAnswer
-from mappings.examples import Imagined
-from mappings.grammar import (
+from gateway.upstream.call_targets import TargetBuilder
+from mappings import errors, field_types
+from mappings.current import require_endpoint
+from mappings.effects import (
     JSON,
     Answer,
     Call,
+    CompareAndSet,
     Failure,
     Invalid,
     Operation,
     Parallel,
     Problem,
-    Record,
     Request,
     Step,
 )
+from mappings.errors import ErrorAnswer
+from mappings.examples import ExampleService
 from mappings.provenance import (
     explain_unsent_fields,
     explain_unsent_params,
     is_within,
     trace_answer_fields,
 )
-from mappings.spelling import build_current_spelling, build_legacy_spelling
+from mappings.vocabulary import build_current_translator, build_legacy_translator
 
-STAMP = "<timestamp>"
+TIMESTAMP_PLACEHOLDER = "<timestamp>"
 
-PAGING = ("page", "pageSize", "orderBy", "sortBy")
-RENAMED_IN_QUERIES = {"currency": "payoutCurrency"}
+PAGING_PARAMETERS = ("page", "pageSize", "orderBy", "sortBy")
+RENAMED_PARAMETERS = {"currency": "payoutCurrency"}
 """Current to legacy names of list parameters (section 4.1 of both documents); all others are equal.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FieldOrigin:
     """A body field or query parameter of a call: its value, and the field of the request it comes
     from.
     """
@@ -64,7 +64,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ExplainedCall:
     """A call to the current interface. ``signed`` is the string to sign (section 5)."""
 
     method: str
@@ -72,17 +72,17 @@ class Made:
     section: str
     inferred: bool
     body: JSON
-    fields: tuple[Origin, ...]
+    fields: tuple[FieldOrigin, ...]
     signed: str
 
 
 @dataclass(slots=True)
-class Explained:
+class Explanation:
     operation: Operation
     sent: list[tuple[str, JSON]] = field(default_factory=list)
     """The fields and values of the request body, in order."""
     query: list[tuple[str, str]] = field(default_factory=list)
-    calls: list[Made] = field(default_factory=list)
+    calls: list[ExplainedCall] = field(default_factory=list)
     kept: list[tuple[str, str]] = field(default_factory=list)
     """Fields that no call contains, each with the reason."""
     remembered: list[str] = field(default_factory=list)
@@ -93,11 +93,11 @@ class Explained:
     refusal: ErrorAnswer | None = None
 
 
-class NoOperation(Exception):
+class UnknownOperation(Exception):
     """The request is not an operation of the legacy interface."""
 
 
-def explain_request(settings: Settings, method: str, target: str, data: bytes) -> Explained:
+def explain_request(settings: Settings, method: str, target: str, data: bytes) -> Explanation:
     """Explains a request without calling the service.
 
     Raises UnknownOperation, or Invalid if the body is not JSON.
@@ -105,50 +105,63 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     # The same routing, vocabulary and flow as for traffic, so that the explanation cannot differ from it.
     vocabulary = settings.vocabulary.for_mappings()
     path, _, query = target.partition("?")
-    matched = Routes(vocabulary).match(path)
-    operation = matched.route.operations.get(method) if matched else None
-    if matched is None or operation is None:
-        raise NoOperation(
+    route_match = Routes(vocabulary).match(path)
+    operation = route_match.route.operations.get(method) if route_match else None
+    if route_match is None or operation is None:
+        raise UnknownOperation(
             f"{method} {path} is not an operation of the legacy interface; `operations` lists them"
         )
-    spelling = build_legacy_spelling(vocabulary)
-    sent = spelling.inward(operation.takes, _json(operation, data))
-    query_sent = spelling.inward(operation.query, parse_query(query))
-    told = Explained(operation, list(_leaves(sent)), list(parse_query(query).items()))
+    spelling = build_legacy_translator(vocabulary)
+    legacy_body = spelling.translate_to_neutral(operation.body_shape, _parse_body(operation, data))
+    legacy_query = spelling.translate_to_neutral(operation.query_shape, parse_query(query))
+    explanation = Explanation(
+        operation, list(_iter_leaves(legacy_body)), list(parse_query(query).items())
+    )
     try:
-        body, problems = _body(operation, sent)
-        asked = Request(
+        body, problems = _validate_body(operation, legacy_body)
+        request = Request(
             now=datetime.now(UTC),
             seed="explain",
-            ids=matched.ids,
-            query=query_sent,
+            ids=route_match.ids,
+            query=legacy_query,
             body=body,
-            manners=settings.legacy.for_mappings(),
+            options=settings.legacy.for_mappings(),
             problems=problems,
         )
-        answer = _played(operation, asked, told, settings)
+        answer = _run_flow(operation, request, explanation, settings)
     except Failure as failure:
-        told.refusal = errors.translate_failure(failure)
+        explanation.refusal = errors.translate_failure(failure)
     else:
-        told.answer = spelling.outward(operation.gives, {"ok": True, **answer.body})
-        told.answered = list(trace_answer_fields(answer.body))
-    said_in = {one.sent_in for made in told.calls for one in made.fields}
-    told.kept = list(explain_unsent_fields(sent, said_in))
-    told.kept += explain_unsent_params(operation, query_sent, said_in)
-    if told.refusal:
+        explanation.answer = spelling.translate_from_neutral(
+            operation.answer_shape, {"ok": True, **answer.body}
+        )
+        explanation.answered = list(trace_answer_fields(answer.body))
+    fields_in_calls = {origin.sent_in for call in explanation.calls for origin in call.fields}
+    explanation.kept = list(explain_unsent_fields(legacy_body, fields_in_calls))
+    explanation.kept += explain_unsent_params(operation, legacy_query, fields_in_calls)
+    if explanation.refusal:
         # The reasons above assume that the request succeeds.
-        told.kept = [(name, _refused(told.refusal, name)) for name, _why in told.kept]
-    return told
+        explanation.kept = [
+            (name, _explain_rejection(explanation.refusal, name)) for name, _why in explanation.kept
+        ]
+    return explanation
 
 
-def _refused(refusal: ErrorAnswer, name: str) -> str:
+def _explain_rejection(refusal: ErrorAnswer, name: str) -> str:
     """Why no call contains a field of a rejected request: the field or another one is invalid."""
-    its = next((one for one in refusal.problems if one.field and is_within(name, one.field)), None)
-    return f"rejected: {its.message}" if its else "the request is rejected"
+    problem = next(
+        (
+            candidate
+            for candidate in refusal.problems
+            if candidate.field and is_within(name, candidate.field)
+        ),
+        None,
+    )
+    return f"rejected: {problem.message}" if problem else "the request is rejected"
 
 
-def _json(operation: Operation, data: bytes) -> JSON:
-    if operation.takes is None:
+def _parse_body(operation: Operation, data: bytes) -> JSON:
+    if operation.body_shape is None:
         return None
     try:
         return json_codec.read(data)
@@ -156,136 +169,173 @@ def _json(operation: Operation, data: bytes) -> JSON:
         raise Invalid(Problem("invalid_field", f"The body cannot be read: {unreadable}.")) from None
 
 
-def _body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Problem, ...]]:
-    return (None, ()) if operation.takes is None else kinds.read(operation.takes, body)
+def _validate_body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Problem, ...]]:
+    return (
+        (None, ())
+        if operation.body_shape is None
+        else field_types.parse_body(operation.body_shape, body)
+    )
 
 
-def _played(operation: Operation, asked: Request, told: Explained, settings: Settings) -> Answer:
-    flow, imagined = operation.flow(asked), Imagined(asked.body, asked.ids)
-    given: Any = None
+def _run_flow(
+    operation: Operation, request: Request, explanation: Explanation, settings: Settings
+) -> Answer:
+    flow, simulated_service = operation.flow(request), ExampleService(request.body, request.ids)
+    step_result: Any = None
     while True:
         try:
-            step = flow.send(given)
+            step = flow.send(step_result)
         except StopIteration as stop:
             answer: Answer = stop.value
-            if asked.problems:
-                raise Invalid(*asked.problems) from None
+            if request.problems:
+                raise Invalid(*request.problems) from None
             return answer
         # Like the server: reads may run before an invalid request is rejected, writes never.
-        if asked.problems and isinstance(step, Call) and not step.reads:
-            raise Invalid(*asked.problems)
+        if request.problems and isinstance(step, Call) and not step.is_read:
+            raise Invalid(*request.problems)
         # A step may be several parallel calls, or a list that is read in pages.
-        told.calls += [_made(call, asked, settings) for call in _calls(step)]
-        told.remembered += _remembered(step)
-        given = imagined.given(step)
+        explanation.calls += [
+            _build_explained_call(call, request, settings) for call in _list_calls(step)
+        ]
+        explanation.remembered += _describe_stored_facts(step)
+        step_result = simulated_service.answer_step(step)
 
 
-def _calls(step: Step) -> list[Call]:
-    return [step] if isinstance(step, Call) else list(getattr(step, "calls", ())) or _first(step)
+def _list_calls(step: Step) -> list[Call]:
+    return (
+        [step]
+        if isinstance(step, Call)
+        else list(getattr(step, "calls", ())) or _build_first_list_call(step)
+    )
 
 
-def _first(step: Step) -> list[Call]:
+def _build_first_list_call(step: Step) -> list[Call]:
     """The first call of a list step, if the step is one."""
     path = getattr(step, "path", None)
     if path is None or isinstance(step, Parallel):
         return []
-    query = getattr(step, "ask", None) or {
-        **getattr(step, "narrow", {}),
-        **getattr(step, "sorting", {}),
+    query = getattr(step, "native_query", None) or {
+        **getattr(step, "prefilter", {}),
+        **getattr(step, "scan_sort", {}),
     }
     return [Call("GET", path, query=query)]
 
 
-def _remembered(step: Step) -> Iterator[str]:
-    if isinstance(step, Record):
+def _describe_stored_facts(step: Step) -> Iterator[str]:
+    if isinstance(step, CompareAndSet):
         yield f"{step.kind} {step.id}: {', '.join(name for name in step.facts if step.facts[name])}"
 
 
-def _made(call: Call, asked: Request, settings: Settings) -> Made:
-    endpoint = find_endpoint(call.method, call.path)
+def _build_explained_call(call: Call, request: Request, settings: Settings) -> ExplainedCall:
+    endpoint = require_endpoint(call.method, call.path)
     vocabulary = settings.vocabulary.for_mappings()
-    spelling = build_current_spelling(vocabulary)
-    body = None if call.body is None else spelling.outward(endpoint.takes, call.body)
-    target = Targets(vocabulary).of(call, endpoint)
-    by_query = settings.upstream.signed_target == "path-and-query"
+    spelling = build_current_translator(vocabulary)
+    body = (
+        None
+        if call.body is None
+        else spelling.translate_from_neutral(endpoint.body_shape, call.body)
+    )
+    target = TargetBuilder(vocabulary).build(call, endpoint)
+    is_query_signed = settings.upstream.signed_target == "path-and-query"
     # Like the upstream client: "auto" starts without the query.
-    signed = target if by_query else target.partition("?")[0]
-    text = "" if body is None else json_codec.dumps(body).decode()
-    return Made(
+    signed_target = target if is_query_signed else target.partition("?")[0]
+    body_text = "" if body is None else json_codec.dumps(body).decode()
+    return ExplainedCall(
         call.method,
         target,
-        _section(call.path),
-        endpoint.inferred,
+        _get_section(call.path),
+        endpoint.is_optional,
         body,
         tuple(
-            replace(one, field=spelling.field(endpoint.takes, one.field))
-            for one in _origins(call, asked.body)
+            replace(origin, field=spelling.translate_field_path(endpoint.body_shape, origin.field))
+            for origin in _iter_body_origins(call, request.body)
         )
-        + tuple(_of_query(call, asked, spelling.outward(endpoint.query, dict(call.query)))),
-        f"{STAMP}\n{call.method}\n{signed}\n{text}\n",
+        + tuple(
+            _iter_query_origins(
+                call,
+                request,
+                spelling.translate_from_neutral(endpoint.query_shape, dict(call.query)),
+            )
+        ),
+        f"{TIMESTAMP_PLACEHOLDER}\n{call.method}\n{signed_target}\n{body_text}\n",
     )
 
 
-def _section(path: str) -> str:
+def _get_section(path: str) -> str:
     if "/accounts" in path:
         return "4.2"
     return "4.1" if path.startswith("/recipients") else "4.3"
 
 
-def _origins(call: Call, sent: JSON) -> Iterator[Origin]:
-    held = dict(_leaves(sent))
-    for name, value in _leaves(call.body):
-        own = _sent_as(call, name)
-        if own not in held and name in held and call.sent_as:
-            own = name
-        if own is None:
-            yield Origin(name, value, None, "set by the gateway")
-        elif own not in held:
-            yield Origin(name, value, None, f"set by the gateway, for {own}")
-        elif held[own] != value:
-            yield Origin(name, value, own, "translated")
+def _iter_body_origins(call: Call, legacy_body: JSON) -> Iterator[FieldOrigin]:
+    values_by_field = dict(_iter_leaves(legacy_body))
+    for name, value in _iter_leaves(call.body):
+        source_field = _find_source_field(call, name)
+        if source_field not in values_by_field and name in values_by_field and call.field_map:
+            source_field = name
+        if source_field is None:
+            yield FieldOrigin(name, value, None, "set by the gateway")
+        elif source_field not in values_by_field:
+            yield FieldOrigin(name, value, None, f"set by the gateway, for {source_field}")
+        elif values_by_field[source_field] != value:
+            yield FieldOrigin(name, value, source_field, "translated")
         else:
-            yield Origin(name, value, own, "same" if own == name else "renamed")
+            yield FieldOrigin(
+                name, value, source_field, "same" if source_field == name else "renamed"
+            )
 
 
-def _of_query(call: Call, asked: Request, spelled: Mapping[str, JSON]) -> Iterator[Origin]:
+def _iter_query_origins(
+    call: Call, request: Request, current_query: Mapping[str, JSON]
+) -> Iterator[FieldOrigin]:
     """The origins of query parameters. ``current_query`` is the query in the service's vocabulary."""
     for name, value in call.query.items():
-        names = (name, RENAMED_IN_QUERIES.get(name))
-        own = next((one for one in names if one and asked.query.get(one)), None)
-        given = asked.query.get(own) if own else None
-        if name in PAGING and given != value:
+        names = (name, RENAMED_PARAMETERS.get(name))
+        source_field = next(
+            (candidate for candidate in names if candidate and request.query.get(candidate)), None
+        )
+        given_value = request.query.get(source_field) if source_field else None
+        if name in PAGING_PARAMETERS and given_value != value:
             # The client's value may differ: it pages the gateway's list, not the service's.
-            own = None  # the gateway chooses its own paging
-        if own is None and name == "email":  # a payment's recipient is looked up by email
-            own = next((one for one, held in _leaves(asked.body) if held == value), None)
-            given = value
-        if own is None:
+            source_field = None  # the gateway chooses its own paging
+        if source_field is None and name == "email":  # a payment's recipient is looked up by email
+            source_field = next(
+                (
+                    candidate
+                    for candidate, held_value in _iter_leaves(request.body)
+                    if held_value == value
+                ),
+                None,
+            )
+            given_value = value
+        if source_field is None:
             rule = "set by the gateway"
-        elif given != value:
+        elif given_value != value:
             rule = "translated"
         else:
-            rule = "same" if own == name else "renamed"
-        yield Origin(name, spelled.get(name, value), own, rule, in_query=True)
+            rule = "same" if source_field == name else "renamed"
+        yield FieldOrigin(name, current_query.get(name, value), source_field, rule, in_query=True)
 
 
-def _sent_as(call: Call, name: str) -> str | None:
+def _find_source_field(call: Call, name: str) -> str | None:
     """The client's field that a call's field was sent as, also if only its parent is mapped."""
     head = name
     while head:
-        for known in (head, head.partition("[")[0]):
-            if known in call.sent_as:
-                return call.sent_as[known] + (name[len(head) :] if known == head else "")
+        for mapped_name in (head, head.partition("[")[0]):
+            if mapped_name in call.field_map:
+                return call.field_map[mapped_name] + (
+                    name[len(head) :] if mapped_name == head else ""
+                )
         head = head.rpartition(".")[0]
     return None
 
 
-def _leaves(value: JSON, place: str = "") -> Iterator[tuple[str, JSON]]:
+def _iter_leaves(value: JSON, place: str = "") -> Iterator[tuple[str, JSON]]:
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from _leaves(inner, f"{place}.{name}" if place else name)
+            yield from _iter_leaves(inner, f"{place}.{name}" if place else name)
     elif isinstance(value, list) and value:
         for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{place}[{number}]")
+            yield from _iter_leaves(inner, f"{place}[{number}]")
     elif place:
         yield place, value

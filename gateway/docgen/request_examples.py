@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.config.settings import Settings
-from gateway.docgen.openapi.examples import BODIES, IDS
-from mappings.grammar import JSON, Operation
-from mappings.spelling import build_legacy_spelling, map_legacy_words
+from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS
+from mappings.effects import JSON, Operation
+from mappings.vocabulary import build_legacy_translator, map_legacy_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,13 @@ def build_request_example(settings: Settings, operation: Operation) -> RequestEx
     words = map_legacy_words(vocabulary)
     parts: list[str] = []
     for part in operation.path.split("/"):
-        own = words[part.strip("<>")] if part.startswith("<") else part
-        parts.append(IDS[parts[-1]] if part.startswith("{") else own)
-    query = "?page=1&pageSize=10" if operation.query else ""
+        word = words[part.strip("<>")] if part.startswith("<") else part
+        parts.append(EXAMPLE_IDS[parts[-1]] if part.startswith("{") else word)
+    query = "?page=1&pageSize=10" if operation.query_shape else ""
     target = f"/v1{'/'.join(parts)}{query}"
     body: Any = None
-    if operation.takes is not None:
-        body = build_legacy_spelling(vocabulary).outward(operation.takes, BODIES[operation.name])
+    if operation.body_shape is not None:
+        body = build_legacy_translator(vocabulary).translate_from_neutral(
+            operation.body_shape, EXAMPLE_BODIES[operation.name]
+        )
     return RequestExample(operation.method, target, body)

@@ -10,7 +10,7 @@ from functools import lru_cache
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_HOP = re.compile(r"([0-9.]+)(?::[0-9]+)?|\[([^\]]+)\](?::[0-9]+)?")
+_HOP_PATTERN = re.compile(r"([0-9.]+)(?::[0-9]+)?|\[([^\]]+)\](?::[0-9]+)?")
 """An address with an optional port, as some proxies write it; IPv6 in brackets."""
 
 
@@ -19,25 +19,25 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def resolve_client_address(
-    remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]
+    remote: str | None, forwarded_for: Sequence[str], trusted_proxies: Sequence[Network]
 ) -> Address | None:
     """Returns the last address in ``X-Forwarded-For`` that is not a trusted proxy.
 
     The header is ignored unless the peer is a trusted proxy. None if there is no address (a Unix
     socket) or the header cannot be parsed.
     """
-    address = _read(remote)
-    hops = [hop for line in forwarded for hop in line.split(",")]
+    address = _parse_address(remote)
+    hops = [hop for line in forwarded_for for hop in line.split(",")]
     # From right to left: only what a trusted proxy has appended cannot be forged by the client.
-    while address is not None and hops and _within(address, trusted):
-        nearer = _read(_without_port(hops.pop().strip()))
-        if nearer is None:
+    while address is not None and hops and _is_in_networks(address, trusted_proxies):
+        hop_address = _parse_address(_strip_port(hops.pop().strip()))
+        if hop_address is None:
             return None
-        address = nearer
+        address = hop_address
     return address
 
 
-def counted_as(address: Address | None) -> str:
+def format_limit_name(address: Address | None) -> str:
     """Formats the name under which an address is rate limited.
 
     For IPv6 that is its /64 network, because one client usually has all of it.
@@ -47,30 +47,34 @@ def counted_as(address: Address | None) -> str:
     return str(address)
 
 
-def _without_port(hop: str) -> str:
-    found = _HOP.fullmatch(hop)
-    return found[1] or found[2] if found else hop
+def _strip_port(hop: str) -> str:
+    match = _HOP_PATTERN.fullmatch(hop)
+    return match[1] or match[2] if match else hop
 
 
-def _within(address: Address, trusted: Sequence[Network]) -> bool:
-    return any(address in network for network in trusted if network.version == address.version)
+def _is_in_networks(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address in network for network in networks if network.version == address.version)
 
 
 @lru_cache(maxsize=1024)
-def _read(text: str | None) -> Address | None:
+def _parse_address(text: str | None) -> Address | None:
     try:
         # Without the zone of a link-local address (RFC 4007).
         address = ipaddress.ip_address((text or "").partition("%")[0])
     except ValueError:
         return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+    ipv4_address = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return ipv4_address or address
 
 
-def is_proxy(remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> bool:
+def is_proxy(
+    remote: str | None, forwarded_for: Sequence[str], trusted_proxies: Sequence[Network]
+) -> bool:
     """Whether the peer is a proxy: a trusted one, or one that sends ``X-Forwarded-For``.
 
     The end of such a connection after a response says nothing about the client behind it.
     """
-    address = _read(remote)
-    return bool(forwarded) or (address is not None and _within(address, trusted))
+    address = _parse_address(remote)
+    return bool(forwarded_for) or (
+        address is not None and _is_in_networks(address, trusted_proxies)
+    )

@@ -9,24 +9,27 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterator
 
-STEP = 1024 * 1024
+STEP_BYTES = 1024 * 1024
 """Bytes to decompress before more memory is reserved."""
 
-_ZLIB_OR_GZIP = 47
-_BARE = -15
+_ZLIB_OR_GZIP_WBITS = 47
+_RAW_DEFLATE_WBITS = -15
 """``deflate`` without the zlib header: not conforming, but some clients send it."""
 
 
-class NotInflated(Exception):
+class DecompressionError(Exception):
     """The body does not match its Content-Encoding, or is truncated."""
 
 
-class TooLarge(Exception):
+class DecompressedBodyTooLarge(Exception):
     """The decompressed body exceeds the limit."""
 
 
 async def decompress_body(
-    body: bytes, encoding: str, most: int, grows: Callable[[int], None] = lambda _size: None
+    body: bytes,
+    encoding: str,
+    max_bytes: int,
+    reserve_bytes: Callable[[int], None] = lambda _size: None,
 ) -> bytes:
     """Decompresses a body; raises DecompressionError and DecompressedBodyTooLarge.
 
@@ -37,34 +40,34 @@ async def decompress_body(
     if encoding not in ("gzip", "x-gzip", "deflate") or not body:
         return body
     # A zlib header names compression method 8 in its low bits (RFC 1950).
-    bare = encoding == "deflate" and body[0] & 0xF != 8
+    is_raw_deflate = encoding == "deflate" and body[0] & 0xF != 8
     parts: list[bytes] = []
     size = 0
-    steps = _steps(body, _BARE if bare else _ZLIB_OR_GZIP)
+    steps = _iter_decompressed(body, _RAW_DEFLATE_WBITS if is_raw_deflate else _ZLIB_OR_GZIP_WBITS)
     # Always in a thread: a small body can decompress to a large one.
     while part := await asyncio.to_thread(next, steps, b""):
         # Checked for each part, so that a compression bomb is not decompressed to its end.
-        if (size := size + len(part)) > most:
-            raise TooLarge
-        grows(len(part))
+        if (size := size + len(part)) > max_bytes:
+            raise DecompressedBodyTooLarge
+        reserve_bytes(len(part))
         parts.append(part)
     return b"".join(parts)
 
 
-def _steps(body: bytes, wbits: int) -> Iterator[bytes]:
+def _iter_decompressed(body: bytes, wbits: int) -> Iterator[bytes]:
     """Yields the decompressed body in non-empty parts."""
     while body:  # a gzip body may consist of several members
-        inflate = zlib.decompressobj(wbits=wbits)
+        decompressor = zlib.decompressobj(wbits=wbits)
         rest = body
-        while not inflate.eof:
+        while not decompressor.eof:
             try:
-                part = inflate.decompress(rest, STEP)
+                part = decompressor.decompress(rest, STEP_BYTES)
             except zlib.error:
-                raise NotInflated from None
-            rest = inflate.unconsumed_tail
+                raise DecompressionError from None
+            rest = decompressor.unconsumed_tail
             if part:
                 yield part
-            elif not rest and not inflate.eof:
+            elif not rest and not decompressor.eof:
                 # The input ends before the compressed stream does.
-                raise NotInflated
-        body = inflate.unused_data
+                raise DecompressionError
+        body = decompressor.unused_data

@@ -14,27 +14,27 @@ import termios
 
 from aiohttp import web
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.001, 0.05
 """Pause between two checks; doubles from the first to the maximum."""
 
-_NOTHING = struct.pack("i", 0)
+_NO_UNACKNOWLEDGED_BYTES = struct.pack("i", 0)
 """Result of the ``TIOCOUTQ`` ioctl if every byte has been acknowledged."""
 
 
-async def wait_until_acknowledged(
-    transport: asyncio.Transport | None, beneath: asyncio.Transport | None = None
+async def wait_for_acknowledgement(
+    transport: asyncio.Transport | None, underlying_transport: asyncio.Transport | None = None
 ) -> bool:
     """Waits until all written bytes are acknowledged; returns False if the connection ends first.
 
     ``underlying_transport`` is the TCP transport below TLS, which may hold unsent bytes too.
     """
-    pause = FIRST_PAUSE
-    while transport is not None and not is_acknowledged(transport, beneath):
+    pause = FIRST_PAUSE_SECONDS
+    while transport is not None and not is_acknowledged(transport, underlying_transport):
         if transport.is_closing():
             return False
         await asyncio.sleep(pause)
         # Most clients acknowledge within milliseconds; a slow one must not keep the loop busy.
-        pause = min(pause * 2, LONGEST_PAUSE)
+        pause = min(pause * 2, MAX_PAUSE_SECONDS)
     return transport is not None
 
 
@@ -54,7 +54,7 @@ def is_client_disconnected(request: web.BaseRequest) -> bool:
 
 
 def is_acknowledged(
-    transport: asyncio.Transport | None, beneath: asyncio.Transport | None = None
+    transport: asyncio.Transport | None, underlying_transport: asyncio.Transport | None = None
 ) -> bool:
     """Whether all written bytes are acknowledged; False if the socket is already closed.
 
@@ -63,7 +63,7 @@ def is_acknowledged(
     """
     if transport is None or transport.get_write_buffer_size():
         return False
-    if beneath is not None and beneath.get_write_buffer_size():
+    if underlying_transport is not None and underlying_transport.get_write_buffer_size():
         return False
     connection = transport.get_extra_info("socket")
     if connection is None:
@@ -71,6 +71,9 @@ def is_acknowledged(
     if connection.fileno() < 0:
         return False
     try:
-        return fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, _NOTHING) == _NOTHING
+        return (
+            fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, _NO_UNACKNOWLEDGED_BYTES)
+            == _NO_UNACKNOWLEDGED_BYTES
+        )
     except OSError:  # TIOCOUTQ is not supported by every system and socket type
         return not transport.is_closing()

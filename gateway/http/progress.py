@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self
 
-MOST = 20
+MAX_SHARED_REQUESTS = 20
 """Requests that a process publishes to other processes; the longest running ones."""
 
 Step = Literal[
@@ -30,14 +30,14 @@ service's response arrives, and is sent to the client. The last four are logged 
 """
 
 
-class Whose(NamedTuple):
+class RequestLabels(NamedTuple):
     operation: str
     merchant: str
     environment: str
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RequestProgress:
     """A snapshot of a request: ``done`` of ``total`` bytes of a step; ``total`` is 0 if unknown."""
 
     operation: str
@@ -51,26 +51,26 @@ class Seen:
     """Whether this process handles the request."""
 
     @classmethod
-    def read(cls, text: str) -> list[Self]:
+    def parse_list(cls, text: str) -> list[Self]:
         """Parses the list of another process; empty if its version has a different format."""
         try:
-            return [cls(**_read(one), here=False) for one in json.loads(text or "[]")]
+            return [cls(**_parse_fields(fields), here=False) for fields in json.loads(text or "[]")]
         except (TypeError, ValueError):
             return []
 
 
-def _read(one: dict[str, Any]) -> dict[str, Any]:
-    return {**one, "began_at": datetime.fromisoformat(one.get("began_at", ""))}
+def _parse_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, "began_at": datetime.fromisoformat(fields.get("began_at", ""))}
 
 
-def serialize_progress(those: Iterable[Seen]) -> str:
+def serialize_progress(requests: Iterable[RequestProgress]) -> str:
     """Serializes progress for other processes; empty if there are no large requests."""
-    told = []
-    for one in list(those)[:MOST]:
+    entries = []
+    for progress in list(requests)[:MAX_SHARED_REQUESTS]:
         # Without ``here``, which each reader sets itself.
-        told.append({**asdict(one), "began_at": one.began_at.isoformat()})
-        del told[-1]["here"]
-    return json.dumps(told, separators=(",", ":")) if told else ""
+        entries.append({**asdict(progress), "began_at": progress.began_at.isoformat()})
+        del entries[-1]["here"]
+    return json.dumps(entries, separators=(",", ":")) if entries else ""
 
 
 class RequestsInProgress:
@@ -78,50 +78,56 @@ class RequestsInProgress:
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
-        self._those: dict[_Request, Seen] = {}
+        self._progress_by_request: dict[_Request, RequestProgress] = {}
 
-    def watch(self, whose: Callable[[], Whose], began: float) -> None:
+    def track(self, build_labels: Callable[[], RequestLabels], start_time: float) -> None:
         """Attributes the work of the current task to a request, until the task ends.
 
         ``start_time`` is in seconds of the event loop's clock. ``build_labels`` is called only if
         the request turns out to be large.
         """
-        _here.set(_Request(self, whose, began, asyncio.current_task()))
+        _current_request.set(_Request(self, build_labels, start_time, asyncio.current_task()))
 
-    def those(self) -> list[Seen]:
+    def list_progress(self) -> list[RequestProgress]:
         """Lists the running requests, the longest running first."""
-        seen = [one for request, one in self._those.items() if request.goes_on]
-        return sorted(seen, key=lambda one: one.began_at)
+        running = [
+            progress
+            for request, progress in self._progress_by_request.items()
+            if request.is_running
+        ]
+        return sorted(running, key=lambda progress: progress.began_at)
 
-    def told(self, request: _Request, step: Step, done: int, total: int) -> None:
-        seen = self._those.get(request)
-        if seen is None:
-            if request.task is None or not request.goes_on:  # a leftover task of an ended request
+    def record(self, request: _Request, step: Step, done: int, total: int) -> None:
+        progress = self._progress_by_request.get(request)
+        if progress is None:
+            if (
+                request.task is None or not request.is_running
+            ):  # a leftover task of an ended request
                 return
             # Ends with the task, also if the request fails.
-            request.task.add_done_callback(lambda _: self._those.pop(request, None))
-            passed = timedelta(seconds=asyncio.get_running_loop().time() - request.began)
-            began_at = self._clock() - passed
-            seen = Seen(*request.whose(), began_at, step, done, total)
-        self._those[request] = replace(seen, step=step, done=done, total=total)
+            request.task.add_done_callback(lambda _: self._progress_by_request.pop(request, None))
+            elapsed = timedelta(seconds=asyncio.get_running_loop().time() - request.start_time)
+            began_at = self._clock() - elapsed
+            progress = RequestProgress(*request.build_labels(), began_at, step, done, total)
+        self._progress_by_request[request] = replace(progress, step=step, done=done, total=total)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: created for every request, and frozen is slower
 class _Request:
-    under_way: RequestsInProgress
-    whose: Callable[[], Whose]
-    began: float
+    registry: RequestsInProgress
+    build_labels: Callable[[], RequestLabels]
+    start_time: float
     task: asyncio.Task[Any] | None
 
     @property
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         return self.task is not None and not self.task.done()
 
 
-_here: ContextVar[_Request | None] = ContextVar("large", default=None)
+_current_request: ContextVar[_Request | None] = ContextVar("large", default=None)
 
 
-def told(step: Step, done: int, total: int) -> None:
+def record_progress(step: Step, done: int, total: int) -> None:
     """Records how far the request of the current task is; without a request, does nothing."""
-    if request := _here.get():
-        request.under_way.told(request, step, done, total)
+    if request := _current_request.get():
+        request.registry.record(request, step, done, total)

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import os
 
-LENGTH = 12
+ID_BYTES = 12
 """Random bytes in an id."""
 
-AT_ONCE = 256
+IDS_PER_READ = 256
 """Ids per read of random bytes: the system call costs more than formatting an id."""
 
-_left = b""
+_random_bytes = b""
 
 
-def token() -> str:
-    global _left  # noqa: PLW0603 - one supply a process
-    if not _left:
-        _left = os.urandom(LENGTH * AT_ONCE)
-    made, _left = _left[:LENGTH], _left[LENGTH:]
-    return made.hex()
+def generate_id() -> str:
+    global _random_bytes  # noqa: PLW0603 - one supply a process
+    if not _random_bytes:
+        _random_bytes = os.urandom(ID_BYTES * IDS_PER_READ)
+    id_bytes, _random_bytes = _random_bytes[:ID_BYTES], _random_bytes[ID_BYTES:]
+    return id_bytes.hex()
 
 
-def _forget() -> None:
-    global _left  # noqa: PLW0603
-    _left = b""
+def _discard_random_bytes() -> None:
+    global _random_bytes  # noqa: PLW0603
+    _random_bytes = b""
 
 
 # A forked process would otherwise generate the same ids.
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_discard_random_bytes)

@@ -16,22 +16,22 @@ from aiohttp import web
 
 from gateway.admission.load import AdmissionSlot, RequestConnection
 from gateway.http import progress
-from gateway.http.decompression import NotInflated, TooLarge, decompress_body
-from gateway.http.request_ids import token
+from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
+from gateway.http.request_ids import generate_id
 from gateway.http.timeouts import Timeout
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
-from mappings.errors import TOO_LARGE, ErrorAnswer
-from mappings.grammar import JSON, Invalid, Problem
+from mappings.effects import JSON, Invalid, Problem
+from mappings.errors import BODY_TOO_LARGE, ErrorAnswer
 
-TOO_SLOW: web.RequestKey[bool] = web.RequestKey("too_slow", bool)
+BODY_TIMED_OUT: web.RequestKey[bool] = web.RequestKey("too_slow", bool)
 """Set if the body did not arrive in time: the connection does not wait for the rest."""
 
-DESERTED: web.RequestKey[Callable[[bool], None]] = web.RequestKey("deserted", None)
+ON_DISCONNECT: web.RequestKey[Callable[[bool], None]] = web.RequestKey("deserted", None)
 """Called if the connection ends before the request does, with whether the client has acknowledged
 everything that was sent to it."""
 
-IS_LAST: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last", None)
+IS_LAST_RESPONSE: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last", None)
 """Whether a response sent now is the last on its connection, and needs ``Connection: close``."""
 
 CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None)
@@ -40,13 +40,15 @@ CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None
 ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
 """When the request came, by the loop's clock; earlier than it was read if the process was stopped."""
 
-RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("reset", None)
+ON_RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("reset", None)
 """Called if the connection is reset after the response was acknowledged."""
 
-BENEATH: web.RequestKey[asyncio.Transport] = web.RequestKey("beneath", asyncio.Transport)
+UNDERLYING_TRANSPORT: web.RequestKey[asyncio.Transport] = web.RequestKey(
+    "beneath", asyncio.Transport
+)
 """The TCP transport below TLS."""
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class ClientConnection(RequestConnection, Protocol):
@@ -54,10 +56,10 @@ class ClientConnection(RequestConnection, Protocol):
         """The client has proven whose request it is: until then it is one of its address."""
 
 
-class Overlong(Exception):
+class BodyTooLarge(Exception):
     """A body over the limit. The rest is not read, so the connection must be closed."""
 
-    answer = ErrorAnswer(413, (TOO_LARGE,))
+    answer = ErrorAnswer(413, (BODY_TOO_LARGE,))
 
 
 def has_body(request: web.BaseRequest) -> bool:
@@ -107,38 +109,40 @@ def resolve_request_id(request: web.BaseRequest) -> str:
 
     The id is logged, so one that contains the client's credentials is replaced.
     """
-    given = request.headers.get("X-Request-Id", "")
-    if not given:
-        return token()
+    client_id = request.headers.get("X-Request-Id", "")
+    if not client_id:
+        return generate_id()
     keys = [line.strip() for line in request.headers.getall("X-API-Key", ())]
     for line in request.headers.getall("Authorization", ()):
         keys += re.split(r"[:\s]+", line.strip())[1:]
     # The pattern also keeps line breaks out of logs and headers.
-    if any(key and key in given for key in keys) or not _REQUEST_ID.fullmatch(given):
-        return token()
-    return given
+    if any(key and key in client_id for key in keys) or not _REQUEST_ID_PATTERN.fullmatch(
+        client_id
+    ):
+        return generate_id()
+    return client_id
 
 
-def check_content_length(request: web.BaseRequest, most: int) -> None:
+def check_content_length(request: web.BaseRequest, max_bytes: int) -> None:
     """Raises BodyTooLarge if the declared length exceeds the limit, before the body is read."""
-    if (request.content_length or 0) > most:
-        raise Overlong
+    if (request.content_length or 0) > max_bytes:
+        raise BodyTooLarge
 
 
 async def read_whole_body(
-    request: web.BaseRequest, most: int, stay: AdmissionSlot, pace: Pace
+    request: web.BaseRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
 ) -> bytes:
     """Reads the raw body; raises BodyTooLarge, and Invalid if it is incomplete.
 
     Reserves the memory in ``slot``, which raises if there is not enough.
     """
     body = io.BytesIO()
-    async for part in iter_body_chunks(request, most, stay, pace):
+    async for part in iter_body_chunks(request, max_bytes, slot, pace):
         body.write(part)
     return body.getvalue()
 
 
-def transcode_to_utf8(body: bytes, declared: str | None, undeclared: str) -> bytes:
+def transcode_to_utf8(body: bytes, declared_charset: str | None, default_charset: str) -> bytes:
     """Transcodes a JSON text to UTF-8; raises Invalid if the charset is not supported.
 
     JSON is UTF-8 (RFC 8259), but existing clients also send Latin-1 (contract, section 2). Text
@@ -146,8 +150,8 @@ def transcode_to_utf8(body: bytes, declared: str | None, undeclared: str) -> byt
     """
     if body.isascii():
         return body
-    charset = declared or undeclared
-    if declared is None:
+    charset = declared_charset or default_charset
+    if declared_charset is None:
         with suppress(UnicodeDecodeError):
             body.decode()
             return body
@@ -163,7 +167,11 @@ def transcode_to_utf8(body: bytes, declared: str | None, undeclared: str) -> byt
 
 
 async def decode_json_body(
-    body: bytes, encoding: str, charsets: tuple[str | None, str], most: int, stay: AdmissionSlot
+    body: bytes,
+    encoding: str,
+    charsets: tuple[str | None, str],
+    max_bytes: int,
+    slot: AdmissionSlot,
 ) -> JSON:
     """Decodes a JSON body; raises Invalid if it is not JSON, BodyTooLarge if it is too large.
 
@@ -171,35 +179,35 @@ async def decode_json_body(
     text and for the memory of its values.
     """
     try:
-        plain = await decompress_body(body, encoding, most, stay.hold)
-        plain = await run_in_thread_if(
-            len(plain) > json_codec.LARGE, transcode_to_utf8, plain, *charsets
+        text = await decompress_body(body, encoding, max_bytes, slot.hold)
+        text = await run_in_thread_if(
+            len(text) > json_codec.LARGE, transcode_to_utf8, text, *charsets
         )
-        cost = await run_in_thread_if(
-            len(plain) > json_codec.LARGE, json_codec.estimate_memory_bytes, plain
+        memory_bytes = await run_in_thread_if(
+            len(text) > json_codec.LARGE, json_codec.estimate_memory_bytes, text
         )
         # Estimated before parsing: a small text of nested values can need many times its size.
-        if len(plain) + cost <= stay.most_bytes:
-            stay.hold(cost)
+        if len(text) + memory_bytes <= slot.most_bytes:
+            slot.hold(memory_bytes)
             return await run_in_thread_if(
-                len(plain) > json_codec.LARGE, json_codec.read, plain, json_codec.LONG
+                len(text) > json_codec.LARGE, json_codec.read, text, json_codec.LONG
             )
     except json_codec.Unreadable as unreadable:
         message = f"The body must be a JSON object: {unreadable}."
         raise Invalid(Problem("invalid_field", message)) from None
-    except NotInflated:
-        raise Invalid(NOT_WHOLE) from None
-    except TooLarge:
-        raise Overlong from None
-    raise Overlong
+    except DecompressionError:
+        raise Invalid(BODY_INCOMPLETE) from None
+    except DecompressedBodyTooLarge:
+        raise BodyTooLarge from None
+    raise BodyTooLarge
 
 
-NOT_WHOLE = Problem("invalid_field", "The body is not what its headers say, or was cut off.")
-NOT_IN_TIME = Problem("invalid_field", "The body did not arrive in time.")
+BODY_INCOMPLETE = Problem("invalid_field", "The body is not what its headers say, or was cut off.")
+BODY_TOO_SLOW = Problem("invalid_field", "The body did not arrive in time.")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class BodyPace:
     """The minimum rate of a body: something within each ``seconds``, and after the first
     ``seconds``, ``bytes_per_second`` on average (0 is no minimum).
     """
@@ -207,7 +215,7 @@ class Pace:
     seconds: float
     bytes_per_second: int
 
-    def patience(self, elapsed: float, size: int) -> float:
+    def compute_wait_seconds(self, elapsed: float, size: int) -> float:
         """Returns the seconds that the next chunk may take; 0 or less if it is already late."""
         if not self.bytes_per_second:
             return self.seconds
@@ -217,39 +225,41 @@ class Pace:
 
 
 async def iter_body_chunks(
-    request: web.BaseRequest, most: int, stay: AdmissionSlot, pace: Pace
+    request: web.BaseRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
 ) -> AsyncIterator[bytes]:
     """Yields the raw body while it arrives; raises BodyTooLarge, and Invalid if it is incomplete."""
-    held = request.content_length or 0
+    reserved_bytes = request.content_length or 0
     # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
-    stay.hold(held)
+    slot.hold(reserved_bytes)
     if request.headers.get("Expect", "").lower() == "100-continue":
         # Sent here and not earlier, so that a refused client does not send its body.
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # Otherwise aiohttp takes the final response for one that has already started.
         request.writer.output_size = 0
     loop = asyncio.get_running_loop()
-    began, size = loop.time(), 0
-    while part := await _part(request, pace.patience(loop.time() - began, size)):
+    start_time, size = loop.time(), 0
+    while part := await _read_chunk(
+        request, pace.compute_wait_seconds(loop.time() - start_time, size)
+    ):
         size += len(part)
-        if size > most:
-            raise Overlong
+        if size > max_bytes:
+            raise BodyTooLarge
         # Without a declared length (chunked), memory is reserved as the body arrives.
-        if size > held:
-            stay.hold(size - held)
-            held = size
-        if held > json_codec.LARGE:
-            progress.told("receiving_request", size, request.content_length or 0)
+        if size > reserved_bytes:
+            slot.hold(size - reserved_bytes)
+            reserved_bytes = size
+        if reserved_bytes > json_codec.LARGE:
+            progress.record_progress("receiving_request", size, request.content_length or 0)
         yield part
 
 
-async def _part(request: web.BaseRequest, seconds: float) -> bytes:
+async def _read_chunk(request: web.BaseRequest, seconds: float) -> bytes:
     try:
         with Timeout(seconds):
             return await request.content.readany()
     except TimeoutError:
-        request[TOO_SLOW] = True
-        raise Invalid(NOT_IN_TIME) from None
+        request[BODY_TIMED_OUT] = True
+        raise Invalid(BODY_TOO_SLOW) from None
     except (web.RequestPayloadError, ConnectionError, RuntimeError):
         # A RuntimeError is aiohttp's if the connection was closed before.
-        raise Invalid(NOT_WHOLE) from None
+        raise Invalid(BODY_INCOMPLETE) from None

@@ -9,21 +9,21 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from gateway.admission.limits import Admission
-from gateway.http.bodies import Body, Whole
+from gateway.http.response_body import BufferedPayload, CompleteResponse
 from gateway.payloads import json_codec
+from mappings.effects import JSON
 from mappings.errors import ErrorAnswer
-from mappings.grammar import JSON
-from mappings.unchanging import unchanging
+from mappings.frozen import frozen_dataclass
 
 SERVER = "payout-gateway"
 
-NOTHING: Mapping[str, str] = {}
+NO_HEADERS: Mapping[str, str] = {}
 
 PREFLIGHT_SECONDS = 86_400
 """How long a browser may cache a preflight response."""
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class LegacyResponse:
     """A response to a legacy client: status, body (``ok`` first) and its specific headers.
 
@@ -33,19 +33,19 @@ class LegacyResponse:
     status: int
     body: Mapping[str, JSON]
     headers: Mapping[str, str] = field(default_factory=dict)
-    closes: bool = False
-    written: Sequence[bytes] | None = field(default=None, repr=False)
+    closes_connection: bool = False
+    chunks: Sequence[bytes] | None = field(default=None, repr=False)
 
     @property
-    def data(self) -> bytes:
-        return json_codec.dumps(self.body) if self.written is None else b"".join(self.written)
+    def encoded_body(self) -> bytes:
+        return json_codec.dumps(self.body) if self.chunks is None else b"".join(self.chunks)
 
     @property
     def is_long(self) -> bool:
-        return self.written is not None and sum(map(len, self.written)) > json_codec.LARGE
+        return self.chunks is not None and sum(map(len, self.chunks)) > json_codec.LARGE
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class PassedResponse:
     """The legacy service's response to a forwarded request."""
 
@@ -59,9 +59,9 @@ def build_success_response(body: Mapping[str, JSON]) -> LegacyResponse:
     return LegacyResponse(200, {"ok": True, **body})
 
 
-def build_error_response(answer: ErrorAnswer, *, closes: bool = False) -> LegacyResponse:
-    waits = {} if answer.retry_after is None else {"Retry-After": answer.retry_after}
-    return LegacyResponse(answer.status, answer.body(), waits, closes)
+def build_error_response(answer: ErrorAnswer, *, closes_connection: bool = False) -> LegacyResponse:
+    headers = {} if answer.retry_after is None else {"Retry-After": answer.retry_after}
+    return LegacyResponse(answer.status, answer.build_body(), headers, closes_connection)
 
 
 def build_preflight_response(
@@ -80,37 +80,43 @@ def build_preflight_response(
 
 
 def build_web_response(
-    said: LegacyResponse,
+    legacy_response: LegacyResponse,
     request_id: str,
     admission: Admission | None = None,
-    told: Mapping[str, str] = NOTHING,
+    deprecation_headers: Mapping[str, str] = NO_HEADERS,
 ) -> web.StreamResponse:
     """Builds the aiohttp response, with the headers that every response has."""
     headers = {
-        **told,
+        **deprecation_headers,
         "Content-Type": "application/json; charset=utf-8",
         "Access-Control-Allow-Origin": "*",
         "Server": SERVER,
         "X-Request-Id": request_id,
         **build_rate_limit_headers(admission),
         # Last, so that a response can override any of them.
-        **said.headers,
+        **legacy_response.headers,
     }
-    made: web.StreamResponse
-    if said.written is None:
-        made = Whole(said.status, said.data, headers)
+    web_response: web.StreamResponse
+    if legacy_response.chunks is None:
+        web_response = CompleteResponse(
+            legacy_response.status, legacy_response.encoded_body, headers
+        )
     else:
-        made = web.Response(status=said.status, body=Body(*said.written), headers=headers)
-    if said.closes:
-        made.force_close()
-    return made
+        web_response = web.Response(
+            status=legacy_response.status,
+            body=BufferedPayload(*legacy_response.chunks),
+            headers=headers,
+        )
+    if legacy_response.closes_connection:
+        web_response.force_close()
+    return web_response
 
 
 def build_passthrough_response(
-    one: PassedResponse,
+    passed_response: PassedResponse,
     request_id: str,
     admission: Admission | None = None,
-    told: Mapping[str, str] = NOTHING,
+    deprecation_headers: Mapping[str, str] = NO_HEADERS,
 ) -> web.Response:
     """Builds the aiohttp response from a forwarded one, with the headers that every response has.
 
@@ -118,18 +124,18 @@ def build_passthrough_response(
     ``Link`` is a list, so the service's links stay.
     """
     # A copy, because shadow traffic still compares the original.
-    headers = one.headers.copy()
+    headers = passed_response.headers.copy()
     if not any(name.lower().startswith("ratelimit") for name in headers):
         headers.update(build_rate_limit_headers(admission))
     headers["Server"] = SERVER
     headers["X-Request-Id"] = request_id
     headers.setdefault("Access-Control-Allow-Origin", "*")
-    for name, value in told.items():
+    for name, value in deprecation_headers.items():
         if name == "Link":
             headers.add(name, value)
         else:
             headers[name] = value
-    return web.Response(status=one.status, body=one.body, headers=headers)
+    return web.Response(status=passed_response.status, body=passed_response.body, headers=headers)
 
 
 def build_rate_limit_headers(admission: Admission | None) -> dict[str, str]:

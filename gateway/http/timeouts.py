@@ -17,15 +17,23 @@ class Timeout:
     ``deadline`` is in seconds of the event loop's clock.
     """
 
-    __slots__ = ("_alarm", "_before", "_due", "_is_up", "_loop", "_task", "when")
+    __slots__ = (
+        "_earlier_cancellations",
+        "_has_expired",
+        "_loop",
+        "_task",
+        "_timer",
+        "_timer_deadline",
+        "deadline",
+    )
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self.when = self._due = self._loop.time() + seconds
-        self._is_up = False
+        self.deadline = self._timer_deadline = self._loop.time() + seconds
+        self._has_expired = False
 
     def extend(self, seconds: float) -> None:
-        self.when += seconds
+        self.deadline += seconds
 
     def __enter__(self) -> Self:
         task: asyncio.Task[Any] | None = asyncio.current_task()
@@ -33,17 +41,17 @@ class Timeout:
             raise RuntimeError("a timeout must be entered by a task")
         self._task = task
         # Tells a cancellation by somebody else from that by this timeout.
-        self._before = task.cancelling()
-        self._alarm = self._loop.call_at(self._due, self._up)
+        self._earlier_cancellations = task.cancelling()
+        self._timer = self._loop.call_at(self._timer_deadline, self._handle_timer)
         return self
 
-    def _up(self) -> None:
+    def _handle_timer(self) -> None:
         # It was extended meanwhile: wait for the rest.
-        if self.when > self._due:
-            self._due = self.when
-            self._alarm = self._loop.call_at(self._due, self._up)
+        if self.deadline > self._timer_deadline:
+            self._timer_deadline = self.deadline
+            self._timer = self._loop.call_at(self._timer_deadline, self._handle_timer)
         else:
-            self._is_up = True
+            self._has_expired = True
             self._task.cancel()
 
     def __exit__(
@@ -52,8 +60,10 @@ class Timeout:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._alarm.cancel()
+        self._timer.cancel()
         # If somebody else cancelled the task as well, CancelledError must reach them.
-        is_only_us = self._is_up and self._task.uncancel() <= self._before
-        if is_only_us and kind is asyncio.CancelledError:
+        is_own_cancellation = (
+            self._has_expired and self._task.uncancel() <= self._earlier_cancellations
+        )
+        if is_own_cancellation and kind is asyncio.CancelledError:
             raise TimeoutError from error

@@ -13,10 +13,10 @@ import structlog
 
 from gateway.config.settings import Misconfigured, Server
 
-LOOK_SECONDS = 5
+CHECK_INTERVAL_SECONDS = 5
 """Seconds between two checks whether the certificate files have changed."""
 
-PROTOCOLS = ["http/1.1"]
+ALPN_PROTOCOLS = ["http/1.1"]
 
 log = structlog.get_logger()
 
@@ -29,14 +29,14 @@ class Certificate:
     def __init__(self, certificate: Path, key: Path) -> None:
         """Raises Misconfigured."""
         self._files = (certificate, key)
-        self._seen = self._stamps()
-        self.context = _listening(certificate, key)
+        self._loaded_stamps = self._read_file_stamps()
+        self.context = _create_server_ssl_context(certificate, key)
 
     def reload(self) -> None:
         """Loads the files again; if that fails, the current certificate stays in use."""
-        self._seen = self._stamps()
+        self._loaded_stamps = self._read_file_stamps()
         try:
-            self.context = _listening(*self._files)
+            self.context = _create_server_ssl_context(*self._files)
         except Misconfigured as error:
             log.error(
                 "certificate_reload_failed",
@@ -46,23 +46,23 @@ class Certificate:
         else:
             log.info("certificate_reloaded", **{"file.path": str(self._files[0])})
 
-    async def watch(self, every: float = LOOK_SECONDS) -> None:
+    async def watch_files(self, interval_seconds: float = CHECK_INTERVAL_SECONDS) -> None:
         """Reloads the certificate whenever its files change; runs until it is cancelled."""
         while True:
-            await asyncio.sleep(every)
-            if self._stamps() != self._seen:
+            await asyncio.sleep(interval_seconds)
+            if self._read_file_stamps() != self._loaded_stamps:
                 self.reload()
 
-    def _stamps(self) -> list[tuple[int, int] | None]:
-        return [_stamp(path) for path in self._files]
+    def _read_file_stamps(self) -> list[tuple[int, int] | None]:
+        return [_read_file_stamp(path) for path in self._files]
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _read_file_stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino
 
 
 def load_certificate(server: Server) -> Certificate | None:
@@ -72,25 +72,25 @@ def load_certificate(server: Server) -> Certificate | None:
     return Certificate(server.tls_certificate_file, server.tls_key_file)
 
 
-def _listening(certificate: Path, key: Path) -> ssl.SSLContext:
+def _create_server_ssl_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(PROTOCOLS)
+    context.set_alpn_protocols(ALPN_PROTOCOLS)
     try:
         # Without a password OpenSSL would prompt for that of an encrypted key, and block.
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
-        told = f"server.tls_certificate_file, tls_key_file: not a certificate and its key ({error.reason})"
-        do = "both must be PEM files, and the key unencrypted and that of the certificate"
-        raise Misconfigured([f"{told}; {do}"]) from None
+        problem = f"server.tls_certificate_file, tls_key_file: not a certificate and its key ({error.reason})"
+        advice = "both must be PEM files, and the key unencrypted and that of the certificate"
+        raise Misconfigured([f"{problem}; {advice}"]) from None
     except OSError as error:
-        told = f"server.tls_certificate_file, tls_key_file: {error.strerror or error}"
-        raise Misconfigured([f"{told}; check that both files exist and can be read"]) from None
+        problem = f"server.tls_certificate_file, tls_key_file: {error.strerror or error}"
+        raise Misconfigured([f"{problem}; check that both files exist and can be read"]) from None
     return context
 
 
 def create_client_ssl_context(
-    authorities: Path | None, key: str = "upstream.ca_file"
+    ca_file: Path | None, setting: str = "upstream.ca_file"
 ) -> ssl.SSLContext:
     """Creates the TLS context for calls to the service, whose certificate is always verified.
 
@@ -98,32 +98,34 @@ def create_client_ssl_context(
     the name of its setting. Raises Misconfigured.
     """
     try:
-        context = ssl.create_default_context(cafile=authorities)
+        context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        why = getattr(error, "reason", None) or error.strerror or "no certificates"
+        reason = getattr(error, "reason", None) or error.strerror or "no certificates"
         raise Misconfigured(
-            [f"{key}: {authorities} cannot be used ({why}); it must be a PEM file"]
+            [f"{setting}: {ca_file} cannot be used ({reason}); it must be a PEM file"]
         ) from None
-    context.set_alpn_protocols(PROTOCOLS)
+    context.set_alpn_protocols(ALPN_PROTOCOLS)
     return context
 
 
-def start_eagerly(work: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
+def start_eagerly(coroutine: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
     """Runs a coroutine up to its first suspension; the rest runs when the result is awaited."""
     try:
-        waits_for = work.send(None)
+        future = coroutine.send(None)
     except StopIteration as done:
-        return _rest(None, done.value)
-    return _rest(work, waits_for)
+        return _await_rest(None, done.value)
+    return _await_rest(coroutine, future)
 
 
 @types.coroutine
-def _rest(work: Coroutine[Any, Any, Result] | None, waits_for: Any) -> Generator[Any, Any, Result]:
-    if work is None:
-        return cast("Result", waits_for)
+def _await_rest(
+    coroutine: Coroutine[Any, Any, Result] | None, future: Any
+) -> Generator[Any, Any, Result]:
+    if coroutine is None:
+        return cast("Result", future)
     try:
-        yield waits_for
+        yield future
     except BaseException:
-        work.close()
+        coroutine.close()
         raise
-    return (yield from work.__await__())
+    return (yield from coroutine.__await__())

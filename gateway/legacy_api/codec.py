@@ -18,7 +18,7 @@ from aiohttp import web
 from gateway.admission.load import AdmissionSlot
 from gateway.config.settings import Settings
 from gateway.http import progress, request_reader, responses
-from gateway.http.request_ids import token
+from gateway.http.request_ids import generate_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import metrics
@@ -27,9 +27,8 @@ from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.alias_ids import Ids
 from gateway.storage.tenants import Tenant
-from mappings import errors, kinds
-from mappings.errors import KNOWN_CODES, ErrorAnswer
-from mappings.grammar import (
+from mappings import errors, field_types
+from mappings.effects import (
     JSON,
     Answer,
     Failure,
@@ -39,18 +38,19 @@ from mappings.grammar import (
     Refused,
     Request,
 )
+from mappings.errors import KNOWN_CODES, ErrorAnswer
 from mappings.ids import (
-    IN_TEXT,
-    SHAPE,
-    TOGETHER,
-    Named,
+    ID_IN_TEXT_PATTERN,
+    ID_PATTERN,
+    TEXTS_PER_SLICE,
+    IdSets,
     collect_ids,
     iterate_id_slices,
     replace_ids,
     replace_ids_in_text,
 )
-from mappings.rows import Keyed, iterate_chunks, packed
-from mappings.spelling import build_legacy_spelling
+from mappings.lazy_sequences import CompressedMapping, iterate_chunks, materialize_rows
+from mappings.vocabulary import build_legacy_translator
 
 log = structlog.get_logger()
 
@@ -58,200 +58,258 @@ log = structlog.get_logger()
 class LegacyCodec:
     def __init__(self, settings: Settings, ids: Ids, clock: Callable[[], datetime]) -> None:
         self._ids = ids
-        self._spelling = build_legacy_spelling(settings.vocabulary.for_mappings())
-        self._manners = settings.legacy.for_mappings()
-        self._most = settings.limits.body_bytes
+        self._vocabulary = build_legacy_translator(settings.vocabulary.for_mappings())
+        self._legacy_options = settings.legacy.for_mappings()
+        self._max_body_bytes = settings.limits.body_bytes
         self._undeclared_charset = settings.legacy.undeclared_charset
         self._clock = clock
 
-    async def read(
-        self, request: web.BaseRequest, visit: RequestContext, data: bytes
+    async def decode_body(
+        self, request: web.BaseRequest, context: RequestContext, data: bytes
     ) -> tuple[JSON, tuple[Problem, ...]]:
         """Decodes a request body.
 
         Returns its values and the problems found in them. Raises Invalid and BodyTooLarge.
         """
-        takes = visit.operation.takes if visit.operation else None
-        if takes is None:
+        body_shape = context.operation.body_shape if context.operation else None
+        if body_shape is None:
             return None, ()
         encoding = request.headers.get("Content-Encoding", "")
         charset = request.charset, self._undeclared_charset
-        stay = cast("AdmissionSlot", visit.stay)
-        body = await request_reader.decode_json_body(data, encoding, charset, self._most, stay)
+        slot = cast("AdmissionSlot", context.slot)
+        body = await request_reader.decode_json_body(
+            data, encoding, charset, self._max_body_bytes, slot
+        )
         # The size of a compressed body says nothing about its decompressed size.
         is_long = len(data) > json_codec.LARGE or bool(encoding)
-        own = self._spelling.inward(takes, body)
-        found: tuple[JSON, tuple[Problem, ...]]
-        found = await run_in_thread_if(is_long, kinds.read, takes, own)
-        if visit.caller:
+        translated = self._vocabulary.translate_to_neutral(body_shape, body)
+        parsed_body: tuple[JSON, tuple[Problem, ...]]
+        parsed_body = await run_in_thread_if(
+            is_long, field_types.parse_body, body_shape, translated
+        )
+        if context.caller:
             # A long request is handled in slices and in threads, so that it does not block others.
-            visit.caller.is_long = json_codec.has_rows(found[0])
-            _tell(visit, "translating_request", len(data), is_long=visit.caller.is_long)
-        return found
+            context.caller.is_long = json_codec.has_rows(parsed_body[0])
+            _record_progress(
+                context, "translating_request", len(data), is_long=context.caller.is_long
+            )
+        return parsed_body
 
-    async def asked(
+    async def build_request(
         self,
         request: web.BaseRequest,
-        visit: RequestContext,
+        context: RequestContext,
         ids: Mapping[str, str],
-        read: tuple[JSON, tuple[Problem, ...]],
+        parsed_body: tuple[JSON, tuple[Problem, ...]],
     ) -> Request:
         """Builds the request for a flow from the ids in the path and the decoded body."""
-        operation = cast("Operation", visit.operation)
+        operation = cast("Operation", context.operation)
         query = request_reader.split_request_target(request)[1]
-        body, problems = read
-        given = self._spelling.inward(operation.query, request_reader.parse_query(query))
-        unknown = given.keys() - getattr(operation.query, "__annotations__", {}).keys()
+        body, problems = parsed_body
+        parameters = self._vocabulary.translate_to_neutral(
+            operation.query_shape, request_reader.parse_query(query)
+        )
+        unknown = parameters.keys() - getattr(operation.query_shape, "__annotations__", {}).keys()
         if unknown:
             # Ignored as documented (contract, section 3), but counted: a client may expect an
             # effect.
             metrics.count_ignored_parameters(operation.name, len(unknown))
-        names = await self._stood_for(visit, ids, body, given)
-        body = replace_ids(operation.takes, body, names)
-        if names and json_codec.has_rows(body):
+        current_ids = await self._resolve_ids(context, ids, body, parameters)
+        body = replace_ids(operation.body_shape, body, current_ids)
+        if current_ids and json_codec.has_rows(body):
             # The flow iterates over the lists several times: replace ids once, not in each pass.
-            body = await run_in_thread(_made, body)
+            body = await run_in_thread(_pack_lists, body)
         return Request(
             now=self._clock(),
-            seed=token(),  # not the request id: a client may use one for two requests
-            ids={name: names.get(id_, id_) for name, id_ in ids.items()},
-            query=replace_ids(operation.query, given, names),
+            seed=generate_id(),  # not the request id: a client may use one for two requests
+            ids={name: current_ids.get(id_, id_) for name, id_ in ids.items()},
+            query=replace_ids(operation.query_shape, parameters, current_ids),
             body=body,
-            manners=self._manners,
+            options=self._legacy_options,
             problems=problems,
-            keys=_keys(request, visit),
-            imported=self._imported(visit, ids, names),
+            api_keys=_list_client_secrets(request, context),
+            imported_ids=self._load_imported_ids(context, ids, current_ids),
         )
 
-    def _imported(
-        self, visit: RequestContext, path: Mapping[str, str], names: Mapping[str, str]
+    def _load_imported_ids(
+        self, context: RequestContext, path_ids: Mapping[str, str], current_ids: Mapping[str, str]
     ) -> Mapping[str, str]:
         """Returns the imported ids of a write, which also identify a retry of it.
 
         For a long request, only the ids in the path: they name the object that it changes.
         """
-        if visit.caller is None or not names or not cast("Operation", visit.operation).writes:
+        if (
+            context.caller is None
+            or not current_ids
+            or not cast("Operation", context.operation).is_write
+        ):
             return {}
-        if visit.caller.is_long:
-            names = {id_: names[id_] for id_ in path.values() if id_ in names}
-        return self._ids.imported(visit.caller.key.owner, names)
+        if context.caller.is_long:
+            current_ids = {id_: current_ids[id_] for id_ in path_ids.values() if id_ in current_ids}
+        return self._ids.imported(context.caller.key.tenant, current_ids)
 
-    async def _stood_for(
-        self, visit: RequestContext, path: Mapping[str, str], body: JSON, query: Mapping[str, str]
+    async def _resolve_ids(
+        self,
+        context: RequestContext,
+        path_ids: Mapping[str, str],
+        body: JSON,
+        query: Mapping[str, str],
     ) -> Mapping[str, str]:
         """Maps the ids of a request to current ids; ids that are the same in both are left out."""
-        if visit.caller is None:
+        if context.caller is None:
             return {}
-        operation = cast("Operation", visit.operation)
-        takes = operation.takes
-        if visit.caller.is_long:
-            visit.named = await self._many_stood_for(visit.caller.key.owner, path, takes, body)
-            return visit.named
-        sent = _sent(path, collect_ids(takes, body), collect_ids(operation.query, query))
-        names = await self._ids.current(visit.caller.key.owner, sent) if sent else {}
-        visit.as_sent = {names.get(id_, id_): id_ for id_ in sent}
-        return names
+        operation = cast("Operation", context.operation)
+        body_shape = operation.body_shape
+        if context.caller.is_long:
+            context.current_ids = await self._resolve_ids_in_slices(
+                context.caller.key.tenant, path_ids, body_shape, body
+            )
+            return context.current_ids
+        sent_ids = _select_sent_ids(
+            path_ids, collect_ids(body_shape, body), collect_ids(operation.query_shape, query)
+        )
+        current_ids = (
+            await self._ids.current(context.caller.key.tenant, sent_ids) if sent_ids else {}
+        )
+        context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
+        return current_ids
 
-    async def _many_stood_for(
-        self, owner: Tenant, path: Mapping[str, str], takes: Any, body: JSON
+    async def _resolve_ids_in_slices(
+        self, tenant: Tenant, path_ids: Mapping[str, str], body_shape: Any, body: JSON
     ) -> Mapping[str, str]:
-        found, names = _many_sent(path, takes, body), Keyed()
-        while sent := await run_in_thread(next, found, None):
-            those = await self._ids.current(owner, sent, keeps=False)
+        slices, current_ids = _iter_sent_id_slices(path_ids, body_shape, body), CompressedMapping()
+        while sent_ids := await run_in_thread(next, slices, None):
+            resolved_ids = await self._ids.current(tenant, sent_ids, keeps=False)
             # Keyed looks up entries fastest in the order in which they were added.
-            await run_in_thread(names.update, [(id_, those[id_]) for id_ in sent if id_ in those])
-        return names
+            await run_in_thread(
+                current_ids.update,
+                [(id_, resolved_ids[id_]) for id_ in sent_ids if id_ in resolved_ids],
+            )
+        return current_ids
 
-    async def answered(self, visit: RequestContext, answer: Answer) -> LegacyResponse:
+    async def build_response(self, context: RequestContext, answer: Answer) -> LegacyResponse:
         """Builds the response to a client, in its vocabulary and with its ids."""
-        operation = cast("Operation", visit.operation)
-        visit.notices, body = answer.notices, dict(answer.body)
-        is_long = visit.caller is not None and visit.caller.is_long and json_codec.has_rows(body)
-        if visit.caller is not None:
-            course = visit.caller.course
+        operation = cast("Operation", context.operation)
+        context.notices, body = answer.notices, dict(answer.body)
+        is_long = (
+            context.caller is not None and context.caller.is_long and json_codec.has_rows(body)
+        )
+        if context.caller is not None:
+            execution = context.caller.course
             # New ids are recorded together with the outcome of the write, but those of a long
             # answer are recorded one slice at a time, to bound the size of a transaction.
             # Only a started write has an outcome to record them with.
-            later = course.names if course is not None and course.begun and not is_long else None
-            owner = visit.caller.key.owner
-            changed = await self._names_in(visit, owner, body, later, is_long=is_long)
-            body = replace_ids(operation.gives, body, changed)
-        said = responses.build_success_response(self._spelling.outward(operation.gives, body))
+            deferred_ids = (
+                execution.names
+                if execution is not None and execution.begun and not is_long
+                else None
+            )
+            tenant = context.caller.key.tenant
+            client_ids = await self._load_client_ids(
+                context, tenant, body, deferred_ids, is_long=is_long
+            )
+            body = replace_ids(operation.answer_shape, body, client_ids)
+        response = responses.build_success_response(
+            self._vocabulary.translate_from_neutral(operation.answer_shape, body)
+        )
         if not is_long:
-            return said
-        written = await run_in_thread(json_codec.dumps_chunks, said.body)
-        _tell(visit, "sending_response", sum(map(len, written)), is_long=is_long)
-        return replace(said, body={}, written=written)
+            return response
+        chunks = await run_in_thread(json_codec.dumps_chunks, response.body)
+        _record_progress(context, "sending_response", sum(map(len, chunks)), is_long=is_long)
+        return replace(response, body={}, chunks=chunks)
 
-    async def _names_in(
+    async def _load_client_ids(
         self,
-        visit: RequestContext,
-        owner: Tenant,
+        context: RequestContext,
+        tenant: Tenant,
         body: JSON,
-        later: dict[str, str] | None,
+        deferred_ids: dict[str, str] | None,
         *,
         is_long: bool,
     ) -> Mapping[str, str]:
         """Maps the ids of an answer to client ids; ids that are the same in both are left out."""
-        gives = cast("Operation", visit.operation).gives
+        response_shape = cast("Operation", context.operation).answer_shape
         if not is_long:
-            named = collect_ids(gives, body)
-            names = await self._ids.legacy_of(owner, *named, later)
-            return dict(_spelled(named, names, visit.as_sent))
-        found, changed = iterate_id_slices(gives, body), Keyed()
-        while some := await run_in_thread(next, found, None):
-            names = await self._ids.legacy_of(owner, *some, later, keeps=False)
-            await run_in_thread(changed.update, _spelled(some, names, visit.as_sent))
-        return changed
+            collected = collect_ids(response_shape, body)
+            legacy_ids = await self._ids.legacy_of(tenant, *collected, deferred_ids)
+            return dict(_iter_client_ids(collected, legacy_ids, context.client_ids))
+        slices, client_ids = iterate_id_slices(response_shape, body), CompressedMapping()
+        while id_slice := await run_in_thread(next, slices, None):
+            legacy_ids = await self._ids.legacy_of(tenant, *id_slice, deferred_ids, keeps=False)
+            await run_in_thread(
+                client_ids.update, _iter_client_ids(id_slice, legacy_ids, context.client_ids)
+            )
+        return client_ids
 
-    async def refusal(self, visit: RequestContext, failure: Failure) -> LegacyResponse:
+    async def build_failure_response(
+        self, context: RequestContext, failure: Failure
+    ) -> LegacyResponse:
         """Builds the error response for a failure, with the field names that the client sent."""
-        is_long = visit.caller is not None and visit.caller.is_long
+        is_long = context.caller is not None and context.caller.is_long
         answer = await run_in_thread_if(is_long, errors.translate_failure, failure)
-        visit.told["error_codes"] = list(dict.fromkeys(one.code for one in answer.problems))
-        if fields := [one.field for one in answer.problems if one.field]:
+        context.log_fields["error_codes"] = list(
+            dict.fromkeys(problem.code for problem in answer.problems)
+        )
+        if fields := [problem.field for problem in answer.problems if problem.field]:
             # Bounded, because one body may have problems in thousands of fields.
-            visit.told["error_fields"] = fields[:10]
+            context.log_fields["error_fields"] = fields[:10]
         if answer.status >= 500 or isinstance(failure, Refused | Halted):
-            visit.told |= {"error.type": failure.error_type, **_because(failure)}
-        takes = visit.operation.takes if visit.operation else None
-        names = await self._names_in_messages(answer, visit)
-        return await run_in_thread_if(is_long, self._refused, answer, takes, names)
-
-    def _refused(self, answer: ErrorAnswer, takes: Any, names: Mapping[str, str]) -> LegacyResponse:
-        named = [self._named(one, takes, names) for one in answer.problems]
-        return responses.build_error_response(
-            ErrorAnswer(answer.status, tuple(named), answer.retry_after)
+            context.log_fields |= {
+                "error.type": failure.error_type,
+                **_build_failure_log_fields(failure),
+            }
+        body_shape = context.operation.body_shape if context.operation else None
+        client_ids = await self._load_client_ids_in_messages(answer, context)
+        return await run_in_thread_if(
+            is_long, self._build_error_response, answer, body_shape, client_ids
         )
 
-    async def _names_in_messages(
-        self, answer: ErrorAnswer, visit: RequestContext
+    def _build_error_response(
+        self, answer: ErrorAnswer, body_shape: Any, client_ids: Mapping[str, str]
+    ) -> LegacyResponse:
+        problems = [
+            self._translate_problem(problem, body_shape, client_ids) for problem in answer.problems
+        ]
+        return responses.build_error_response(
+            ErrorAnswer(answer.status, tuple(problems), answer.retry_after)
+        )
+
+    async def _load_client_ids_in_messages(
+        self, answer: ErrorAnswer, context: RequestContext
     ) -> dict[str, str]:
-        found = {id_ for one in answer.problems for id_ in IN_TEXT.findall(one.message)}
-        if not found or visit.caller is None:
+        mentioned_ids = {
+            id_
+            for problem in answer.problems
+            for id_ in ID_IN_TEXT_PATTERN.findall(problem.message)
+        }
+        if not mentioned_ids or context.caller is None:
             return {}
-        as_sent = {
-            **visit.as_sent,
-            **await run_in_thread_if(bool(visit.named), _sent_as, visit.named, found),
+        sent_ids = {
+            **context.client_ids,
+            **await run_in_thread_if(
+                bool(context.current_ids), _invert_current_ids, context.current_ids, mentioned_ids
+            ),
         }
         try:
             # The client's own spelling takes precedence over the recorded one.
-            return await self._ids.known(visit.caller.key.owner, found) | as_sent
+            return await self._ids.known(context.caller.key.tenant, mentioned_ids) | sent_ids
         except StoreUnavailable:
             # The client needs the error more than the ids in its message.
-            return as_sent
+            return sent_ids
 
-    def _named(self, problem: Problem, takes: Any, names: Mapping[str, str]) -> Problem:
+    def _translate_problem(
+        self, problem: Problem, body_shape: Any, client_ids: Mapping[str, str]
+    ) -> Problem:
         """Translates the field name and the ids of a problem, also within its message."""
-        message = replace_ids_in_text(problem.message, names.get)
+        message = replace_ids_in_text(problem.message, client_ids.get)
         if problem.field is None:
             return Problem(problem.code, message)
-        own = self._spelling.field(takes, problem.field)
-        return Problem(problem.code, message.replace(problem.field, own), own)
+        legacy_field = self._vocabulary.translate_field_path(body_shape, problem.field)
+        return Problem(problem.code, message.replace(problem.field, legacy_field), legacy_field)
 
 
-def _tell(
-    visit: RequestContext,
+def _record_progress(
+    context: RequestContext,
     step: Literal["translating_request", "sending_response"],
     size: int,
     *,
@@ -259,53 +317,69 @@ def _tell(
 ) -> None:
     """Records progress on a long request, in the log and for operators."""
     if is_long:
-        log.info("large_payload_progress", request_id=visit.request_id, step=step, body_bytes=size)
-        progress.told(step, size if step == "translating_request" else 0, size)
+        log.info(
+            "large_payload_progress", request_id=context.request_id, step=step, body_bytes=size
+        )
+        progress.record_progress(step, size if step == "translating_request" else 0, size)
 
 
-def _sent(path: Mapping[str, str], *named: Named) -> AbstractSet[str]:
+def _select_sent_ids(path_ids: Mapping[str, str], *collected: IdSets) -> AbstractSet[str]:
     """Selects the ids of a request, in order; values that cannot be ids are left out."""
-    those = [*path.values(), *(id_ for ids, _mentioned in named for _kind, id_ in ids)]
-    return dict.fromkeys(filter(SHAPE.fullmatch, those)).keys()
+    candidates = [*path_ids.values(), *(id_ for ids, _mentioned in collected for _kind, id_ in ids)]
+    return dict.fromkeys(filter(ID_PATTERN.fullmatch, candidates)).keys()
 
 
-def _many_sent(path: Mapping[str, str], takes: Any, body: JSON) -> Iterator[AbstractSet[str]]:
+def _iter_sent_id_slices(
+    path_ids: Mapping[str, str], body_shape: Any, body: JSON
+) -> Iterator[AbstractSet[str]]:
     """Like ``_select_sent_ids``, but yields slices, because the body may hold very many ids."""
-    named = (id_ for some, _mentioned in iterate_id_slices(takes, body) for _kind, id_ in some)
-    for sent in iterate_chunks(filter(SHAPE.fullmatch, chain(path.values(), named)), TOGETHER):
-        yield dict.fromkeys(sent).keys()
+    body_ids = (
+        id_
+        for id_slice, _mentioned in iterate_id_slices(body_shape, body)
+        for _kind, id_ in id_slice
+    )
+    for sent_ids in iterate_chunks(
+        filter(ID_PATTERN.fullmatch, chain(path_ids.values(), body_ids)), TEXTS_PER_SLICE
+    ):
+        yield dict.fromkeys(sent_ids).keys()
 
 
-def _made(body: JSON) -> JSON:
+def _pack_lists(body: JSON) -> JSON:
     """Materializes the lazy lists of a body as compressed lists."""
-    return {name: packed(one) for name, one in body.items()}
+    return {name: materialize_rows(value) for name, value in body.items()}
 
 
-def _spelled(
-    some: Named,
-    names: Mapping[str, str],
-    as_sent: Mapping[str, str],
+def _iter_client_ids(
+    collected: IdSets,
+    legacy_ids: Mapping[str, str],
+    client_ids: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
     """Yields (current id, client id) for collected ids that differ between the two."""
-    for id_ in dict.fromkeys(chain((id_ for _kind, id_ in some[0]), some[1])):
+    for id_ in dict.fromkeys(chain((id_ for _kind, id_ in collected[0]), collected[1])):
         # The client's own spelling of an id takes precedence.
-        if (name := as_sent.get(id_, names.get(id_, id_))) != id_:
-            yield id_, name
+        if (client_id := client_ids.get(id_, legacy_ids.get(id_, id_))) != id_:
+            yield id_, client_id
 
 
-def _sent_as(named: Mapping[str, str], those: Container[str]) -> dict[str, str]:
+def _invert_current_ids(
+    current_ids: Mapping[str, str], wanted_ids: Container[str]
+) -> dict[str, str]:
     """Maps those of the wanted current ids that a long request sent to the ids that it used."""
-    return {current: id_ for id_, current in named.items() if current in those}
+    return {current: id_ for id_, current in current_ids.items() if current in wanted_ids}
 
 
-def _keys(request: web.BaseRequest, visit: RequestContext) -> tuple[str, ...]:
-    if visit.caller is None:
+def _list_client_secrets(request: web.BaseRequest, context: RequestContext) -> tuple[str, ...]:
+    if context.caller is None:
         return ()
-    pair = visit.caller.key.pair
-    return (request.headers.get("X-API-Key", "").strip(), pair.access_key, pair.secret_key)
+    credentials = context.caller.key.credentials
+    return (
+        request.headers.get("X-API-Key", "").strip(),
+        credentials.access_key,
+        credentials.secret_key,
+    )
 
 
-def _because(failure: Failure) -> dict[str, Any]:
+def _build_failure_log_fields(failure: Failure) -> dict[str, Any]:
     """Builds the log fields of a failure.
 
     Of a refusal, only the status and known codes: other texts come from the service and may
@@ -313,5 +387,7 @@ def _because(failure: Failure) -> dict[str, Any]:
     """
     if not isinstance(failure, Refused):
         return {"reason": str(failure)}
-    codes = [one.code if one.code in KNOWN_CODES else "unknown" for one in failure.problems]
+    codes = [
+        problem.code if problem.code in KNOWN_CODES else "unknown" for problem in failure.problems
+    ]
     return {"upstream_status_code": failure.status, "upstream_error_codes": codes}

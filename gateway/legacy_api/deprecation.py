@@ -11,29 +11,32 @@ from datetime import UTC, date, datetime, time
 from email.utils import format_datetime
 
 from gateway.config.settings import Deprecation, Environments
-from mappings.grammar import Problem
+from mappings.effects import Problem
 
 
-class End:
+class DeprecationNotice:
     """The configured deprecation: response headers, and the refusal after the sunset."""
 
     def __init__(self, settings: Deprecation, environments: Environments) -> None:
-        self._announced = _midnight(settings.announced) if settings.announced else None
-        self._sunset = _midnight(settings.sunset_date) if settings.sunset_date else None
-        self._refuses = settings.after_sunset == "refuse"
+        self._announcement = _build_midnight(settings.announced) if settings.announced else None
+        self._sunset = _build_midnight(settings.sunset_date) if settings.sunset_date else None
+        self._is_refused_after_sunset = settings.after_sunset == "refuse"
         self._page = settings.page
         self._successors = {
-            name: f"{one.base_url}/v1/" for name, one in environments.configured().items()
+            name: f"{environment.base_url}/v1/"
+            for name, environment in environments.configured().items()
         }
-        self._headers = {name: self._told(name) for name in (None, *self._successors)}
+        self._headers_by_environment = {
+            name: self._build_headers(name) for name in (None, *self._successors)
+        }
 
-    def headers(self, environment: str | None = None) -> Mapping[str, str]:
+    def select_headers(self, environment: str | None = None) -> Mapping[str, str]:
         """Returns ``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
-        return self._headers.get(environment, {})
+        return self._headers_by_environment.get(environment, {})
 
-    def refusal(self, now: datetime) -> Problem | None:
+    def find_refusal(self, now: datetime) -> Problem | None:
         """Returns the problem with which requests are refused after the sunset, if they are."""
-        if self._sunset is None or not self._refuses or now < self._sunset:
+        if self._sunset is None or not self._is_refused_after_sunset or now < self._sunset:
             return None
         return Problem(
             "not_authorized",
@@ -41,11 +44,11 @@ class End:
             "the current interface takes its place.",
         )
 
-    def _told(self, environment: str | None) -> dict[str, str]:
-        if self._announced is None or self._sunset is None:
+    def _build_headers(self, environment: str | None) -> dict[str, str]:
+        if self._announcement is None or self._sunset is None:
             return {}
         dates = {
-            "Deprecation": f"@{int(self._announced.timestamp())}",
+            "Deprecation": f"@{int(self._announcement.timestamp())}",
             "Sunset": format_datetime(self._sunset, usegmt=True),
         }
         if not self._page:
@@ -57,5 +60,5 @@ class End:
         return {**dates, "Link": ", ".join(links)}
 
 
-def _midnight(day: date) -> datetime:
+def _build_midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)

@@ -27,26 +27,26 @@ from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.client_address import (
     Address,
-    counted_as,
+    format_limit_name,
     is_proxy,
     parse_networks,
     resolve_client_address,
 )
-from gateway.http.delivery import is_acknowledged, is_client_disconnected, wait_until_acknowledged
-from gateway.http.progress import RequestsInProgress, Whose
-from gateway.http.request_ids import token
-from gateway.http.request_reader import Pace
+from gateway.http.delivery import is_acknowledged, is_client_disconnected, wait_for_acknowledgement
+from gateway.http.progress import RequestLabels, RequestsInProgress
+from gateway.http.request_ids import generate_id
+from gateway.http.request_reader import BodyPace
 from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.legacy_api.codec import LegacyCodec
-from gateway.legacy_api.deprecation import End
+from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.legacy_api.request_context import RequestContext
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts
-from gateway.migration.forwarding import InboundRequest, named_batches
+from gateway.migration.forwarding import InboundRequest, list_named_batches
 from gateway.migration.recorder import RecordedExchange, Recorder
-from gateway.migration.routing import Forwarding
-from gateway.migration.shadow_traffic import Alongside
-from gateway.migration.usage import NO_OWNER, Usage
+from gateway.migration.routing import ServiceRouter
+from gateway.migration.shadow_traffic import ShadowTraffic
+from gateway.migration.usage import NO_TENANT, UsageCounter
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.storage import StoreUnavailable
 from gateway.storage.mode_rows import COMPARE
@@ -56,177 +56,192 @@ from gateway.writes.batch_routing import DecidedOtherwise
 from gateway.writes.once import IdempotencyGuard, Wanted, idempotency_key
 from gateway.writes.player import Caller, Player
 from mappings import errors
-from mappings.errors import ErrorAnswer
-from mappings.grammar import (
+from mappings.effects import (
+    CompareAndSet,
     Failure,
     Invalid,
     Operation,
-    Record,
     Request,
     Unknown,
     Unreachable,
 )
+from mappings.errors import ErrorAnswer
 
-DECISIONS = 5
+MAX_ROUTING_ATTEMPTS = 5
 """Attempts to select the service of a request while other requests change where its batches are."""
 
 log = structlog.get_logger()
 
 
-class Handler:
+class LegacyHandler:
     """Answers requests of the legacy interface; an aiohttp handler."""
 
     def __init__(
         self,
         settings: Settings,
         *,
-        keyring: ApiKeyStore,
+        key_store: ApiKeyStore,
         limits: Limits,
-        strangers: Limits,
+        unauthenticated_limits: Limits,
         player: Player,
-        once: IdempotencyGuard,
-        wording: LegacyCodec,
-        usage: Usage,
+        idempotency_guard: IdempotencyGuard,
+        codec: LegacyCodec,
+        usage: UsageCounter,
         brownouts: Brownouts,
-        forwarding: Forwarding,
-        alongside: Alongside,
+        forwarding: ServiceRouter,
+        shadow_traffic: ShadowTraffic,
         recorder: Recorder,
         load: Load,
-        under_way: RequestsInProgress,
+        requests_in_progress: RequestsInProgress,
         clock: Callable[[], datetime],
     ) -> None:
-        self._keyring = keyring
+        self._key_store = key_store
         self._limits = limits
-        self._strangers = strangers
+        self._unauthenticated_limits = unauthenticated_limits
         self._player = player
-        self._once = once
-        self._noting: set[asyncio.Future[None]] = set()
-        self._wording = wording
+        self._idempotency_guard = idempotency_guard
+        self._disconnect_tasks: set[asyncio.Future[None]] = set()
+        self._codec = codec
         self._usage = usage
         self._brownouts = brownouts
         self._forwarding = forwarding
-        self._alongside = alongside
+        self._shadow_traffic = shadow_traffic
         self._recorder = recorder
         self._load = load
-        self._under_way = under_way
-        self._pace = Pace(settings.load.body_seconds, settings.load.body_bytes_per_second)
-        self._end = End(settings.deprecation, settings.environments)
+        self._requests_in_progress = requests_in_progress
+        self._pace = BodyPace(settings.load.body_seconds, settings.load.body_bytes_per_second)
+        self._deprecation = DeprecationNotice(settings.deprecation, settings.environments)
         self._clock = clock
         self._routes = Routes(settings.vocabulary.for_mappings())
-        self._most = settings.limits.body_bytes
+        self._max_body_bytes = settings.limits.body_bytes
         self._environments = settings.environments.configured()
         self._requests_per_hour = settings.limits.requests_per_hour
-        self._trusted = parse_networks(settings.server.trusted_proxies)
+        self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         arrived_at = request.get(request_reader.ARRIVED_AT) or asyncio.get_running_loop().time()
-        visit = RequestContext(
-            request_reader.resolve_request_id(request), arrived_at, self._address(request)
+        context = RequestContext(
+            request_reader.resolve_request_id(request), arrived_at, self._resolve_address(request)
         )
-        deserted: Callable[[bool], None] = partial(self._deserted, visit)
-        request[request_reader.DESERTED] = deserted
-        self._under_way.watch(partial(_whose, ref(visit)), visit.began)
+        on_disconnect: Callable[[bool], None] = partial(self._handle_disconnect, context)
+        request[request_reader.ON_DISCONNECT] = on_disconnect
+        self._requests_in_progress.track(partial(_build_labels, ref(context)), context.start_time)
         try:
-            said = await self._said(request, visit)
+            legacy_response = await self._respond(request, context)
         finally:
-            if visit.stay:
-                visit.stay.end()
+            if context.slot:
+                context.slot.end()
         try:
             # Before the response is sent: a client that has its response finds the request in the
             # log.
-            self._note(request, visit, said.status)
-            environment = visit.caller.key.environment if visit.caller else None
-            told = self._end.headers(environment)
+            self._record_request(request, context, legacy_response.status)
+            environment = context.caller.key.environment if context.caller else None
+            deprecation_headers = self._deprecation.select_headers(environment)
             response: web.StreamResponse
-            if isinstance(said, PassedResponse):
+            if isinstance(legacy_response, PassedResponse):
                 response = responses.build_passthrough_response(
-                    said, visit.request_id, visit.admission, told
+                    legacy_response, context.request_id, context.admission, deprecation_headers
                 )
             else:
                 response = responses.build_web_response(
-                    said, visit.request_id, visit.admission, told
+                    legacy_response, context.request_id, context.admission, deprecation_headers
                 )
-            if visit.over and await self._comes(request, response, visit, visit.over):
-                self._once.delivered(visit.over)
-                forwarded = request.headers.getall("X-Forwarded-For", [])
+            if context.pending_delivery and await self._deliver_response(
+                request, response, context, context.pending_delivery
+            ):
+                self._idempotency_guard.delivered(context.pending_delivery)
+                forwarded_for = request.headers.getall("X-Forwarded-For", [])
                 # A proxy resets its own connections, which says nothing about the client.
-                if not is_proxy(request.remote, forwarded, self._trusted):
-                    reset: Callable[[], None] = partial(self._once.reopen, visit.over)
-                    request[request_reader.RESET] = reset
+                if not is_proxy(request.remote, forwarded_for, self._trusted_proxies):
+                    on_reset: Callable[[], None] = partial(
+                        self._idempotency_guard.reopen, context.pending_delivery
+                    )
+                    request[request_reader.ON_RESET] = on_reset
         finally:
-            if visit.over:
+            if context.pending_delivery:
                 # Also after an error or cancellation, so that a repeated request counts as a
                 # retry.
-                self._once.undelivered(visit.over)
+                self._idempotency_guard.undelivered(context.pending_delivery)
         # Queued, so that the client does not wait for the other service.
-        if came := visit.compares:
-            self._alongside.offer(came, said, partial(self._translated_alone, visit, came))
-        self._record(request, visit, said)
+        if inbound := context.shadow_request:
+            self._shadow_traffic.offer(
+                inbound, legacy_response, partial(self._run_flow_for_comparison, context, inbound)
+            )
+        self._record_exchange(request, context, legacy_response)
         return response
 
-    def _record(
-        self, request: web.BaseRequest, visit: RequestContext, said: LegacyResponse | PassedResponse
+    def _record_exchange(
+        self,
+        request: web.BaseRequest,
+        context: RequestContext,
+        legacy_response: LegacyResponse | PassedResponse,
     ) -> None:
         """Offers the exchange to the recorder.
 
         Only requests whose body was read: refusals of a key, a limit or a brownout are not recorded.
         """
-        operation, key = visit.operation, visit.caller.key if visit.caller else None
-        if operation is None or visit.data is None or not self._recorder.is_on:
+        operation, key = context.operation, context.caller.key if context.caller else None
+        if operation is None or context.body is None or not self._recorder.is_on:
             return
         now = self._clock()
-        if not self._recorder.wants(operation.name, key.name if key else "", now):
+        if not self._recorder.is_selected(operation.name, key.name if key else "", now):
             return
-        seconds = asyncio.get_running_loop().time() - visit.began
+        seconds = asyncio.get_running_loop().time() - context.start_time
         path, query = request_reader.split_request_target(request)
-        sent = [
+        sent_secrets = [
             *request.headers.getall("X-API-Key", []),
             *request.headers.getall("Authorization", []),
         ]
-        own = [key.pair.access_key, key.pair.secret_key] if key else []
+        key_secrets = [key.credentials.access_key, key.credentials.secret_key] if key else []
         self._recorder.offer(
             RecordedExchange(
                 operation=operation.name,
                 key=key.name if key else "",
-                began=now - timedelta(seconds=seconds),
+                started_at=now - timedelta(seconds=seconds),
                 seconds=seconds,
                 method=request.method,
                 target=f"{path}?{query}" if query else path,
                 content_type=request.headers.get("Content-Type", ""),
-                body=visit.data,
-                status=said.status,
-                answer=said.body if isinstance(said, PassedResponse) else said.data,
-                keys=tuple(one.strip() for one in (*sent, *own)),
+                body=context.body,
+                status=legacy_response.status,
+                answer=legacy_response.body
+                if isinstance(legacy_response, PassedResponse)
+                else legacy_response.encoded_body,
+                secrets=tuple(secret.strip() for secret in (*sent_secrets, *key_secrets)),
             )
         )
 
-    def _note(self, request: web.BaseRequest, visit: RequestContext, status: int) -> None:
+    def _record_request(
+        self, request: web.BaseRequest, context: RequestContext, status: int
+    ) -> None:
         """Writes the access log line and counts the usage."""
         # One duration for both, so that the log and the counts agree.
-        seconds = asyncio.get_running_loop().time() - visit.began
-        _log(request, visit, status, seconds)
-        caller = visit.caller
+        seconds = asyncio.get_running_loop().time() - context.start_time
+        _log_request(request, context, status, seconds)
+        caller = context.caller
         self._usage.count(
-            caller.key.owner if caller else NO_OWNER,
+            caller.key.tenant if caller else NO_TENANT,
             caller.key.name if caller else "",
-            visit.operation.name if visit.operation else "",
+            context.operation.name if context.operation else "",
             status,
             seconds=seconds,
             service_seconds=caller.seconds if caller else 0,
         )
 
-    async def _comes(
+    async def _deliver_response(
         self,
         request: web.BaseRequest,
         response: web.StreamResponse,
-        visit: RequestContext,
-        over: OperationRecord,
+        context: RequestContext,
+        operation: OperationRecord,
     ) -> bool:
         """Sends the response and waits until the client has acknowledged it.
 
         Returns False if the connection ended first: a repeated request is then a retry.
         """
-        if (is_last := request.get(request_reader.IS_LAST)) and is_last():
+        if (
+            is_last_response := request.get(request_reader.IS_LAST_RESPONSE)
+        ) and is_last_response():
             # The client must not send another request on a connection that is about to close.
             response.force_close()
         try:
@@ -234,334 +249,361 @@ class Handler:
             await response.write_eof()
         except OSError:
             return False
-        visit.is_written = True
-        beneath = request.get(request_reader.BENEATH)
-        self._once.delivers(
-            over, lambda: visit.has_come or is_acknowledged(request.transport, beneath)
+        context.is_response_written = True
+        underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
+        self._idempotency_guard.delivers(
+            operation,
+            lambda: (
+                context.is_delivered or is_acknowledged(request.transport, underlying_transport)
+            ),
         )
-        return await wait_until_acknowledged(request.transport, beneath) or visit.has_come
+        return (
+            await wait_for_acknowledgement(request.transport, underlying_transport)
+            or context.is_delivered
+        )
 
-    def _deserted(self, visit: RequestContext, has_all: bool) -> None:
-        visit.has_come = visit.is_written and has_all
-        if visit.caller is None or visit.has_come:
+    def _handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
+        context.is_delivered = context.is_response_written and has_acknowledged_all
+        if context.caller is None or context.is_delivered:
             return
-        visit.caller.is_gone = True
-        if visit.stay:
-            visit.stay.forsake()
-        if visit.caller.course:
-            noting = asyncio.ensure_future(self._once.deserted(visit.caller.course))
-            self._noting.add(noting)
-            noting.add_done_callback(self._noted)
+        context.caller.is_gone = True
+        if context.slot:
+            context.slot.forsake()
+        if context.caller.course:
+            task = asyncio.ensure_future(self._idempotency_guard.deserted(context.caller.course))
+            self._disconnect_tasks.add(task)
+            task.add_done_callback(self._finish_disconnect)
 
-    def _noted(self, noting: asyncio.Future[None]) -> None:
-        self._noting.discard(noting)
-        if not noting.cancelled() and (error := noting.exception()):
+    def _finish_disconnect(self, task: asyncio.Future[None]) -> None:
+        self._disconnect_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
             log.error("client_disconnect_not_recorded", **logs.describe_exception(error))
 
-    async def _said(
-        self, request: web.BaseRequest, visit: RequestContext
+    async def _respond(
+        self, request: web.BaseRequest, context: RequestContext
     ) -> LegacyResponse | PassedResponse:
         try:
-            return await self._answer(request, visit)
+            return await self._handle_request(request, context)
         except Overloaded as overloaded:
-            visit.told["reason"] = overloaded.why
-            said = await self._wording.refusal(visit, overloaded)
+            context.log_fields["reason"] = overloaded.why
+            legacy_response = await self._codec.build_failure_response(context, overloaded)
             # The rest of the body is not read, so the connection cannot be used again.
-            return replace(said, closes=not request.content.is_eof())
+            return replace(legacy_response, closes_connection=not request.content.is_eof())
         except Failure as failure:
-            return await self._wording.refusal(visit, failure)
-        except request_reader.Overlong as overlong:
-            return responses.build_error_response(overlong.answer, closes=True)
+            return await self._codec.build_failure_response(context, failure)
+        except request_reader.BodyTooLarge as too_large:
+            return responses.build_error_response(too_large.answer, closes_connection=True)
         except StoreUnavailable as unavailable:
-            visit.told |= {
+            context.log_fields |= {
                 "error.type": metrics.DATABASE_UNAVAILABLE,
                 "reason": str(unavailable),
             }
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
-            visit.told |= logs.describe_exception(error)
-            if visit.caller and visit.caller.course and visit.caller.course.writes:
+            context.log_fields |= logs.describe_exception(error)
+            if context.caller and context.caller.course and context.caller.course.writes:
                 # The write may have taken effect (for example, an answer without the new id):
                 # the client must not read 500 as "not executed", and reconciliation decides.
                 return responses.build_error_response(
                     errors.translate_failure(Unknown(type(error).__name__))
                 )
-        return responses.build_error_response(errors.build_legacy_error(errors.INTERNAL))
+        return responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
 
-    async def _answer(
-        self, request: web.BaseRequest, visit: RequestContext
+    async def _handle_request(
+        self, request: web.BaseRequest, context: RequestContext
     ) -> LegacyResponse | PassedResponse:
         path, _ = request_reader.split_request_target(request)
-        matched = self._routes.match(path)
-        if matched is None:
-            visit.told["reason"] = f"no operation matches {self._routes.outline(path)}"
+        route_match = self._routes.match(path)
+        if route_match is None:
+            context.log_fields["reason"] = f"no operation matches {self._routes.redact_path(path)}"
             raise Invalid(errors.NOT_FOUND)
         if request.method == "OPTIONS":
             # Before authentication: browsers send preflights without credentials.
-            return responses.build_preflight_response(matched.route.operations)
-        operation = matched.route.operations.get(request.method)
+            return responses.build_preflight_response(route_match.route.operations)
+        operation = route_match.route.operations.get(request.method)
         if operation is None:
             raise Invalid(errors.NOT_FOUND)
-        visit.operation = operation
-        if gone := self._end.refusal(self._clock()):
-            raise Invalid(gone)
+        context.operation = operation
+        if sunset_problem := self._deprecation.find_refusal(self._clock()):
+            raise Invalid(sunset_problem)
         # Before the body is read, so that a refused client costs no memory.
-        visit.admission = await self._admitted(request, visit, operation)
-        if not visit.admission.admitted:
-            visit.told["reason"] = metrics.OVER_LIMIT
-            wait = str(visit.admission.retry_after)
-            return responses.build_error_response(ErrorAnswer(429, (errors.OVER_LIMIT,), wait))
-        if visit.caller and (met := self._brownouts.interruption(visit.caller.key, operation.name)):
-            visit.told["reason"] = metrics.BROWNOUT
+        context.admission = await self._authenticate_and_admit(request, context, operation)
+        if not context.admission.admitted:
+            context.log_fields["reason"] = metrics.OVER_LIMIT
+            wait = str(context.admission.retry_after)
             return responses.build_error_response(
-                ErrorAnswer(403, (met.problem,), str(met.seconds))
+                ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
             )
-        request_reader.check_content_length(request, self._most)
-        stay = self._stays(request, visit)
+        if context.caller and (
+            interruption := self._brownouts.find_interruption(context.caller.key, operation.name)
+        ):
+            context.log_fields["reason"] = metrics.BROWNOUT
+            return responses.build_error_response(
+                ErrorAnswer(403, (interruption.problem,), str(interruption.seconds))
+            )
+        request_reader.check_content_length(request, self._max_body_bytes)
+        slot = self._acquire_slot(request, context)
         # The selected service may depend on the body, so it is selected after the body is read.
-        if visit.caller and self._forwarding.concerns(visit.caller):
-            return await self._on_either_side(request, visit, matched.ids, stay)
-        takes = operation.takes is not None
-        data = (
-            await request_reader.read_whole_body(request, self._most, stay, self._pace)
-            if takes
+        if context.caller and self._forwarding.can_be_forwarded(context.caller):
+            return await self._answer_from_either_service(request, context, route_match.ids, slot)
+        has_body = operation.body_shape is not None
+        body = (
+            await request_reader.read_whole_body(request, self._max_body_bytes, slot, self._pace)
+            if has_body
             else b""
         )
-        visit.data = data if self._recorder.is_on else b""
-        read = await self._wording.read(request, visit, data)
-        del data  # it may be large, and the flow may take long
-        asked = await self._wording.asked(request, visit, matched.ids, read)
-        del read
-        if visit.caller:
-            await stay.begin(visit.caller.key.who)
-        return await self._translated(request, visit, operation, asked)
+        context.body = body if self._recorder.is_on else b""
+        parsed_body = await self._codec.decode_body(request, context, body)
+        del body  # it may be large, and the flow may take long
+        flow_request = await self._codec.build_request(
+            request, context, route_match.ids, parsed_body
+        )
+        del parsed_body
+        if context.caller:
+            await slot.begin(context.caller.key.tenant_name)
+        return await self._run_flow(request, context, operation, flow_request)
 
-    async def _on_either_side(
+    async def _answer_from_either_service(
         self,
         request: web.BaseRequest,
-        visit: RequestContext,
+        context: RequestContext,
         ids: Mapping[str, str],
-        stay: AdmissionSlot,
+        slot: AdmissionSlot,
     ) -> LegacyResponse | PassedResponse:
         """Answers from the legacy service, or with calls of the current one if that is selected."""
-        is_dropped = request_reader.is_read_with_body(request)
-        data = (
+        is_body_ignored = request_reader.is_read_with_body(request)
+        body = (
             b""
-            if is_dropped
-            else await request_reader.read_whole_body(request, self._most, stay, self._pace)
+            if is_body_ignored
+            else await request_reader.read_whole_body(
+                request, self._max_body_bytes, slot, self._pace
+            )
         )
-        visit.data = data
-        came = await self._came(request, visit, ids, data)
-        await stay.begin(came.caller.key.who)
-        if await self._forwarding.compares(came):
-            visit.compares, visit.told["mode"] = came, COMPARE
-        for _ in range(DECISIONS):
+        context.body = body
+        inbound = await self._build_inbound_request(request, context, ids, body)
+        await slot.begin(inbound.caller.key.tenant_name)
+        if await self._forwarding.is_compared(inbound):
+            context.shadow_request, context.log_fields["mode"] = inbound, COMPARE
+        for _ in range(MAX_ROUTING_ATTEMPTS):
             # Another request has assigned a batch to a service meanwhile: select again.
             with suppress(DecidedOtherwise):
-                return await self._where_decided(request, visit, came)
+                return await self._answer_from_selected_service(request, context, inbound)
         raise Unreachable("concurrent requests keep changing which service has it", retry_after=1)
 
-    async def _where_decided(
-        self, request: web.BaseRequest, visit: RequestContext, came: InboundRequest
+    async def _answer_from_selected_service(
+        self, request: web.BaseRequest, context: RequestContext, inbound: InboundRequest
     ) -> LegacyResponse | PassedResponse:
-        if sent := await self._forwarding.answer(came):
-            visit.over = sent.over
-            return sent.carried
+        if forwarded_answer := await self._forwarding.find_legacy_answer(inbound):
+            context.pending_delivery = forwarded_answer.pending_delivery
+            return forwarded_answer.response
         try:
-            read = await self._wording.read(request, visit, came.body)
-            asked = await self._wording.asked(request, visit, came.ids, read)
-            placing = await self._forwarding.placing(came)
-            return await self._translated(request, visit, came.operation, asked, placing)
+            parsed_body = await self._codec.decode_body(request, context, inbound.body)
+            flow_request = await self._codec.build_request(
+                request, context, inbound.ids, parsed_body
+            )
+            routing_records = await self._forwarding.load_routing_records(inbound)
+            return await self._run_flow(
+                request, context, inbound.operation, flow_request, routing_records
+            )
         except Failure as failure:
-            if carried := await self._forwarding.instead(came, failure):
-                return carried
+            if fallback_response := await self._forwarding.find_fallback_response(inbound, failure):
+                return fallback_response
             raise
 
-    async def _translated(
+    async def _run_flow(
         self,
         request: web.BaseRequest,
-        visit: RequestContext,
+        context: RequestContext,
         operation: Operation,
-        asked: Request,
-        placing: Sequence[Record] = (),
+        flow_request: Request,
+        routing_records: Sequence[CompareAndSet] = (),
     ) -> LegacyResponse:
-        if visit.caller is None or not operation.writes:
-            flow = operation.flow(asked)
-            answer = await self._player.play(flow, visit.caller, asked.problems)
-            return await self._wording.answered(visit, answer)
-        wanted = Wanted(
-            operation, asked, visit.caller, _idempotency(request), asked.problems, placing
+        if context.caller is None or not operation.is_write:
+            flow = operation.flow(flow_request)
+            answer = await self._player.play(flow, context.caller, flow_request.problems)
+            return await self._codec.build_response(context, answer)
+        write_request = Wanted(
+            operation,
+            flow_request,
+            context.caller,
+            _read_idempotency_key(request),
+            flow_request.problems,
+            routing_records,
         )
-        say = partial(self._wording.answered, visit)
-        said, visit.over = await self._once.answer(
-            wanted, say, partial(self._wording.refusal, visit)
+        build_response = partial(self._codec.build_response, context)
+        legacy_response, context.pending_delivery = await self._idempotency_guard.answer(
+            write_request, build_response, partial(self._codec.build_failure_response, context)
         )
-        return said
+        return legacy_response
 
-    async def _translated_alone(
-        self, visit: RequestContext, came: InboundRequest
+    async def _run_flow_for_comparison(
+        self, context: RequestContext, inbound: InboundRequest
     ) -> LegacyResponse:
         """Runs a read against the current service for comparison; raises Unreachable."""
-        caller = Caller(came.caller.key, visit.request_id)
-        alone = RequestContext(
-            visit.request_id,
-            visit.began,
-            visit.address,
-            came.operation,
+        caller = Caller(inbound.caller.key, context.request_id)
+        comparison_context = RequestContext(
+            context.request_id,
+            context.start_time,
+            context.address,
+            inbound.operation,
             caller,
-            as_sent=visit.as_sent,
+            client_ids=context.client_ids,
         )
-        flow, problems = came.operation.flow(came.asked), came.asked.problems
+        flow, problems = inbound.operation.flow(inbound.flow_request), inbound.flow_request.problems
         try:
             answer = await self._player.play(flow, caller, problems)
-            return await self._wording.answered(alone, answer)
+            return await self._codec.build_response(comparison_context, answer)
         except Unreachable:
             raise
         except Failure as failure:
-            return await self._wording.refusal(alone, failure)
+            return await self._codec.build_failure_response(comparison_context, failure)
 
-    async def _came(
-        self, request: web.BaseRequest, visit: RequestContext, ids: Mapping[str, str], data: bytes
+    async def _build_inbound_request(
+        self, request: web.BaseRequest, context: RequestContext, ids: Mapping[str, str], body: bytes
     ) -> InboundRequest:
         """Builds the request to forward, with the flow request by which a retry is recognized.
 
         A body that cannot be parsed is identified by its digest.
         """
         try:
-            read = await self._wording.read(request, visit, data)
-            asked = await self._wording.asked(request, visit, ids, read)
+            parsed_body = await self._codec.decode_body(request, context, body)
+            flow_request = await self._codec.build_request(request, context, ids, parsed_body)
         except Invalid:
             # The legacy service decides about such a body; its digest still identifies a retry.
-            digest = sha256(data).hexdigest()
-            asked = Request(self._clock(), token(), ids, body={"unread": digest})
+            digest = sha256(body).hexdigest()
+            flow_request = Request(self._clock(), generate_id(), ids, body={"unread": digest})
         path, query = request_reader.split_request_target(request)
         headers = header_filter.filter_legacy_request_headers(request.headers)
         # The id that was validated and logged, not the raw header.
-        headers["X-Request-Id"] = visit.request_id
+        headers["X-Request-Id"] = context.request_id
         target = f"{path}?{query}" if query else path
-        operation, caller = cast("Operation", visit.operation), cast("Caller", visit.caller)
-        batches = await named_batches(operation, ids, asked, data)
+        operation, caller = cast("Operation", context.operation), cast("Caller", context.caller)
+        batches = await list_named_batches(operation, ids, flow_request, body)
         return InboundRequest(
             operation,
             caller,
             ids,
-            asked,
+            flow_request,
             target,
             headers,
-            data,
-            idempotency=_idempotency(request),
-            told=visit.told,
+            body,
+            idempotency_key=_read_idempotency_key(request),
+            log_fields=context.log_fields,
             batches=batches,
         )
 
-    def _stays(self, request: web.BaseRequest, visit: RequestContext) -> AdmissionSlot:
+    def _acquire_slot(self, request: web.BaseRequest, context: RequestContext) -> AdmissionSlot:
         """Acquires an admission slot; raises Overloaded before the body is read."""
-        if visit.caller is None:
+        if context.caller is None:
             # All keyless requests share one name, so that they cannot displace those with keys.
-            visit.stay = self._load.stay("without a key")
+            context.slot = self._load.stay("without a key")
         else:
-            merchant = visit.caller.key.who
-            visit.stay = self._load.stay(merchant, request.get(request_reader.CONNECTION))
-            visit.stay.check(merchant)
-        return visit.stay
+            merchant = context.caller.key.tenant_name
+            context.slot = self._load.stay(merchant, request.get(request_reader.CONNECTION))
+            context.slot.check(merchant)
+        return context.slot
 
-    async def _admitted(
-        self, request: web.BaseRequest, visit: RequestContext, operation: Operation
+    async def _authenticate_and_admit(
+        self, request: web.BaseRequest, context: RequestContext, operation: Operation
     ) -> Admission:
         """Identifies the caller and counts the request; raises Invalid if the key is refused."""
-        address = visit.address
-        if operation.keyless:
-            visit.caller = await self._named_all_the_same(request, visit, operation, address)
-            name = f"address {counted_as(address)}"
-            return await self._strangers.admit(name, self._requests_per_hour)
-        key = await self._key(request, visit)
+        address = context.address
+        if operation.is_keyless:
+            context.caller = await self._find_optional_caller(request, context, operation, address)
+            name = f"address {format_limit_name(address)}"
+            return await self._unauthenticated_limits.admit(name, self._requests_per_hour)
+        key = await self._authenticate(request, context)
         # The client may have disconnected during the lookup, before there was a caller to mark.
-        visit.caller = Caller(
+        context.caller = Caller(
             key,
-            visit.request_id,
+            context.request_id,
             is_gone=request.transport is None,
             has_left=partial(is_client_disconnected, request),
-            began=visit.began,
+            began=context.start_time,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
             # Logged only: the response does not say which check failed.
-            visit.told["reason"] = "the client's address is not in the key's allowed_ips"
+            context.log_fields["reason"] = "the client's address is not in the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
 
-    async def _named_all_the_same(
+    async def _find_optional_caller(
         self,
         request: web.BaseRequest,
-        visit: RequestContext,
+        context: RequestContext,
         operation: Operation,
         address: Address | None,
     ) -> Caller | None:
         """Finds the caller of an operation that needs no key, if the key selects the service."""
-        given = request.headers.getall("X-API-Key", [])
-        if not (self._forwarding.any and len(given) == 1):
+        header_values = request.headers.getall("X-API-Key", [])
+        if not (self._forwarding.has_any_switch and len(header_values) == 1):
             return None
         try:
-            key = await self._keyring.find(given[0].strip())
+            key = await self._key_store.find(header_values[0].strip())
         except StoreUnavailable:
             return None
         if key is None or (key.allowed_ips and (address is None or not key.admits(address))):
             return None
         is_translated = self._forwarding.is_translated(key, operation)
-        return None if is_translated else Caller(key, visit.request_id)
+        return None if is_translated else Caller(key, context.request_id)
 
-    async def _key(self, request: web.BaseRequest, visit: RequestContext) -> ApiKey:
-        given = request.headers.getall("X-API-Key", [])
-        if len(given) == 1:
-            key = await self._keyring.find(given[0].strip())
+    async def _authenticate(self, request: web.BaseRequest, context: RequestContext) -> ApiKey:
+        header_values = request.headers.getall("X-API-Key", [])
+        if len(header_values) == 1:
+            key = await self._key_store.find(header_values[0].strip())
             if key and key.environment in self._environments:
-                request_reader.mark_authenticated(request, key.owner)
+                request_reader.mark_authenticated(request, key.tenant)
                 return key
-            what = "of an environment that is not configured" if key else "unknown or revoked"
-            visit.told["reason"] = f"the API key is {what}"
+            reason = "of an environment that is not configured" if key else "unknown or revoked"
+            context.log_fields["reason"] = f"the API key is {reason}"
         else:
-            visit.told["reason"] = "more than one API key" if given else "no API key"
+            context.log_fields["reason"] = (
+                "more than one API key" if header_values else "no API key"
+            )
         raise Invalid(errors.INVALID_KEY)
 
-    def _address(self, request: web.BaseRequest) -> Address | None:
-        forwarded = request.headers.getall("X-Forwarded-For", [])
-        return resolve_client_address(request.remote, forwarded, self._trusted)
+    def _resolve_address(self, request: web.BaseRequest) -> Address | None:
+        forwarded_for = request.headers.getall("X-Forwarded-For", [])
+        return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
 
 
-def _whose(seen: ref[RequestContext]) -> Whose:
+def _build_labels(context_reference: ref[RequestContext]) -> RequestLabels:
     """Builds the progress labels of a request.
 
     Takes a weak reference: a pooled connection keeps the context variables of the request that
     opened it, and would keep the request alive.
     """
-    visit = seen()
-    owner = visit.caller.key.owner if visit and visit.caller else NO_OWNER
-    return Whose(visit.operation.name if visit and visit.operation else "", *owner)
+    context = context_reference()
+    tenant = context.caller.key.tenant if context and context.caller else NO_TENANT
+    return RequestLabels(context.operation.name if context and context.operation else "", *tenant)
 
 
-def _idempotency(request: web.BaseRequest) -> str | None:
-    given = request.headers.getall("Idempotency-Key", [])
+def _read_idempotency_key(request: web.BaseRequest) -> str | None:
+    header_values = request.headers.getall("Idempotency-Key", [])
     # A GET may write (the summary does), but to its client it is a read, which needs no key.
-    return idempotency_key(given) if request.method != "GET" else None
+    return idempotency_key(header_values) if request.method != "GET" else None
 
 
-def _log(request: web.BaseRequest, visit: RequestContext, status: int, took: float) -> None:
-    caller, told = visit.caller, visit.told
-    if visit.over and visit.over.request_id != visit.request_id:
+def _log_request(
+    request: web.BaseRequest, context: RequestContext, status: int, seconds: float
+) -> None:
+    caller, log_fields = context.caller, context.log_fields
+    if context.pending_delivery and context.pending_delivery.request_id != context.request_id:
         # `trace` finds an operation by the request id of its first try.
-        told = {**told, "retry_of": visit.over.request_id}
+        log_fields = {**log_fields, "retry_of": context.pending_delivery.request_id}
     access_log.log_request(
         status=status,
         method=request.method,
-        took=took,
-        request_id=visit.request_id,
+        took=seconds,
+        request_id=context.request_id,
         api="legacy",
-        route=traces.ROUTES[visit.operation.name] if visit.operation else None,
-        client_address=visit.address,
-        operation=visit.operation.name if visit.operation else None,
-        owner=caller.key.owner if caller else None,
+        route=traces.ROUTES[context.operation.name] if context.operation else None,
+        client_address=context.address,
+        operation=context.operation.name if context.operation else None,
+        owner=caller.key.tenant if caller else None,
         key=caller.key.name if caller else None,
         calls=caller.calls if caller else 0,
         seconds=caller.seconds if caller else 0.0,
-        more=told,
+        more=log_fields,
     )
-    for notice in visit.notices:
-        log.warning("request_warning", request_id=visit.request_id, reason=notice)
+    for notice in context.notices:
+        log.warning("request_warning", request_id=context.request_id, reason=notice)

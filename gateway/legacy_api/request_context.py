@@ -12,7 +12,7 @@ from gateway.http.client_address import Address
 from gateway.migration.forwarding import InboundRequest
 from gateway.storage.undertakings import OperationRecord
 from gateway.writes.player import Caller
-from mappings.grammar import Operation
+from mappings.effects import Operation
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -23,26 +23,26 @@ class RequestContext:
     """
 
     request_id: str
-    began: float
+    start_time: float
     address: Address | None
     """The client's."""
     operation: Operation | None = None
     caller: Caller | None = None
     admission: Admission | None = None
     notices: tuple[str, ...] = ()
-    as_sent: dict[str, str] = field(default_factory=dict)
+    client_ids: dict[str, str] = field(default_factory=dict)
     """Ids as the client sent them, by current id: the response repeats the client's spelling."""
-    named: Mapping[str, str] = field(default_factory=dict)
+    current_ids: Mapping[str, str] = field(default_factory=dict)
     """Current ids by sent id, of a long request. Only error messages need them."""
-    told: dict[str, Any] = field(default_factory=dict)
-    stay: AdmissionSlot | None = None
-    over: OperationRecord | None = None
+    log_fields: dict[str, Any] = field(default_factory=dict)
+    slot: AdmissionSlot | None = None
+    pending_delivery: OperationRecord | None = None
     """The write that ends when the client has acknowledged the response."""
-    compares: InboundRequest | None = None
+    shadow_request: InboundRequest | None = None
     """The request to repeat at the other service after the response is sent."""
-    data: bytes | None = field(default=None, repr=False)
+    body: bytes | None = field(default=None, repr=False)
     """The raw body; None if the request was refused before its body was read."""
-    is_written: bool = False
+    is_response_written: bool = False
     """Whether the whole response was handed to the connection."""
-    has_come: bool = False
+    is_delivered: bool = False
     """Whether the client had acknowledged the response when the connection ended."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from gateway.http.request_paths import redact_path
 from mappings import OPERATIONS, UNLISTED
-from mappings.grammar import Operation, Vocabulary
-from mappings.unchanging import unchanging
+from mappings.effects import Operation, Vocabulary
+from mappings.frozen import frozen_dataclass
 
-KINDS = {
+ID_PATTERNS = {
     "recipients": "R-[A-Za-z0-9]{1,64}",
     "batches": "B-[A-Za-z0-9]{1,64}",
     "payments": "P-[A-Za-z0-9]{1,64}",
@@ -31,8 +31,8 @@ class Route:
     operations: Mapping[str, Operation]
 
 
-@unchanging(frozen=True, slots=True)
-class Match:
+@frozen_dataclass(frozen=True, slots=True)
+class RouteMatch:
     route: Route
     ids: Mapping[str, str]
 
@@ -47,32 +47,35 @@ class Routes:
             # Grouped by path, because a preflight lists all methods of a path.
             paths.setdefault(operation.path, {})[operation.method] = operation
         self.routes = tuple(
-            Route(_pattern(path, words), operations) for path, operations in paths.items()
+            Route(_compile_pattern(path, words), operations) for path, operations in paths.items()
         )
 
-    def match(self, path: str) -> Match | None:
+    def match(self, path: str) -> RouteMatch | None:
         """Finds the route of a raw path.
 
         The path is not decoded first: no id and no route holds an encoded character, so
         ``..%2F`` and its like never match.
         """
         for route in self.routes:
-            if found := route.pattern.fullmatch(path):
-                return Match(route, found.groupdict())
+            if path_match := route.pattern.fullmatch(path):
+                return RouteMatch(route, path_match.groupdict())
         return None
 
-    def outline(self, path: str) -> str:
+    def redact_path(self, path: str) -> str:
         """Formats an unknown path for the log: parts that are no words of the interface are masked."""
-        known = {"v1", *(part for one in OPERATIONS for part in one.path.split("/"))}
-        return redact_path(path, known)
+        known_words = {
+            "v1",
+            *(part for operation in OPERATIONS for part in operation.path.split("/")),
+        }
+        return redact_path(path, known_words)
 
 
-def _pattern(path: str, words: Mapping[str, str]) -> re.Pattern[str]:
+def _compile_pattern(path: str, words: Mapping[str, str]) -> re.Pattern[str]:
     parts: list[str] = []
     for part in path.split("/"):
         name = part.strip("{}<>")
         if part.startswith("{"):
-            parts.append(f"(?P<{name}>{KINDS[parts[-1]]})")
+            parts.append(f"(?P<{name}>{ID_PATTERNS[parts[-1]]})")
         else:
             parts.append(re.escape(words[name]) if part.startswith("<") else part)
     # Existing clients send paths with and without a trailing slash.

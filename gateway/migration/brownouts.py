@@ -19,9 +19,9 @@ from gateway.auth.keys import ApiKey
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.brownout_rows import Brownout, Hit, add_hits, open_brownouts
 from gateway.storage.periodic_tasks import PeriodicTask
-from mappings.grammar import Problem
+from mappings.effects import Problem
 
-EVERY_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 log = structlog.get_logger()
 
@@ -40,44 +40,50 @@ class Brownouts:
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
-        self._open: list[Brownout] = []
+        self._open_brownouts: list[Brownout] = []
         self._hits: Counter[Hit] = Counter()
-        self._rounds = PeriodicTask("brownouts_reload", EVERY_SECONDS, self._look)
+        self._poll_task = PeriodicTask("brownouts_reload", POLL_SECONDS, self._refresh)
 
     async def __aenter__(self) -> Self:
-        await self._look()
-        await self._rounds.__aenter__()
+        await self._refresh()
+        await self._poll_task.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._rounds.__aexit__()
+        await self._poll_task.__aexit__()
 
-    def interruption(self, key: ApiKey, operation: str) -> Interruption | None:
+    def find_interruption(self, key: ApiKey, operation: str) -> Interruption | None:
         """Finds the brownout that refuses a request now, and counts all that match it."""
-        if not self._open:
+        if not self._open_brownouts:
             return None
         now = self._clock()
-        met = [one for one in self._open if one.meets(key.merchant, key.name, operation, now)]
-        for one in met:
-            self._hits[Hit(one.id, key.owner, key.name, operation)] += 1
+        matching = [
+            brownout
+            for brownout in self._open_brownouts
+            if brownout.meets(key.merchant, key.name, operation, now)
+        ]
+        for brownout in matching:
+            self._hits[Hit(brownout.id, key.tenant, key.name, operation)] += 1
         # The others only count, to preview the effect of a brownout.
-        ends = [one.ends_at for one in met if one.refuses]
-        return _interruption(max(ends), now) if ends else None
+        ends = [brownout.ends_at for brownout in matching if brownout.refuses]
+        return _build_interruption(max(ends), now) if ends else None
 
-    async def _look(self) -> None:
-        self._open = await open_brownouts(self._store, self._clock())
-        taken, self._hits = self._hits, Counter()
+    async def _refresh(self) -> None:
+        self._open_brownouts = await open_brownouts(self._store, self._clock())
+        hits, self._hits = self._hits, Counter()
         try:
-            await add_hits(self._store, taken)
+            await add_hits(self._store, hits)
         except StoreUnavailable:
             # Counted again at the next poll.
-            self._hits.update(taken)
+            self._hits.update(hits)
             raise
 
 
-def _interruption(until: datetime, now: datetime) -> Interruption:
-    told = (
+def _build_interruption(until: datetime, now: datetime) -> Interruption:
+    message = (
         "A planned interruption of this interface, which is going away: "
         f"it answers again at {until:%Y-%m-%dT%H:%M:%SZ}. This request changed nothing."
     )
-    return Interruption(Problem("not_authorized", told), math.ceil((until - now).total_seconds()))
+    return Interruption(
+        Problem("not_authorized", message), math.ceil((until - now).total_seconds())
+    )

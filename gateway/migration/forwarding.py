@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from multidict import CIMultiDict
 
-from gateway.http.decompression import NotInflated, TooLarge, decompress_body
+from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.responses import PassedResponse
 from gateway.observability import traces
 from gateway.payloads import json_codec, stored_json
@@ -36,9 +36,9 @@ from gateway.storage.undertakings import (
     Overtaken,
 )
 from gateway.upstream import header_filter, instrumentation
-from gateway.upstream.client import ANSWER_BYTES, NO_ANSWER
+from gateway.upstream.client import MAX_ANSWER_BYTES, UNANSWERED_STATUSES
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
-from gateway.upstream.send_attempt import ResponseLost, Turn
+from gateway.upstream.send_attempt import Fence, ResponseLost
 from gateway.upstream.spool import Spool
 from gateway.writes import endings
 from gateway.writes.batch_routing import BEGUN, LEGACY, BatchRouting, DecidedOtherwise
@@ -46,27 +46,27 @@ from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.once import A_DAY, LOOKS_AGAIN, OTHER_BODY, refuse_deserted
 from gateway.writes.player import ASKS_AGAIN, Caller, StartTurn
 from gateway.writes.settling import Settling, never_read
-from mappings.errors import OTHER_IN_DOUBT
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
     Call,
+    CompareAndSet,
     Conflict,
     Failure,
     Halted,
     Invalid,
     Operation,
-    Record,
     Refused,
     Request,
     Unknown,
     Unreachable,
 )
+from mappings.errors import OTHER_IN_DOUBT
 
-MOST_BYTES = 2 * ANSWER_BYTES
+MAX_VALUE_BYTES = 2 * MAX_ANSWER_BYTES
 """Memory for the values of a body that is parsed only for its ids (``estimate_memory_bytes``)."""
 
 NOT_MODIFIED = 304
-_OF_THE_BATCH_ALONE = frozenset({"delete_batch", "generate_quote", "start_batch"})
+_SINGLE_BATCH_OPERATIONS = frozenset({"delete_batch", "generate_quote", "start_batch"})
 """They name only the batch, so that a 404 means that the batch does not exist."""
 
 log = structlog.get_logger()
@@ -83,168 +83,186 @@ class InboundRequest:
     operation: Operation
     caller: Caller
     ids: Mapping[str, str]
-    asked: Request
+    flow_request: Request
     target: str
     headers: CIMultiDict[str]
     body: bytes = field(repr=False)
-    idempotency: str | None
-    told: dict[str, Any]
+    idempotency_key: str | None
+    log_fields: dict[str, Any]
     batches: Sequence[str]
 
     @property
-    def writes(self) -> bool:
+    def is_write(self) -> bool:
         return self.operation.method != "GET"
 
 
-async def named_batches(
-    operation: Operation, ids: Mapping[str, str], asked: Request, body: bytes
+async def list_named_batches(
+    operation: Operation, path_ids: Mapping[str, str], flow_request: Request, body: bytes
 ) -> Sequence[str]:
     """Lists the batches that a request names, in the client's spelling."""
     if not operation.path.startswith("/batches"):
         return []
-    if ids:
-        return [*ids.values()][:1]
+    if path_ids:
+        return [*path_ids.values()][:1]
     if operation.name != "delete_batches":
         return []
-    sent = await run_in_thread_if(len(body) > json_codec.LARGE, _object, body)
-    named = (sent or asked.body or {}).get("ids")
-    return [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
+    body_fields = await run_in_thread_if(len(body) > json_codec.LARGE, _parse_object, body)
+    batch_ids = (body_fields or flow_request.body or {}).get("ids")
+    return (
+        [batch_id for batch_id in batch_ids if isinstance(batch_id, str)]
+        if isinstance(batch_ids, list)
+        else []
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ForwardedAnswer:
     """A response, and the write that ends when its client has received it."""
 
-    carried: PassedResponse
-    over: OperationRecord | None = None
+    response: PassedResponse
+    pending_delivery: OperationRecord | None = None
 
 
-class Sender:
-    def __init__(self, passing: PassthroughClient) -> None:
-        self._passing = passing
+class LegacySender:
+    def __init__(self, passthrough: PassthroughClient) -> None:
+        self._passthrough = passthrough
 
-    def has(self, environment: str) -> bool:
+    def has_environment(self, environment: str) -> bool:
         """Whether the environment has a legacy address."""
-        return self._passing.has(environment)
+        return self._passthrough.has_environment(environment)
 
-    async def sent(self, came: InboundRequest) -> PassedResponse:
+    async def send(self, inbound: InboundRequest) -> PassedResponse:
         """Sends a request once; raises Unreachable, and for a write Unknown."""
         with instrumentation.instrument_legacy_call(
-            came.caller.key.environment, came.operation
-        ) as told:
-            carried = await self._sent(came)
-            told.answered(carried.status)
-            return carried
+            inbound.caller.key.environment, inbound.operation
+        ) as call_recorder:
+            response = await self._send_once(inbound)
+            call_recorder.record_status(response.status)
+            return response
 
-    async def _sent(self, came: InboundRequest) -> PassedResponse:
-        caller, began = came.caller, asyncio.get_running_loop().time()
+    async def _send_once(self, inbound: InboundRequest) -> PassedResponse:
+        caller, start_time = inbound.caller, asyncio.get_running_loop().time()
         caller.calls += 1
         spool = Spool()
         # A copy: after a fallback or for a comparison, the same request is sent again.
-        sent_headers = came.headers.copy()
+        sent_headers = inbound.headers.copy()
         sent_headers.update(traces.build_trace_headers())
         try:
-            await spool.add(came.body)
-            passage = PassthroughRequest(
+            await spool.append(inbound.body)
+            passthrough_request = PassthroughRequest(
                 caller.key.environment,
-                came.operation.method,
-                came.target,
+                inbound.operation.method,
+                inbound.target,
                 sent_headers,
                 spool if spool.size else None,
-                write=came.writes,
+                is_write=inbound.is_write,
             )
-            async with self._passing.sent(passage, _turn(came)) as passed:
-                headers = header_filter.filter_response_headers(passed.headers)
-                body = await _plain(await _whole(passed.parts()), headers)
-                status = passed.status
+            async with self._passthrough.send(
+                passthrough_request, _select_fence(inbound)
+            ) as passthrough_response:
+                headers = header_filter.filter_response_headers(passthrough_response.headers)
+                body = await _decode_body(
+                    await _read_whole_body(passthrough_response.iter_chunks()), headers
+                )
+                status = passthrough_response.status
         except ResponseLost as lost:
-            raise _lost(came, str(lost)) from None
+            raise _build_lost_failure(inbound, str(lost)) from None
         finally:
             spool.close()
-            caller.seconds += asyncio.get_running_loop().time() - began
+            caller.seconds += asyncio.get_running_loop().time() - start_time
         if 300 <= status < 400 and status != NOT_MODIFIED:
             # A redirect is not followed, because that would send the API key to another host.
-            raise _lost(came, f"status {status}, a redirect")
+            raise _build_lost_failure(inbound, f"status {status}, a redirect")
         # A proxy answered instead of the service, which may have executed the write.
-        if came.writes and status in NO_ANSWER:
+        if inbound.is_write and status in UNANSWERED_STATUSES:
             raise Unknown(f"status {status}")
         return PassedResponse(status, headers, body)
 
 
-class Writes:
+class ForwardedWrites:
     """Executes writes at the legacy service: recorded, sent once, and answered again for retries."""
 
     def __init__(
         self,
-        sender: Sender,
-        begun: BatchRouting,
+        sender: LegacySender,
+        batch_routing: BatchRouting,
         journal: Journal,
         settling: Settling,
-        kept: Kept,
+        recent_reads: Kept,
         *,
-        patience: float,
+        retry_wait_seconds: float,
         joins_running: bool = True,
     ) -> None:
-        self._patience = patience
+        self._retry_wait_seconds = retry_wait_seconds
         self._joins_running = joins_running
         self._sender = sender
-        self._begun = begun
+        self._batch_routing = batch_routing
         self._journal = journal
         self._settling = settling
-        self._looked_up = kept
+        self._recent_reads = recent_reads
 
-    async def answer(self, came: InboundRequest) -> Sent | None:
+    async def find_answer(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the answer to a write, or that of its first try.
 
         None for a retry of a write that was translated. Raises DecidedOtherwise.
         """
-        one = self._journal.undertaking(
-            came.caller.key,
-            came.operation,
-            came.asked,
-            came.caller.request_id,
-            came.idempotency,
+        operation = self._journal.undertaking(
+            inbound.caller.key,
+            inbound.operation,
+            inbound.flow_request,
+            inbound.caller.request_id,
+            inbound.idempotency_key,
         )
-        first = await self._first(one)
-        if first is not None and first.operation.startswith(PASSED_ON) and first.answer is None:
-            first = await self._outcome_of(first)
-        if first is None:
-            return await self._written(came, one)
-        if not first.operation.startswith(PASSED_ON):
+        first_try = await self._find_first_try(operation)
+        if (
+            first_try is not None
+            and first_try.operation.startswith(PASSED_ON)
+            and first_try.answer is None
+        ):
+            first_try = await self._wait_for_first_try(first_try)
+        if first_try is None:
+            return await self._execute(inbound, operation)
+        if not first_try.operation.startswith(PASSED_ON):
             return None
-        if first.answer is not None and first.state in (DONE, ANSWERED):
-            is_long = stored_json.is_long(first.answer)
-            carried = await run_in_thread_if(is_long, _carried, first.answer)
-            carried.headers["Idempotent-Replayed"] = "true"
-            return Sent(carried, first)
+        if first_try.answer is not None and first_try.state in (DONE, ANSWERED):
+            is_long = stored_json.is_long(first_try.answer)
+            response = await run_in_thread_if(is_long, _decode_stored_response, first_try.answer)
+            response.headers["Idempotent-Replayed"] = "true"
+            return ForwardedAnswer(response, first_try)
         # Sending it again could pay twice.
         raise Unknown("the outcome of its first try at the legacy service is unknown")
 
-    async def _outcome_of(self, first: OperationRecord) -> OperationRecord | None:
+    async def _wait_for_first_try(self, first_try: OperationRecord) -> OperationRecord | None:
         """Waits for an identical request to end; None if it had no effect."""
-        until = self._journal.monotonic() + self._patience
-        row: OperationRecord | None = first
+        deadline = self._journal.monotonic() + self._retry_wait_seconds
+        row: OperationRecord | None = first_try
         while row is not None and self._settling.is_played(row):
-            if self._journal.monotonic() > until:
+            if self._journal.monotonic() > deadline:
                 raise Unknown("its first try is still running", retry_after=ASKS_AGAIN)
             await asyncio.sleep(LOOKS_AGAIN)
-            row = await self._journal.rows.read(first.id)
+            row = await self._journal.rows.read(first_try.id)
         is_refused = row is not None and row.state == ANSWERED and row.answer is None
         return None if row is None or row.state == UNDONE or is_refused else row
 
-    async def _written(self, came: InboundRequest, one: OperationRecord) -> Sent:
-        refuse_deserted(came.caller)
-        course = came.caller.course = self._journal.course(
-            _passed_on(one), came.operation, came.asked
+    async def _execute(
+        self, inbound: InboundRequest, operation: OperationRecord
+    ) -> ForwardedAnswer:
+        refuse_deserted(inbound.caller)
+        execution = inbound.caller.course = self._journal.course(
+            _build_forwarded_operation(operation), inbound.operation, inbound.flow_request
         )
         try:
-            call = _call(came, one)
+            call = _build_call(inbound, operation)
             # Recorded before it is sent: even if its outcome stays in doubt, further requests
             # about its batches must go to the legacy service.
-            course.placing = await self._begun.marks(one.owner, came.batches, one.id)
-            await course.enter(call)
-            await self._refuse_deserted(came, course, call)
-            return Sent(await self._outcome(came, course, call), course.one)
+            execution.placing = await self._batch_routing.marks(
+                operation.owner, inbound.batches, operation.id
+            )
+            await execution.enter(call)
+            await self._refuse_disconnected(inbound, execution, call)
+            return ForwardedAnswer(
+                await self._send_and_record(inbound, execution, call), execution.one
+            )
         except Conflict:
             raise DecidedOtherwise from None
         except AlreadyBegun:
@@ -252,106 +270,123 @@ class Writes:
         except Overtaken:
             raise Unknown("another process has taken the write over") from None
         finally:
-            if came.operation.path.startswith("/recipients"):
-                self._looked_up.forget(one.owner, came.asked.ids.get("id", ""))
-            self._journal.leave(course)
+            if inbound.operation.path.startswith("/recipients"):
+                self._recent_reads.forget(operation.owner, inbound.flow_request.ids.get("id", ""))
+            self._journal.leave(execution)
 
-    async def _refuse_deserted(
-        self, came: InboundRequest, course: OperationExecution, call: Call
+    async def _refuse_disconnected(
+        self, inbound: InboundRequest, execution: OperationExecution, call: Call
     ) -> None:
         """Refuses a write whose client has disconnected.
 
         The client may have sent it to another instance again before that could see this one.
         """
         try:
-            refuse_deserted(came.caller)
+            refuse_deserted(inbound.caller)
         except Unknown:
-            course.told(call, Unreachable("not sent, because the client has disconnected"))
-            await _kept(self._undone(came, course))
+            execution.told(call, Unreachable("not sent, because the client has disconnected"))
+            await _save_if_possible(self._record_not_sent(inbound, execution))
             raise
 
-    async def _outcome(
-        self, came: InboundRequest, course: OperationExecution, call: Call
+    async def _send_and_record(
+        self, inbound: InboundRequest, execution: OperationExecution, call: Call
     ) -> PassedResponse:
         try:
-            carried = await self._sender.sent(came)
+            response = await self._sender.send(inbound)
         except Unknown as unknown:
-            await _kept(course.leave(f"passed on to the legacy service: {unknown}"))
+            await _save_if_possible(execution.leave(f"passed on to the legacy service: {unknown}"))
             raise
         except Unreachable as unreachable:
-            course.told(call, unreachable)
-            await _kept(self._undone(came, course))
+            execution.told(call, unreachable)
+            await _save_if_possible(self._record_not_sent(inbound, execution))
             raise
-        await _kept(self._answered(came, course, call, carried))
-        return carried
+        await _save_if_possible(self._record_response(inbound, execution, call, response))
+        return response
 
-    async def _undone(self, came: InboundRequest, course: OperationExecution) -> None:
-        """Records that nothing was sent, and undoes the routing of its batches."""
-        await course.close(UNDONE)
-        await self._begun.take_back(course.one.owner, came.batches, course.one.id)
-
-    async def _answered(
-        self, came: InboundRequest, course: OperationExecution, call: Call, carried: PassedResponse
+    async def _record_not_sent(
+        self, inbound: InboundRequest, execution: OperationExecution
     ) -> None:
-        text = await run_in_thread_if(len(carried.body) > json_codec.LARGE, _text, carried)
-        if carried.status >= 400:
-            course.told(call, Refused(carried.status))
-            # As for translated writes: any other error may not occur on the next try.
-            lasts = carried.status in (404, 406)
-            keeps = lasts and came.idempotency is not None
-            await course.close(ANSWERED if lasts else UNDONE, text if keeps else None)
-            if carried.status == 404 and came.operation.name in _OF_THE_BATCH_ALONE:
-                await self._begun.unmark(came.caller.key.owner, came.batches)
-            elif carried.status < 500:
-                await self._begun.take_back(course.one.owner, came.batches, course.one.id)
-            return
-        made = await run_in_thread_if(
-            len(carried.body) > json_codec.LARGE, _made, came, carried.body
+        """Records that nothing was sent, and undoes the routing of its batches."""
+        await execution.close(UNDONE)
+        await self._batch_routing.take_back(execution.one.owner, inbound.batches, execution.one.id)
+
+    async def _record_response(
+        self,
+        inbound: InboundRequest,
+        execution: OperationExecution,
+        call: Call,
+        response: PassedResponse,
+    ) -> None:
+        stored_response = await run_in_thread_if(
+            len(response.body) > json_codec.LARGE, _encode_stored_response, response
         )
-        course.told(call, {"id": made} if made else {})
-        if came.operation.name == "create_batch":
-            if made is None:
+        if response.status >= 400:
+            execution.told(call, Refused(response.status))
+            # As for translated writes: any other error may not occur on the next try.
+            is_permanent = response.status in (404, 406)
+            is_stored = is_permanent and inbound.idempotency_key is not None
+            await execution.close(
+                ANSWERED if is_permanent else UNDONE, stored_response if is_stored else None
+            )
+            if response.status == 404 and inbound.operation.name in _SINGLE_BATCH_OPERATIONS:
+                await self._batch_routing.unmark(inbound.caller.key.tenant, inbound.batches)
+            elif response.status < 500:
+                await self._batch_routing.take_back(
+                    execution.one.owner, inbound.batches, execution.one.id
+                )
+            return
+        created_id = await run_in_thread_if(
+            len(response.body) > json_codec.LARGE, _parse_created_id, inbound, response.body
+        )
+        execution.told(call, {"id": created_id} if created_id else {})
+        if inbound.operation.name == "create_batch":
+            if created_id is None:
                 log.error(
                     "forwarded_batch_not_recorded",
-                    request_id=course.one.request_id,
+                    request_id=execution.one.request_id,
                     reason="the response of the legacy service has no readable batch id",
                 )
             else:
                 # In the transaction that ends the write, so that a batch that the client knows
                 # always has its routing recorded.
-                await course.record(Record(BEGUN, made, LEGACY))
+                await execution.record(CompareAndSet(BEGUN, created_id, LEGACY))
         # Before the write is visible as done: from then on its response counts as on its way.
-        self._journal.delivering[course.one.id] = course
+        self._journal.delivering[execution.one.id] = execution
         try:
-            await course.finish(text)
+            await execution.finish(stored_response)
         except BaseException:
-            self._journal.delivering.pop(course.one.id, None)
+            self._journal.delivering.pop(execution.one.id, None)
             raise
-        if came.operation.name in ("delete_batch", "delete_batches"):
-            await self._begun.unmark(came.caller.key.owner, came.batches)
+        if inbound.operation.name in ("delete_batch", "delete_batches"):
+            await self._batch_routing.unmark(inbound.caller.key.tenant, inbound.batches)
 
     # Retries
 
-    async def _first(self, one: OperationRecord) -> OperationRecord | None:
+    async def _find_first_try(self, operation: OperationRecord) -> OperationRecord | None:
         """Finds the first try of a write; raises Invalid, and Unknown if another write blocks it."""
-        rows = await self._journal.rows.open_ones(one)
+        rows = await self._journal.rows.open_ones(operation)
         await self._settling.know_instances(rows)
-        for row in [*rows, *self._journal.unseen(one, rows)]:
-            if row.key_id == one.key_id and None not in (row.idempotency, one.idempotency):
-                if row.idempotency == one.idempotency and not one.asks_for_the_same(row):
+        for row in [*rows, *self._journal.unseen(operation, rows)]:
+            if row.key_id == operation.key_id and None not in (
+                row.idempotency,
+                operation.idempotency,
+            ):
+                if row.idempotency == operation.idempotency and not operation.asks_for_the_same(
+                    row
+                ):
                     raise Invalid(OTHER_BODY)
-                if row.idempotency == one.idempotency:
+                if row.idempotency == operation.idempotency:
                     return row
-            elif self._is_try_of_the_same(row, one):
+            elif self._is_retry(row, operation):
                 return row
-            if row.state in (RUNNING, UNSETTLED) and set(row.subjects) & set(one.subjects):
-                await self._settles(row)
+            if row.state in (RUNNING, UNSETTLED) and set(row.subjects) & set(operation.subjects):
+                await self._require_reconciled(row)
         return None
 
-    def _is_try_of_the_same(self, row: OperationRecord, one: OperationRecord) -> bool:
-        if not one.asks_for_the_same(row):
+    def _is_retry(self, row: OperationRecord, operation: OperationRecord) -> bool:
+        if not operation.asks_for_the_same(row):
             return False
-        if not row.is_open or row.began_at < one.began_at - A_DAY:
+        if not row.is_open or row.began_at < operation.began_at - A_DAY:
             return False
         if self._journal.is_delivered(row):
             return False
@@ -360,94 +395,100 @@ class Writes:
         is_running = row.state == RUNNING and self._settling.is_played(row)
         return self._joins_running or not is_running or self._journal.is_away(row)
 
-    async def _settles(self, row: OperationRecord) -> None:
+    async def _require_reconciled(self, row: OperationRecord) -> None:
         if not self._settling.is_played(row) and not await self._settling.settle(row):
             wait = max(self._settling.seconds_until_sure(row), ASKS_AGAIN)
             raise Halted(OTHER_IN_DOUBT, retry_after=wait)
 
 
-def _object(data: bytes) -> dict[str, JSON]:
+def _parse_object(data: bytes) -> dict[str, JSON]:
     """Parses a body's fields; empty if it is not a JSON object or would take too much memory."""
     try:
-        body = json_codec.read(data, json_codec.LONG, MOST_BYTES)
+        body = json_codec.read(data, json_codec.LONG, MAX_VALUE_BYTES)
     except json_codec.Unreadable:
         return {}
     return body if isinstance(body, dict) else {}
 
 
-def _made(came: InboundRequest, body: bytes) -> str | None:
+def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
     """Parses the id of a created object from a response."""
     for name in ("batch", "payment", "recipient"):
-        if came.operation.name == f"create_{name}":
-            made = (_object(body).get(name) or {}).get("id")
-            return made if isinstance(made, str) else None
+        if inbound.operation.name == f"create_{name}":
+            created_id = (_parse_object(body).get(name) or {}).get("id")
+            return created_id if isinstance(created_id, str) else None
     return None
 
 
-def _turn(came: InboundRequest) -> Turn | None:
-    course = came.caller.course
-    if course is None or came.operation.name != "start_batch":
-        return course
+def _select_fence(inbound: InboundRequest) -> Fence | None:
+    execution = inbound.caller.course
+    if execution is None or inbound.operation.name != "start_batch":
+        return execution
     # A start moves money, so its fence also requires that the client still waits.
-    return StartTurn(came.caller, course)
+    return StartTurn(inbound.caller, execution)
 
 
-def _passed_on(one: OperationRecord) -> OperationRecord:
+def _build_forwarded_operation(operation: OperationRecord) -> OperationRecord:
     """Builds the record of a forwarded write; its operation name keeps it from being resumed."""
-    return replace(one, operation=f"{PASSED_ON}{one.operation}")
+    return replace(operation, operation=f"{PASSED_ON}{operation.operation}")
 
 
-def _call(came: InboundRequest, one: OperationRecord) -> Call:
+def _build_call(inbound: InboundRequest, operation: OperationRecord) -> Call:
     """Builds the recorded call of a write; the bytes sent are the client's own."""
-    path = came.target.partition("?")[0].removeprefix("/v1").rstrip("/")
-    return Call(came.operation.method, path, settle=never_read, known_by=[one.fingerprint])
+    path = inbound.target.partition("?")[0].removeprefix("/v1").rstrip("/")
+    return Call(
+        inbound.operation.method, path, reconcile=never_read, match_fields=[operation.fingerprint]
+    )
 
 
-def _text(carried: PassedResponse) -> Text:
-    body = carried.body.decode("utf-8", "replace")
-    named = {name: carried.headers[name] for name in ("Content-Type",) if name in carried.headers}
-    return stored_json.compress_if_large(endings.worded(carried.status, body, named))
+def _encode_stored_response(response: PassedResponse) -> Text:
+    body = response.body.decode("utf-8", "replace")
+    headers = {
+        name: response.headers[name] for name in ("Content-Type",) if name in response.headers
+    }
+    return stored_json.compress_if_large(endings.worded(response.status, body, headers))
 
 
-def _carried(text: Text) -> PassedResponse:
-    status, body, headers = endings.words(text)
-    given: CIMultiDict[str] = CIMultiDict(headers)
-    given.setdefault("Content-Type", "application/json; charset=utf-8")
-    return PassedResponse(status, given, body.encode())
+def _decode_stored_response(stored_response: Text) -> PassedResponse:
+    status, body, headers = endings.words(stored_response)
+    response_headers: CIMultiDict[str] = CIMultiDict(headers)
+    response_headers.setdefault("Content-Type", "application/json; charset=utf-8")
+    return PassedResponse(status, response_headers, body.encode())
 
 
-async def _kept(keeping: Awaitable[None]) -> None:
+async def _save_if_possible(saving: Awaitable[None]) -> None:
     """Awaits the saving of an outcome; if that fails, the write stays in doubt.
 
     The client gets its response anyway.
     """
     try:
-        await keeping
+        await saving
     except StoreUnavailable as unavailable:
         log.error("database_unavailable", reason=str(unavailable))
 
 
-async def _whole(parts: AsyncGenerator[bytes]) -> bytes:
+async def _read_whole_body(chunks: AsyncGenerator[bytes]) -> bytes:
     """Reads a response body to its end; raises ResponseLost."""
-    whole = bytearray()
-    async with aclosing(parts):
-        async for part in parts:
-            whole += part
-            if len(whole) > ANSWER_BYTES:
-                raise ResponseLost(f"an answer of more than {ANSWER_BYTES} bytes")
-    return bytes(whole)
+    body = bytearray()
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ResponseLost(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
 
 
-async def _plain(body: bytes, headers: CIMultiDict[str]) -> bytes:
+async def _decode_body(body: bytes, headers: CIMultiDict[str]) -> bytes:
     """Decompresses a body that is compressed without having been requested, to parse its ids."""
     try:
-        plain = await decompress_body(body, headers.get("Content-Encoding", ""), ANSWER_BYTES)
-    except (NotInflated, TooLarge):
+        decoded_body = await decompress_body(
+            body, headers.get("Content-Encoding", ""), MAX_ANSWER_BYTES
+        )
+    except (DecompressionError, DecompressedBodyTooLarge):
         return body
-    if plain is not body:  # otherwise its encoding is unknown here and passes to the client
+    if decoded_body is not body:  # otherwise its encoding is unknown here and passes to the client
         headers.popall("Content-Encoding", None)
-    return plain
+    return decoded_body
 
 
-def _lost(came: InboundRequest, why: str) -> Failure:
-    return Unknown(why) if came.writes else Unreachable(why)
+def _build_lost_failure(inbound: InboundRequest, reason: str) -> Failure:
+    return Unknown(reason) if inbound.is_write else Unreachable(reason)

@@ -28,13 +28,13 @@ from gateway.storage.mode_rows import (
     count_of_switches,
 )
 from gateway.storage.periodic_tasks import PeriodicTask
-from mappings.grammar import Operation
+from mappings.effects import Operation
 
-EVERY_SECONDS = 0.3
+POLL_SECONDS = 0.3
 
 log = structlog.get_logger()
 
-_ROOMS: Mapping[str, Group] = {
+_GROUP_BY_MODULE: Mapping[str, Group] = {
     "recipients": "recipients",
     "payout_methods": "recipients",
     "batches": "batches",
@@ -42,7 +42,7 @@ _ROOMS: Mapping[str, Group] = {
     "balances": "balances",
     "geography": "geography",
 }
-_UNLISTED = frozenset({"list_payments", "read_any_payment"})
+_BATCHLESS_OPERATIONS = frozenset({"list_payments", "read_any_payment"})
 """They name no batch, so their mode does not depend on that of the batches."""
 
 
@@ -51,9 +51,9 @@ def find_mode_group(operation: Operation) -> Group:
 
     A batch, its payments, quote, summary and start are one group.
     """
-    if operation.name in _UNLISTED:
+    if operation.name in _BATCHLESS_OPERATIONS:
         return "payments"
-    return _ROOMS[operation.flow.__module__.rpartition(".")[2]]
+    return _GROUP_BY_MODULE[operation.flow.__module__.rpartition(".")[2]]
 
 
 class Modes:
@@ -62,65 +62,67 @@ class Modes:
     Also refreshed before ``key_store`` uses a changed key, because modes refer to keys by name.
     """
 
-    def __init__(self, store: Store, keyring: ApiKeyStore | None = None) -> None:
+    def __init__(self, store: Store, key_store: ApiKeyStore | None = None) -> None:
         self._store = store
-        self._keyring = keyring
+        self._key_store = key_store
         self._switches: dict[tuple[Tenant, str, Group], Mode] = {}
-        self._owners: frozenset[Tenant] = frozenset()
-        self._count = -1
-        self._turn = asyncio.Lock()
-        self._rounds = PeriodicTask("modes_reload", EVERY_SECONDS, self.look)
+        self._tenants: frozenset[Tenant] = frozenset()
+        self._switch_count = -1
+        self._refresh_lock = asyncio.Lock()
+        self._poll_task = PeriodicTask("modes_reload", POLL_SECONDS, self.refresh)
 
     async def __aenter__(self) -> Self:
-        await self.look()
-        if self._keyring:
-            self._keyring.look_ahead(self.look)
-        await self._rounds.__aenter__()
+        await self.refresh()
+        if self._key_store:
+            self._key_store.add_refresh_hook(self.refresh)
+        await self._poll_task.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._rounds.__aexit__()
+        await self._poll_task.__aexit__()
 
-    def of(self, key: ApiKey, group: Group) -> Mode:
+    def select_mode(self, key: ApiKey, group: Group) -> Mode:
         """Selects the mode of the key, or else that of all keys of its tenant."""
-        own = self._switches.get((key.owner, key.name, group))
-        return own or self._switches.get((key.owner, "", group), TRANSLATE)
+        key_mode = self._switches.get((key.tenant, key.name, group))
+        return key_mode or self._switches.get((key.tenant, "", group), TRANSLATE)
 
-    def has(self, owner: Tenant) -> bool:
+    def has_switches(self, tenant: Tenant) -> bool:
         """Whether a tenant was ever switched: only then can it have batches at both services."""
-        return owner in self._owners
+        return tenant in self._tenants
 
     @property
-    def any(self) -> bool:
-        return bool(self._owners)
+    def has_any_switch(self) -> bool:
+        return bool(self._tenants)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Loads the modes if any has changed; raises StoreUnavailable."""
         # The poll and the key store's hook may run concurrently.
-        async with self._turn:
-            await self._look()
+        async with self._refresh_lock:
+            await self._refresh_locked()
 
-    async def _look(self) -> None:
+    async def _refresh_locked(self) -> None:
         # The count first: a switch between the two queries is then seen by the next poll.
         count = await count_of_switches(self._store)
-        if count == self._count:
+        if count == self._switch_count:
             return
         switches = await all_switches(self._store)
-        self._tell(switches)
-        self._switches = {(one.owner, one.key, one.group): one.mode for one in switches}
-        self._owners = frozenset(one.owner for one in switches)
+        self._log_changes(switches)
+        self._switches = {
+            (switch.owner, switch.key, switch.group): switch.mode for switch in switches
+        }
+        self._tenants = frozenset(switch.owner for switch in switches)
         # Last: if loading fails, the next poll tries again.
-        self._count = count
+        self._switch_count = count
 
-    def _tell(self, switches: list[Switch]) -> None:
+    def _log_changes(self, switches: list[Switch]) -> None:
         # Not on the first load, which would log every mode as a change.
-        for one in switches if self._count >= 0 else []:
-            if self._switches.get((one.owner, one.key, one.group)) != one.mode:
+        for switch in switches if self._switch_count >= 0 else []:
+            if self._switches.get((switch.owner, switch.key, switch.group)) != switch.mode:
                 log.warning(
                     "mode_changed",
-                    merchant=one.owner.merchant,
-                    environment=one.owner.environment,
-                    key=one.key or None,
-                    group=one.group,
-                    mode=one.mode,
+                    merchant=switch.owner.merchant,
+                    environment=switch.owner.environment,
+                    key=switch.key or None,
+                    group=switch.group,
+                    mode=switch.mode,
                 )

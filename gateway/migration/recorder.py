@@ -29,20 +29,20 @@ from gateway.config.settings import Recording
 from gateway.migration.rotating_file import RotatingFile
 from gateway.observability import logs, metrics
 
-HOST = "https://recorded.invalid"
+PLACEHOLDER_ORIGIN = "https://recorded.invalid"
 """HAR requires absolute URLs; the real host is not recorded."""
 
 CONVERSATION_SECONDS = 600
-MOST_BYTES = 256 * 1024
+MAX_EXCHANGE_BYTES = 256 * 1024
 """Size of request and response; larger exchanges are dropped, because scrubbing them would slow
 down requests."""
 
-FEWEST_OF_A_KEY = 6
+MIN_SECRET_CHARACTERS = 6
 """Shorter secrets are not scrubbed, because they occur in any text by chance."""
 
-QUEUED_BYTES = 16 << 20
-TELL_EVERY_SECONDS = 60
-END_SECONDS = 2
+MAX_QUEUED_BYTES = 16 << 20
+LOG_INTERVAL_SECONDS = 60
+SHUTDOWN_SECONDS = 2
 
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ class RecordedExchange:
 
     operation: str
     key: str
-    began: datetime
+    started_at: datetime
     seconds: float
     method: str
     target: str
@@ -65,7 +65,7 @@ class RecordedExchange:
     body: bytes = field(repr=False)
     status: int
     answer: bytes = field(repr=False)
-    keys: tuple[str, ...] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
 
     @property
     def size(self) -> int:
@@ -86,107 +86,116 @@ class Recorder:
         self._words = words
         self._salt = salt or secrets.token_bytes(32)
         directory = Path(settings.directory or ".")
-        self._tape = RotatingFile(directory, settings.file_bytes, settings.files, clock)
+        self._file = RotatingFile(directory, settings.file_bytes, settings.files, clock)
         self._queue: asyncio.Queue[RecordedExchange | None] = asyncio.Queue(settings.queue)
-        self._held = 0
-        self._lost: dict[str, int] = {}
-        self._told_at = float("-inf")
+        self._queued_bytes = 0
+        self._losses_by_reason: dict[str, int] = {}
+        self._logged_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._settings.directory:
-            self._task = asyncio.create_task(self._go_on(), name="recorder")
+            self._task = asyncio.create_task(self._write_queued(), name="recorder")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._task is None:
             return
         try:
-            async with asyncio.timeout(END_SECONDS):
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
                 # Makes the task end after it has written the queued exchanges.
                 await self._queue.put(None)
                 await asyncio.shield(self._task)
-            self._tape.close()
+            self._file.close()
         except TimeoutError:
             # A thread may still be writing, so the file stays open until the process ends.
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._tell()
+        self._log_losses()
 
     @property
     def is_on(self) -> bool:
         return self._task is not None
 
-    def wants(self, operation: str, key: str, now: datetime) -> bool:
+    def is_selected(self, operation: str, key: str, now: datetime) -> bool:
         """Whether a request is in the sample; ``now`` selects its conversation."""
-        chosen = self._settings
-        if not self._task or (chosen.keys and key not in chosen.keys):
+        settings = self._settings
+        if not self._task or (settings.keys and key not in settings.keys):
             return False
-        if chosen.operations and operation not in chosen.operations:
+        if settings.operations and operation not in settings.operations:
             return False
-        part = int(now.timestamp()) // CONVERSATION_SECONDS
+        period = int(now.timestamp()) // CONVERSATION_SECONDS
         # A hash instead of a random number, so that the decision holds for the whole conversation.
-        digest = hmac.digest(self._salt, f"{part}\n{key}".encode(), sha256)
+        digest = hmac.digest(self._salt, f"{period}\n{key}".encode(), sha256)
         # The first 48 bits as a number between 0 and 1, compared with the sampling rate.
-        return int.from_bytes(digest[:6]) < chosen.sample * (1 << 48)
+        return int.from_bytes(digest[:6]) < settings.sample * (1 << 48)
 
-    def offer(self, heard: RecordedExchange) -> None:
+    def offer(self, exchange: RecordedExchange) -> None:
         """Queues an exchange without waiting; called when the client's response is ready."""
-        if heard.size > MOST_BYTES:
-            self._lose("too_large")
-        elif self._held + heard.size > QUEUED_BYTES or self._queue.full():
-            self._lose("dropped")
+        if exchange.size > MAX_EXCHANGE_BYTES:
+            self._record_loss("too_large")
+        elif self._queued_bytes + exchange.size > MAX_QUEUED_BYTES or self._queue.full():
+            self._record_loss("dropped")
         else:
-            self._held += heard.size
-            self._queue.put_nowait(heard)
+            self._queued_bytes += exchange.size
+            self._queue.put_nowait(exchange)
 
-    async def _go_on(self) -> None:
-        while heard := await self._queue.get():
+    async def _write_queued(self) -> None:
+        while exchange := await self._queue.get():
             try:
-                await asyncio.to_thread(self._write, heard)
+                await asyncio.to_thread(self._write_exchange, exchange)
             except OSError as error:
-                self._lose("failed", **logs.describe_exception(error), errno=error.errno)
+                self._record_loss("failed", **logs.describe_exception(error), errno=error.errno)
             except Exception as error:  # noqa: BLE001 - one failure must not end the task
-                self._lose("failed", **logs.describe_exception(error))
+                self._record_loss("failed", **logs.describe_exception(error))
             else:
                 metrics.recorded.labels("written").inc()
             finally:
-                self._held -= heard.size
+                self._queued_bytes -= exchange.size
 
-    def _write(self, heard: RecordedExchange) -> None:
-        keys = tuple(one for one in heard.keys if len(one) >= FEWEST_OF_A_KEY)
-        scrubber = Scrubber(self._salt, keys, self._words)
-        entry = scrubber.entry(_entry(heard))
-        self._tape.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode())
+    def _write_exchange(self, exchange: RecordedExchange) -> None:
+        scrubbed_secrets = tuple(
+            secret for secret in exchange.secrets if len(secret) >= MIN_SECRET_CHARACTERS
+        )
+        scrubber = Scrubber(self._salt, scrubbed_secrets, self._words)
+        entry = scrubber.scrub_entry(_build_har_entry(exchange))
+        self._file.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode())
 
-    def _lose(self, why: str, **told: Any) -> None:
-        metrics.recorded.labels(why).inc()
-        self._lost[why] = self._lost.get(why, 0) + 1
+    def _record_loss(self, reason: str, **log_fields: Any) -> None:
+        metrics.recorded.labels(reason).inc()
+        self._losses_by_reason[reason] = self._losses_by_reason.get(reason, 0) + 1
         now = asyncio.get_running_loop().time()
-        if now - self._told_at >= TELL_EVERY_SECONDS:
-            self._told_at = now
-            self._tell(**told)
+        if now - self._logged_at >= LOG_INTERVAL_SECONDS:
+            self._logged_at = now
+            self._log_losses(**log_fields)
 
-    def _tell(self, **told: Any) -> None:
+    def _log_losses(self, **log_fields: Any) -> None:
         """Logs the counts of exchanges lost since the last log line."""
-        if self._lost:
-            log.warning("recording_incomplete", requests_not_recorded=self._lost, **told)
-        self._lost = {}
+        if self._losses_by_reason:
+            log.warning(
+                "recording_incomplete", requests_not_recorded=self._losses_by_reason, **log_fields
+            )
+        self._losses_by_reason = {}
 
 
-def _entry(heard: RecordedExchange) -> dict[str, Any]:
+def _build_har_entry(exchange: RecordedExchange) -> dict[str, Any]:
     """Builds a HAR 1.2 entry, not scrubbed yet."""
-    milliseconds = round(heard.seconds * 1000, 3)
-    request: dict[str, Any] = {"method": heard.method, "url": f"{HOST}{heard.target}"}
-    if heard.body:
+    milliseconds = round(exchange.seconds * 1000, 3)
+    request: dict[str, Any] = {
+        "method": exchange.method,
+        "url": f"{PLACEHOLDER_ORIGIN}{exchange.target}",
+    }
+    if exchange.body:
         # Scrubbing drops a compressed or binary body, because it does not parse as JSON.
-        text = heard.body.decode(errors="replace")
-        request["postData"] = {"mimeType": heard.content_type, "text": text}
+        text = exchange.body.decode(errors="replace")
+        request["postData"] = {"mimeType": exchange.content_type, "text": text}
     mime = "application/json"
-    content = {"mimeType": mime, "text": heard.answer.decode(errors="replace")}
+    content = {"mimeType": mime, "text": exchange.answer.decode(errors="replace")}
     return {
-        "startedDateTime": re.sub(r"\+00:00$", "Z", heard.began.isoformat(timespec="milliseconds")),
+        "startedDateTime": re.sub(
+            r"\+00:00$", "Z", exchange.started_at.isoformat(timespec="milliseconds")
+        ),
         "time": milliseconds,
         "request": request,
-        "response": {"status": heard.status, "content": content},
+        "response": {"status": exchange.status, "content": content},
     }

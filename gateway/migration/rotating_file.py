@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from gateway.compare.har import LINES_BEGIN
+from gateway.compare.har import LINES_HEADER
 
 PREFIX, SUFFIX = "recording-", ".har.jsonl"
 
@@ -30,59 +30,59 @@ class RotatingFile:
     """
 
     directory: Path
-    file_bytes: int
-    files: int
+    max_file_bytes: int
+    max_files: int
     clock: Callable[[], datetime]
-    _number: int = 0
-    _open: int | None = None
-    _size: int = field(default=0)
+    _file_number: int = 0
+    _descriptor: int | None = None
+    _file_size: int = field(default=0)
 
     def write(self, line: bytes) -> None:
         """Appends a line; opens a new file if there is no room in the current one."""
-        if self._open is not None and not self._takes(len(line) + 1):
+        if self._descriptor is not None and not self._has_room(len(line) + 1):
             self.close()
-        if self._open is None:
-            self._begin()
-        self._put(line)
+        if self._descriptor is None:
+            self._open_file()
+        self._append_line(line)
 
     def close(self) -> None:
-        if self._open is not None:
-            os.close(self._open)
-        self._open = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
 
-    def _takes(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         # Another process may have deleted it as the oldest file.
-        is_there = os.fstat(self._open or 0).st_nlink > 0
-        return is_there and self._size + size <= self.file_bytes
+        is_linked = os.fstat(self._descriptor or 0).st_nlink > 0
+        return is_linked and self._file_size + size <= self.max_file_bytes
 
-    def _begin(self) -> None:
+    def _open_file(self) -> None:
         # Recordings are scrubbed, but still not for other users of the machine.
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._number += 1
-        when = f"{self.clock():%Y%m%dT%H%M%S%fZ}"
-        path = self.directory / f"{PREFIX}{when}-{os.getpid()}-{self._number}{SUFFIX}"
+        self._file_number += 1
+        timestamp = f"{self.clock():%Y%m%dT%H%M%S%fZ}"
+        path = self.directory / f"{PREFIX}{timestamp}-{os.getpid()}-{self._file_number}{SUFFIX}"
         # Never an existing file or a symbolic link that somebody placed there.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._open, self._size = os.open(path, flags, 0o600), 0
+        self._descriptor, self._file_size = os.open(path, flags, 0o600), 0
         try:
-            self._put(LINES_BEGIN.encode())
+            self._append_line(LINES_HEADER.encode())
         except OSError:
             self.close()
             path.unlink(missing_ok=True)
             raise
         # File names begin with the time, so they sort by age.
-        for old in list_recordings(self.directory)[: -self.files]:
-            old.unlink(missing_ok=True)
+        for oldest in list_recordings(self.directory)[: -self.max_files]:
+            oldest.unlink(missing_ok=True)
 
-    def _put(self, line: bytes) -> None:
-        if self._open is None:
+    def _append_line(self, line: bytes) -> None:
+        if self._descriptor is None:
             return
         rest = memoryview(line + b"\n")
         try:
             while rest:
                 # A write to a nearly full disk may be partial.
-                rest = rest[os.write(self._open, rest) :]
+                rest = rest[os.write(self._descriptor, rest) :]
         except OSError:
-            os.ftruncate(self._open, self._size)
+            os.ftruncate(self._descriptor, self._file_size)
             raise
-        self._size += len(line) + 1
+        self._file_size += len(line) + 1

@@ -11,127 +11,151 @@ from collections.abc import Sequence
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Comparing
 from gateway.http.responses import PassedResponse
-from gateway.migration.forwarding import InboundRequest, Sender, Sent, Writes
+from gateway.migration.forwarding import (
+    ForwardedAnswer,
+    ForwardedWrites,
+    InboundRequest,
+    LegacySender,
+)
 from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRouting, DecidedOtherwise
 from gateway.writes.player import Caller
 from mappings import errors
-from mappings.grammar import Failure, Invalid, Operation, Problem, Record, Unreachable
+from mappings.effects import CompareAndSet, Failure, Invalid, Operation, Problem, Unreachable
 
-BOTH_SIDES = Problem(
+BATCHES_AT_BOTH_SERVICES = Problem(
     "invalid_field",
     "Some of these batches are at one service and some at another; delete them separately.",
     "ids",
 )
-NO_ADDRESS = "legacy_base_url is not set: give it in the configuration, or switch to translate"
+NO_LEGACY_ADDRESS = (
+    "legacy_base_url is not set: give it in the configuration, or switch to translate"
+)
 
 
-class Forwarding:
+class ServiceRouter:
     def __init__(
         self,
         modes: Modes,
-        begun: BatchRouting,
-        sender: Sender,
-        writes: Writes,
+        batch_routing: BatchRouting,
+        sender: LegacySender,
+        writes: ForwardedWrites,
         comparing: Comparing,
     ) -> None:
         self._modes = modes
-        self._begun = begun
+        self._batch_routing = batch_routing
         self._sender = sender
         self._writes = writes
-        self._answers_compared = comparing.answers == "legacy"
+        self._is_legacy_answer_used = comparing.answers == "legacy"
 
     @property
-    def any(self) -> bool:
+    def has_any_switch(self) -> bool:
         """Whether any tenant was ever switched."""
-        return self._modes.any
+        return self._modes.has_any_switch
 
-    def is_switched(self, key: ApiKey, operation: Operation) -> bool:
+    def is_forwarded(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode forwards the operation to the legacy service."""
-        mode = self._modes.of(key, find_mode_group(operation))
-        return mode == FORWARD or (mode == COMPARE and self._answers_compared)
+        mode = self._modes.select_mode(key, find_mode_group(operation))
+        return mode == FORWARD or (mode == COMPARE and self._is_legacy_answer_used)
 
     def is_translated(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode for the operation is ``translate``."""
-        return self._modes.of(key, find_mode_group(operation)) == TRANSLATE
+        return self._modes.select_mode(key, find_mode_group(operation)) == TRANSLATE
 
-    def concerns(self, caller: Caller | None) -> bool:
+    def can_be_forwarded(self, caller: Caller | None) -> bool:
         """Whether a request of this caller may have to be forwarded or compared."""
-        return caller is not None and self._modes.has(caller.key.owner)
+        return caller is not None and self._modes.has_switches(caller.key.tenant)
 
-    async def answer(self, came: InboundRequest) -> Sent | None:
+    async def find_legacy_answer(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the legacy service's answer; None if the request is to be translated.
 
         Raises DecidedOtherwise if another request has just decided otherwise; call it again then.
         """
-        if not await self._goes_there(came):
+        if not await self._is_for_legacy(inbound):
             return None
-        if not self._sender.has(came.caller.key.environment):
-            raise Unreachable(NO_ADDRESS)
-        came.told.setdefault("mode", FORWARD)
+        if not self._sender.has_environment(inbound.caller.key.environment):
+            raise Unreachable(NO_LEGACY_ADDRESS)
+        inbound.log_fields.setdefault("mode", FORWARD)
         try:
-            sent = await self._writes.answer(came) if came.writes else await self._read(came)
+            answer = (
+                await self._writes.find_answer(inbound)
+                if inbound.is_write
+                else await self._find_legacy_read(inbound)
+            )
         except DecidedOtherwise:
-            del came.told["mode"]
+            del inbound.log_fields["mode"]
             raise
-        if sent is None and came.told["mode"] == FORWARD:
-            del came.told["mode"]
-        return sent
+        if answer is None and inbound.log_fields["mode"] == FORWARD:
+            del inbound.log_fields["mode"]
+        return answer
 
-    async def placing(self, came: InboundRequest) -> Sequence[Record]:
+    async def load_routing_records(self, inbound: InboundRequest) -> Sequence[CompareAndSet]:
         """Loads the records that a translated write checks in its first transaction: that no other
         request has assigned its batches to a service meanwhile.
         """
-        return await self._begun.nowhere(came.caller.key.owner, came.batches if came.writes else [])
+        return await self._batch_routing.nowhere(
+            inbound.caller.key.tenant, inbound.batches if inbound.is_write else []
+        )
 
-    async def _read(self, came: InboundRequest) -> Sent | None:
-        carried = await self._sender.sent(came)
-        return None if _names_any_payment(came) and carried.status == 404 else Sent(carried)
+    async def _find_legacy_read(self, inbound: InboundRequest) -> ForwardedAnswer | None:
+        response = await self._sender.send(inbound)
+        return (
+            None
+            if _is_any_payment_read(inbound) and response.status == 404
+            else ForwardedAnswer(response)
+        )
 
-    async def instead(self, came: InboundRequest, failure: Failure) -> PassedResponse | None:
+    async def find_fallback_response(
+        self, inbound: InboundRequest, failure: Failure
+    ) -> PassedResponse | None:
         """Fetches the legacy service's answer about a payment that the current service lacks."""
-        if not (_names_any_payment(came) and errors.translate_failure(failure).status == 404):
+        if not (_is_any_payment_read(inbound) and errors.translate_failure(failure).status == 404):
             return None
-        if not self._sender.has(came.caller.key.environment):
+        if not self._sender.has_environment(inbound.caller.key.environment):
             return None
-        carried = await self._sender.sent(came)
-        if carried.status != 200:
+        response = await self._sender.send(inbound)
+        if response.status != 200:
             return None
-        came.told.setdefault("mode", FORWARD)
-        return carried
+        inbound.log_fields.setdefault("mode", FORWARD)
+        return response
 
-    async def _goes_there(self, came: InboundRequest) -> bool:
-        key = came.caller.key
-        switched = self.is_switched(key, came.operation)
-        if find_mode_group(came.operation) != "batches" or not (batches := came.batches):
-            return switched
+    async def _is_for_legacy(self, inbound: InboundRequest) -> bool:
+        key = inbound.caller.key
+        is_forwarded = self.is_forwarded(key, inbound.operation)
+        if find_mode_group(inbound.operation) != "batches" or not (batches := inbound.batches):
+            return is_forwarded
         # A batch without a recorded service is at the one that the mode selects.
-        wanted = "legacy" if switched else "current"
-        sides = {await self._begun.side(key.owner, one) or wanted for one in batches}
-        if len(sides) > 1:
+        default_service = "legacy" if is_forwarded else "current"
+        services = {
+            await self._batch_routing.side(key.tenant, batch) or default_service
+            for batch in batches
+        }
+        if len(services) > 1:
             # One request cannot be split: a failure of one part could not be reported.
-            raise Invalid(BOTH_SIDES)
-        return sides == {"legacy"}
+            raise Invalid(BATCHES_AT_BOTH_SERVICES)
+        return services == {"legacy"}
 
     # Comparing
 
-    async def compares(self, came: InboundRequest) -> bool:
+    async def is_compared(self, inbound: InboundRequest) -> bool:
         """Whether a request is also sent to the other service: a read of data that both may have."""
-        key, group = came.caller.key, find_mode_group(came.operation)
-        if came.writes or self._modes.of(key, group) != COMPARE:
+        key, group = inbound.caller.key, find_mode_group(inbound.operation)
+        if inbound.is_write or self._modes.select_mode(key, group) != COMPARE:
             return False
-        if not self._sender.has(key.environment):
+        if not self._sender.has_environment(key.environment):
             return False
         # The legacy service does not have batches that were created at the current one.
-        batches = came.batches if group == "batches" else []
-        return "current" not in {await self._begun.side(key.owner, one) for one in batches}
+        batches = inbound.batches if group == "batches" else []
+        return "current" not in {
+            await self._batch_routing.side(key.tenant, batch) for batch in batches
+        }
 
-    async def read(self, came: InboundRequest) -> PassedResponse:
+    async def fetch_legacy_read(self, inbound: InboundRequest) -> PassedResponse:
         """Fetches the legacy service's answer to a read; raises Unreachable."""
-        return await self._sender.sent(came)
+        return await self._sender.send(inbound)
 
 
-def _names_any_payment(came: InboundRequest) -> bool:
+def _is_any_payment_read(inbound: InboundRequest) -> bool:
     # It names no batch, so either service may have the payment.
-    return came.operation.name == "read_any_payment"
+    return inbound.operation.name == "read_any_payment"

@@ -19,30 +19,30 @@ import structlog
 
 from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ
-from gateway.compare.id_map import Pairing
+from gateway.compare.id_map import IdMap
 from gateway.compare.mask import Redactor
 from gateway.compare.rules import Rules
 from gateway.config.settings import Comparing
 from gateway.http.responses import LegacyResponse, PassedResponse
-from gateway.migration.forwarding import MOST_BYTES, InboundRequest
-from gateway.migration.routing import Forwarding
+from gateway.migration.forwarding import MAX_VALUE_BYTES, InboundRequest
+from gateway.migration.routing import ServiceRouter
 from gateway.observability import logs
 from gateway.payloads import json_codec
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.difference_rows import Asked, Place, Tally, add_tallies
 from gateway.storage.periodic_tasks import PeriodicTask
-from mappings.grammar import Failure
+from mappings.effects import Failure
 
-EVERY_SECONDS = 1.0
-SIDE_BY_SIDE = 4
-AGAIN_AFTER = 0.5
+WRITE_INTERVAL_SECONDS = 1.0
+MAX_CONCURRENT_COMPARISONS = 4
+RECHECK_SECONDS = 0.5
 """Seconds before a difference is checked again."""
 
-MOST_PLACES = 200
+MAX_PLACES = 200
 """Places per operation between two writes; further ones are counted as one."""
 
-ELSEWHERE = ("too many", "$")
-END_SECONDS = 2
+OVERFLOW_PLACE = ("too many", "$")
+SHUTDOWN_SECONDS = 2
 
 Translate = Callable[[], Awaitable[LegacyResponse]]
 
@@ -51,149 +51,165 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    came: InboundRequest
-    said: LegacyResponse | PassedResponse
+    inbound: InboundRequest
+    response: LegacyResponse | PassedResponse
     translate: Translate
 
 
-class _NotComparable(Exception):
+class _NotComparableError(Exception):
     """One of the two answers is missing, or would take too much memory to parse."""
 
 
-class Alongside:
+class ShadowTraffic:
     """Compares the services in the background; an async context manager."""
 
     def __init__(
         self,
         settings: Comparing,
         store: Store,
-        forwarding: Forwarding,
+        forwarding: ServiceRouter,
         clock: Callable[[], datetime],
-        chance: Callable[[], float] = random.random,
+        random_number: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._forwarding = forwarding
         self._clock = clock
-        self._chance = chance
-        self._sample = settings.sample
+        self._random = random_number
+        self._sample_rate = settings.sample
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(settings.queue)
         self._tallies: dict[Asked, Tally] = {}
-        self._rules = Rules().for_reads
+        self._rules = Rules().read_rules
         self._tasks: list[asyncio.Task[None]] = []
-        self._rounds = PeriodicTask("comparison_write", EVERY_SECONDS, self._write)
+        self._write_task = PeriodicTask(
+            "comparison_write", WRITE_INTERVAL_SECONDS, self._write_tallies
+        )
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(self._comparing()) for _ in range(SIDE_BY_SIDE)]
-        await self._rounds.__aenter__()
+        self._tasks = [
+            asyncio.create_task(self._run_comparisons()) for _ in range(MAX_CONCURRENT_COMPARISONS)
+        ]
+        await self._write_task.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Drops queued comparisons, and waits a bounded time for running ones."""
         while not self._queue.empty():
-            self._tally(self._queue.get_nowait().came).dropped += 1
+            self._select_tally(self._queue.get_nowait().inbound).dropped += 1
             self._queue.task_done()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._queue.join(), END_SECONDS)
+            await asyncio.wait_for(self._queue.join(), SHUTDOWN_SECONDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._rounds.__aexit__()
+        await self._write_task.__aexit__()
 
     def offer(
-        self, came: InboundRequest, said: LegacyResponse | PassedResponse, translate: Translate
+        self,
+        inbound: InboundRequest,
+        response: LegacyResponse | PassedResponse,
+        translate: Translate,
     ) -> None:
         """Queues a comparison without waiting; called when the client's response is ready."""
-        if self._chance() >= self._sample:
+        if self._random() >= self._sample_rate:
             return
         try:
-            self._queue.put_nowait(_Item(came, said, translate))
+            self._queue.put_nowait(_Item(inbound, response, translate))
         # Dropping a comparison is better than delaying requests.
         except asyncio.QueueFull:
-            self._tally(came).dropped += 1
+            self._select_tally(inbound).dropped += 1
 
-    async def _comparing(self) -> None:
+    async def _run_comparisons(self) -> None:
         while True:
             item = await self._queue.get()
             try:
-                await self._compared(item)
+                await self._compare_item(item)
             except Exception as error:  # noqa: BLE001 - one failure must not end the task
-                self._tally(item.came).failed += 1
+                self._select_tally(item.inbound).failed += 1
                 log.error("comparison_failed", **logs.describe_exception(error))
             finally:
                 self._queue.task_done()
 
-    async def _compared(self, item: _Item) -> None:
+    async def _compare_item(self, item: _Item) -> None:
         try:
-            differences = await self._differences(item, item.said)
+            differences = await self._find_differences(item, item.response)
             if differences:
-                await asyncio.sleep(AGAIN_AFTER)
+                await asyncio.sleep(RECHECK_SECONDS)
                 # Only differences that both rounds have in common.
-                differences &= await self._differences(item, None)
-        except (_NotComparable, Failure, StoreUnavailable):
-            self._tally(item.came).failed += 1
+                differences &= await self._find_differences(item, None)
+        except (_NotComparableError, Failure, StoreUnavailable):
+            self._select_tally(item.inbound).failed += 1
             return
-        tally = self._tally(item.came)
+        tally = self._select_tally(item.inbound)
         tally.compared += 1
         tally.different += bool(differences)
         for place in differences:
-            known = place in tally.places or len(tally.places) < MOST_PLACES
-            named = place if known else ELSEWHERE
-            tally.places[named] = tally.places.get(named, 0) + 1
+            is_counted = place in tally.places or len(tally.places) < MAX_PLACES
+            counted_place = place if is_counted else OVERFLOW_PLACE
+            tally.places[counted_place] = tally.places.get(counted_place, 0) + 1
 
-    async def _differences(
-        self, item: _Item, said: LegacyResponse | PassedResponse | None
+    async def _find_differences(
+        self, item: _Item, response: LegacyResponse | PassedResponse | None
     ) -> set[Place]:
         """Finds the places where the two differ; an answer in ``response`` is not fetched again."""
         control = (
-            said if isinstance(said, PassedResponse) else await self._forwarding.read(item.came)
+            response
+            if isinstance(response, PassedResponse)
+            else await self._forwarding.fetch_legacy_read(item.inbound)
         )
         # An outage, a cached answer or a limit says nothing about the data.
         if control.status >= 500 or control.status in (304, 429):
-            raise _NotComparable
-        candidate = said if isinstance(said, LegacyResponse) else await item.translate()
-        bodies = (control.body, candidate.data)
+            raise _NotComparableError
+        candidate = response if isinstance(response, LegacyResponse) else await item.translate()
+        bodies = (control.body, candidate.encoded_body)
         if (
             await asyncio.to_thread(lambda: max(map(json_codec.estimate_memory_bytes, bodies)))
-            > MOST_BYTES
+            > MAX_VALUE_BYTES
         ):
-            raise _NotComparable
-        differ = Differ(self._rules, Pairing(apart=False), operation=item.came.operation.name)
-        one, other = (
+            raise _NotComparableError
+        differ = Differ(
+            self._rules, IdMap(has_separate_ids=False), operation=item.inbound.operation.name
+        )
+        control_answer, candidate_answer = (
             Answer(control.status, {}, bodies[0]),
             Answer(candidate.status, {}, bodies[1]),
         )
-        found = await asyncio.to_thread(differ.answers, one, other)
-        eye = Redactor(item.came.asked.keys)
-        return {(each.kind, eye.place(each.path)) for each in found}
+        differences = await asyncio.to_thread(
+            differ.compare_answers, control_answer, candidate_answer
+        )
+        redactor = Redactor(item.inbound.flow_request.api_keys)
+        return {
+            (difference.kind, redactor.redact_normal_path(difference.control_path))
+            for difference in differences
+        }
 
-    def _tally(self, came: InboundRequest) -> Tally:
-        key, now = came.caller.key, self._clock()
-        asked = Asked(key.owner, key.name, came.operation.name)
-        tally = self._tallies.setdefault(asked, Tally(first_at=now))
+    def _select_tally(self, inbound: InboundRequest) -> Tally:
+        key, now = inbound.caller.key, self._clock()
+        tally_key = Asked(key.tenant, key.name, inbound.operation.name)
+        tally = self._tallies.setdefault(tally_key, Tally(first_at=now))
         tally.last_at = now
         return tally
 
-    async def _write(self) -> None:
+    async def _write_tallies(self) -> None:
         """Writes the counts; if that fails, they are written next time."""
-        taken, self._tallies = self._tallies, {}
+        tallies, self._tallies = self._tallies, {}
         try:
-            await add_tallies(self._store, taken)
+            await add_tallies(self._store, tallies)
         except StoreUnavailable:
-            self._tallies = merge_tallies(taken, self._tallies)
+            self._tallies = merge_tallies(tallies, self._tallies)
             raise
 
 
-def merge_tallies(one: Mapping[Asked, Tally], other: Mapping[Asked, Tally]) -> dict[Asked, Tally]:
+def merge_tallies(older: Mapping[Asked, Tally], newer: Mapping[Asked, Tally]) -> dict[Asked, Tally]:
     """Adds up the counts of both."""
-    found = dict(one)
-    for asked, tally in other.items():
-        before = found.get(asked)
-        if before is None:
-            found[asked] = tally
+    merged = dict(older)
+    for tally_key, tally in newer.items():
+        existing = merged.get(tally_key)
+        if existing is None:
+            merged[tally_key] = tally
             continue
         for name in ("compared", "different", "failed", "dropped"):
-            setattr(before, name, getattr(before, name) + getattr(tally, name))
+            setattr(existing, name, getattr(existing, name) + getattr(tally, name))
         for place, answers in tally.places.items():
-            before.places[place] = before.places.get(place, 0) + answers
-        before.last_at = tally.last_at
-    return found
+            existing.places[place] = existing.places.get(place, 0) + answers
+        existing.last_at = tally.last_at
+    return merged

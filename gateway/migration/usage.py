@@ -18,13 +18,13 @@ from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.traffic_rows import SPAN, Span, Traffic, span_of
 from gateway.storage.usage_rows import Count, Use, add_usage
 
-NO_OWNER = ("", "")
+NO_TENANT = ("", "")
 """The tenant of a request without a known key."""
 
-EVERY_SECONDS = 0.7
+WRITE_INTERVAL_SECONDS = 0.7
 """Seconds between two writes; with the duration of a write, a count is durable within a second."""
 
-Counted = tuple[datetime, tuple[str, str], str, str]
+CountKey = tuple[datetime, tuple[str, str], str, str]
 """Start of the span, tenant, key name and operation."""
 
 log = structlog.get_logger()
@@ -48,27 +48,27 @@ class Tally(Count):
         self.last_at = max(filter(None, (self.last_at, other.last_at)), default=None)
 
 
-class Usage:
+class UsageCounter:
     """Counts requests; an async context manager that writes the counts periodically."""
 
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
         # A span never crosses midnight, so usage per day and traffic come from the same counts.
-        self._tallies: dict[Counted, Tally] = {}
+        self._tallies: dict[CountKey, Tally] = {}
         self._span = span_of(clock())
-        self._rounds = PeriodicTask("usage_write", EVERY_SECONDS, self._write)
+        self._write_task = PeriodicTask("usage_write", WRITE_INTERVAL_SECONDS, self._write_tallies)
 
     async def __aenter__(self) -> Self:
-        await self._rounds.__aenter__()
+        await self._write_task.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._rounds.__aexit__()
+        await self._write_task.__aexit__()
 
     def count(
         self,
-        owner: tuple[str, str],
+        tenant: tuple[str, str],
         key: str,
         operation: str,
         status: int,
@@ -81,9 +81,9 @@ class Usage:
         # Not only "later than the span": the clock may be set back.
         if not self._span <= now < self._span + SPAN:
             self._span = span_of(now)
-        counted = (self._span, owner, key, operation)
-        if (tally := self._tallies.get(counted)) is None:
-            tally = self._tallies[counted] = Tally(first_at=now)
+        count_key = (self._span, tenant, key, operation)
+        if (tally := self._tallies.get(count_key)) is None:
+            tally = self._tallies[count_key] = Tally(first_at=now)
         ms = round(seconds * 1000)
         tally.requests += 1
         tally.refused += 400 <= status < 500
@@ -97,29 +97,29 @@ class Usage:
             tally.service.count(service_seconds * 1000)
         tally.last_at = now
 
-    async def _write(self) -> None:
+    async def _write_tallies(self) -> None:
         """Writes the counts; if that fails, they are written next time."""
-        taken, self._tallies = self._tallies, {}
+        tallies, self._tallies = self._tallies, {}
         try:
-            await add_usage(self._store, _uses(taken), _traffic(taken))
+            await add_usage(self._store, _build_usage_counts(tallies), _build_traffic(tallies))
         except StoreUnavailable:
             # Requests were counted during the failed write.
-            for counted, tally in self._tallies.items():
-                taken.setdefault(counted, Tally()).add(tally)
-            self._tallies = taken
+            for count_key, tally in self._tallies.items():
+                tallies.setdefault(count_key, Tally()).add(tally)
+            self._tallies = tallies
             raise
 
 
-def _uses(tallies: Mapping[Counted, Tally]) -> dict[Use, Count]:
-    found: dict[Use, Tally] = {}
-    for (span, owner, key, operation), tally in tallies.items():
-        found.setdefault(Use(*owner, key, operation, span.date()), Tally()).add(tally)
-    return {**found}
+def _build_usage_counts(tallies: Mapping[CountKey, Tally]) -> dict[Use, Count]:
+    counts: dict[Use, Tally] = {}
+    for (span, tenant, key, operation), tally in tallies.items():
+        counts.setdefault(Use(*tenant, key, operation, span.date()), Tally()).add(tally)
+    return {**counts}
 
 
-def _traffic(tallies: Mapping[Counted, Tally]) -> dict[Span, Traffic]:
-    found: dict[Span, Traffic] = {}
-    for (span, owner, _key, operation), tally in tallies.items():
+def _build_traffic(tallies: Mapping[CountKey, Tally]) -> dict[Span, Traffic]:
+    traffic: dict[Span, Traffic] = {}
+    for (span, tenant, _key, operation), tally in tallies.items():
         # Without the key, to bound the number of rows.
-        found.setdefault(Span(span, *owner, operation), Traffic()).add(tally)
-    return found
+        traffic.setdefault(Span(span, *tenant, operation), Traffic()).add(tally)
+    return traffic

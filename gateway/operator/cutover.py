@@ -16,9 +16,9 @@ from typing import Any
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.config.settings import Settings
 from gateway.operator.legacy_reads import (
-    LegacyReads,
-    NotRead,
-    Told,
+    LegacyReader,
+    LegacyReadFailed,
+    WaitCallback,
     load_read_budget,
     save_read_budget,
 )
@@ -27,289 +27,321 @@ from gateway.storage import Ledger, Store
 from gateway.storage.id_rows import Collision, current_ids, keep
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import create_breakers, open_upstream
-from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.passthrough import open_passthrough
 from gateway.writes.batch_routing import BEGUN, NOWHERE, is_as_imported
 from gateway.writes.journal import Journal
 from gateway.writes.player import Caller, Player
 from gateway.writes.settler import Settler
 from mappings import cutover
-from mappings.batch_views import EDITABLE, build_batch_record
+from mappings.batch_views import EDITABLE_STATUSES, build_batch_record
 from mappings.drafts import build_batch_condition
-from mappings.grammar import JSON, Conflict, Failure, Flow, Record
-from mappings.ids import SHAPE
+from mappings.effects import JSON, CompareAndSet, Conflict, Failure, Flow
+from mappings.ids import ID_PATTERN
 
-SIDE_BY_SIDE = 4
+MAX_CONCURRENT_ROWS = 4
 
-NEW, CHANGED, EQUAL, STAYS = "new", "changed", "equal", "kept"
+NEW, CHANGED, EQUAL, KEPT = "new", "changed", "equal", "kept"
 """The result for an object. ``kept``: created or changed here, so it is not overwritten."""
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with the number of objects done and the total that the service reports."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class UnmappedObject:
     """An object that was not imported, and why. Contains no personal data."""
 
     kind: str
     id: str
-    why: str
+    reason: str
 
 
 @dataclass(slots=True)
-class Report:
+class ImportReport:
     """Counts by kind and result. ``moved_batches`` are translated from now on."""
 
     counts: dict[str, Counter[str]] = field(
         default_factory=lambda: {kind: Counter() for kind in ("recipients", "batches", "ids")}
     )
-    unmapped: list[Finding] = field(default_factory=list)
-    moved: int = 0
-    stay: int = 0
+    unmapped: list[UnmappedObject] = field(default_factory=list)
+    moved_batches: int = 0
+    remaining: int = 0
     """Batches that stay at the legacy service, which created them."""
     requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ImportOptions:
     dry_run: bool = False
-    open_batches: bool = False
+    is_open_only: bool = False
     """Import only batches that can still be edited or started."""
-    moves_open: bool = False
+    is_moving_open_batches: bool = False
     """Translate the requests of open batches that the legacy service created, from now on."""
 
 
-class Cutover:
+class CutoverImport:
     """One import run of one tenant. Create it with ``open_cutover``."""
 
     def __init__(
-        self, store: Store, player: Player, reads: LegacyReads, key: ApiKey, options: Options
+        self, store: Store, player: Player, reads: LegacyReader, key: ApiKey, options: ImportOptions
     ) -> None:
         self._store = store
         self._ledger = Ledger(store)
         self._player = player
         self._reads = reads
-        self._owner = key.owner
+        self._owner = key.tenant
         self._caller = Caller(key, "cutover")
         self._options = options
-        self._report = Report()
-        self._done = 0
-        self._seen: set[str] = set()
+        self._report = ImportReport()
+        self._objects_done = 0
+        self._listed_batch_ids: set[str] = set()
         """Ids of the batches that the legacy service listed."""
-        self._would_keep: dict[str, str] = {}
+        self._dry_run_ids: dict[str, str] = {}
         """Legacy to current ids that a dry run would store; batches are matched by their
         recipients.
         """
 
-    async def run(self, progress: Progress = lambda *_: None) -> Report:
+    async def run_import(self, progress: ProgressCallback = lambda *_: None) -> ImportReport:
         """Imports recipients, then batches, which refer to them. Raises LegacyReadFailed if a list
         is unreadable.
         """
         # Oldest first: recipients that are created meanwhile are appended, so no page shifts.
-        rows = self._reads.rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
-        await self._each(rows, self._recipient, "recipient", progress)
-        listed = (await self._play(cutover.load_listed_batches()))["batches"]
+        rows = self._reads.iter_rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
+        await self._import_rows(rows, self._import_recipient, "recipient", progress)
+        listed_batches = (await self._run_flow(cutover.load_listed_batches()))["batches"]
 
-        async def batch(shown: JSON) -> None:
-            await self._batch(shown, listed)
+        async def import_row(row: JSON) -> None:
+            await self._import_batch(row, listed_batches)
 
-        await self._each(self._reads.rows("/batches", "batches"), batch, "batch", progress)
-        gone = await self._gone()
-        marks = await self._ledger.recall_all(self._owner, BEGUN)
-        left = self._report.moved + gone if self._options.dry_run else 0
-        self._report.stay = len(marks) - left
-        self._report.requests = self._reads.asked
+        await self._import_rows(
+            self._reads.iter_rows("/batches", "batches"), import_row, "batch", progress
+        )
+        missing_batches = await self._unmark_missing_batches()
+        routing_marks = await self._ledger.recall_all(self._owner, BEGUN)
+        unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0
+        self._report.remaining = len(routing_marks) - unmarked
+        self._report.requests = self._reads.request_count
         return self._report
 
-    async def _each(
-        self, rows: AsyncIterator[tuple[JSON, int]], bring: Any, kind: str, progress: Progress
+    async def _import_rows(
+        self,
+        rows: AsyncIterator[tuple[JSON, int]],
+        import_row: Any,
+        kind: str,
+        progress: ProgressCallback,
     ) -> None:
         """Imports rows concurrently. A row that fails is reported; the others continue."""
-        places = asyncio.Semaphore(SIDE_BY_SIDE)
+        slots = asyncio.Semaphore(MAX_CONCURRENT_ROWS)
 
-        async def one(shown: JSON) -> None:
+        async def import_one(row: JSON) -> None:
             try:
-                await bring(shown)
-            except (NotRead, Collision) as told:
-                self._unmapped(kind, shown["id"], str(told))
+                await import_row(row)
+            except (LegacyReadFailed, Collision) as error:
+                self._report_unmapped(kind, row["id"], str(error))
             except Failure as failure:
-                why = f"the current service cannot be read ({type(failure).__name__}: {failure})"
-                self._unmapped(kind, shown["id"], why)
+                reason = f"the current service cannot be read ({type(failure).__name__}: {failure})"
+                self._report_unmapped(kind, row["id"], reason)
             # One malformed object must not end an import of thousands.
             except (AttributeError, LookupError, TypeError, ValueError) as odd:
-                why = f"one of the services shows it in an unexpected shape ({type(odd).__name__})"
-                self._unmapped(kind, shown["id"], why)
+                reason = (
+                    f"one of the services shows it in an unexpected shape ({type(odd).__name__})"
+                )
+                self._report_unmapped(kind, row["id"], reason)
             finally:
-                places.release()
-                self._done += 1
+                slots.release()
+                self._objects_done += 1
 
-        begun, tasks = self._done, []
+        done_before, tasks = self._objects_done, []
         try:
-            async for shown, records in rows:
-                await places.acquire()
-                tasks.append(asyncio.create_task(one(shown)))
-                progress(self._done - begun, records)
+            async for row, records in rows:
+                await slots.acquire()
+                tasks.append(asyncio.create_task(import_one(row)))
+                progress(self._objects_done - done_before, records)
         finally:
             await asyncio.gather(*tasks)
 
-    async def _play(self, flow: Flow) -> Mapping[str, JSON]:
+    async def _run_flow(self, flow: Flow) -> Mapping[str, JSON]:
         return (await self._player.play(flow, self._caller)).body
 
-    def _unmapped(self, kind: str, id_: str, why: str) -> None:
-        self._report.unmapped.append(Finding(kind, str(id_), why))
+    def _report_unmapped(self, kind: str, id_: str, reason: str) -> None:
+        self._report.unmapped.append(UnmappedObject(kind, str(id_), reason))
 
-    def _count(self, kind: str, what: str) -> None:
-        self._report.counts[kind][what] += 1
+    def _count_result(self, kind: str, result: str) -> None:
+        self._report.counts[kind][result] += 1
 
-    async def _names(self, those: Iterable[str]) -> dict[str, str]:
-        wanted = set(those)
-        found = {name: self._would_keep[name] for name in wanted & self._would_keep.keys()}
-        return found | await current_ids(self._store, self._owner, wanted)
+    async def _load_current_ids(self, legacy_ids: Iterable[str]) -> dict[str, str]:
+        requested = set(legacy_ids)
+        known_ids = {name: self._dry_run_ids[name] for name in requested & self._dry_run_ids.keys()}
+        return known_ids | await current_ids(self._store, self._owner, requested)
 
     # Recipients
 
-    async def _recipient(self, shown: JSON) -> None:
-        if "payout" not in shown:  # a list may omit fields
-            whole = (await self._reads.get(f"/recipients/{shown['id']}") or {}).get("recipient")
-            if whole is None:
+    async def _import_recipient(self, row: JSON) -> None:
+        if "payout" not in row:  # a list may omit fields
+            recipient = (await self._reads.fetch_object(f"/recipients/{row['id']}") or {}).get(
+                "recipient"
+            )
+            if recipient is None:
                 return  # deleted meanwhile
-            shown = whole
-        known_as = str(shown["id"])
-        names = await self._names([known_as])
-        named = {**shown, "id": names.get(known_as, known_as)}
-        found = await self._play(cutover.match_recipient(named))
-        if found["current"] is None:
-            self._unmapped("recipient", known_as, found["why"])
+            row = recipient
+        legacy_id = str(row["id"])
+        ids = await self._load_current_ids([legacy_id])
+        row_with_current_id = {**row, "id": ids.get(legacy_id, legacy_id)}
+        match = await self._run_flow(cutover.match_recipient(row_with_current_id))
+        if match["current"] is None:
+            self._report_unmapped("recipient", legacy_id, match["why"])
             return
-        await self._keep_ids({known_as: found["current"]}, names)
-        await self._keep_recipient(found["current"], found["facts"])
+        await self._save_ids({legacy_id: match["current"]}, ids)
+        await self._save_recipient(match["current"], match["facts"])
 
-    async def _keep_recipient(self, id_: str, facts: Mapping[str, JSON]) -> None:
-        known = await self._ledger.recall(self._owner, "recipient", id_)
-        now = {name: known.get(name) for name in cutover.KEPT}
-        imported = known.get("imported")
-        then = imported or dict.fromkeys(cutover.KEPT)
+    async def _save_recipient(self, id_: str, facts: Mapping[str, JSON]) -> None:
+        stored = await self._ledger.recall(self._owner, "recipient", id_)
+        current_values = {name: stored.get(name) for name in cutover.IMPORTED_FACTS}
+        imported = stored.get("imported")
+        imported_values = imported or dict.fromkeys(cutover.IMPORTED_FACTS)
         # Changed since the last import, so by a client through the gateway: that is newer.
-        if known.get("deleted") or now != then:
-            what = STAYS
-        elif now == facts:
-            what = EQUAL
+        if stored.get("deleted") or current_values != imported_values:
+            result = KEPT
+        elif current_values == facts:
+            result = EQUAL
         else:
-            what = NEW if imported is None else CHANGED
+            result = NEW if imported is None else CHANGED
             if not self._options.dry_run:
-                await self._record(
-                    Record("recipient", id_, {**facts, "imported": dict(facts)}, find=now)
+                await self._save_record(
+                    CompareAndSet(
+                        "recipient",
+                        id_,
+                        {**facts, "imported": dict(facts)},
+                        expected=current_values,
+                    )
                 )
-        self._count("recipients", what)
+        self._count_result("recipients", result)
 
     # Batches
 
-    async def _batch(self, row: JSON, listed: Sequence[JSON] | None) -> None:
-        known_as = str(row["id"])
-        self._seen.add(known_as)
-        if self._options.open_batches and row.get("status") not in EDITABLE:
+    async def _import_batch(self, row: JSON, listed_batches: Sequence[JSON] | None) -> None:
+        legacy_id = str(row["id"])
+        self._listed_batch_ids.add(legacy_id)
+        if self._options.is_open_only and row.get("status") not in EDITABLE_STATUSES:
             return
-        shown = (await self._reads.get(f"/batches/{known_as}") or {}).get("batch")
-        if shown is None:
+        batch = (await self._reads.fetch_object(f"/batches/{legacy_id}") or {}).get("batch")
+        if batch is None:
             return  # deleted meanwhile
-        payments = await self._payments(known_as, shown)
-        ids = {known_as, *(str(one["id"]) for one in payments)}
-        ids |= {str((one.get("recipient") or {}).get("id")) for one in payments}
-        names = await self._names(ids)
-        found = await self._play(cutover.match_batch(shown, payments, names, listed))
-        if found["current"] is None:
-            self._unmapped("batch", known_as, found["why"])
+        payments = await self._list_payments(legacy_id, batch)
+        ids = {legacy_id, *(str(payment["id"]) for payment in payments)}
+        ids |= {str((payment.get("recipient") or {}).get("id")) for payment in payments}
+        current_by_legacy_id = await self._load_current_ids(ids)
+        match = await self._run_flow(
+            cutover.match_batch(batch, payments, current_by_legacy_id, listed_batches)
+        )
+        if match["current"] is None:
+            self._report_unmapped("batch", legacy_id, match["why"])
             return
-        await self._keep_ids({known_as: found["current"], **found["payments"]}, names)
-        await self._keep_batch(found)
-        await self._move(known_as, is_open=found["is_open"])
+        await self._save_ids(
+            {legacy_id: match["current"], **match["payments"]}, current_by_legacy_id
+        )
+        await self._save_batch(match)
+        await self._move_batch(legacy_id, is_open=match["is_open"])
 
-    async def _payments(self, batch: str, shown: JSON) -> list[JSON]:
+    async def _list_payments(self, batch: str, batch_fields: JSON) -> list[JSON]:
         """Every payment of a batch; the batch itself may contain only the first page."""
-        held = shown.get("payments") or {}
-        first, meta = held.get("payments") or [], held.get("meta") or {}
-        if len(first) >= int(meta.get("records") or len(first)):
-            return list(first)
-        rows = self._reads.rows(f"/batches/{batch}/payments", "payments")
-        return [one async for one, _records in rows]
+        page = batch_fields.get("payments") or {}
+        first_page, meta = page.get("payments") or [], page.get("meta") or {}
+        if len(first_page) >= int(meta.get("records") or len(first_page)):
+            return list(first_page)
+        rows = self._reads.iter_rows(f"/batches/{batch}/payments", "payments")
+        return [payment async for payment, _records in rows]
 
-    async def _keep_batch(self, found: Mapping[str, JSON]) -> None:
-        id_, facts, entries = found["current"], found["facts"], found["entries"]
-        known = await self._ledger.recall(self._owner, "batch", id_)
-        alias = await self._ledger.recall(self._owner, "alias", id_)
-        if alias.get("abandoned") or alias.get("id") or (known and not is_as_imported(known)):
-            self._count("batches", STAYS)
+    async def _save_batch(self, match: Mapping[str, JSON]) -> None:
+        id_, facts, entries = match["current"], match["facts"], match["entries"]
+        stored = await self._ledger.recall(self._owner, "batch", id_)
+        redirect = await self._ledger.recall(self._owner, "alias", id_)
+        if (
+            redirect.get("abandoned")
+            or redirect.get("id")
+            or (stored and not is_as_imported(stored))
+        ):
+            self._count_result("batches", KEPT)
             return
-        there = (await self._ledger.recall(self._owner, "payments", id_)).get("entries")
-        if known and there == entries and facts == {name: known.get(name) for name in facts}:
-            self._count("batches", EQUAL)
+        stored_entries = (await self._ledger.recall(self._owner, "payments", id_)).get("entries")
+        if (
+            stored
+            and stored_entries == entries
+            and facts == {name: stored.get(name) for name in facts}
+        ):
+            self._count_result("batches", EQUAL)
             return
-        version = (known.get("version") or 0) + 1
+        version = (stored.get("version") or 0) + 1
         # A concurrent edit by a client wins: the imported data is older.
-        whole = {**facts, "version": version, "imported": version}
+        record_facts = {**facts, "version": version, "imported": version}
         try:
             if not self._options.dry_run:
-                await self._record(
+                await self._save_record(
                     replace(
-                        build_batch_record(id_, whole, entries), find=build_batch_condition(known)
+                        build_batch_record(id_, record_facts, entries),
+                        expected=build_batch_condition(stored),
                     )
                 )
         # A client changed the batch since it was read.
         except Conflict:
-            self._count("batches", STAYS)
+            self._count_result("batches", KEPT)
         else:
-            self._count("batches", CHANGED if known else NEW)
+            self._count_result("batches", CHANGED if stored else NEW)
 
-    async def _move(self, known_as: str, *, is_open: bool) -> None:
+    async def _move_batch(self, legacy_id: str, *, is_open: bool) -> None:
         """Moves a batch away from the legacy service, unless it is still open and may not be moved."""
         # An open batch can still be edited or started, and both services must not do so at once.
-        if is_open and not self._options.moves_open:
+        if is_open and not self._options.is_moving_open_batches:
             return
-        if await self._ledger.recall(self._owner, BEGUN, known_as):
-            self._report.moved += 1
+        if await self._ledger.recall(self._owner, BEGUN, legacy_id):
+            self._report.moved_batches += 1
             if not self._options.dry_run:
-                await self._record(Record(BEGUN, known_as, NOWHERE))
+                await self._save_record(CompareAndSet(BEGUN, legacy_id, NOWHERE))
 
-    async def _gone(self) -> int:
+    async def _unmark_missing_batches(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
-        gone = 0
-        for known_as in await self._ledger.recall_all(self._owner, BEGUN):
+        missing_count = 0
+        for legacy_id in await self._ledger.recall_all(self._owner, BEGUN):
             try:
-                if known_as in self._seen or await self._is_there(known_as):
+                if legacy_id in self._listed_batch_ids or await self._is_at_legacy_service(
+                    legacy_id
+                ):
                     continue
-            except NotRead as unread:
-                self._unmapped("batch", known_as, str(unread))
+            except LegacyReadFailed as unread:
+                self._report_unmapped("batch", legacy_id, str(unread))
                 continue
-            gone += 1
+            missing_count += 1
             if not self._options.dry_run:
-                await self._record(Record(BEGUN, known_as, NOWHERE))
-        return gone
+                await self._save_record(CompareAndSet(BEGUN, legacy_id, NOWHERE))
+        return missing_count
 
-    async def _is_there(self, known_as: str) -> bool:
+    async def _is_at_legacy_service(self, legacy_id: str) -> bool:
         """Whether the legacy service has the batch. Clients choose the ids that get marked, so one
         may be malformed.
         """
-        if not SHAPE.fullmatch(known_as):
+        if not ID_PATTERN.fullmatch(legacy_id):
             return False
-        return await self._reads.get(f"/batches/{known_as}") is not None
+        return await self._reads.fetch_object(f"/batches/{legacy_id}") is not None
 
     # Keeping
 
-    async def _keep_ids(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
+    async def _save_ids(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
         # Checked here too: a dry run stores nothing, and an id that equals its legacy id is not
         # stored.
-        if taken := [name for name, id_ in pairs.items() if names.get(name, id_) != id_]:
-            raise Collision(taken[0])
-        other = {name: id_ for name, id_ in pairs.items() if name != id_}
-        new = {name: id_ for name, id_ in other.items() if names.get(name) != id_}
+        if conflicting := [name for name, id_ in pairs.items() if names.get(name, id_) != id_]:
+            raise Collision(conflicting[0])
+        differing_ids = {name: id_ for name, id_ in pairs.items() if name != id_}
+        new_ids = {name: id_ for name, id_ in differing_ids.items() if names.get(name) != id_}
         if self._options.dry_run:
-            self._would_keep |= new
-        elif new:
-            await keep(self._store, self._owner, new, imported=True)
-        self._report.counts["ids"] += Counter({NEW: len(new), EQUAL: len(other) - len(new)})
+            self._dry_run_ids |= new_ids
+        elif new_ids:
+            await keep(self._store, self._owner, new_ids, imported=True)
+        self._report.counts["ids"] += Counter(
+            {NEW: len(new_ids), EQUAL: len(differing_ids) - len(new_ids)}
+        )
 
-    async def _record(self, record: Record) -> None:
+    async def _save_record(self, record: CompareAndSet) -> None:
         await self._ledger.record_all(self._owner, [record])
 
 
@@ -321,29 +353,31 @@ async def open_cutover(
     api_key: str,
     *,
     per_hour: int,
-    options: Options,
-    told: Told = lambda _seconds: None,
-) -> AsyncIterator[Cutover]:
+    options: ImportOptions,
+    told: WaitCallback = lambda _seconds: None,
+) -> AsyncIterator[CutoverImport]:
     """Opens an import run; a gateway may be running.
 
     The requests to the legacy service are counted against the hourly budget even if the run fails.
     """
-    ledger, owner = Ledger(store), key.owner
-    configured = settings.environments.configured()
-    origins = {owner.environment: configured[owner.environment].legacy_base_url}
-    learned = await load_capabilities(ledger, configured)
+    ledger, owner = Ledger(store), key.tenant
+    environments = settings.environments.configured()
+    origins = {owner.environment: environments[owner.environment].legacy_base_url}
+    capabilities = await load_capabilities(ledger, environments)
     budget = await load_read_budget(ledger, owner.environment, key.name, per_hour, told)
     async with (
-        open_upstream(settings, learned=learned) as upstream,
-        open_passthrough(settings, origins, create_breakers(settings)) as passing,
+        open_upstream(settings, capabilities=capabilities) as upstream,
+        open_passthrough(settings, origins, create_breakers(settings)) as passthrough,
     ):
-        inferred = InferredOperations(settings.upstream.inferred_operations, learned)
+        optional_endpoints = OptionalEndpoints(settings.upstream.inferred_operations, capabilities)
         settler = Settler(Journal(store, ledger, upstream.clock), upstream.clock)
         vocabulary = settings.vocabulary.for_mappings()
-        player = Player(upstream, ledger, vocabulary, inferred, kept=Kept(), settler=settler)
-        reads = LegacyReads(passing, owner.environment, api_key, budget)
+        player = Player(
+            upstream, ledger, vocabulary, optional_endpoints, kept=Kept(), settler=settler
+        )
+        reads = LegacyReader(passthrough, owner.environment, api_key, budget)
         try:
-            yield Cutover(store, player, reads, key, options)
+            yield CutoverImport(store, player, reads, key, options)
         finally:
             await save_read_budget(ledger, owner.environment, key.name, budget)
 

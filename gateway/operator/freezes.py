@@ -8,7 +8,7 @@ from gateway.storage.audit_log import AuditEvent, acts_of
 from gateway.storage.freezes import FROZE, UNFROZE, Freeze, frozen
 
 
-class NoMerchant(Exception):
+class UnknownMerchant(Exception):
     """No merchant has this name. The message is one line."""
 
 
@@ -16,13 +16,13 @@ async def resolve_freeze_scope(store: Store, merchant: str, environment: str) ->
     """The tenant to freeze; an empty name means all. Raises UnknownMerchant for an unknown
     merchant, because the freeze would silently have no effect.
     """
-    known = {owner.merchant for owner in await load_tenants_with_credentials(store)}
-    if merchant and merchant not in known:
-        raise NoMerchant("no merchant has this name; `keys list` shows the merchants")
+    merchants = {owner.merchant for owner in await load_tenants_with_credentials(store)}
+    if merchant and merchant not in merchants:
+        raise UnknownMerchant("no merchant has this name; `keys list` shows the merchants")
     return Tenant(merchant, environment)
 
 
 async def load_freeze_status(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:
     """Active freezes, and the audit log of freezes. Raises StoreUnavailable."""
-    acts = [act for act in await acts_of(store) if act.what in (FROZE, UNFROZE)]
-    return await frozen(store), acts
+    events = [event for event in await acts_of(store) if event.what in (FROZE, UNFROZE)]
+    return await frozen(store), events

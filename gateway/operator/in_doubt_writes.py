@@ -27,19 +27,19 @@ from gateway.storage.undertakings import (
 )
 from gateway.storage.undertakings import UNSETTLED as LEFT
 from gateway.storage.undertakings import Write as Row
-from mappings.current import ID, Endpoint, find_endpoint
+from mappings.current import ID_PATTERN, Endpoint, require_endpoint
 
-SHOWN = 12
+ID_CHARACTERS = 12
 """Characters of an operation's id that identify it."""
 
-SURE_AFTER = timedelta(seconds=35)
+SURE_AFTER_AGE = timedelta(seconds=35)
 """After this time a write that cannot be seen did not happen: the service refuses requests that
 were signed more than 30 seconds ago.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
+class WriteInDoubt:
     """A write that was sent and not answered, or the last write of an operation that cannot
     continue.
 
@@ -53,7 +53,7 @@ class Unsettled:
 
     @property
     def id(self) -> str:
-        return write_id(self.one, self.write)
+        return format_write_id(self.one, self.write)
 
     @property
     def is_open(self) -> bool:
@@ -64,104 +64,127 @@ class Unsettled:
         return self.one.why or "the process that sent it ended before the answer came"
 
 
-class NotSettled(Exception):
+class WriteCommandRefused(Exception):
     """An operator's verdict is not accepted. The message is one line."""
 
 
-def write_id(one: OperationRecord, write: Row) -> str:
-    return f"{one.id[:SHOWN]}.{write.number}"
+def format_write_id(record: OperationRecord, write: Row) -> str:
+    return f"{record.id[:ID_CHARACTERS]}.{write.number}"
 
 
 # Listing
 
 
 async def load_in_doubt_writes(
-    store: Store, watched: float = WATCHED_SECONDS, pause: float = 0.25, only: str | None = None
-) -> list[Unsettled]:
+    store: Store,
+    watch_seconds: float = WATCHED_SECONDS,
+    pause_seconds: float = 0.25,
+    operation_id: str | None = None,
+) -> list[WriteInDoubt]:
     """Every write in doubt, or those of one operation (``operation_id``), oldest first. Raises
     StoreUnavailable.
 
     An operation that a process may be executing is watched until it ends or its owner is seen to be
     gone.
     """
-    rows = OperationRepository(store, Ledger(store))
-    open_ones = {one.id: one for one in await rows.unfinished() if only in (None, one.id)}
-    left = await _left(store, rows, open_ones, watched, pause)
+    repository = OperationRepository(store, Ledger(store))
+    unfinished = {
+        record.id: record
+        for record in await repository.unfinished()
+        if operation_id in (None, record.id)
+    }
+    unowned = await _select_unowned(store, repository, unfinished, watch_seconds, pause_seconds)
     # Read after the watch: an owner may have recorded an outcome meanwhile.
-    its = await rows.writes_of(*left)
-    found = [(one, write) for one in left.values() if (write := _in_question(one, its[one.id]))]
-    names = await _names(store, found)
+    writes_by_operation = await repository.writes_of(*unowned)
+    in_doubt = [
+        (record, write)
+        for record in unowned.values()
+        if (write := _select_write_in_doubt(record, writes_by_operation[record.id]))
+    ]
+    names = await _load_legacy_ids(store, in_doubt)
     return [
-        Unsettled(one, write, names[one.id], advise_operator(one, write))
-        for one, write in sorted(found, key=lambda both: both[1].entered_at)
+        WriteInDoubt(record, write, names[record.id], advise_operator(record, write))
+        for record, write in sorted(in_doubt, key=lambda pair: pair[1].entered_at)
     ]
 
 
-async def _left(
+async def _select_unowned(
     store: Store,
-    rows: OperationRepository,
-    those: Mapping[str, OperationRecord],
-    watched: float,
-    pause: float,
+    repository: OperationRepository,
+    records: Mapping[str, OperationRecord],
+    watch_seconds: float,
+    pause_seconds: float,
 ) -> dict[str, OperationRecord]:
     """The operations that no process executes."""
-    left = {id_: one for id_, one in those.items() if _was_left(one)}
-    played = {id_: one for id_, one in those.items() if id_ not in left}
-    first, until = await beats(store), asyncio.get_running_loop().time() + watched
-    while played := await _with_a_write(rows, played):
-        now = await beats(store)
-        is_over = asyncio.get_running_loop().time() >= until
-        for id_, one in list(played.items()):
-            fresh = await rows.read(id_)
+    unowned = {id_: record for id_, record in records.items() if _is_in_doubt(record)}
+    possibly_owned = {id_: record for id_, record in records.items() if id_ not in unowned}
+    first_beats, watch_until = await beats(store), asyncio.get_running_loop().time() + watch_seconds
+    while possibly_owned := await _select_with_open_write(repository, possibly_owned):
+        beats_now = await beats(store)
+        is_watch_over = asyncio.get_running_loop().time() >= watch_until
+        for id_, record in list(possibly_owned.items()):
+            current_record = await repository.read(id_)
             # Its owner ended it or handed it over: it is in doubt only if the new row says so.
-            if fresh is None or fresh.turn != one.turn or fresh.state != one.state:
-                del played[id_]
-                left |= {id_: fresh} if fresh is not None and _was_left(fresh) else {}
+            if (
+                current_record is None
+                or current_record.turn != record.turn
+                or current_record.state != record.state
+            ):
+                del possibly_owned[id_]
+                unowned |= (
+                    {id_: current_record}
+                    if current_record is not None and _is_in_doubt(current_record)
+                    else {}
+                )
             # The owner has no heartbeat row (it ended), or its heartbeat has not advanced for the
             # whole time (it was killed).
-            elif one.instance not in now or is_over:
-                left[id_] = played.pop(id_)
+            elif record.instance not in beats_now or is_watch_over:
+                unowned[id_] = possibly_owned.pop(id_)
             # The heartbeat advanced: the owner is alive and will record the outcome.
-            elif now[one.instance] != first.get(one.instance):
-                del played[id_]
-        if played:
-            await asyncio.sleep(pause)
-    return left
+            elif beats_now[record.instance] != first_beats.get(record.instance):
+                del possibly_owned[id_]
+        if possibly_owned:
+            await asyncio.sleep(pause_seconds)
+    return unowned
 
 
-def _was_left(one: OperationRecord) -> bool:
+def _is_in_doubt(record: OperationRecord) -> bool:
     """Whether the operation is in doubt; a process that tries to resolve it sets RUNNING but keeps
     ``why``.
     """
-    return one.state == LEFT or (one.state == RUNNING and one.why is not None)
+    return record.state == LEFT or (record.state == RUNNING and record.why is not None)
 
 
-async def _with_a_write(
-    rows: OperationRepository, those: Mapping[str, OperationRecord]
+async def _select_with_open_write(
+    repository: OperationRepository, records: Mapping[str, OperationRecord]
 ) -> dict[str, OperationRecord]:
-    its = await rows.writes_of(*those)
+    writes_by_operation = await repository.writes_of(*records)
     return {
-        id_: one for id_, one in those.items() if any(write.state == SENT for write in its[id_])
+        id_: record
+        for id_, record in records.items()
+        if any(write.state == SENT for write in writes_by_operation[id_])
     }
 
 
-def _in_question(one: OperationRecord, its: Sequence[Row]) -> Row | None:
+def _select_write_in_doubt(record: OperationRecord, record_writes: Sequence[Row]) -> Row | None:
     """The first write that was not answered; if all were, the last write of an operation in doubt."""
-    sent = [write for write in its if write.state == SENT]
-    return next(iter(sent or (its[-1:] if _was_left(one) else [])), None)
+    unanswered = [write for write in record_writes if write.state == SENT]
+    return next(iter(unanswered or (record_writes[-1:] if _is_in_doubt(record) else [])), None)
 
 
-async def _names(
-    store: Store, those: Sequence[tuple[OperationRecord, Row]]
+async def _load_legacy_ids(
+    store: Store, records_and_writes: Sequence[tuple[OperationRecord, Row]]
 ) -> dict[str, str | None]:
     """The legacy id of each write's object, by operation id."""
-    found: dict[str, str | None] = {}
-    for one, write in those:
-        found[one.id] = None
-        if named := _object(write):
-            id_ = await resolve_first_id(store, one.owner, named)
-            found[one.id] = (await legacy_ids(store, one.owner, [id_])).get(id_, id_)
-    return found
+    legacy_id_by_operation: dict[str, str | None] = {}
+    for record, write in records_and_writes:
+        legacy_id_by_operation[record.id] = None
+        if object_id := _extract_object_id(write):
+            original_id = await resolve_first_id(store, record.owner, object_id)
+            legacy_id_by_operation[record.id] = (
+                await legacy_ids(store, record.owner, [original_id])
+            ).get(original_id, original_id)
+    return legacy_id_by_operation
 
 
 async def resolve_first_id(store: Store, owner: Tenant, id_: str) -> str:
@@ -169,26 +192,26 @@ async def resolve_first_id(store: Store, owner: Tenant, id_: str) -> str:
     return str((await Ledger(store).recall(owner, "alias", id_)).get("id", id_))
 
 
-def _object(write: Row) -> str | None:
-    endpoint = _endpoint(write)
-    found = endpoint.pattern.fullmatch(write.path) if endpoint else _NAMED.search(write.path)
-    return found.groupdict().get("id") if found else None
+def _extract_object_id(write: Row) -> str | None:
+    endpoint = _find_endpoint(write)
+    match = endpoint.pattern.fullmatch(write.path) if endpoint else _OBJECT_ID.search(write.path)
+    return match.groupdict().get("id") if match else None
 
 
-_NAMED = re.compile(f"/(?P<id>{ID})")
+_OBJECT_ID = re.compile(f"/(?P<id>{ID_PATTERN})")
 
 
-def _endpoint(write: Row) -> Endpoint | None:
+def _find_endpoint(write: Row) -> Endpoint | None:
     """The endpoint of a write; None for a path that only the legacy service has."""
     try:
-        return find_endpoint(write.method, write.path)
+        return require_endpoint(write.method, write.path)
     except LookupError:
         return None
 
 
 # Advice
 
-CREATES = {
+CREATED_OBJECTS = {
     "/recipients": ("R", "a recipient that was created at about {since}"),
     "/recipients/{id}/accounts": ("A", "an account added to recipient {id} at about {since}"),
     "/batches": ("B", "a batch{of} that was created at about {since}"),
@@ -196,7 +219,7 @@ CREATES = {
 }
 """By the path of a POST: the id prefix of the object that it creates, and what to look for."""
 
-CHANGES = {
+CHANGE_DESCRIPTIONS = {
     "PATCH /recipients/{id}": "recipient {id} was changed at about {since}",
     "DELETE /recipients/{id}": "recipient {id} is archived",
     "DELETE /recipients": "the recipients{ids} are archived",
@@ -215,14 +238,14 @@ CHANGES = {
 
 def created_id_prefix(write: Row) -> str | None:
     """The id prefix of the object that a write creates; None if it creates nothing."""
-    endpoint = _endpoint(write)
+    endpoint = _find_endpoint(write)
     path = endpoint.path if endpoint and write.method == "POST" else ""
-    return CREATES[path][0] if path in CREATES else None
+    return CREATED_OBJECTS[path][0] if path in CREATED_OBJECTS else None
 
 
-def advise_operator(one: OperationRecord, write: Row) -> str:
+def advise_operator(record: OperationRecord, write: Row) -> str:
     """Advice for an operator who has access to the service's dashboard."""
-    id_ = write_id(one, write)
+    id_ = format_write_id(record, write)
     if write.state != SENT:
         return (
             "nothing if the service cannot be read: the gateway continues as soon as it can. "
@@ -231,55 +254,55 @@ def advise_operator(one: OperationRecord, write: Row) -> str:
             f"shows as missing, then run `payout-gateway writes close {id_}`"
         )
     if not write.told:
-        return _look(one, write)
-    if write.told not in TOLD and write.told in (one.why or ""):
-        return f"the recorded outcome cannot be right: {_look(one, write)}"
+        return _advise_check(record, write)
+    if write.told not in TOLD and write.told in (record.why or ""):
+        return f"the recorded outcome cannot be right: {_advise_check(record, write)}"
     return (
         "nothing: a running gateway continues from the recorded outcome; if it has to read "
         "the service, "
-        f"as soon as it can. If the recorded outcome is wrong, {_look(one, write)}"
+        f"as soon as it can. If the recorded outcome is wrong, {_advise_check(record, write)}"
     )
 
 
-def _look(one: OperationRecord, write: Row) -> str:
-    id_ = write_id(one, write)
-    told, where = _sought(one, write), "the service's dashboard"
-    if one.operation.startswith(PASSED_ON):
+def _advise_check(record: OperationRecord, write: Row) -> str:
+    id_ = format_write_id(record, write)
+    description, place = _describe_effect(record, write), "the service's dashboard"
+    if record.operation.startswith(PASSED_ON):
         # The gateway cannot read what a forwarded write did.
-        where = "the legacy service, which it was forwarded to,"
-    settle = f"`payout-gateway writes settle {id_}"
+        place = "the legacy service, which it was forwarded to,"
+    settle_command = f"`payout-gateway writes settle {id_}"
     if prefix := created_id_prefix(write):
         return (
-            f"look in {where} for {told}; if it is there, run {settle} --made {prefix}-…` "
-            f"with its id, otherwise {settle} --did-not-happen`"
+            f"look in {place} for {description}; if it is there, run {settle_command} --made {prefix}-…` "
+            f"with its id, otherwise {settle_command} --did-not-happen`"
         )
     return (
-        f"check in {where} whether {told}; if so, run {settle} --happened`, otherwise "
-        f"{settle} --did-not-happen`"
+        f"check in {place} whether {description}; if so, run {settle_command} --happened`, otherwise "
+        f"{settle_command} --did-not-happen`"
     )
 
 
-def _sought(one: OperationRecord, write: Row) -> str:
-    if (endpoint := _endpoint(write)) is None:
-        at = f"{write.entered_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{write.method} {write.path} was carried out at about {at}"
-    found = endpoint.pattern.fullmatch(write.path)
-    words = (
-        CREATES[endpoint.path][1]
+def _describe_effect(record: OperationRecord, write: Row) -> str:
+    if (endpoint := _find_endpoint(write)) is None:
+        time = f"{write.entered_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{write.method} {write.path} was carried out at about {time}"
+    match = endpoint.pattern.fullmatch(write.path)
+    template = (
+        CREATED_OBJECTS[endpoint.path][1]
         if created_id_prefix(write)
-        else CHANGES[f"{write.method} {endpoint.path}"]
+        else CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
     )
-    asked = (stored_json.value(one.asked) if one.asked else {}).get("body") or {}
-    return words.format(
+    request_body = (stored_json.value(record.asked) if record.asked else {}).get("body") or {}
+    return template.format(
         since=f"{write.entered_at:%Y-%m-%d %H:%M:%S} UTC",
-        of=_of(asked) if one.operation == "create_batch" else "",
-        ids=f" {', '.join(asked['ids'])}" if asked.get("ids") else "",
-        **(found.groupdict() if found else {}),
+        of=_describe_payment_count(request_body) if record.operation == "create_batch" else "",
+        ids=f" {', '.join(request_body['ids'])}" if request_body.get("ids") else "",
+        **(match.groupdict() if match else {}),
     )
 
 
-def _of(asked: Mapping[str, object]) -> str:
-    payments = asked.get("payments")
+def _describe_payment_count(request_body: Mapping[str, object]) -> str:
+    payments = request_body.get("payments")
     if not isinstance(payments, list) or not payments:
         return ""
     return f" of {pluralize(len(payments), 'payment')}"
@@ -289,92 +312,118 @@ def _of(asked: Mapping[str, object]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class OperatorVerdict:
     """An operator's verdict: ``--made ID``, or if that is None, ``--happened`` or
     ``--did-not-happen``.
     """
 
-    happened: bool
-    made: str | None = None
+    has_happened: bool
+    created_id: str | None = None
 
     @property
-    def told(self) -> str:
-        return self.made or (HAPPENED if self.happened else DID_NOT)
+    def stored_value(self) -> str:
+        return self.created_id or (HAPPENED if self.has_happened else DID_NOT)
 
 
-async def find_in_doubt_write(store: Store, named: str) -> tuple[OperationRecord, Row]:
+async def find_in_doubt_write(store: Store, id_: str) -> tuple[OperationRecord, Row]:
     """The write with this id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
-    begin, _, number = named.partition(".")
-    rows = OperationRepository(store, Ledger(store))
-    found = [
-        (one, write)
-        for one in (await rows.begun_with(begin) if len(begin) >= SHOWN else [])
-        for write in (await rows.writes_of(one.id))[one.id]
+    id_prefix, _, number = id_.partition(".")
+    repository = OperationRepository(store, Ledger(store))
+    matches = [
+        (record, write)
+        for record in (
+            await repository.begun_with(id_prefix) if len(id_prefix) >= ID_CHARACTERS else []
+        )
+        for write in (await repository.writes_of(record.id))[record.id]
         if str(write.number) == number
     ]
     # A prefix that matches two operations must not pick one of them.
-    if len(found) != 1:
-        raise NotSettled(f"there is no write {named}; `writes unsettled` lists the writes in doubt")
-    return found[0]
+    if len(matches) != 1:
+        raise WriteCommandRefused(
+            f"there is no write {id_}; `writes unsettled` lists the writes in doubt"
+        )
+    return matches[0]
 
 
-async def record_operator_verdict(store: Store, named: str, word: Word) -> Unsettled:
+async def record_operator_verdict(
+    store: Store, shown_id: str, verdict: OperatorVerdict
+) -> WriteInDoubt:
     """Stores an operator's verdict on a write. Raises WriteCommandRefused."""
-    one, write = await find_in_doubt_write(store, named)
+    record, write = await find_in_doubt_write(store, shown_id)
     if write.state != SENT:
-        raise NotSettled(f"the outcome of {named} is already known: {in_words(write.state)}")
-    check_operator_verdict(write, word)
-    id_ = write_id(one, write)
-    left = {each.id: each for each in await load_in_doubt_writes(store, only=one.id)}
-    if (unsettled := left.get(id_)) is None:
-        raise NotSettled(f"{named} is in progress; wait for its answer")
+        raise WriteCommandRefused(
+            f"the outcome of {shown_id} is already known: {in_words(write.state)}"
+        )
+    check_operator_verdict(write, verdict)
+    id_ = format_write_id(record, write)
+    in_doubt_by_id = {
+        in_doubt.id: in_doubt
+        for in_doubt in await load_in_doubt_writes(store, operation_id=record.id)
+    }
+    if (write_in_doubt := in_doubt_by_id.get(id_)) is None:
+        raise WriteCommandRefused(f"{shown_id} is in progress; wait for its answer")
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
-    if not (word.happened or word.made) and (early := _early(store, write)):
-        raise NotSettled(
-            f"{named} was sent a moment ago and may still be carried out; check again in {early} s"
+    if not (verdict.has_happened or verdict.created_id) and (
+        seconds_to_wait := _compute_seconds_until_sure(store, write)
+    ):
+        raise WriteCommandRefused(
+            f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds_to_wait} s"
         )
-    if word.made:
-        word = Word(happened=True, made=await _free(store, one, word.made))
+    if verdict.created_id:
+        verdict = OperatorVerdict(
+            has_happened=True,
+            created_id=await _require_unclaimed_id(store, record, verdict.created_id),
+        )
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
-    if not await OperationRepository(store, Ledger(store)).tell(one, write.number, word.told, id_):
-        raise NotSettled(f"the outcome of {named} became known meanwhile; see `writes unsettled`")
-    return unsettled
+    if not await OperationRepository(store, Ledger(store)).tell(
+        record, write.number, verdict.stored_value, id_
+    ):
+        raise WriteCommandRefused(
+            f"the outcome of {shown_id} became known meanwhile; see `writes unsettled`"
+        )
+    return write_in_doubt
 
 
-def check_operator_verdict(write: Row, word: Word) -> None:
+def check_operator_verdict(write: Row, verdict: OperatorVerdict) -> None:
     """Raises WriteCommandRefused if the verdict does not fit the kind of write."""
     prefix = created_id_prefix(write)
     # Without the id, clients could not be answered with the object that was created.
-    if prefix and word.happened and not word.made:
-        raise NotSettled(f"this write creates an object; give its id with --made {prefix}-…")
-    if word.made and not prefix:
-        raise NotSettled("this write creates no object; use --happened or --did-not-happen")
-    if word.made and not re.fullmatch(f"{prefix}-[A-Za-z0-9]+", word.made):
-        raise NotSettled(
+    if prefix and verdict.has_happened and not verdict.created_id:
+        raise WriteCommandRefused(
+            f"this write creates an object; give its id with --made {prefix}-…"
+        )
+    if verdict.created_id and not prefix:
+        raise WriteCommandRefused(
+            "this write creates no object; use --happened or --did-not-happen"
+        )
+    if verdict.created_id and not re.fullmatch(f"{prefix}-[A-Za-z0-9]+", verdict.created_id):
+        raise WriteCommandRefused(
             f"the id after --made must be {prefix}- followed by letters and digits; copy it "
             "from the "
             "service's dashboard"
         )
 
 
-def _early(store: Store, write: Row) -> int:
+def _compute_seconds_until_sure(store: Store, write: Row) -> int:
     """Seconds until a write that cannot be seen surely did not happen."""
-    left: timedelta = write.entered_at + SURE_AFTER - store.clock()
-    return max(0, int(left.total_seconds()) + 1) if left > timedelta() else 0
+    remaining: timedelta = write.entered_at + SURE_AFTER_AGE - store.clock()
+    return max(0, int(remaining.total_seconds()) + 1) if remaining > timedelta() else 0
 
 
-async def _free(store: Store, one: OperationRecord, named: str) -> str:
+async def _require_unclaimed_id(store: Store, record: OperationRecord, given_id: str) -> str:
     """The service's id of the created object. Raises WriteCommandRefused if the object is known
     otherwise.
     """
     # The operator may have copied the legacy id from an answer.
-    made = (await current_ids(store, one.owner, [named])).get(named, named)
+    created_id = (await current_ids(store, record.owner, [given_id])).get(given_id, given_id)
     ledger = Ledger(store)
     # Two writes with the same result would hide that one of them is still unknown.
-    if await OperationRepository(store, ledger).is_claimed(one, made):
-        raise NotSettled(f"{named} was created by another write; check the id")
+    if await OperationRepository(store, ledger).is_claimed(record, created_id):
+        raise WriteCommandRefused(f"{given_id} was created by another write; check the id")
     for kind in ("batch", "recipient", "alias"):
-        if await ledger.recall(one.owner, kind, made):
-            raise NotSettled(f"{named} is already known as another object; check the id")
-    return made
+        if await ledger.recall(record.owner, kind, created_id):
+            raise WriteCommandRefused(
+                f"{given_id} is already known as another object; check the id"
+            )
+    return created_id

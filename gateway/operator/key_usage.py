@@ -13,7 +13,7 @@ from mappings.provenance import list_client_calls
 
 
 @dataclass(frozen=True, slots=True)
-class KeyUse:
+class KeyUsage:
     """Usage of one key. An empty ``key`` stands for requests without a known key."""
 
     owner: Tenant
@@ -22,23 +22,26 @@ class KeyUse:
 
     @property
     def requests(self) -> int:
-        return sum(one.requests for one in self.operations)
+        return sum(row.requests for row in self.operations)
 
     @property
     def last_at(self) -> datetime:
-        return max(one.last_at for one in self.operations)
+        return max(row.last_at for row in self.operations)
 
 
-def group_usage_by_key(rows: Iterable[Used]) -> list[KeyUse]:
+def group_usage_by_key(rows: Iterable[Used]) -> list[KeyUsage]:
     """Groups rows by key, in the order of their first row."""
-    found: dict[tuple[Tenant, str], KeyUse] = {}
-    for one in rows:
-        owner = Tenant(one.merchant, one.environment)
-        found.setdefault((owner, one.key), KeyUse(owner, one.key)).operations.append(one)
-    return list(found.values())
+    usage_by_key: dict[tuple[Tenant, str], KeyUsage] = {}
+    for row in rows:
+        owner = Tenant(row.merchant, row.environment)
+        usage_by_key.setdefault((owner, row.key), KeyUsage(owner, row.key)).operations.append(row)
+    return list(usage_by_key.values())
 
 
 def list_replacement_calls() -> dict[str, Sequence[str]]:
     """The current calls that replace each operation, taken from the mapping."""
-    those = (*OPERATIONS, *UNLISTED)
-    return {one.name: [call["call"] for call in list_client_calls(one)] for one in those}
+    all_operations = (*OPERATIONS, *UNLISTED)
+    return {
+        operation.name: [call["call"] for call in list_client_calls(operation)]
+        for operation in all_operations
+    }

@@ -23,25 +23,25 @@ from gateway.storage.id_rows import legacy_ids
 from gateway.storage.undertakings import RUNNING, UNSETTLED, OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream
-from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.journal import Journal
 from gateway.writes.player import Caller, Player
 from gateway.writes.settler import Settler
-from mappings import agreement
-from mappings.grammar import Answer, Conflict, Failure, Flow, Refused
+from mappings import consistency_checks
+from mappings.effects import Answer, Conflict, Failure, Flow, Refused
 
-SIDE_BY_SIDE = 8
-PATIENCE = 5
+MAX_CONCURRENT_CHECKS = 8
+MAX_READ_ATTEMPTS = 5
 """Attempts of a read that the service rejects with 429."""
 
-LONGEST_WAIT = 30
+MAX_WAIT_SECONDS = 30
 
-PASSING = frozenset({"stuck", "payments", "not_started"})
+TRANSIENT_KINDS = frozenset({"stuck", "payments", "not_started"})
 """Kinds of findings that a request in progress can cause."""
 
-A_MOMENT = 1.0
+RECHECK_SECONDS = 1.0
 
-DO = {
+ADVICE = {
     "missing": "check in the dashboard whether it was deleted there; clients cannot continue it",
     "not_started": "check in the dashboard whether it is being processed before it is "
     "started again",
@@ -74,32 +74,32 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class ReconciliationReport:
     findings: list[Finding] = field(default_factory=list)
-    unknown: list[Finding] = field(default_factory=list)
+    unknown_batches: list[Finding] = field(default_factory=list)
     """Batches that the service lists and the gateway has no record of."""
-    unreadable: list[Finding] = field(default_factory=list)
-    unlisted: list[Finding] = field(default_factory=list)
+    unreadable_objects: list[Finding] = field(default_factory=list)
+    tenants_without_list: list[Finding] = field(default_factory=list)
     """Tenants whose batches the service does not list."""
-    unnamed: dict[Tenant, list[str]] = field(default_factory=dict)
+    unnamed_recipients: dict[Tenant, list[str]] = field(default_factory=dict)
     """Recipients without a stored legacy id."""
     counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ObjectCheck:
     """One check: an object and the flow that compares it."""
 
     owner: Tenant
     id: str
     flow: Callable[[bool], Flow]
     """Takes whether a request is working on the object."""
-    of: str
-    also: frozenset[str] = frozenset()
+    counted_as: str
+    other_ids: frozenset[str] = frozenset()
     """Other ids of the object."""
 
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with the number of checks done and the total."""
 
 
@@ -109,244 +109,270 @@ class Reconciler:
     """
 
     def __init__(
-        self, store: Store, ledger: Ledger, player: Player, ids: Ids, configured: Iterable[str]
+        self, store: Store, ledger: Ledger, player: Player, ids: Ids, environments: Iterable[str]
     ) -> None:
         self._store = store
         self._ids = ids
         self._ledger = ledger
         self._player = player
-        self._configured = frozenset(configured)
+        self._environments = frozenset(environments)
         self._callers: dict[Tenant, Caller] = {}
 
-    async def owners(
+    async def list_tenants(
         self, merchant: str | None = None, environment: str | None = None
     ) -> list[Tenant]:
         return [
-            one
-            for one in await load_tenants_with_credentials(self._store)
-            if merchant in (None, one.merchant) and environment in (None, one.environment)
+            tenant
+            for tenant in await load_tenants_with_credentials(self._store)
+            if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
         ]
 
-    async def without_keys(self) -> set[Tenant]:
+    async def find_tenants_without_keys(self) -> set[Tenant]:
         """Tenants without an active key: no client can start their batches through the gateway."""
-        return {*await self.owners()} - await load_tenants_with_active_keys(self._store)
+        return {*await self.list_tenants()} - await load_tenants_with_active_keys(self._store)
 
     async def reconcile(
         self,
         owners: Sequence[Tenant],
-        progress: Progress = lambda *_: None,
+        progress: ProgressCallback = lambda *_: None,
         *,
         was_restored: bool = False,
-    ) -> Report:
+    ) -> ReconciliationReport:
         """Checks every batch and deleted recipient of these tenants. Raises StoreUnavailable.
 
         If the state ``was_restored``, clients may know batches and recipients that it lacks: these
         get the same legacy ids that clients were given before.
         """
-        report, looks = Report(), []
-        for owner in owners:
-            its = await self._looks(owner)
-            if owner.environment in self._configured:
-                looks += [
-                    *its,
-                    Look(owner, "", lambda _busy: agreement.find_unknown_batches(), "lists"),
+        report, checks = ReconciliationReport(), []
+        for tenant in owners:
+            tenant_checks = await self._list_checks(tenant)
+            if tenant.environment in self._environments:
+                checks += [
+                    *tenant_checks,
+                    ObjectCheck(
+                        tenant, "", lambda _busy: consistency_checks.find_unknown_batches(), "lists"
+                    ),
                 ]
                 if was_restored and self._ids.has_stand_ins("recipient"):
-                    looks.append(Look(owner, "", _unnamed_recipients, "names"))
-            elif its:
-                said = f"[environments.{owner.environment}] is not configured"
-                report.unreadable.append(Finding(owner, "unreadable", "-", said, "configure it"))
-        await self._take(looks, report, progress)
+                    checks.append(ObjectCheck(tenant, "", _find_unnamed_recipients, "names"))
+            elif tenant_checks:
+                problem = f"[environments.{tenant.environment}] is not configured"
+                report.unreadable_objects.append(
+                    Finding(tenant, "unreadable", "-", problem, "configure it")
+                )
+        await self._run_checks(checks, report, progress)
         if was_restored:
-            report.unknown = await self._named(report.unknown)
-        for owner, ids in report.unnamed.items():
-            await self._ids.legacy(owner, {("recipient", id_) for id_ in ids}, keeps=False)
+            report.unknown_batches = await self._restore_legacy_ids(report.unknown_batches)
+        for tenant, ids in report.unnamed_recipients.items():
+            await self._ids.legacy(tenant, {("recipient", id_) for id_ in ids}, keeps=False)
         return report
 
-    async def _named(self, unknown: Sequence[Finding]) -> list[Finding]:
+    async def _restore_legacy_ids(self, unknown: Sequence[Finding]) -> list[Finding]:
         """Stores the legacy ids of unknown batches, which the backup lacked, and shows them in
         findings.
         """
-        names = {
+        ids_by_tenant = {
             owner: await self._ids.legacy(
-                owner, {("batch", one.id) for one in unknown if one.owner == owner}
+                owner, {("batch", finding.id) for finding in unknown if finding.owner == owner}
             )
-            for owner in {one.owner for one in unknown}
+            for owner in {finding.owner for finding in unknown}
         }
         return [
-            replace(one, id=name, upstream=one.id)
-            if (name := names[one.owner].get(one.id))
-            else one
-            for one in unknown
+            replace(finding, id=legacy_id, upstream=finding.id)
+            if (legacy_id := ids_by_tenant[finding.owner].get(finding.id))
+            else finding
+            for finding in unknown
         ]
 
-    async def abandoned(self) -> list[Finding]:
+    async def check_superseded_batches(self) -> list[Finding]:
         """Superseded batches that were started elsewhere. Unreadable ones are omitted."""
-        looks = [
-            look
-            for owner in await self.owners()
-            if owner.environment in self._configured
-            for look in await self._abandoned(owner)
+        checks = [
+            check
+            for owner in await self.list_tenants()
+            if owner.environment in self._environments
+            for check in await self._list_superseded_checks(owner)
         ]
-        report = Report()
-        await self._take(looks, report, lambda *_: None)
+        report = ReconciliationReport()
+        await self._run_checks(checks, report, lambda *_: None)
         return report.findings
 
-    async def _looks(self, owner: Tenant) -> list[Look]:
+    async def _list_checks(self, owner: Tenant) -> list[ObjectCheck]:
         batches = await self._ledger.recall_all(owner, "batch")
         recipients = await self._ledger.recall_all(owner, "recipient")
-        looks = [
-            Look(owner, id_, partial(self._batch, id_), "batches", _names(facts))
+        checks = [
+            ObjectCheck(
+                owner, id_, partial(self._check_batch, id_), "batches", _list_other_ids(facts)
+            )
             for id_, facts in batches.items()
         ]
-        looks += [
-            Look(owner, id_, partial(self._recipient, id_), "recipients")
+        checks += [
+            ObjectCheck(owner, id_, partial(self._check_recipient, id_), "recipients")
             for id_, facts in recipients.items()
             if facts.get("deleted")
         ]
-        return [*looks, *await self._abandoned(owner)]
+        return [*checks, *await self._list_superseded_checks(owner)]
 
-    def _batch(self, id_: str, is_busy: bool) -> Flow:
-        return agreement.check_batch(id_, self._now(), is_busy=is_busy)
+    def _check_batch(self, id_: str, is_busy: bool) -> Flow:
+        return consistency_checks.find_batch_differences(id_, self._format_now(), is_busy=is_busy)
 
-    def _recipient(self, id_: str, _is_busy: bool) -> Flow:
-        return agreement.check_deleted_recipient(id_)
+    def _check_recipient(self, id_: str, _is_busy: bool) -> Flow:
+        return consistency_checks.find_deleted_recipient_differences(id_)
 
-    def _left(self, id_: str, _is_busy: bool) -> Flow:
-        return agreement.check_abandoned_batch(id_, self._now())
+    def _check_superseded(self, id_: str, _is_busy: bool) -> Flow:
+        return consistency_checks.find_superseded_batch_differences(id_, self._format_now())
 
-    async def _abandoned(self, owner: Tenant) -> list[Look]:
+    async def _list_superseded_checks(self, owner: Tenant) -> list[ObjectCheck]:
         return [
-            Look(owner, id_, partial(self._left, id_), "abandoned")
+            ObjectCheck(owner, id_, partial(self._check_superseded, id_), "abandoned")
             for id_ in await self._ledger.abandoned(owner)
         ]
 
-    def _now(self) -> str:
+    def _format_now(self) -> str:
         return f"{self._store.clock():%Y-%m-%dT%H:%M:%S.000Z}"
 
     # Running the checks
 
-    async def _take(self, looks: Sequence[Look], report: Report, progress: Progress) -> None:
+    async def _run_checks(
+        self,
+        checks: Sequence[ObjectCheck],
+        report: ReconciliationReport,
+        progress: ProgressCallback,
+    ) -> None:
         """Runs checks concurrently, and adds their findings to the report."""
-        left, done = iter(looks), 0
-        progress(0, len(looks))
+        remaining, checks_done = iter(checks), 0
+        progress(0, len(checks))
 
-        async def work() -> None:
-            nonlocal done
-            for look in left:
-                await self._look(look, report)
-                done += 1
-                progress(done, len(looks))
+        async def run_remaining() -> None:
+            nonlocal checks_done
+            for check in remaining:
+                await self._run_check(check, report)
+                checks_done += 1
+                progress(checks_done, len(checks))
 
-        await asyncio.gather(*(work() for _ in range(SIDE_BY_SIDE)))
+        await asyncio.gather(*(run_remaining() for _ in range(MAX_CONCURRENT_CHECKS)))
 
-    async def _look(self, look: Look, report: Report) -> None:
+    async def _run_check(self, check: ObjectCheck, report: ReconciliationReport) -> None:
         try:
-            answer = await self._answer(look)
+            answer = await self._run_flow(check)
         # Not a finding about one object: without the state nothing can be compared.
         except StoreUnavailable:
             raise
         except Failure as failure:
             status = failure.status if isinstance(failure, Refused) else None
-            why = f"refused, status {status}" if status else str(failure)
-            said = f"it could not be read ({why})"
-            do = f"{_to_mend(status)}, and run this again"
-            report.unreadable.append(Finding(look.owner, "unreadable", look.id or "-", said, do))
+            reason = f"refused, status {status}" if status else str(failure)
+            problem = f"it could not be read ({reason})"
+            advice = f"{_advise_unreadable(status)}, and run this again"
+            report.unreadable_objects.append(
+                Finding(check.owner, "unreadable", check.id or "-", problem, advice)
+            )
             return
-        report.counts[look.of] = report.counts.get(look.of, 0) + 1
-        if look.of == "lists":
-            self._listed(look, answer, report)
-        if look.of == "names":
-            report.unnamed[look.owner] = answer.body["unnamed"]
-        for found in await self._lasting(look, answer.body["differences"]):
-            report.findings.append(await self._finding(look, found))
+        report.counts[check.counted_as] = report.counts.get(check.counted_as, 0) + 1
+        if check.counted_as == "lists":
+            self._report_unknown_batches(check, answer, report)
+        if check.counted_as == "names":
+            report.unnamed_recipients[check.owner] = answer.body["unnamed"]
+        for difference in await self._drop_transient(check, answer.body["differences"]):
+            report.findings.append(await self._build_finding(check, difference))
 
-    async def _lasting(self, look: Look, found: Sequence[Any]) -> list[Any]:
+    async def _drop_transient(self, check: ObjectCheck, differences: Sequence[Any]) -> list[Any]:
         """The findings that persist a moment later. Concurrent requests cause temporary ones."""
         # A change in progress looks like a difference until it is complete.
-        passing = [one for one in found if one["kind"] in PASSING]
-        if not passing:
-            return [*found]
-        await asyncio.sleep(A_MOMENT)
-        again = (await self._answer(look)).body["differences"]
-        return [*(one for one in found if one not in passing), *again]
+        transient = [
+            difference for difference in differences if difference["kind"] in TRANSIENT_KINDS
+        ]
+        if not transient:
+            return [*differences]
+        await asyncio.sleep(RECHECK_SECONDS)
+        differences_now = (await self._run_flow(check)).body["differences"]
+        return [
+            *(difference for difference in differences if difference not in transient),
+            *differences_now,
+        ]
 
-    def _listed(self, look: Look, answer: Answer, report: Report) -> None:
+    def _report_unknown_batches(
+        self, check: ObjectCheck, answer: Answer, report: ReconciliationReport
+    ) -> None:
         if answer.body["listed"] is None:
-            said = (
+            problem = (
                 "the service does not list batches, so batches without a record here cannot "
                 "be found"
             )
-            do = "nothing can be done here"
-            report.unlisted.append(Finding(look.owner, "unlisted", "batches", said, do))
+            advice = "nothing can be done here"
+            report.tenants_without_list.append(
+                Finding(check.owner, "unlisted", "batches", problem, advice)
+            )
             return
         for id_, status in answer.body["unknown"].items():
-            said = (
+            problem = (
                 f"the service lists it ({status or 'no status'}), but the gateway has no "
                 "record of it"
             )
-            do = "nothing, if it was created elsewhere"
-            report.unknown.append(Finding(look.owner, "unknown", id_, said, do))
+            advice = "nothing, if it was created elsewhere"
+            report.unknown_batches.append(Finding(check.owner, "unknown", id_, problem, advice))
 
-    async def _finding(self, look: Look, found: Any) -> Finding:
-        names = await legacy_ids(self._store, look.owner, [look.id])
-        shown = names.get(look.id, look.id)
+    async def _build_finding(self, check: ObjectCheck, difference: Any) -> Finding:
+        names = await legacy_ids(self._store, check.owner, [check.id])
+        shown_id = names.get(check.id, check.id)
         return Finding(
-            look.owner,
-            found["kind"],
-            shown,
-            found["says"],
-            DO[found["kind"]],
-            upstream=look.id if shown != look.id else None,
-            alert=bool(found.get("alert")),
-            recorded=bool(found.get("recorded")),
+            check.owner,
+            difference["kind"],
+            shown_id,
+            difference["says"],
+            ADVICE[difference["kind"]],
+            upstream=check.id if shown_id != check.id else None,
+            alert=bool(difference.get("alert")),
+            recorded=bool(difference.get("recorded")),
         )
 
-    async def _answer(self, look: Look) -> Answer:
-        caller = await self._caller(look.owner)
-        for left in reversed(range(PATIENCE)):
+    async def _run_flow(self, check: ObjectCheck) -> Answer:
+        caller = await self._load_caller(check.owner)
+        for attempts_left in reversed(range(MAX_READ_ATTEMPTS)):
             try:
-                return await self._player.play(look.flow(await self._is_busy(look)), caller)
+                return await self._player.play(check.flow(await self._is_busy(check)), caller)
             # A client changed the object while it was read.
             except Conflict:
-                if not left:
+                if not attempts_left:
                     raise
             except Refused as refused:
-                if refused.status != 429 or not left:
+                if refused.status != 429 or not attempts_left:
                     raise
                 # The service's rate limit is shared with clients, so back off.
-                wait = refused.retry_after or ""
-                await asyncio.sleep(min(int(wait) if wait.isdecimal() else 1, LONGEST_WAIT))
+                retry_after = refused.retry_after or ""
+                await asyncio.sleep(
+                    min(int(retry_after) if retry_after.isdecimal() else 1, MAX_WAIT_SECONDS)
+                )
         raise AssertionError
 
-    async def _is_busy(self, look: Look) -> bool:
-        if look.of != "batches":
+    async def _is_busy(self, check: ObjectCheck) -> bool:
+        if check.counted_as != "batches":
             return False
-        those = await OperationRepository(self._store, self._ledger).of_object(
-            look.owner, [look.id, *look.also]
+        records = await OperationRepository(self._store, self._ledger).of_object(
+            check.owner, [check.id, *check.other_ids]
         )
-        return any(one.state in (RUNNING, UNSETTLED) for one in those)
+        return any(record.state in (RUNNING, UNSETTLED) for record in records)
 
-    async def _caller(self, owner: Tenant) -> Caller:
+    async def _load_caller(self, owner: Tenant) -> Caller:
         if owner not in self._callers:
-            pair = await load_credentials(self._store, owner)
+            credentials = await load_credentials(self._store, owner)
             # A placeholder: the player needs only the tenant's credentials.
-            key = ApiKey("", "reconcile", "", owner.merchant, owner.environment, pair, None, ())
+            key = ApiKey(
+                "", "reconcile", "", owner.merchant, owner.environment, credentials, None, ()
+            )
             self._callers[owner] = Caller(key, "reconcile")
         return self._callers[owner]
 
 
-def _unnamed_recipients(_busy: bool) -> Flow:
-    return agreement.find_unnamed_recipients()
+def _find_unnamed_recipients(_busy: bool) -> Flow:
+    return consistency_checks.find_unnamed_recipients()
 
 
-def _to_mend(status: int | None) -> str:
+def _advise_unreadable(status: int | None) -> str:
     if status in (401, 403):
         return "run `payout-gateway keys verify`, fix the credentials"
     return "check that the service can be reached"
 
 
-def _names(facts: Mapping[str, Any]) -> frozenset[str]:
+def _list_other_ids(facts: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(filter(None, [facts.get("upstream")]))
 
 
@@ -354,12 +380,14 @@ def _names(facts: Mapping[str, Any]) -> frozenset[str]:
 async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Reconciler]:
     """Opens a reconciler with its own connections; a gateway may be running."""
     ledger = Ledger(store)
-    configured = settings.environments.configured()
-    learned = await load_capabilities(ledger, configured)
-    async with open_upstream(settings, learned=learned) as upstream:
-        inferred = InferredOperations(settings.upstream.inferred_operations, learned)
+    environments = settings.environments.configured()
+    capabilities = await load_capabilities(ledger, environments)
+    async with open_upstream(settings, capabilities=capabilities) as upstream:
+        optional_endpoints = OptionalEndpoints(settings.upstream.inferred_operations, capabilities)
         settler = Settler(Journal(store, ledger, upstream.clock), upstream.clock)
         vocabulary = settings.vocabulary.for_mappings()
-        player = Player(upstream, ledger, vocabulary, inferred, kept=Kept(), settler=settler)
+        player = Player(
+            upstream, ledger, vocabulary, optional_endpoints, kept=Kept(), settler=settler
+        )
         ids = Ids(store, settings.legacy.stand_ins)
-        yield Reconciler(store, ledger, player, ids, configured)
+        yield Reconciler(store, ledger, player, ids, environments)

@@ -28,26 +28,30 @@ from gateway.storage.tables import (
     writes,
 )
 from gateway.upstream.client import USER_AGENT
-from gateway.upstream.clock import Clock
+from gateway.upstream.clock import ServiceClock
 
-READ_SECONDS = 5.0
+MAX_AGE_SECONDS = 5.0
 """Maximum age of the gauges. The state is queried no more often, however many scrapers there are.
 """
 
-PATIENCE_SECONDS = 3.0
+READ_TIMEOUT_SECONDS = 3.0
 
-IN_FLIGHT = timedelta(seconds=60)
+IN_FLIGHT_PERIOD = timedelta(seconds=60)
 """A write that was sent longer ago is no longer in flight."""
 
-SENT, OPEN, ABANDONED = text(f"writes.{IS_SENT}"), text(f"journal.{IS_OPEN}"), text(IS_ABANDONED)
+IS_SENT_CONDITION, IS_OPEN_CONDITION, IS_ABANDONED_CONDITION = (
+    text(f"writes.{IS_SENT}"),
+    text(f"journal.{IS_OPEN}"),
+    text(IS_ABANDONED),
+)
 """The conditions of the partial indexes, literally: with others, a database scans the whole table.
 """
 
-NOTHING_KNOWN = math.nan
+UNKNOWN_VALUE = math.nan
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StateGauges:
     """``unsettled``: writes sent more than a minute ago whose outcome is unknown, or after which
     the operation could not continue; the oldest was sent ``unsettled_seconds`` ago. ``keys``: keys
     that are not revoked, by environment. ``is_restored``: no batch is started until the state is
@@ -63,53 +67,78 @@ class Figures:
     is_restored: bool
 
 
-async def load_gauges(store: Store) -> Figures:
+async def load_gauges(store: Store) -> StateGauges:
     """Reads the gauges from the state with a few cheap queries. Raises StoreUnavailable."""
     now = store.clock()
-    sent = select(func.count(), func.min(writes.c.entered_at, type_=writes.c.entered_at.type))
+    sent_writes = select(
+        func.count(), func.min(writes.c.entered_at, type_=writes.c.entered_at.type)
+    )
     # Newer writes are usually still in flight.
-    late = sent.where(SENT, writes.c.entered_at < now - IN_FLIGHT)
-    last = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
-    its = writes.c.undertaking == journal.c.id
+    late_writes = sent_writes.where(IS_SENT_CONDITION, writes.c.entered_at < now - IN_FLIGHT_PERIOD)
+    last_write_at = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
+    is_of_operation = writes.c.undertaking == journal.c.id
     # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
     # subquery instead of a join: SQLite would scan the whole journal in grouping order.
-    stuck = (
-        select(select(last).where(its).correlate(journal).scalar_subquery().label("at"))
-        .where(OPEN, journal.c.why.is_not(None))
-        .where(~select(writes.c.number).where(its, SENT).correlate(journal).exists())
+    stuck_operations = (
+        select(
+            select(last_write_at)
+            .where(is_of_operation)
+            .correlate(journal)
+            .scalar_subquery()
+            .label("at")
+        )
+        .where(IS_OPEN_CONDITION, journal.c.why.is_not(None))
+        .where(
+            ~select(writes.c.number)
+            .where(is_of_operation, IS_SENT_CONDITION)
+            .correlate(journal)
+            .exists()
+        )
         .subquery()
     )
-    held_up = select(func.count(), func.min(stuck.c.at, type_=stuck.c.at.type)).where(
-        stuck.c.at < now - IN_FLIGHT
+    stuck_count = select(
+        func.count(), func.min(stuck_operations.c.at, type_=stuck_operations.c.at.type)
+    ).where(stuck_operations.c.at < now - IN_FLIGHT_PERIOD)
+    open_count = select(func.count()).select_from(journal).where(IS_OPEN_CONDITION)
+    superseded_count = select(func.count()).select_from(remembered).where(IS_ABANDONED_CONDITION)
+    unseen_count = select(func.count()).select_from(writes).where(text(IS_UNSEEN))
+    freeze_count = select(func.count()).select_from(freezes)
+    keys_by_environment = select(keys.c.environment, func.count()).where(
+        keys.c.revoked_at.is_(None)
     )
-    opened = select(func.count()).select_from(journal).where(OPEN)
-    left = select(func.count()).select_from(remembered).where(ABANDONED)
-    unseen = select(func.count()).select_from(writes).where(text(IS_UNSEEN))
-    stopped = select(func.count()).select_from(freezes)
-    held = select(keys.c.environment, func.count()).where(keys.c.revoked_at.is_(None))
-    restored = select(counters.c.value).where(counters.c.name == RESTORED)
+    restored_flag = select(counters.c.value).where(counters.c.name == RESTORED)
     async with store.read() as connection:
-        found = [(await connection.execute(one)).one() for one in (late, held_up)]
-        first = min((at for _number, at in found if at), default=None)
-        return Figures(
-            sum(number for number, _at in found),
-            (now - first).total_seconds() if first else 0,
-            (await connection.execute(opened)).scalar_one(),
-            sum([(await connection.execute(one)).scalar_one() for one in (left, unseen)]),
-            (await connection.execute(stopped)).scalar_one(),
-            {row[0]: row[1] for row in await connection.execute(held.group_by(keys.c.environment))},
-            bool(await connection.scalar(restored)),
+        counts = [(await connection.execute(query)).one() for query in (late_writes, stuck_count)]
+        oldest = min((at for _number, at in counts if at), default=None)
+        return StateGauges(
+            sum(number for number, _at in counts),
+            (now - oldest).total_seconds() if oldest else 0,
+            (await connection.execute(open_count)).scalar_one(),
+            sum(
+                [
+                    (await connection.execute(query)).scalar_one()
+                    for query in (superseded_count, unseen_count)
+                ]
+            ),
+            (await connection.execute(freeze_count)).scalar_one(),
+            {
+                row[0]: row[1]
+                for row in await connection.execute(
+                    keys_by_environment.group_by(keys.c.environment)
+                )
+            },
+            bool(await connection.scalar(restored_flag)),
         )
 
 
-class Standing:
+class MetricsPage:
     """The metrics page of one process."""
 
     def __init__(
         self,
         store: Store,
         limits: Limits,
-        clock: Clock,
+        clock: ServiceClock,
         indexes: Indexes,
         environments: Iterable[str],
     ) -> None:
@@ -119,7 +148,7 @@ class Standing:
         self._indexes = indexes
         self._environments = tuple(environments)
         self._read_at = -math.inf
-        self._reading = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
         for environment in self._environments:
             # Created at zero: `increase()` does not see the first increment of a series that starts
             # at 1.
@@ -129,49 +158,49 @@ class Standing:
                 metrics.cache_refreshes.labels(environment, came_of_it)
         metrics.build.info({"version": USER_AGENT.partition("/")[2]})
 
-    async def page(self, accepted: str) -> tuple[bytes, str]:
+    async def render(self, accepted: str) -> tuple[bytes, str]:
         # Concurrent scrapes share one refresh.
-        async with self._reading:
-            if (now := asyncio.get_running_loop().time()) - self._read_at >= READ_SECONDS:
+        async with self._read_lock:
+            if (now := asyncio.get_running_loop().time()) - self._read_at >= MAX_AGE_SECONDS:
                 self._read_at = now
-                await self._read()
+                await self._refresh()
         return metrics.render_metrics(accepted)
 
-    async def _read(self) -> None:
+    async def _refresh(self) -> None:
         for environment in self._environments:
             metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
-            found = self._indexes.figures(environment)
-            metrics.caches.labels(environment).set(found.indexes)
-            metrics.cache_entries.labels(environment).set(found.recipients)
-            metrics.cache_age.labels(environment).set(found.oldest_seconds)
+            index_figures = self._indexes.figures(environment)
+            metrics.caches.labels(environment).set(index_figures.indexes)
+            metrics.cache_entries.labels(environment).set(index_figures.recipients)
+            metrics.cache_age.labels(environment).set(index_figures.oldest_seconds)
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 metrics.rate_limiter_up.set(await self._limits.fault() is None)
         except TimeoutError:
             metrics.rate_limiter_up.set(0)
         try:
             # A slow database must not make the scrape time out: the other metrics are still valid.
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                self._tell(await load_gauges(self._store))
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
+                self._set_gauges(await load_gauges(self._store))
         except (StoreUnavailable, TimeoutError):
-            self._not_known()
+            self._clear_gauges()
 
-    def _tell(self, found: Figures) -> None:
+    def _set_gauges(self, gauges: StateGauges) -> None:
         metrics.database_up.set(self._store.unwritten is None)
-        metrics.in_doubt.set(found.unsettled)
-        metrics.in_doubt_age.set(found.unsettled_seconds)
-        metrics.open_writes.set(found.journal_open)
-        metrics.abandoned.set(found.abandoned)
-        metrics.freezes.set(found.freezes)
-        metrics.restored.set(found.is_restored)
-        known = dict.fromkeys(self._environments, 0) | dict(found.keys)
-        for environment, many in known.items():
-            metrics.keys.labels(environment).set(many)
+        metrics.in_doubt.set(gauges.unsettled)
+        metrics.in_doubt_age.set(gauges.unsettled_seconds)
+        metrics.open_writes.set(gauges.journal_open)
+        metrics.abandoned.set(gauges.abandoned)
+        metrics.freezes.set(gauges.freezes)
+        metrics.restored.set(gauges.is_restored)
+        keys_by_environment = dict.fromkeys(self._environments, 0) | dict(gauges.keys)
+        for environment, key_count in keys_by_environment.items():
+            metrics.keys.labels(environment).set(key_count)
 
-    def _not_known(self) -> None:
+    def _clear_gauges(self) -> None:
         """Clears the gauges: stale values must not look current."""
         metrics.database_up.set(0)
-        for one in (
+        for gauge in (
             metrics.in_doubt,
             metrics.in_doubt_age,
             metrics.open_writes,
@@ -179,5 +208,5 @@ class Standing:
             metrics.freezes,
             metrics.restored,
         ):
-            one.set(NOTHING_KNOWN)
+            gauge.set(UNKNOWN_VALUE)
         metrics.keys.clear()

@@ -22,7 +22,7 @@ from gateway.storage.mode_rows import (
 )
 from gateway.writes.batch_routing import BEGUN
 
-MEANS = {
+MODE_DESCRIPTIONS = {
     TRANSLATE: (
         "requests become signed calls to the current service. Batches that the legacy service "
         "created "
@@ -41,64 +41,68 @@ MEANS = {
 }
 
 
-class NotSwitched(Exception):
+class ModeSwitchRefused(Exception):
     """A switch cannot be made. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class SwitchScope:
     """The scope of a switch. An empty ``key`` means every key of the tenant."""
 
     owner: Tenant
     key: str
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{self.owner}, " + (f"key {self.key}" if self.key else "every key")
 
 
 def describe_mode(mode: Mode, settings: Settings) -> str:
     """Describes what a mode does; the text continues a sentence after a colon."""
-    return MEANS[mode].format(answers=settings.comparing.answers)
+    return MODE_DESCRIPTIONS[mode].format(answers=settings.comparing.answers)
 
 
-async def find_switch_owners(
+async def find_switch_scopes(
     store: Store, key: str | None, merchant: str | None, environment: str | None
-) -> list[Whose]:
+) -> list[SwitchScope]:
     """The scopes of a switch of one key or of a merchant. Raises ModeSwitchRefused."""
-    keys = [one for one in await load_listed_keys(store) if environment in (None, one.environment)]
-    return [_key(keys, key)] if key else list(_owners(keys, merchant))
+    keys = [
+        api_key
+        for api_key in await load_listed_keys(store)
+        if environment in (None, api_key.environment)
+    ]
+    return [_find_key_scope(keys, key)] if key else list(_iter_merchant_scopes(keys, merchant))
 
 
-async def count_legacy_batches(store: Store, those: Iterable[Whose]) -> int:
+async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> int:
     """The number of batches of these tenants that stay at the legacy service."""
     ledger = Ledger(store)
-    return sum([len(await ledger.recall_all(one.owner, BEGUN)) for one in those])
+    return sum([len(await ledger.recall_all(scope.owner, BEGUN)) for scope in scopes])
 
 
-def _key(keys: list[ListedKey], named: str) -> Whose:
-    found = find_matching_keys(keys, named)
+def _find_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
+    matches = find_matching_keys(keys, name_or_prefix)
     # A prefix that matches two keys must not switch one of them.
-    if len(found) != 1:
-        what = "several keys" if found else "no key"
-        raise NotSwitched(f"--key matches {what}; `keys list` shows the names")
-    return Whose(found[0].owner, found[0].name)
+    if len(matches) != 1:
+        match_count = "several keys" if matches else "no key"
+        raise ModeSwitchRefused(f"--key matches {match_count}; `keys list` shows the names")
+    return SwitchScope(matches[0].tenant, matches[0].name)
 
 
-def _owners(keys: list[ListedKey], merchant: str | None) -> Iterator[Whose]:
-    owners = sorted({one.owner for one in keys if one.merchant == merchant})
-    if not owners:
-        raise NotSwitched("no merchant has this name; `keys list` shows the merchants")
-    for owner in owners:
-        yield Whose(owner, "")
+def _iter_merchant_scopes(keys: list[ListedKey], merchant: str | None) -> Iterator[SwitchScope]:
+    tenants = sorted({api_key.tenant for api_key in keys if api_key.merchant == merchant})
+    if not tenants:
+        raise ModeSwitchRefused("no merchant has this name; `keys list` shows the merchants")
+    for tenant in tenants:
+        yield SwitchScope(tenant, "")
 
 
-def check_legacy_address(settings: Settings, those: list[Whose]) -> None:
-    configured = settings.environments.configured()
-    for one in those:
-        name = one.owner.environment
-        if name not in configured or not configured[name].legacy_base_url:
-            raise NotSwitched(
+def check_legacy_address(settings: Settings, scopes: list[SwitchScope]) -> None:
+    environments = settings.environments.configured()
+    for scope in scopes:
+        name = scope.owner.environment
+        if name not in environments or not environments[name].legacy_base_url:
+            raise ModeSwitchRefused(
                 f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
                 "legacy "
                 "service; set it, restart the gateway, then switch"
@@ -106,27 +110,29 @@ def check_legacy_address(settings: Settings, those: list[Whose]) -> None:
 
 
 async def switch_mode(
-    store: Store, those: Iterable[Whose], groups: Sequence[Group], mode: Mode
+    store: Store, scopes: Iterable[SwitchScope], groups: Sequence[Group], mode: Mode
 ) -> list[str]:
     """Switches the scopes. Returns the names of keys whose own mode was replaced."""
-    displaced: list[str] = []
-    for one in those:
-        displaced += await set_mode(store, one.owner, one.key, groups, mode)
-    return displaced
+    replaced_keys: list[str] = []
+    for scope in scopes:
+        replaced_keys += await set_mode(store, scope.owner, scope.key, groups, mode)
+    return replaced_keys
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SwitchStatus:
     """``begun``: the number of batches at the legacy service, by tenant."""
 
     switches: list[Switch]
-    acts: list[AuditEvent]
+    events: list[AuditEvent]
     begun: dict[Tenant, int]
 
 
-async def load_switch_status(store: Store) -> Standing:
+async def load_switch_status(store: Store) -> SwitchStatus:
     switches, ledger = await all_switches(store), Ledger(store)
-    owners = dict.fromkeys(one.owner for one in switches)
-    counts = {owner: len(await ledger.recall_all(owner, BEGUN)) for owner in owners}
-    acts = [one for one in await acts_of(store) if one.what.startswith(SWITCHED)]
-    return Standing(switches, acts, {owner: count for owner, count in counts.items() if count})
+    tenants = dict.fromkeys(switch.owner for switch in switches)
+    counts = {tenant: len(await ledger.recall_all(tenant, BEGUN)) for tenant in tenants}
+    events = [event for event in await acts_of(store) if event.what.startswith(SWITCHED)]
+    return SwitchStatus(
+        switches, events, {tenant: count for tenant, count in counts.items() if count}
+    )

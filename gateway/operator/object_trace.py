@@ -20,7 +20,7 @@ from gateway.storage.audit_log import AuditEvent, acts_of
 from gateway.storage.tables import ids, journal_subjects, remembered
 from gateway.storage.undertakings import OperationRecord, OperationRepository, Write
 
-SHOWN: Mapping[str, tuple[str, ...]] = {
+SHOWN_FACTS: Mapping[str, tuple[str, ...]] = {
     "batch": (
         "phase",
         "version",
@@ -42,167 +42,187 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 """The facts to show, by kind of object. None is personal data."""
 
 
-FIRST = "the original id"
-SERVICES = "the service's id"
-REAL = "the service's id, created from a draft"
-ABANDONED = "the service's id, superseded: must never be started"
-REQUEST = "a request"
-NAMED = "named or created by that request"
+ORIGINAL_ID = "the original id"
+SERVICE_ID = "the service's id"
+SUBMITTED_ID = "the service's id, created from a draft"
+SUPERSEDED_ID = "the service's id, superseded: must never be started"
+REQUEST_ID = "a request"
+NAMED_BY_REQUEST = "named or created by that request"
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class KnownId:
     """One id of an object, and what kind of id it is."""
 
     id: str
-    what: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class ObjectTrace:
     """Everything known about an object of one tenant. Operations and audit events are oldest first."""
 
     owner: Tenant
-    names: tuple[Name, ...]
+    known_ids: tuple[KnownId, ...]
     facts: Mapping[str, Mapping[str, Any]]
     """The gateway's records, by ``<kind> <id>``."""
     payments: int | None
     """Number of recorded payments if the object is a batch."""
-    undertakings: Sequence[OperationRecord]
+    operations: Sequence[OperationRecord]
     writes: Mapping[str, Sequence[Write]]
-    acts: Sequence[AuditEvent]
+    events: Sequence[AuditEvent]
 
 
 async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     """The tenants that know an id. Two merchants may have objects with the same id."""
-    asked: list[tuple[Table, ColumnElement[bool]]] = [
+    queries: list[tuple[Table, ColumnElement[bool]]] = [
         (ids, or_(ids.c.legacy_id == id_, ids.c.current_id == id_)),
         (remembered, remembered.c.id == id_),
         (journal_subjects, journal_subjects.c.object == id_),
     ]
-    found: set[Tenant] = set()
+    tenants: set[Tenant] = set()
     async with store.read() as connection:
-        for table, where in asked:
-            those = select(table.c.merchant, table.c.environment).where(where).distinct()
-            for row in await connection.execute(those):
-                found.add(Tenant(row.merchant, row.environment))
+        for table, condition in queries:
+            query = select(table.c.merchant, table.c.environment).where(condition).distinct()
+            for row in await connection.execute(query):
+                tenants.add(Tenant(row.merchant, row.environment))
     # An id may be of a request or operation whose objects are not stored any more.
-    rows = OperationRepository(store, Ledger(store))
-    found |= {one.owner for one in await rows.of_request(None, _undertaking(id_))}
-    return sorted(found)
+    repository = OperationRepository(store, Ledger(store))
+    tenants |= {
+        record.owner for record in await repository.of_request(None, _extract_operation_id(id_))
+    }
+    return sorted(tenants)
 
 
-def _undertaking(id_: str) -> str:
+def _extract_operation_id(id_: str) -> str:
     """The operation id of a write id, as `writes unsettled` shows it; any other id unchanged."""
-    written = re.fullmatch(r"([0-9a-f]{12,})\.\d+", id_)
-    return written[1] if written else id_
+    match = re.fullmatch(r"([0-9a-f]{12,})\.\d+", id_)
+    return match[1] if match else id_
 
 
-async def trace_object(store: Store, owner: Tenant, id_: str) -> Traced:
+async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
     """Collects everything known about an id of one tenant. Raises StoreUnavailable."""
     ledger = Ledger(store)
-    names = await _names(store, ledger, owner, id_)
-    spelled = list(dict.fromkeys(name.id for name in names))
-    rows = OperationRepository(store, ledger)
-    undertakings = await rows.of_object(owner, spelled)
-    if asked := await rows.of_request(owner, _undertaking(id_)):
-        names = _of_requests(asked)
-        undertakings = sorted({one.id: one for one in [*asked, *undertakings]}.values(), key=_order)
+    known_ids = await _find_known_ids(store, ledger, owner, id_)
+    object_ids = list(dict.fromkeys(name.id for name in known_ids))
+    repository = OperationRepository(store, ledger)
+    operations = await repository.of_object(owner, object_ids)
+    if requested := await repository.of_request(owner, _extract_operation_id(id_)):
+        known_ids = _build_request_ids(requested)
+        operations = sorted(
+            {record.id: record for record in [*requested, *operations]}.values(), key=_sort_key
+        )
     # Payments are stored under one of the ids only.
     entries: Mapping[str, Any] = {}
-    for one in spelled:
-        entries = entries or await ledger.recall(owner, "payments", one)
-    return Traced(
+    for object_id in object_ids:
+        entries = entries or await ledger.recall(owner, "payments", object_id)
+    return ObjectTrace(
         owner,
-        tuple(names),
-        await _facts(ledger, owner, spelled),
+        tuple(known_ids),
+        await _load_shown_facts(ledger, owner, object_ids),
         len(entries["entries"]) if "entries" in entries else None,
-        undertakings,
-        await rows.writes_of(*(one.id for one in undertakings)),
-        await _acts(store, owner, undertakings),
+        operations,
+        await repository.writes_of(*(record.id for record in operations)),
+        await _load_events(store, owner, operations),
     )
 
 
-def _of_requests(those: Sequence[OperationRecord]) -> list[Name]:
+def _build_request_ids(records: Sequence[OperationRecord]) -> list[KnownId]:
     """Names for the requests and for the objects that they concern."""
-    objects = dict.fromkeys(object_ for one in those for object_ in one.subjects)
-    found = [Name(id_, REQUEST) for id_ in dict.fromkeys(one.request_id for one in those)]
-    return found + [Name(object_, NAMED) for object_ in objects]
+    objects = dict.fromkeys(object_ for record in records for object_ in record.subjects)
+    known_ids = [
+        KnownId(id_, REQUEST_ID) for id_ in dict.fromkeys(record.request_id for record in records)
+    ]
+    return known_ids + [KnownId(object_, NAMED_BY_REQUEST) for object_ in objects]
 
 
-def _order(one: OperationRecord) -> tuple[datetime, str]:
-    return one.began_at, one.id
+def _sort_key(record: OperationRecord) -> tuple[datetime, str]:
+    return record.began_at, record.id
 
 
-async def _names(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[Name]:
+async def _find_known_ids(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[KnownId]:
     """Every id of the object, found by following its known ids transitively."""
-    found: dict[tuple[str, str], Name] = {}
-    wanted, seen = [id_], set[str]()
+    ids_by_name: dict[tuple[str, str], KnownId] = {}
+    pending, seen_ids = [id_], set[str]()
     # An edited batch has a chain of ids, one per submission: follow them in both directions.
-    while wanted:
-        one = wanted.pop()
-        if one in seen:
+    while pending:
+        current_id = pending.pop()
+        if current_id in seen_ids:
             continue
-        seen.add(one)
-        for name in await _of(store, ledger, owner, one):
-            found[name.id, name.what] = name
-            wanted.append(name.id)
-    for its, what in [*found]:
-        if what in (REAL, ABANDONED):  # the more specific description replaces the general one
-            found.pop((its, SERVICES), None)
-    return list(found.values()) or [Name(id_, "the given id")]
+        seen_ids.add(current_id)
+        for name in await _find_related_ids(store, ledger, owner, current_id):
+            ids_by_name[name.id, name.description] = name
+            pending.append(name.id)
+    for known_id, description in [*ids_by_name]:
+        if description in (
+            SUBMITTED_ID,
+            SUPERSEDED_ID,
+        ):  # the more specific description replaces the general one
+            ids_by_name.pop((known_id, SERVICE_ID), None)
+    return list(ids_by_name.values()) or [KnownId(id_, "the given id")]
 
 
-async def _of(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[Name]:
+async def _find_related_ids(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[KnownId]:
     """Ids directly related to one id of the object."""
-    found = await _spellings(store, owner, id_)
+    known_ids = await _load_alias_ids(store, owner, id_)
     alias = await ledger.recall(owner, "alias", id_)
     if alias.get("id"):
-        found += [Name(id_, REAL), Name(alias["id"], FIRST)]
+        known_ids += [KnownId(id_, SUBMITTED_ID), KnownId(alias["id"], ORIGINAL_ID)]
     if alias.get("batch"):
-        found.append(Name(id_, f"a payment of batch {alias['batch']}"))
+        known_ids.append(KnownId(id_, f"a payment of batch {alias['batch']}"))
     if alias.get("abandoned"):
-        left_by = await _left_by(ledger, owner, id_)
-        found += [Name(id_, ABANDONED), *(Name(one, FIRST) for one in left_by)]
+        superseding_batches = await _find_superseding_batches(ledger, owner, id_)
+        known_ids += [
+            KnownId(id_, SUPERSEDED_ID),
+            *(KnownId(batch_id, ORIGINAL_ID) for batch_id in superseding_batches),
+        ]
     batch = await ledger.recall(owner, "batch", id_)
     if (upstream := batch.get("upstream")) and upstream != id_:
-        found.append(Name(upstream, REAL))
-    return [*found, *(Name(one, ABANDONED) for one in batch.get("abandoned", []))]
+        known_ids.append(KnownId(upstream, SUBMITTED_ID))
+    return [
+        *known_ids,
+        *(KnownId(superseded_id, SUPERSEDED_ID) for superseded_id in batch.get("abandoned", [])),
+    ]
 
 
-async def _spellings(store: Store, owner: Tenant, id_: str) -> list[Name]:
-    mine = and_(ids.c.merchant == owner.merchant, ids.c.environment == owner.environment)
-    those = select(ids).where(mine, or_(ids.c.legacy_id == id_, ids.c.current_id == id_))
-    found: list[Name] = []
+async def _load_alias_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId]:
+    is_of_tenant = and_(ids.c.merchant == owner.merchant, ids.c.environment == owner.environment)
+    query = select(ids).where(is_of_tenant, or_(ids.c.legacy_id == id_, ids.c.current_id == id_))
+    known_ids: list[KnownId] = []
     async with store.read() as connection:
-        for row in await connection.execute(those):
-            what = "the legacy id, imported" if row.imported else "the legacy id"
-            found += [Name(row.legacy_id, what), Name(row.current_id, SERVICES)]
-    return found
+        for row in await connection.execute(query):
+            description = "the legacy id, imported" if row.imported else "the legacy id"
+            known_ids += [KnownId(row.legacy_id, description), KnownId(row.current_id, SERVICE_ID)]
+    return known_ids
 
 
-async def _left_by(ledger: Ledger, owner: Tenant, upstream: str) -> list[str]:
+async def _find_superseding_batches(ledger: Ledger, owner: Tenant, upstream: str) -> list[str]:
     """Batches that superseded this batch of the service."""
     batches = await ledger.recall_all(owner, "batch")
     return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
 
 
-async def _facts(ledger: Ledger, owner: Tenant, those: Iterable[str]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for id_ in those:
-        for kind, names in SHOWN.items():
+async def _load_shown_facts(
+    ledger: Ledger, owner: Tenant, object_ids: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    facts_by_object: dict[str, dict[str, Any]] = {}
+    for id_ in object_ids:
+        for kind, names in SHOWN_FACTS.items():
             facts = await ledger.recall(owner, kind, id_)
-            if shown := {name: facts[name] for name in names if facts.get(name) is not None}:
-                found[f"{kind} {id_}"] = shown
-    return found
+            if shown_facts := {name: facts[name] for name in names if facts.get(name) is not None}:
+                facts_by_object[f"{kind} {id_}"] = shown_facts
+    return facts_by_object
 
 
-async def _acts(store: Store, owner: Tenant, those: Sequence[OperationRecord]) -> list[AuditEvent]:
+async def _load_events(
+    store: Store, owner: Tenant, records: Sequence[OperationRecord]
+) -> list[AuditEvent]:
     """Audit events about these operations, and general events since the first of them."""
-    own = {one.id for one in those}
-    first = those[0].began_at if those else None
+    operation_ids = {record.id for record in records}
+    first_began_at = records[0].began_at if records else None
     return [
-        act
-        for act in await acts_of(store, owner)
-        if act.about in own or (act.about is None and first is not None and act.at >= first)
+        event
+        for event in await acts_of(store, owner)
+        if event.about in operation_ids
+        or (event.about is None and first_began_at is not None and event.at >= first_began_at)
     ]

@@ -18,14 +18,14 @@ from gateway.storage.keyfile import missing, read_key_file
 from gateway.upstream.egress import EgressConfig
 from mappings import OPERATIONS, UNLISTED
 
-EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
+WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
 
 
 def check_runnable(settings: Settings) -> None:
     """Raises Misconfigured with every problem that would keep the gateway from running."""
     # All at once, so that an operator fixes them in one round.
-    if problems := list(_problems(settings)):
-        raise Misconfigured([settings.placed(one) for one in problems])
+    if problems := list(_iter_problems(settings)):
+        raise Misconfigured([settings.placed(problem) for problem in problems])
 
 
 def list_placeholder_urls(settings: Settings) -> list[str]:
@@ -36,25 +36,28 @@ def list_placeholder_urls(settings: Settings) -> list[str]:
             "address, "
             "or remove the environment"
         )
-        for name, one in settings.environments.configured().items()
-        for key, url in (("base_url", one.base_url), ("legacy_base_url", one.legacy_base_url))
+        for name, environment in settings.environments.configured().items()
+        for key, url in (
+            ("base_url", environment.base_url),
+            ("legacy_base_url", environment.legacy_base_url),
+        )
         if is_placeholder(url)
     ]
 
 
-def key_file_warnings(settings: Settings) -> list[str]:
+def list_key_file_warnings(settings: Settings) -> list[str]:
     """A warning if the key file is unusable. Not an error: the machine that runs `check` may lack
     it.
     """
     file = settings.state.encryption_key_file
-    wrong: StoreUnavailable | None = None
+    problem: StoreUnavailable | None = None
     try:
         # Next to a new SQLite state, the first start creates the key file.
         if read_key_file(file) is None and not settings.state.is_sqlite:
-            wrong = missing(file)
+            problem = missing(file)
     except StoreUnavailable as unavailable:
-        wrong = unavailable
-    return [settings.placed(f"state.encryption_key_file: {wrong}")] if wrong else []
+        problem = unavailable
+    return [settings.placed(f"state.encryption_key_file: {problem}")] if problem else []
 
 
 def is_placeholder(url: str) -> bool:
@@ -62,12 +65,12 @@ def is_placeholder(url: str) -> bool:
     return (urlsplit(url).hostname or "").endswith(".example")
 
 
-def _problems(settings: Settings) -> Iterator[str]:
+def _iter_problems(settings: Settings) -> Iterator[str]:
     server = settings.server
     if not settings.environments.configured():
-        where = "" if settings.has_file else f", and there is no {CONFIG} in {Path.cwd()}"
+        file_hint = "" if settings.has_file else f", and there is no {CONFIG} in {Path.cwd()}"
         yield (
-            f"environments: none is configured{where}; set base_url under [environments.live] or "
+            f"environments: none is configured{file_hint}; set base_url under [environments.live] or "
             "[environments.sandbox]"
         )
     try:
@@ -80,8 +83,8 @@ def _problems(settings: Settings) -> Iterator[str]:
             "a postgresql:// address, or workers to 1"
         )
     yield from limit_problems(settings)
-    yield from _tls_problems(settings)
-    yield from _admin_problems(server)
+    yield from _iter_tls_problems(settings)
+    yield from _iter_admin_problems(server)
     # Else a single large request could never be admitted.
     if settings.load.held_bytes < 4 * settings.limits.body_bytes:
         yield (
@@ -89,15 +92,17 @@ def _problems(settings: Settings) -> Iterator[str]:
             "half of it, and a compressed body counts twice; set it higher, or "
             "limits.body_bytes lower"
         )
-    yield from _recording_problems(settings)
-    if (named := settings.signed.environment) and named not in settings.environments.configured():
-        yield f"signed.environment: is {named}, but [environments.{named}] is not configured"
+    yield from _iter_recording_problems(settings)
+    if (
+        environment_name := settings.signed.environment
+    ) and environment_name not in settings.environments.configured():
+        yield f"signed.environment: is {environment_name}, but [environments.{environment_name}] is not configured"
     if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
         yield "server.admin_port: is the same as server.port, which clients use; choose another"
-    yield from _own_addresses(settings)
+    yield from _iter_own_addresses(settings)
 
 
-def _admin_problems(server: Server) -> Iterator[str]:
+def _iter_admin_problems(server: Server) -> Iterator[str]:
     """Reports an admin port that other machines can reach without a token."""
     if not server.admin_token.get_secret_value() and not is_loopback(server.admin_host):
         yield (
@@ -117,36 +122,49 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _own_addresses(settings: Settings) -> Iterator[str]:
+def _iter_own_addresses(settings: Settings) -> Iterator[str]:
     """Reports a service address that is the gateway's own: it would call itself without end."""
     server = settings.server
-    doors = ((server.host, server.port), (server.admin_host, server.admin_port))
-    for name, one in settings.environments.configured().items():
-        for key, url in (("base_url", one.base_url), ("legacy_base_url", one.legacy_base_url)):
+    listening_addresses = ((server.host, server.port), (server.admin_host, server.admin_port))
+    for name, environment in settings.environments.configured().items():
+        for key, url in (
+            ("base_url", environment.base_url),
+            ("legacy_base_url", environment.legacy_base_url),
+        ):
             if not url:
                 continue
             parts = urlsplit(url)
-            asked = parts.port or (443 if parts.scheme == "https" else 80)
-            if any(port == asked and _is_at(host, parts.hostname or "") for host, port in doors):
+            service_port = parts.port or (443 if parts.scheme == "https" else 80)
+            if any(
+                port == service_port and _is_listening_host(host, parts.hostname or "")
+                for host, port in listening_addresses
+            ):
                 yield (
                     f"environments.{name}.{key}: {url} is the address of this gateway; set it to "
                     "the service's address, or choose another port"
                 )
 
 
-def _is_at(listening: str, asked: str) -> bool:
+def _is_listening_host(listening_host: str, requested_host: str) -> bool:
     """Whether a host name is a listening address, as far as can be told without DNS."""
-    if listening in EVERYWHERE:
-        return asked in (*EVERYWHERE, socket.gethostname().lower()) or is_loopback(asked)
-    if asked in ("localhost", *EVERYWHERE):
-        return is_loopback(listening)
-    return asked == listening.lower() or (listening == "localhost" and is_loopback(asked))
+    if listening_host in WILDCARD_HOSTS:
+        return requested_host in (*WILDCARD_HOSTS, socket.gethostname().lower()) or is_loopback(
+            requested_host
+        )
+    if requested_host in ("localhost", *WILDCARD_HOSTS):
+        return is_loopback(listening_host)
+    return requested_host == listening_host.lower() or (
+        listening_host == "localhost" and is_loopback(requested_host)
+    )
 
 
-def _recording_problems(settings: Settings) -> Iterator[str]:
-    recording, known = settings.recording, {one.name for one in (*OPERATIONS, *UNLISTED)}
+def _iter_recording_problems(settings: Settings) -> Iterator[str]:
+    recording, operation_names = (
+        settings.recording,
+        {operation.name for operation in (*OPERATIONS, *UNLISTED)},
+    )
     for name in recording.operations:
-        if name not in known:
+        if name not in operation_names:
             yield f"recording.operations: {name}: not an operation; `operations` lists them"
     if recording.directory and recording.files <= settings.server.workers:
         yield (
@@ -156,15 +174,18 @@ def _recording_problems(settings: Settings) -> Iterator[str]:
         )
 
 
-def _tls_problems(settings: Settings) -> Iterator[str]:
-    for reads in (partial(load_certificate, settings.server), partial(EgressConfig, settings)):
+def _iter_tls_problems(settings: Settings) -> Iterator[str]:
+    for load_settings in (
+        partial(load_certificate, settings.server),
+        partial(EgressConfig, settings),
+    ):
         try:
-            reads()
+            load_settings()
         except Misconfigured as error:
             yield from error.problems
     # An HTTPS request is tunnelled through the proxy; plain HTTP is readable to it.
-    for name, one in settings.environments.configured().items():
-        if settings.upstream.proxy and not one.base_url.startswith("https://"):
+    for name, environment in settings.environments.configured().items():
+        if settings.upstream.proxy and not environment.base_url.startswith("https://"):
             yield (
                 f"environments.{name}.base_url: is not https, so upstream.proxy could read all "
                 "traffic; "

@@ -14,7 +14,7 @@ from gateway.storage.difference_rows import Asked, Tally, all_tallies
 from gateway.storage.usage_rows import used_since
 from mappings import OPERATIONS, UNLISTED
 
-OVERLOOKING = ("ignore", "present")
+VALUE_FREE_RULE_KINDS = ("ignore", "present")
 """The kinds of rules that can be applied without values: compared values are not stored."""
 
 
@@ -32,7 +32,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Standing:
+class KeyReadiness:
     """The comparison results of one key."""
 
     owner: Tenant
@@ -47,11 +47,11 @@ class Standing:
 
     @property
     def compared(self) -> int:
-        return sum(one.compared for one in self.operations.values())
+        return sum(tally.compared for tally in self.operations.values())
 
     @property
     def unexplained(self) -> int:
-        return sum(one.answers for one in self.differences if one.why is None)
+        return sum(difference.answers for difference in self.differences if difference.why is None)
 
     @property
     def uncompared(self) -> list[str]:
@@ -61,7 +61,10 @@ class Standing:
     @property
     def may_be_unknown(self) -> bool:
         """Whether one service may lack objects that the other has."""
-        return any(one.kind == "status" and one.why is None for one in self.differences)
+        return any(
+            difference.kind == "status" and difference.why is None
+            for difference in self.differences
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -69,7 +72,9 @@ class Standing:
 
     @property
     def last_at(self) -> datetime | None:
-        return max((one.last_at for one in self.operations.values() if one.last_at), default=None)
+        return max(
+            (tally.last_at for tally in self.operations.values() if tally.last_at), default=None
+        )
 
     @property
     def sentence(self) -> str:
@@ -83,54 +88,71 @@ class Standing:
 
 async def load_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
-) -> list[Standing]:
+) -> list[KeyReadiness]:
     """The results of every compared key, or of keys with this name. Raises StoreUnavailable."""
     tallies = await all_tallies(store)
     used = {
-        (one.merchant, one.environment, one.key, one.operation) for one in await used_since(store)
+        (row.merchant, row.environment, row.key, row.operation) for row in await used_since(store)
     }
     return [
-        _standing(owner, key, tallies, used, rules)
-        for owner, key in dict.fromkeys((one.owner, one.key) for one in tallies)
+        _build_readiness(tenant, key, tallies, used, rules)
+        for tenant, key in dict.fromkeys((asked.owner, asked.key) for asked in tallies)
         if name in (None, key)
     ]
 
 
-def _standing(
-    owner: Tenant,
+def _build_readiness(
+    tenant: Tenant,
     key: str,
     tallies: dict[Asked, Tally],
     used: set[tuple[str, str, str, str]],
     rules: Sequence[Rule],
-) -> Standing:
+) -> KeyReadiness:
     # Tallies are stored per tenant, key and operation.
-    its = {
-        one.operation: tally
-        for one, tally in tallies.items()
-        if (one.owner, one.key) == (owner, key)
+    key_tallies = {
+        asked.operation: tally
+        for asked, tally in tallies.items()
+        if (asked.owner, asked.key) == (tenant, key)
     }
-    beside = [one for one in UNLISTED if (*owner, key, one.name) in used]
+    undocumented_operations = [
+        operation for operation in UNLISTED if (*tenant, key, operation.name) in used
+    ]
     # Only reads: a write is never sent to both services.
-    reads = [one.name for one in (*OPERATIONS, *beside) if one.method == "GET"]
-    return Standing(
-        owner,
+    reads = [
+        operation.name
+        for operation in (*OPERATIONS, *undocumented_operations)
+        if operation.method == "GET"
+    ]
+    return KeyReadiness(
+        tenant,
         key,
-        its,
-        [one for name, tally in its.items() for one in _differences(name, tally, rules)],
-        frozenset(name for name in reads if (*owner, key, name) in used),
-        [name for name in reads if name not in its or not its[name].compared],
+        key_tallies,
+        [
+            difference
+            for name, tally in key_tallies.items()
+            for difference in _iter_differences(name, tally, rules)
+        ],
+        frozenset(name for name in reads if (*tenant, key, name) in used),
+        [name for name in reads if name not in key_tallies or not key_tallies[name].compared],
     )
 
 
-def _differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Difference]:
+def _iter_differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Difference]:
     for (kind, place), answers in sorted(tally.places.items()):
         # The first matching rule explains the difference.
-        why = next((one.reason for one in rules if _overlooks(one, name, kind, place)), None)
-        yield Difference(name, kind, place, answers, why)
+        reason = next(
+            (
+                ignore_rule.reason
+                for ignore_rule in rules
+                if _is_ignored_by(ignore_rule, name, kind, place)
+            ),
+            None,
+        )
+        yield Difference(name, kind, place, answers, reason)
 
 
-def _overlooks(rule: Rule, operation: str, kind: str, place: str) -> bool:
+def _is_ignored_by(rule: Rule, operation: str, kind: str, place: str) -> bool:
     """Whether a rule ignores the difference: it covers a parent of the place, or the place itself."""
-    if any(rule.covers(operation, one) for one in iter_parent_paths(place)):
+    if any(rule.applies_to(operation, parent) for parent in iter_parent_paths(place)):
         return True
-    return (rule.kind == "ignore" or kind == "value") and rule.covers(operation, place)
+    return (rule.kind == "ignore" or kind == "value") and rule.applies_to(operation, place)

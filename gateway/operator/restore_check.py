@@ -15,85 +15,85 @@ from gateway.storage import Store
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.restore_marks import NONE, Mark, flag_restored, read_mark, standing, write_mark
 
-LOOK_SECONDS = 1.0
+CHECK_INTERVAL_SECONDS = 1.0
 
-HAPPENED = "the state was restored from an older copy"
-MEANS = (
+RESTORED_MESSAGE = "the state was restored from an older copy"
+RESTORED_CONSEQUENCE = (
     "the gateway does not know what happened after the copy was made, so it starts no batch: one "
     "that was edited or started since then could be paid twice"
 )
-DO = "run `payout-gateway reconcile` and check its findings"
+RESTORED_ADVICE = "run `payout-gateway reconcile` and check its findings"
 
 log = structlog.get_logger()
 
 
-async def is_older(store: Store, path: Path) -> bool:
+async def is_restored(store: Store, path: Path) -> bool:
     """Whether the state was restored and not yet reconciled, so that no batch may be started.
 
     Raises StoreUnavailable.
     """
     # The file first: a running gateway advances both, and the state must not look older.
     mark = await asyncio.to_thread(read_mark, path)
-    found = await standing(store)
-    return found.restored or found.mark < mark
+    position = await standing(store)
+    return position.restored or position.mark < mark
 
 
-class Guard:
+class RestoreDetector:
     """Checks for a restored state on ``__aenter__``, and once a second until ``__aexit__``."""
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
         self._path = path
-        self._known = NONE
-        self._written = NONE
+        self._known_mark = NONE
+        self._written_mark = NONE
         self._is_restored = False
-        self._may_write = True
-        self._rounds = PeriodicTask("restore_check", LOOK_SECONDS, self.look)
+        self._was_write_ok = True
+        self._task = PeriodicTask("restore_check", CHECK_INTERVAL_SECONDS, self.check)
 
     async def __aenter__(self) -> Self:
-        self._known = self._written = await asyncio.to_thread(read_mark, self._path)
-        await self.look()
-        await self._rounds.__aenter__()
+        self._known_mark = self._written_mark = await asyncio.to_thread(read_mark, self._path)
+        await self.check()
+        await self._task.__aenter__()
         return self
 
     async def __aexit__(self, *end: object) -> None:
-        await self._rounds.__aexit__(*end)
+        await self._task.__aexit__(*end)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Advances the high-water mark, or flags the state as restored if it is behind the mark."""
-        found = await standing(self._store)
+        position = await standing(self._store)
         # Stored in the state, so that every other process on it stops starting batches too.
-        if found.mark < self._known and not found.restored:
-            await flag_restored(self._store, self._known)
-        if found.restored or found.mark < self._known:
-            self._tell()
+        if position.mark < self._known_mark and not position.restored:
+            await flag_restored(self._store, self._known_mark)
+        if position.restored or position.mark < self._known_mark:
+            self._report_restored()
             return
-        self._is_restored, self._known = False, found.mark
+        self._is_restored, self._known_mark = False, position.mark
         # Only when it advanced: an idle gateway does not write to disk.
-        if self._known > self._written:
-            await self._write(self._known)
+        if self._known_mark > self._written_mark:
+            await self._save_mark(self._known_mark)
 
-    def _tell(self) -> None:
+    def _report_restored(self) -> None:
         if not self._is_restored:
             # Once per restore, not once per second.
             log.error(
                 "database_restored",
                 database=self._store.where,
-                reason=f"{HAPPENED}; {MEANS}",
-                hint=DO,
+                reason=f"{RESTORED_MESSAGE}; {RESTORED_CONSEQUENCE}",
+                hint=RESTORED_ADVICE,
             )
         self._is_restored = True
 
-    async def _write(self, mark: Mark) -> None:
+    async def _save_mark(self, mark: Mark) -> None:
         try:
             await asyncio.to_thread(write_mark, self._path, mark)
         except OSError as error:
-            self._complain(error)
+            self._report_unwritable_mark(error)
             return
-        self._written, self._may_write = mark, True
+        self._written_mark, self._was_write_ok = mark, True
 
-    def _complain(self, error: OSError) -> None:
-        if self._may_write:
+    def _report_unwritable_mark(self, error: OSError) -> None:
+        if self._was_write_ok:
             log.warning(
                 "restore_mark_not_written",
                 reason=f"{error.strerror}; this machine will not notice if an older copy of the "
@@ -102,4 +102,4 @@ class Guard:
                 hint="give the gateway's user write permission on the file, or set "
                 "state.mark_file to another path",
             )
-        self._may_write = False
+        self._was_write_ok = False

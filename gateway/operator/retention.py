@@ -36,35 +36,35 @@ from gateway.storage.tables import (
 )
 from gateway.storage.traffic_rows import forget_traffic
 from gateway.storage.undertakings import ANSWERED, SENT, UNDONE, OperationRepository
-from mappings.drafts import SIGNED
-from mappings.grammar import Conflict, Record
-from mappings.rows import map_rows
+from mappings.drafts import SIGNED_CHANGES_KIND
+from mappings.effects import CompareAndSet, Conflict
+from mappings.lazy_sequences import map_rows
 
-EVERY_SECONDS = 3600.0
+SWEEP_INTERVAL_SECONDS = 3600.0
 
-AT_ONCE = 200
+MAX_ROWS_PER_TRANSACTION = 200
 """Rows deleted in one transaction: on SQLite, every other write waits for it."""
 
-WATCHED_SECONDS, PAUSE_SECONDS = 5.0, 0.25
+UNFINISHED_TIMEOUT_SECONDS, PAUSE_SECONDS = 5.0, 0.25
 
-LOOKED_AT = 1000
+MAX_OPERATIONS_EXAMINED = 1000
 """Oldest operations to examine in one pass. Those that never end stay among them."""
 
 SETTLED_PHASES = ("sent", "deleted")
 """Phases of a batch in which nothing stored about its payments will be sent."""
 
-STAYS = ("deleted", "still_there", "status")
+IMPERSONAL_FACTS = ("deleted", "still_there", "status")
 """Facts of a recipient that are not personal: whether it may be paid or shown."""
 
 log = structlog.get_logger()
 
 
-class InUse(Exception):
+class RecipientInUse(Exception):
     """A recipient cannot be erased yet. The message is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
+class ErasureCounts:
     """Counts of erased data. ``answers``: stored answers that remain and expire within a day."""
 
     payments: int
@@ -73,22 +73,27 @@ class Erased:
     answers: int
 
 
-class Forgetting(PeriodicTask):
+class RetentionTask(PeriodicTask):
     """Deletes expired data every hour while it is open."""
 
     def __init__(self, store: Store, settings: Retention) -> None:
-        super().__init__("retention", EVERY_SECONDS, self._sweep, at_its_end=False)
+        super().__init__(
+            "retention", SWEEP_INTERVAL_SECONDS, self._delete_all_expired, at_its_end=False
+        )
         self._store = store
         self._settings = settings
 
-    async def _sweep(self) -> None:
+    async def _delete_all_expired(self) -> None:
         # Each step checks whether the gateway is stopping, so that shutdown does not wait for a
         # sweep.
-        gone = await delete_expired(self._store, self._settings, lambda: self.is_ending)
+        deleted_counts = await delete_expired(self._store, self._settings, lambda: self.is_ending)
         await forget_traffic(self._store)
         await delete_expired_signed_changes(self._store, lambda: self.is_ending)
-        if any(gone.values()):
-            log.info("retention_deleted", **{f"{name}_rows": count for name, count in gone.items()})
+        if any(deleted_counts.values()):
+            log.info(
+                "retention_deleted",
+                **{f"{name}_rows": count for name, count in deleted_counts.items()},
+            )
 
 
 # Expiry
@@ -98,52 +103,60 @@ async def delete_expired(
     store: Store, settings: Retention, is_ending: Callable[[], bool] = lambda: False
 ) -> dict[str, int]:
     """Deletes expired data. Returns the number of rows by kind; raises StoreUnavailable."""
-    gone: dict[str, int] = {}
-    for name, days, forget in (
-        ("journal", settings.journal_days, _journal),
-        ("texts", settings.texts_days, _texts),
-        ("usage", settings.usage_days, _usage),
-        ("audit", settings.audit_days, _audit),
+    deleted_counts: dict[str, int] = {}
+    for name, days, delete_rows in (
+        ("journal", settings.journal_days, _delete_ended_operations),
+        ("texts", settings.texts_days, _strip_old_payments),
+        ("usage", settings.usage_days, _delete_usage),
+        ("audit", settings.audit_days, _delete_audit_events),
     ):
-        gone[name] = await _by_and_by(forget, store, days, is_ending) if days else 0
-    return gone
+        deleted_counts[name] = (
+            await _delete_in_steps(delete_rows, store, days, is_ending) if days else 0
+        )
+    return deleted_counts
 
 
-async def _by_and_by(
-    forget: Callable[[Store, datetime], Awaitable[int]],
+async def _delete_in_steps(
+    delete_rows: Callable[[Store, datetime], Awaitable[int]],
     store: Store,
     days: int,
     is_ending: Callable[[], bool],
 ) -> int:
     """Deletes in steps of ``MAX_ROWS_PER_TRANSACTION`` rows. Returns the number of deleted rows."""
-    before, gone = store.clock() - timedelta(days=days), 0
+    before, deleted = store.clock() - timedelta(days=days), 0
     while not is_ending():
-        some = await forget(store, before)
-        gone += some
-        if some < AT_ONCE:
+        step_count = await delete_rows(store, before)
+        deleted += step_count
+        if step_count < MAX_ROWS_PER_TRANSACTION:
             break
         await asyncio.sleep(0)  # let waiting writers proceed
-    return gone
+    return deleted
 
 
-async def _journal(store: Store, before: datetime) -> int:
+async def _delete_ended_operations(store: Store, before: datetime) -> int:
     """Deletes ended operations and their writes, except the newest: the high-water mark depends on
     it.
     """
-    open_ = exists().where(writes.c.undertaking == journal.c.id, writes.c.state == SENT)
-    last = select(func.max(journal.c.number)).scalar_subquery()
+    has_open_write = exists().where(writes.c.undertaking == journal.c.id, writes.c.state == SENT)
+    newest_number = select(func.max(journal.c.number)).scalar_subquery()
     # Numbers increase with the start time, so the oldest come first. Limited: there may be
     # millions.
-    first = select(journal.c.id).order_by(journal.c.number).limit(LOOKED_AT).subquery()
-    over = and_(
-        journal.c.id.in_(select(first.c.id)),
+    oldest = (
+        select(journal.c.id).order_by(journal.c.number).limit(MAX_OPERATIONS_EXAMINED).subquery()
+    )
+    is_expired = and_(
+        journal.c.id.in_(select(oldest.c.id)),
         journal.c.state.in_((ANSWERED, UNDONE)),
         journal.c.began_at < before,
-        or_(journal.c.number.is_(None), journal.c.number != last),
-        ~open_,
+        or_(journal.c.number.is_(None), journal.c.number != newest_number),
+        ~has_open_write,
     )
     async with store.write() as connection:
-        ids = list(await connection.scalars(select(journal.c.id).where(over).limit(AT_ONCE)))
+        ids = list(
+            await connection.scalars(
+                select(journal.c.id).where(is_expired).limit(MAX_ROWS_PER_TRANSACTION)
+            )
+        )
         for table in (journal_steps, journal_subjects, writes):
             await connection.execute(delete(table).where(table.c.undertaking.in_(ids)))
         await connection.execute(delete(pieces).where(pieces.c.holder.in_(ids)))
@@ -151,69 +164,79 @@ async def _journal(store: Store, before: datetime) -> int:
     return len(ids)
 
 
-async def _texts(store: Store, before: datetime) -> int:
+async def _strip_old_payments(store: Store, before: datetime) -> int:
     """Deletes names, addresses and memos of payments in batches that were not changed since."""
     table = remembered.c
-    old = select(table.merchant, table.environment, table.id).where(
+    old_payments = select(table.merchant, table.environment, table.id).where(
         table.kind == "payments", table.updated_at < before
     )
     async with store.read() as connection:
-        rows = (await connection.execute(old.order_by(table.updated_at).limit(AT_ONCE))).all()
-    ledger, done = Ledger(store), 0
+        rows = (
+            await connection.execute(
+                old_payments.order_by(table.updated_at).limit(MAX_ROWS_PER_TRANSACTION)
+            )
+        ).all()
+    ledger, stripped_count = Ledger(store), 0
     for row in rows:
         owner = Tenant(row.merchant, row.environment)
         with suppress(Conflict):  # changed concurrently, so it is not old any more
             facts = await ledger.recall(owner, "payments", row.id)
             entries = facts.get("entries", [])
             # Written even if nothing is removed: the new timestamp keeps it out of the next passes.
-            kept = (
+            stripped_entries = (
                 map_rows(strip_personal_data, entries)
-                if await _rests(ledger, owner, row.id)
+                if await _is_at_rest(ledger, owner, row.id)
                 else entries
             )
-            await ledger.record(owner, "payments", row.id, {"entries": kept}, {"entries": entries})
-            done += 1
-    return done
+            await ledger.record(
+                owner, "payments", row.id, {"entries": stripped_entries}, {"entries": entries}
+            )
+            stripped_count += 1
+    return stripped_count
 
 
-async def _rests(ledger: Ledger, owner: Tenant, batch: str) -> bool:
+async def _is_at_rest(ledger: Ledger, owner: Tenant, batch: str) -> bool:
     phase = (await ledger.recall(owner, "batch", batch)).get("phase", "sent")
     return phase in SETTLED_PHASES
 
 
 def strip_personal_data(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A payment without personal data: the memo and all recipient fields but the id are removed."""
-    kept = {name: value for name, value in entry.items() if name != "memo"}
+    impersonal_fields = {name: value for name, value in entry.items() if name != "memo"}
     payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
-    return {**kept, "recipient": payee}
+    return {**impersonal_fields, "recipient": payee}
 
 
 async def delete_expired_signed_changes(
     store: Store, is_ending: Callable[[], bool] = lambda: False
 ) -> None:
     """Deletes records of signed changes after a day, when each has long ended."""
-    await _by_and_by(_signed, store, 1, is_ending)
+    await _delete_in_steps(_delete_signed_changes, store, 1, is_ending)
 
 
-async def _signed(store: Store, before: datetime) -> int:
+async def _delete_signed_changes(store: Store, before: datetime) -> int:
     table = remembered.c
-    named = (table.merchant, table.environment, table.id)
-    is_old = and_(table.kind == SIGNED, table.updated_at < before)
-    some = tuple_(*named).in_(select(*named).where(is_old).limit(AT_ONCE))
+    key_columns = (table.merchant, table.environment, table.id)
+    is_old = and_(table.kind == SIGNED_CHANGES_KIND, table.updated_at < before)
+    is_selected = tuple_(*key_columns).in_(
+        select(*key_columns).where(is_old).limit(MAX_ROWS_PER_TRANSACTION)
+    )
     async with store.write() as connection:
-        return (await connection.execute(delete(remembered).where(is_old, some))).rowcount
+        return (await connection.execute(delete(remembered).where(is_old, is_selected))).rowcount
 
 
-async def _usage(store: Store, before: datetime) -> int:
+async def _delete_usage(store: Store, before: datetime) -> int:
     async with store.write() as connection:
-        ended = select(brownouts.c.id).where(brownouts.c.ends_at < before)
-        await connection.execute(delete(brownout_hits).where(brownout_hits.c.brownout.in_(ended)))
+        ended_brownouts = select(brownouts.c.id).where(brownouts.c.ends_at < before)
+        await connection.execute(
+            delete(brownout_hits).where(brownout_hits.c.brownout.in_(ended_brownouts))
+        )
         await connection.execute(delete(brownouts).where(brownouts.c.ends_at < before))
         await connection.execute(delete(usage).where(usage.c.day < before.date()))
     return 0
 
 
-async def _audit(store: Store, before: datetime) -> int:
+async def _delete_audit_events(store: Store, before: datetime) -> int:
     async with store.write() as connection:
         await connection.execute(delete(acts).where(acts.c.at < before))
     return 0
@@ -222,83 +245,104 @@ async def _audit(store: Store, before: datetime) -> int:
 # Erasure on request
 
 
-async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erased:
+async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> ErasureCounts:
     """Erases a recipient's personal data of one tenant. Raises RecipientInUse or StoreUnavailable.
 
     Ids stay, and whether the recipient is deleted or may not be paid.
     """
     ledger = Ledger(store)
-    names = await _names(store, owner, recipient)
-    await _none_under_way(store, owner)
-    answers = await _kept_answers(store, owner, names)
-    found = await ledger.recall_all(owner, "payments")
-    its = {
-        batch: [one for one in facts.get("entries", []) if one["recipient"].get("id") in names]
-        for batch, facts in found.items()
+    recipient_ids = await _load_recipient_ids(store, owner, recipient)
+    await _wait_for_operations(store, owner)
+    answers = await _count_stored_answers(store, owner, recipient_ids)
+    payments_by_batch = await ledger.recall_all(owner, "payments")
+    recipient_payments = {
+        batch: [
+            entry
+            for entry in facts.get("entries", [])
+            if entry["recipient"].get("id") in recipient_ids
+        ]
+        for batch, facts in payments_by_batch.items()
     }
-    its = {batch: entries for batch, entries in its.items() if entries}
+    recipient_payments = {
+        batch: entries for batch, entries in recipient_payments.items() if entries
+    }
     # The payments of a draft are still to be sent, and the service needs the memo and the name.
-    drafts = [batch for batch in its if not await _rests(ledger, owner, batch)]
-    if drafts:
-        raise InUse(
-            f"draft batches contain this recipient: {', '.join(sorted(drafts))}; "
+    draft_batches = [
+        batch for batch in recipient_payments if not await _is_at_rest(ledger, owner, batch)
+    ]
+    if draft_batches:
+        raise RecipientInUse(
+            f"draft batches contain this recipient: {', '.join(sorted(draft_batches))}; "
             "remove the payments, or start or delete the batches first"
         )
     # Each batch with a compare-and-set: a client may edit it right now.
-    for batch in its:
-        await _without(ledger, owner, batch, names)
-    facts = sum([await _fewer_facts(ledger, owner, name) for name in sorted(names)])
+    for batch in recipient_payments:
+        await _strip_recipient_payments(ledger, owner, batch, recipient_ids)
+    facts = sum(
+        [await _delete_personal_facts(ledger, owner, name) for name in sorted(recipient_ids)]
+    )
     # Last: if a step above fails, the audit log must not say that the data was erased.
     async with store.write() as connection:
         await note(store, connection, ERASED, owner)
-    return Erased(sum(map(len, its.values())), len(its), facts, answers)
+    return ErasureCounts(
+        sum(map(len, recipient_payments.values())), len(recipient_payments), facts, answers
+    )
 
 
-async def _names(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
+async def _load_recipient_ids(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
     """All ids of a recipient: the given one, the service's and the legacy one."""
-    real = (await current_ids(store, owner, [recipient])).get(recipient, recipient)
-    known = await legacy_ids(store, owner, [real])
-    return frozenset({recipient, real, *known.values()})
+    current_id = (await current_ids(store, owner, [recipient])).get(recipient, recipient)
+    legacy_ids_by_id = await legacy_ids(store, owner, [current_id])
+    return frozenset({recipient, current_id, *legacy_ids_by_id.values()})
 
 
-async def _none_under_way(store: Store, owner: Tenant) -> None:
+async def _wait_for_operations(store: Store, owner: Tenant) -> None:
     """Waits for the tenant's unfinished operations, because one could write erased data again, and
     its recipient may not be known yet. Raises RecipientInUse if they do not end in time.
     """
-    rows = OperationRepository(store, Ledger(store))
-    waited, left = 0.0, {one.id for one in await rows.unfinished() if one.owner == owner}
-    while left and waited < WATCHED_SECONDS:
+    repository = OperationRepository(store, Ledger(store))
+    waited_seconds, unfinished_ids = (
+        0.0,
+        {record.id for record in await repository.unfinished() if record.owner == owner},
+    )
+    while unfinished_ids and waited_seconds < UNFINISHED_TIMEOUT_SECONDS:
         await asyncio.sleep(PAUSE_SECONDS)
-        waited += PAUSE_SECONDS
-        left &= {one.id for one in await rows.unfinished()}
-    if left:
-        raise InUse(
+        waited_seconds += PAUSE_SECONDS
+        unfinished_ids &= {record.id for record in await repository.unfinished()}
+    if unfinished_ids:
+        raise RecipientInUse(
             "writes of this merchant are in progress or in doubt and may concern this recipient; "
             "see `writes unsettled`, and try again when there are none"
         )
 
 
-async def _kept_answers(store: Store, owner: Tenant, names: Iterable[str]) -> int:
-    its = await OperationRepository(store, Ledger(store)).of_object(owner, names)
-    return sum(one.answer is not None for one in its)
+async def _count_stored_answers(store: Store, owner: Tenant, names: Iterable[str]) -> int:
+    records = await OperationRepository(store, Ledger(store)).of_object(owner, names)
+    return sum(record.answer is not None for record in records)
 
 
-async def _without(ledger: Ledger, owner: Tenant, batch: str, names: frozenset[str]) -> None:
+async def _strip_recipient_payments(
+    ledger: Ledger, owner: Tenant, batch: str, names: frozenset[str]
+) -> None:
     entries: Sequence[Mapping[str, Any]]
     entries = (await ledger.recall(owner, "payments", batch)).get("entries", [])
-    kept = map_rows(
-        lambda one: strip_personal_data(one) if one["recipient"].get("id") in names else one,
+    stripped_entries = map_rows(
+        lambda entry: (
+            strip_personal_data(entry) if entry["recipient"].get("id") in names else entry
+        ),
         entries,
     )
     try:
-        await ledger.record(owner, "payments", batch, {"entries": kept}, {"entries": entries})
+        await ledger.record(
+            owner, "payments", batch, {"entries": stripped_entries}, {"entries": entries}
+        )
     except Conflict:
-        raise InUse(f"batch {batch} is being changed right now; try again") from None
+        raise RecipientInUse(f"batch {batch} is being changed right now; try again") from None
 
 
-async def _fewer_facts(ledger: Ledger, owner: Tenant, name: str) -> int:
+async def _delete_personal_facts(ledger: Ledger, owner: Tenant, name: str) -> int:
     facts = await ledger.recall(owner, "recipient", name)
-    gone = {fact: None for fact in facts if fact not in STAYS}
-    if gone:
-        await ledger.record_all(owner, [Record("recipient", name, gone)])
-    return len(gone)
+    removed_facts = {fact: None for fact in facts if fact not in IMPERSONAL_FACTS}
+    if removed_facts:
+        await ledger.record_all(owner, [CompareAndSet("recipient", name, removed_facts)])
+    return len(removed_facts)

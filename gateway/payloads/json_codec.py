@@ -24,7 +24,7 @@ import msgspec
 import simplejson
 
 from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
-from mappings.rows import SLICE, Each, Packed, Rows
+from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, LazySequence, MappedSequence
 
 LARGE = 256 * 1024
 """Bytes from which a text is read by slices, and worked on where it holds up nobody (``aside``)."""
@@ -170,10 +170,10 @@ def _parts(value: Any, manner: _Manner) -> Iterator[bytes]:
 
 def _sliced(value: Any, manner: _Manner) -> Iterator[bytes]:
     encoder = manner.encoder
-    if isinstance(value, Rows):
+    if isinstance(value, LazySequence):
         comma = b""
         yield b"["
-        for some in value.slices():
+        for some in value.iterate_slices():
             if manner.checks:
                 _check(some)
             yield comma + encoder.encode(some)[1:-1]
@@ -198,7 +198,7 @@ def _sliced(value: Any, manner: _Manner) -> Iterator[bytes]:
 def has_rows(value: Any) -> bool:
     """Whether a value, or an object in it, has a list that is not in hand."""
     if not isinstance(value, dict):
-        return isinstance(value, Rows)
+        return isinstance(value, LazySequence)
     for one in value.values():  # noqa: SIM110 - for any it would be a generator more
         # By its type first: each answer is looked through, and to ask of a text takes longer.
         if type(one) not in _SHORT and has_rows(one):
@@ -214,7 +214,7 @@ def _otherwise(value: Any) -> msgspec.Raw:
     """What msgspec knows no way to write."""
     if isinstance(value, Number):
         return msgspec.Raw(str(value).encode())
-    if isinstance(value, Rows):
+    if isinstance(value, LazySequence):
         raise _InSlices
     raise TypeError(f"not a JSON value: {type(value).__name__}")
 
@@ -307,7 +307,7 @@ def _number(text: str) -> Decimal:
 
 _DECIMALS = {Decimal, Number}
 _SIMPLE = {str, int, bool, type(None)}
-_PLAIN = _SIMPLE | {Packed, Each}
+_PLAIN = _SIMPLE | {CompressedSequence, MappedSequence}
 """Of values that are what they are: nothing is to be looked for in them before they are written."""
 _READ_NESTS = {dict, list}
 _NESTS = _READ_NESTS | {tuple}
@@ -439,8 +439,8 @@ class _BySlices:
     def _of(self, name: str, depth: int) -> Any:
         begins = self._next()
         if begins == "[" and name in self._packs:
-            rows = Packed(self._rows(depth))
-            return rows if len(rows) > SLICE else [*rows]
+            rows = CompressedSequence(self._rows(depth))
+            return rows if len(rows) > SLICE_SIZE else [*rows]
         if begins == "{" and depth < _HEADS:
             return self._object(depth + 1)
         return self._any()

@@ -8,7 +8,7 @@ from itertools import chain
 
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
-from mappings.grammar import JSON
+from mappings.effects import JSON
 
 Text = str | CompressedBuffer
 

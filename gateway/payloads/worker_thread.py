@@ -1,7 +1,7 @@
 """Long work without I/O, done aside: in a thread, while the loop serves everybody else.
 
 The interpreter goes from one thread to the other every few milliseconds, and whenever what is in hand
-is a slice (``mappings.rows``) nothing takes longer than that. There is one such thread in a process:
+is a slice (``mappings.lazy_sequences``) nothing takes longer than that. There is one such thread in a process:
 several would not be faster together, and the loop would have to wait for each of them.
 """
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from cachetools import TTLCache
 
 from gateway.storage.tenants import Tenant
-from mappings.grammar import JSON, Call
+from mappings.effects import JSON, Call
 
 SECONDS = 60
 _MOST = 20_000

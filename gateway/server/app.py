@@ -36,42 +36,42 @@ from gateway.docgen import openapi
 from gateway.http.progress import RequestsInProgress, serialize_progress
 from gateway.http.tls import load_certificate
 from gateway.legacy_api.codec import LegacyCodec
-from gateway.legacy_api.deprecation import End
-from gateway.legacy_api.handler import Handler
+from gateway.legacy_api.deprecation import DeprecationNotice
+from gateway.legacy_api.handler import LegacyHandler
 from gateway.migration.brownouts import Brownouts
-from gateway.migration.forwarding import Sender, Writes
+from gateway.migration.forwarding import ForwardedWrites, LegacySender
 from gateway.migration.modes import Modes
 from gateway.migration.recorder import Recorder
-from gateway.migration.routing import Forwarding
-from gateway.migration.shadow_traffic import Alongside
-from gateway.migration.usage import Usage
+from gateway.migration.routing import ServiceRouter
+from gateway.migration.shadow_traffic import ShadowTraffic
+from gateway.migration.usage import UsageCounter
 from gateway.observability.traces import open_tracing
-from gateway.operator.abandoned_watch import Watch
 from gateway.operator.ledger_reconciliation import Reconciler
-from gateway.operator.metrics_page import Standing
+from gateway.operator.metrics_page import MetricsPage
 from gateway.operator.preflight import check_runnable
-from gateway.operator.restore_check import Guard
-from gateway.operator.retention import Forgetting
+from gateway.operator.restore_check import RestoreDetector
+from gateway.operator.retention import RetentionTask
+from gateway.operator.superseded_batch_monitor import SupersededBatchMonitor
 from gateway.reads.index import Dropping, Elsewhere, Indexes, list_no_processes
 from gateway.reads.listing import Listing
 from gateway.reads.recent_reads import Kept
 from gateway.server.connection import RETIRE_SECONDS, AdminRunner, Server
 from gateway.server.listening import Listening, Queue, bind_sockets
 from gateway.server.memory_tuning import create_trim_task
-from gateway.signed_api.face import SignedFace
+from gateway.signed_api.handler import SignedHandler
 from gateway.signed_api.routing import InterfaceRouter
-from gateway.signed_api.senders import Senders
-from gateway.signed_api.signers import Signers
-from gateway.signed_api.transitions import Transitions
+from gateway.signed_api.senders import SenderAuthenticator
+from gateway.signed_api.signers import SignerStore
+from gateway.signed_api.transitions import SignedWriteGuard
 from gateway.storage import Ledger, Store, StoreUnavailable, open_store
 from gateway.storage.alias_ids import Ids
 from gateway.storage.periodic_tasks import PeriodicTask
-from gateway.upstream.breaker import Breakers
+from gateway.upstream.breaker import CircuitBreakers
 from gateway.upstream.capability_cache import RELOAD_SECONDS, CapabilityCache, load_capabilities
 from gateway.upstream.client import create_breakers, open_upstream
-from gateway.upstream.clock import Clock
+from gateway.upstream.clock import ServiceClock
 from gateway.upstream.egress import EgressConfig
-from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.passthrough import PassthroughClient, open_passthrough
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.instances import GONE_SECONDS, Heartbeats
@@ -80,8 +80,8 @@ from gateway.writes.once import IdempotencyGuard
 from gateway.writes.player import Player
 from gateway.writes.settler import Settler
 from gateway.writes.settling import Settling
-from mappings.grammar import JSON
-from mappings.spelling import map_legacy_words
+from mappings.effects import JSON
+from mappings.vocabulary import map_legacy_words
 
 log = structlog.get_logger()
 
@@ -141,7 +141,7 @@ async def run_gateway(
     settings: Settings,
     inherited: Inherited | None = None,
     *,
-    clock: Clock | None = None,
+    clock: ServiceClock | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     gone_seconds: float = GONE_SECONDS,
 ) -> AsyncIterator[Running]:
@@ -154,12 +154,12 @@ async def run_gateway(
     """
     check_extensions()
     check_runnable(settings)
-    clock = clock or Clock()
+    clock = clock or ServiceClock()
     now = partial(_now, clock)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(open_tracing(settings.traces))
         store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
-        await stack.enter_async_context(Guard(store, settings.state.mark))
+        await stack.enter_async_context(RestoreDetector(store, settings.state.mark))
         limits = await stack.enter_async_context(
             open_limits(settings, store.encryption.lasting("limits"))
         )
@@ -168,13 +168,13 @@ async def run_gateway(
         learned = await load_capabilities(ledger, settings.environments.configured())
         breakers = create_breakers(settings)
         upstream = await stack.enter_async_context(
-            open_upstream(settings, clock=clock, learned=learned, breakers=breakers)
+            open_upstream(settings, clock=clock, capabilities=learned, breakers=breakers)
         )
         keyring = await stack.enter_async_context(ApiKeyStore(store))
-        inferred = InferredOperations(settings.upstream.inferred_operations, learned)
+        inferred = OptionalEndpoints(settings.upstream.inferred_operations, learned)
         indexes = await stack.enter_async_context(_indexes(settings, store))
         kept = Kept(is_alone=store.is_of_one_process, changed=indexes.changed)
-        usage = await stack.enter_async_context(Usage(store, now))
+        usage = await stack.enter_async_context(UsageCounter(store, now))
         journal = Journal(store, ledger, clock, gone_seconds)
         ids = Ids(store, settings.legacy.stand_ins)
         settler = Settler(journal, clock, monotonic)
@@ -194,7 +194,7 @@ async def run_gateway(
             store,
             journal.instance,
             gone_seconds,
-            large=lambda: serialize_progress(under_way.those()),
+            large=lambda: serialize_progress(under_way.list_progress()),
         )
         settling = Settling(store, journal, player, settler, instances)
         once = IdempotencyGuard(
@@ -206,59 +206,65 @@ async def run_gateway(
             replay_seconds=settings.writes.replay_seconds,
         )
         legacy_breakers = _legacy_breakers(settings)
-        sender = Sender(await stack.enter_async_context(_to_legacy(settings, legacy_breakers)))
+        sender = LegacySender(
+            await stack.enter_async_context(_to_legacy(settings, legacy_breakers))
+        )
         begun = BatchRouting(ledger, ids)
-        forwarding = Forwarding(
+        forwarding = ServiceRouter(
             await stack.enter_async_context(Modes(store, keyring)),
             begun,
             sender,
-            Writes(
+            ForwardedWrites(
                 sender,
                 begun,
                 journal,
                 settling,
                 kept,
-                patience=patience(settings),
+                retry_wait_seconds=patience(settings),
                 joins_running=settings.writes.identical_in_flight == "retry",
             ),
             settings.comparing,
         )
-        handler = Handler(
+        handler = LegacyHandler(
             settings,
-            keyring=keyring,
+            key_store=keyring,
             limits=limits,
-            strangers=strangers,
+            unauthenticated_limits=strangers,
             player=player,
-            once=once,
-            wording=LegacyCodec(settings, ids, now),
+            idempotency_guard=once,
+            codec=LegacyCodec(settings, ids, now),
             usage=usage,
             brownouts=await stack.enter_async_context(Brownouts(store, now)),
             forwarding=forwarding,
-            alongside=await stack.enter_async_context(
-                Alongside(settings.comparing, store, forwarding, now)
+            shadow_traffic=await stack.enter_async_context(
+                ShadowTraffic(settings.comparing, store, forwarding, now)
             ),
             recorder=await stack.enter_async_context(_recorder(settings, now)),
             load=load,
-            under_way=under_way,
+            requests_in_progress=under_way,
             clock=now,
         )
-        signers = await stack.enter_async_context(Signers(store, keyring))
-        signed_face = SignedFace(
+        signers = await stack.enter_async_context(SignerStore(store, keyring))
+        signed_face = SignedHandler(
             settings,
-            senders=Senders(settings, signers, limits, upstream.clock, strangers=strangers),
-            passing=await stack.enter_async_context(_to_current(settings, breakers, clock)),
-            transitions=Transitions(ledger, journal.rows, once, now, patience(settings)),
-            kept=kept,
+            sender_authenticator=SenderAuthenticator(
+                settings, signers, limits, upstream.clock, unauthenticated_limits=strangers
+            ),
+            passthrough=await stack.enter_async_context(_to_current(settings, breakers, clock)),
+            write_guard=SignedWriteGuard(ledger, journal.rows, once, now, patience(settings)),
+            recent_reads=kept,
             usage=usage,
             load=load,
         )
-        faces = InterfaceRouter(settings.vocabulary.current, legacy=handler, signed=signed_face)
+        faces = InterfaceRouter(
+            settings.vocabulary.current, legacy_handler=handler, signed_handler=signed_face
+        )
         await stack.enter_async_context(settling)
         reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
-        watch = Watch(reconciler, settings.upstream.abandoned_check_seconds)
+        watch = SupersededBatchMonitor(reconciler, settings.upstream.abandoned_check_seconds)
         for rounds in (
             watch,
-            Forgetting(store, settings.retention),
+            RetentionTask(store, settings.retention),
             create_trim_task(),
             _reloads(learned),
         ):
@@ -266,7 +272,7 @@ async def run_gateway(
         server = await stack.enter_async_context(_server(settings, faces))
         runner = web.ServerRunner(server, shutdown_timeout=shutdown_seconds(settings))
         door = await _door(stack, settings, runner, inherited)
-        parts = console.Parts(
+        parts = console.ConsoleDependencies(
             settings,
             store,
             limits,
@@ -295,7 +301,7 @@ def _reloads(learned: CapabilityCache) -> PeriodicTask:
 
 
 def _pages(
-    parts: console.Parts,
+    parts: console.ConsoleDependencies,
     states: Callable[[], Mapping[str, str]],
     description: Callable[[], Mapping[str, JSON]],
 ) -> web.Application:
@@ -304,7 +310,7 @@ def _pages(
     application = create_admin_application(
         parts.checks,
         description,
-        Standing(parts.store, parts.limits, parts.clock, parts.indexes, environments).page,
+        MetricsPage(parts.store, parts.limits, parts.clock, parts.indexes, environments).render,
         states,
         # A worker's own is asked by its parent alone, who has asked before.
         [] if parts.has_parent else [admin_door(settings.server)],
@@ -334,7 +340,7 @@ def _recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
 
 
 def _to_current(
-    settings: Settings, breakers: Breakers, clock: Clock
+    settings: Settings, breakers: CircuitBreakers, clock: ServiceClock
 ) -> AbstractAsyncContextManager[PassthroughClient]:
     configured = settings.environments.configured().items()
     origins = {name: one.base_url for name, one in configured}
@@ -342,7 +348,7 @@ def _to_current(
 
 
 def _to_legacy(
-    settings: Settings, breakers: Breakers
+    settings: Settings, breakers: CircuitBreakers
 ) -> AbstractAsyncContextManager[PassthroughClient]:
     """The way to the legacy service, which fails or is well by itself."""
     return open_passthrough(settings, _legacy_origins(settings), breakers)
@@ -353,9 +359,9 @@ def _legacy_origins(settings: Settings) -> dict[str, str]:
     return {name: one.legacy_base_url for name, one in configured if one.legacy_base_url}
 
 
-def _legacy_breakers(settings: Settings) -> Breakers:
+def _legacy_breakers(settings: Settings) -> CircuitBreakers:
     upstream = settings.upstream
-    return Breakers(
+    return CircuitBreakers(
         _legacy_origins(settings),
         upstream.breaker_failures,
         upstream.breaker_seconds,
@@ -363,11 +369,11 @@ def _legacy_breakers(settings: Settings) -> Breakers:
     )
 
 
-def _states(current: Breakers, legacy: Breakers) -> dict[str, str]:
+def _states(current: CircuitBreakers, legacy: CircuitBreakers) -> dict[str, str]:
     """Whether each environment is asked, of either service."""
     return {
-        **current.states(),
-        **{f"legacy {name}": state for name, state in legacy.states().items()},
+        **current.list_states(),
+        **{f"legacy {name}": state for name, state in legacy.list_states().items()},
     }
 
 
@@ -390,8 +396,8 @@ async def _tell_of_no_keys(store: Store) -> None:
 
 
 def _server(settings: Settings, faces: InterfaceRouter) -> Server:
-    end = End(settings.deprecation, settings.environments)
-    return Server(faces, _bounds(settings), load_certificate(settings.server), end.headers())
+    end = DeprecationNotice(settings.deprecation, settings.environments)
+    return Server(faces, _bounds(settings), load_certificate(settings.server), end.select_headers())
 
 
 def _bounds(settings: Settings) -> Bounds:
@@ -404,7 +410,7 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
-def _now(clock: Clock) -> datetime:
+def _now(clock: ServiceClock) -> datetime:
     return datetime.fromtimestamp(clock.wall(), UTC)
 
 
@@ -474,7 +480,7 @@ def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check
         async def check() -> str | None:
             return (
                 None
-                if await _answers(origin, way_out.of(name))
+                if await _answers(origin, way_out.build_request_options(name))
                 else "base_url does not answer; see network and TLS"
             )
 

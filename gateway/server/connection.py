@@ -23,21 +23,21 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from gateway.admission.load import Bounds, ConnectionTracker
 from gateway.http import responses
 from gateway.http.delivery import is_acknowledged
-from gateway.http.request_ids import token
+from gateway.http.request_ids import generate_id
 from gateway.http.request_reader import (
     ARRIVED_AT,
-    BENEATH,
+    BODY_TIMED_OUT,
     CONNECTION,
-    DESERTED,
-    IS_LAST,
-    RESET,
-    TOO_SLOW,
+    IS_LAST_RESPONSE,
+    ON_DISCONNECT,
+    ON_RESET,
+    UNDERLYING_TRANSPORT,
     ends_connection,
 )
 from gateway.http.tls import Certificate, start_eagerly
 from gateway.observability import logs, metrics
 from mappings import errors
-from mappings.grammar import Problem
+from mappings.effects import Problem
 
 LINGERING_SECONDS = 5
 """How long the rest of a body that nobody reads is taken, so that its client sees the answer."""
@@ -210,11 +210,11 @@ class Connection(RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         finished = await super().finish_response(request, resp, start_time)
-        self._reset = request.get(RESET)
+        self._reset = request.get(ON_RESET)
         self._answered += 1
         if self._request_count == self._answered:
             self._tracker.become_idle(self)
-        if request.get(TOO_SLOW):
+        if request.get(BODY_TIMED_OUT):
             self._lingering_time = 0
         if self._ended and self._answered == self._request_count:
             self.close()
@@ -244,11 +244,11 @@ class Connection(RequestHandler):
         if self._closed is not None and not self._closed.done():
             self._closed.set_result(None)
         request = self._current_request
-        beneath = request.get(BENEATH) if request is not None else None
+        beneath = request.get(UNDERLYING_TRANSPORT) if request is not None else None
         has_all = is_acknowledged(self.transport, beneath)
         self._tracker.close(self)
         super().connection_lost(exc)
-        if request is not None and (deserted := request.get(DESERTED)):
+        if request is not None and (deserted := request.get(ON_DISCONNECT)):
             deserted(has_all)
 
     def handle_error(
@@ -261,18 +261,20 @@ class Connection(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; no other can be sent")
         metrics.invalid_http.inc()
-        request_id = token()
-        problem = MALFORMED if status < 500 else errors.INTERNAL
+        request_id = generate_id()
+        problem = MALFORMED if status < 500 else errors.INTERNAL_ERROR
         if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(str(exc)):
             problem = errors.NOT_FOUND  # a method that no path has
-        said = responses.build_error_response(errors.build_legacy_error(problem), closes=True)
+        said = responses.build_error_response(
+            errors.build_legacy_error(problem), closes_connection=True
+        )
         log.warning(
             "invalid_http_request",
             request_id=request_id,
             **{"http.response.status_code": said.status, "error.type": type(exc).__name__},
         )
-        told = getattr(self._manager, "told", responses.NOTHING)
-        return responses.build_web_response(said, request_id, told=told)
+        told = getattr(self._manager, "told", responses.NO_HEADERS)
+        return responses.build_web_response(said, request_id, deprecation_headers=told)
 
     def log_exception(self, *_args: Any, **named: Any) -> None:
         error = named.get("exc_info")
@@ -353,16 +355,16 @@ class Server(web.Server):
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         bounds: Bounds,
         certificate: Certificate | None = None,
-        told: Mapping[str, str] = responses.NOTHING,
+        told: Mapping[str, str] = responses.NO_HEADERS,
     ) -> None:
         async def handled(request: web.BaseRequest) -> web.StreamResponse:
             is_last: Callable[[], bool] = partial(self._is_last, request)
-            request[IS_LAST] = is_last
+            request[IS_LAST_RESPONSE] = is_last
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
             request[ARRIVED_AT] = self.tracker.estimate_arrival()
             if beneath := connection.beneath:
-                request[BENEATH] = beneath
+                request[UNDERLYING_TRANSPORT] = beneath
             response = await handler(request)
             if self._is_last(request) and not response.prepared:
                 response.force_close()
@@ -385,7 +387,7 @@ class Server(web.Server):
     async def __aenter__(self) -> Self:
         self._looking.append(asyncio.ensure_future(self.tracker.sweep()))
         if self.certificate:
-            self._looking.append(asyncio.ensure_future(self.certificate.watch()))
+            self._looking.append(asyncio.ensure_future(self.certificate.watch_files()))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -15,7 +15,7 @@ from gateway.config import settings as configured
 from gateway.config.settings import Environment, Environments, Settings, State
 from gateway.simulator import DEMO_KEY, WALLET_FUNDS, LegacyWords, Service, Words, start
 from gateway.storage import open_store
-from mappings.spelling import map_legacy_words
+from mappings.vocabulary import map_legacy_words
 
 if TYPE_CHECKING:
     from gateway.server.app import Running

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mappings import errors
+from mappings.effects import Problem
 from mappings.errors import ErrorAnswer
-from mappings.grammar import Problem
 
-STATUS = {
+STATUS_BY_CODE = {
     "invalid_status": 400,
     "invalid_field": 400,
     "invalid_api_key": 401,
@@ -22,20 +22,20 @@ WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this
 class Refusal(Exception):
     """A request that is not passed on. ``reason`` is for the log and quotes nothing of the request."""
 
-    def __init__(self, problem: Problem, why: str, *, retry_after: int | None = None) -> None:
-        super().__init__(why)
-        self.why = why
-        wait = None if retry_after is None else str(retry_after)
-        self.answer = ErrorAnswer(STATUS[problem.code], (problem,), wait)
+    def __init__(self, problem: Problem, reason: str, *, retry_after: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        wait_seconds = None if retry_after is None else str(retry_after)
+        self.answer = ErrorAnswer(STATUS_BY_CODE[problem.code], (problem,), wait_seconds)
 
 
-def refuse_invalid_key(why: str) -> Refusal:
+def build_invalid_key_refusal(reason: str) -> Refusal:
     """Builds a 401 refusal.
 
     Also used for a stale timestamp and malformed headers, for which the document names no code.
     """
-    return Refusal(errors.INVALID_KEY, why)
+    return Refusal(errors.INVALID_KEY, reason)
 
 
 def build_refusal_answer(*problems: Problem) -> ErrorAnswer:
-    return ErrorAnswer(STATUS[problems[0].code], problems)
+    return ErrorAnswer(STATUS_BY_CODE[problems[0].code], problems)

@@ -11,59 +11,61 @@ from typing import Any
 from aiohttp import web
 
 from gateway.admission.limits import Admission
-from gateway.http.request_reader import DESERTED
+from gateway.http.request_reader import ON_DISCONNECT
 from gateway.http.responses import SERVER, build_rate_limit_headers
 from gateway.upstream import header_filter
-from gateway.upstream.passthrough import Passed
+from gateway.upstream.passthrough import PassthroughResponse
 from gateway.upstream.send_attempt import ResponseLost
 
-AT_ONCE = struct.pack("ii", 1, 0)
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """``SO_LINGER`` value: on close, discards unsent data and resets the connection."""
 
 
-class Streamed(web.StreamResponse):
+class StreamedResponse(web.StreamResponse):
     """The service's response: status, headers and unchanged body bytes."""
 
-    def __init__(self, passed: Passed, request_id: str, admission: Admission | None) -> None:
-        headers = header_filter.filter_response_headers(passed.headers)
+    def __init__(
+        self, upstream_response: PassthroughResponse, request_id: str, admission: Admission | None
+    ) -> None:
+        headers = header_filter.filter_response_headers(upstream_response.headers)
         # The service's own limit matters more to the client than the gateway's.
         if not any(name.lower().startswith("ratelimit") for name in headers):
             headers.update(build_rate_limit_headers(admission))
         headers.setdefault("X-Request-Id", request_id)
         headers.setdefault("Access-Control-Allow-Origin", "*")
         headers["Server"] = SERVER
-        if length := passed.headers.get("Content-Length"):
+        if length := upstream_response.headers.get("Content-Length"):
             headers["Content-Length"] = length
-        super().__init__(status=passed.status, headers=headers)
-        if not passed.tells_its_end:
+        super().__init__(status=upstream_response.status, headers=headers)
+        if not upstream_response.has_detectable_end:
             # The end of such a body is the end of the connection, so this one must close as well.
             self._length_check = False
             self.force_close()
 
     async def _prepare_headers(self) -> None:
-        names_type = "Content-Type" in self.headers
+        has_content_type = "Content-Type" in self.headers
         await super()._prepare_headers()
-        if not names_type:  # aiohttp adds a default that the service did not send
+        if not has_content_type:  # aiohttp adds a default that the service did not send
             self.headers.popall("Content-Type", None)
 
 
-class Client:
+class WaitingClient:
     """The client of a request. ``read_task`` is cancelled if the client disconnects."""
 
-    def __init__(self, request: web.BaseRequest, reading: asyncio.Task[Any] | None) -> None:
-        self.is_gone = request.transport is None
+    def __init__(self, request: web.BaseRequest, read_task: asyncio.Task[Any] | None) -> None:
+        self.is_disconnected = request.transport is None
         self._request = request
         self._connection = request.transport
-        self._reading = reading
-        leaves: Callable[[bool], None] = self._leaves
-        request[DESERTED] = leaves
+        self._read_task = read_task
+        on_disconnect: Callable[[bool], None] = self._handle_disconnect
+        request[ON_DISCONNECT] = on_disconnect
 
-    def _leaves(self, _has_all: bool) -> None:
-        self.is_gone = True
-        if self._reading is not None:
-            self._reading.cancel()
+    def _handle_disconnect(self, _has_acknowledged_all: bool) -> None:
+        self.is_disconnected = True
+        if self._read_task is not None:
+            self._read_task.cancel()
 
-    async def give(self, response: web.StreamResponse, part: bytes, seconds: float) -> str:
+    async def send_part(self, response: web.StreamResponse, part: bytes, seconds: float) -> str:
         """Sends a part of the response; returns why it failed, or an empty string."""
         try:
             async with asyncio.timeout(seconds):
@@ -75,20 +77,25 @@ class Client:
             return "the client does not read its response"
         return ""
 
-    def cut_off(self) -> None:
+    def reset_connection(self) -> None:
         """Resets the connection.
 
         If it were closed, a client could take a truncated response without length for a whole one.
         """
-        if self.is_gone or self._connection is None:
+        if self.is_disconnected or self._connection is None:
             return  # the file descriptor may belong to another connection by now
-        if held := self._connection.get_extra_info("socket"):
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        if client_socket := self._connection.get_extra_info("socket"):
+            client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         self._connection.abort()
 
 
 async def stream_response(
-    client: Client, response: Streamed, passed: Passed, *, whole: bool, seconds: float
+    client: WaitingClient,
+    response: StreamedResponse,
+    upstream_response: PassthroughResponse,
+    *,
+    reads_to_end: bool,
+    seconds: float,
 ) -> str:
     """Forwards a response while it arrives; returns why it was truncated, or an empty string.
 
@@ -96,18 +103,18 @@ async def stream_response(
     the rest is read even after the client has disconnected, because the service may still execute
     the request while it responds. A client has ``seconds`` to take each part.
     """
-    trouble = ""
+    problem = ""
     try:
-        trouble = await client.give(response, b"", seconds)
-        async for part in passed.parts():
-            trouble = trouble or await client.give(response, part, seconds)
-            if trouble and not whole:
+        problem = await client.send_part(response, b"", seconds)
+        async for part in upstream_response.iter_chunks():
+            problem = problem or await client.send_part(response, part, seconds)
+            if problem and not reads_to_end:
                 break
     except ResponseLost as lost:
-        trouble = trouble or str(lost)
+        problem = problem or str(lost)
     except asyncio.CancelledError:
-        client.cut_off()
+        client.reset_connection()
         raise
-    if trouble:
-        client.cut_off()
-    return trouble
+    if problem:
+        client.reset_connection()
+    return problem

@@ -17,33 +17,35 @@ from gateway.config.settings import CurrentWords
 from gateway.observability import metrics, traces
 from gateway.signed_api.credentials import has_scheme
 
-Face = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class InterfaceRouter:
     """Calls the handler of the interface that a request uses."""
 
-    def __init__(self, words: CurrentWords, *, legacy: Face, signed: Face) -> None:
+    def __init__(
+        self, words: CurrentWords, *, legacy_handler: RequestHandler, signed_handler: RequestHandler
+    ) -> None:
         self._words = words
-        self._legacy = legacy
-        self._signed = signed
+        self._legacy_handler = legacy_handler
+        self._signed_handler = signed_handler
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        face = self._signed if self._is_signed(request) else self._legacy
+        handler = self._signed_handler if self._is_signed(request) else self._legacy_handler
         metrics.in_flight.inc()
         try:
             with traces.start_request_span(request):
-                return await face(request)
+                return await handler(request)
         finally:
             metrics.in_flight.dec()
 
     def _is_signed(self, request: web.BaseRequest) -> bool:
         if has_scheme(request.headers, self._words.scheme):
             return True
-        return request.method == "OPTIONS" and self._will_be_signed(request)
+        return request.method == "OPTIONS" and self._is_preflight_of_signed(request)
 
-    def _will_be_signed(self, request: web.BaseRequest) -> bool:
-        asked = request.headers.getall("Access-Control-Request-Headers", [])
-        names = {name.strip().lower() for line in asked for name in line.split(",")}
+    def _is_preflight_of_signed(self, request: web.BaseRequest) -> bool:
+        header_lines = request.headers.getall("Access-Control-Request-Headers", [])
+        header_names = {name.strip().lower() for line in header_lines for name in line.split(",")}
         # A legacy client sends neither header.
-        return not names.isdisjoint(("authorization", self._words.timestamp_header.lower()))
+        return not header_names.isdisjoint(("authorization", self._words.timestamp_header.lower()))

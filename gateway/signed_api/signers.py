@@ -22,9 +22,9 @@ from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
 from gateway.storage import Store, Tenant
 
-_KNOWN = 10_000
-_UNKNOWN = 10_000
-_UNKNOWN_SECONDS = 5.0
+_MAX_KNOWN_KEYS = 10_000
+_MAX_UNKNOWN_KEYS = 10_000
+_UNKNOWN_TTL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +34,35 @@ class Signer:
     A limit is None for a key without its own.
     """
 
-    owner: Tenant
-    pair: Credentials = field(repr=False)
-    allowed: tuple[tuple[Network, ...], ...]
-    limits: tuple[int | None, ...]
+    tenant: Tenant
+    credentials: Credentials = field(repr=False)
+    networks_by_key: tuple[tuple[Network, ...], ...]
+    limits_by_key: tuple[int | None, ...]
 
     @property
     def is_revoked(self) -> bool:
-        return not self.allowed
+        return not self.networks_by_key
 
     def admits(self, address: Address | None) -> bool:
-        return any(is_address_allowed(networks, address) for networks in self.allowed)
+        return any(is_address_allowed(networks, address) for networks in self.networks_by_key)
 
-    def requests_per_hour(self, default: int) -> int:
-        return max(one or default for one in self.limits)
+    def select_requests_per_hour(self, default: int) -> int:
+        return max(limit or default for limit in self.limits_by_key)
 
 
-class Signers:
+class SignerStore:
     """Finds signers by access key; an async context manager.
 
     An access key is unique within an environment, and may exist in both.
     """
 
-    def __init__(self, store: Store, keyring: ApiKeyStore) -> None:
+    def __init__(self, store: Store, key_store: ApiKeyStore) -> None:
         self._store = store
-        self._keyring = keyring
-        self._known: LRUCache[str, tuple[Signer, ...]] = LRUCache(_KNOWN)
-        self._unknown: TTLCache[str, bool] = TTLCache(_UNKNOWN, _UNKNOWN_SECONDS)
-        self._asking: SingleFlight[tuple[Signer, ...]] = SingleFlight()
-        keyring.watch(self._changed)
+        self._key_store = key_store
+        self._known: LRUCache[str, tuple[Signer, ...]] = LRUCache(_MAX_KNOWN_KEYS)
+        self._unknown: TTLCache[str, bool] = TTLCache(_MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS)
+        self._lookups: SingleFlight[tuple[Signer, ...]] = SingleFlight()
+        key_store.add_listener(self._invalidate)
 
     def __repr__(self) -> str:
         return f"SignerStore({len(self._known)} known)"
@@ -71,22 +71,22 @@ class Signers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._asking.end()
+        await self._lookups.close()
 
     async def find(self, access_key: str) -> tuple[Signer, ...]:
         """Finds the signer of each environment, also revoked ones; raises StoreUnavailable."""
-        if self._keyring.is_fresh:
+        if self._key_store.is_fresh:
             if signers := self._known.get(access_key):
                 return signers
             if access_key in self._unknown:
                 return ()
-        return await self._asking.ask(access_key, lambda: self._ask(access_key))
+        return await self._lookups.run(access_key, lambda: self._load_signers(access_key))
 
-    async def _ask(self, access_key: str) -> tuple[Signer, ...]:
+    async def _load_signers(self, access_key: str) -> tuple[Signer, ...]:
         async with self._store.read() as connection:
             rows, count = await select_keys_by_access_key(connection, access_key)
-        signers = self._of(rows)
-        if count < self._keyring.count:
+        signers = self._build_signers(rows)
+        if count < self._key_store.change_count:
             # A poll has seen a newer change than this query: a cached result would be stale.
             return signers
         if signers:
@@ -96,28 +96,34 @@ class Signers:
             self._unknown[access_key] = True
         return signers
 
-    def _of(self, rows: Sequence[AnyRow]) -> tuple[Signer, ...]:
-        by_owner: dict[Tenant, list[AnyRow]] = defaultdict(list)
+    def _build_signers(self, rows: Sequence[AnyRow]) -> tuple[Signer, ...]:
+        rows_by_tenant: dict[Tenant, list[AnyRow]] = defaultdict(list)
         for row in rows:
-            by_owner[Tenant(row.merchant, row.environment)].append(row)
-        return tuple(self._signer(owner, its) for owner, its in sorted(by_owner.items()))
-
-    def _signer(self, owner: Tenant, rows: Sequence[AnyRow]) -> Signer:
-        in_use = [row for row in rows if row.revoked_at is None]
-        allowed = tuple(tuple(map(parse_network, row.allowed_ips)) for row in in_use)
-        limits = tuple(row.requests_per_hour for row in in_use)
-        return Signer(
-            owner, decrypt_credentials(rows[0], owner, self._store.encryption), allowed, limits
+            rows_by_tenant[Tenant(row.merchant, row.environment)].append(row)
+        return tuple(
+            self._build_signer(tenant, tenant_rows)
+            for tenant, tenant_rows in sorted(rows_by_tenant.items())
         )
 
-    def _changed(self, rows: Sequence[AnyRow] | None) -> None:
+    def _build_signer(self, tenant: Tenant, rows: Sequence[AnyRow]) -> Signer:
+        active_rows = [row for row in rows if row.revoked_at is None]
+        networks_by_key = tuple(tuple(map(parse_network, row.allowed_ips)) for row in active_rows)
+        limits_by_key = tuple(row.requests_per_hour for row in active_rows)
+        return Signer(
+            tenant,
+            decrypt_credentials(rows[0], tenant, self._store.encryption),
+            networks_by_key,
+            limits_by_key,
+        )
+
+    def _invalidate(self, rows: Sequence[AnyRow] | None) -> None:
         # A new key may be among them.
         self._unknown.clear()
         if rows is None:
             self._known.clear()
             return
-        owners = {Tenant(row.merchant, row.environment) for row in rows}
+        tenants = {Tenant(row.merchant, row.environment) for row in rows}
         access_keys = {row.access_key for row in rows}
         for access_key, signers in list(self._known.items()):
-            if access_key in access_keys or owners & {one.owner for one in signers}:
+            if access_key in access_keys or tenants & {signer.tenant for signer in signers}:
                 del self._known[access_key]

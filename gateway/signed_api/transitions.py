@@ -20,46 +20,46 @@ from typing import Generic, Protocol, TypeVar
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
-from gateway.http.request_paths import names_in
+from gateway.http.request_paths import parse_path_parts
 from gateway.http.responses import LegacyResponse
 from gateway.storage import Ledger, StoreUnavailable, Tenant
 from gateway.storage.undertakings import OperationRepository
-from gateway.upstream.send_attempt import Turn
+from gateway.upstream.send_attempt import Fence
 from gateway.writes.once import IdempotencyGuard, Wanted
 from gateway.writes.player import FIRST_PAUSE, Caller
 from mappings import drafts, errors
 from mappings.batch_bodies import SIGNED_ADDS
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
     Answer,
     Call,
+    CompareAndSet,
     Conflict,
     Failure,
     Halted,
     Invalid,
-    Record,
     Refused,
     Request,
     Unknown,
     Unreachable,
 )
-from mappings.starts import START
+from mappings.signed_start import START
 
-_START = "start-processing"
-_QUOTE = "generate-quote"
+_START_ACTION = "start-processing"
+_QUOTE_ACTION = "generate-quote"
 """Does not change the batch, so an unanswered quote leaves nothing in doubt."""
 
-_WAITED_FOR = ("editing", "deleting")
+_BUSY_PHASES = ("editing", "deleting")
 """Phases that may end with the batch superseded; a signed change waits for their end."""
 
-LONGEST_PAUSE = 0.2
+MAX_PAUSE_SECONDS = 0.2
 """Longest pause between two checks of an edit; bounds the load of many waiting requests."""
 
-COUNTED_WITHIN = 1.0
+UNREGISTER_TIMEOUT_SECONDS = 1.0
 """Seconds for which a response waits until its change is unregistered."""
 
 
-class WrongStatus(Exception):
+class WrongBatchStatus(Exception):
     """The recorded state of the batch does not allow the write; nothing was sent."""
 
 
@@ -72,20 +72,20 @@ class HasStatus(Protocol):
 
 Response = TypeVar("Response", bound=HasStatus)
 
-Send = Callable[[Turn | None], Awaitable[Response]]
+Send = Callable[[Fence | None], Awaitable[Response]]
 """Sends the write as its client signed it, unless the fence refuses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SignedWrite:
     """A signed write to send.
 
     ``tenant`` and ``credentials`` are None for an unknown access key. ``stamp`` is the client's
     timestamp, in seconds since 1970.
     """
 
-    owner: Tenant | None
-    pair: Credentials | None
+    tenant: Tenant | None
+    credentials: Credentials | None
     environment: str
     target: str
     stamp: int
@@ -94,129 +94,142 @@ class Written:
     """That it adds to a batch."""
 
 
-class Transitions:
+class SignedWriteGuard:
     def __init__(
         self,
-        ledger: Ledger,
-        rows: OperationRepository,
-        once: IdempotencyGuard,
+        object_state: Ledger,
+        operations: OperationRepository,
+        idempotency_guard: IdempotencyGuard,
         now: Callable[[], datetime],
-        patience: float,
+        edit_wait_seconds: float,
     ) -> None:
         """``edit_wait_seconds`` is how long a change waits for an edit of its batch."""
-        self._ledger = ledger
-        self._rows = rows
-        self._once = once
+        self._object_state = object_state
+        self._operations = operations
+        self._idempotency_guard = idempotency_guard
         self._now = now
-        self._patience = patience
-        self._counting: set[asyncio.Future[None]] = set()
+        self._edit_wait_seconds = edit_wait_seconds
+        self._unregister_tasks: set[asyncio.Future[None]] = set()
 
-    async def send(self, written: Written, send: Send[Response]) -> Response:
+    async def send(self, write: SignedWrite, send: Send[Response]) -> Response:
         """Sends a write and returns the service's response.
 
         Raises WrongBatchStatus, StoreUnavailable, and the Failure because of which the write was
         not sent or not answered.
         """
-        await self._refuse_frozen(written.owner or Tenant("", written.environment))
-        batch, action = _on_batch(written.target)
+        await self._check_not_frozen(write.tenant or Tenant("", write.environment))
+        batch, action = _parse_batch_target(write.target)
         if batch is None:
             return await send(None)
-        if written.owner is None or written.pair is None:
+        if write.tenant is None or write.credentials is None:
             # The tenant is unknown, so any tenant's record of the batch counts.
-            if await self._ledger.is_anyones(written.environment, "alias", batch, "abandoned"):
-                raise WrongStatus
-            if action == _START and await self._rows.is_being_checked():
-                raise Halted(errors.BEING_CHECKED)
+            if await self._object_state.is_anyones(write.environment, "alias", batch, "abandoned"):
+                raise WrongBatchStatus
+            if action == _START_ACTION and await self._operations.is_being_checked():
+                raise Halted(errors.RESTORE_CHECK_PENDING)
             return await send(None)
-        if action != _START:
-            return await self._change(written, written.owner, batch, action, send)
-        alias = await self._ledger.recall(written.owner, "alias", batch)
-        first = str(alias.get("id") or batch)
-        asked = Request(self._now(), written.request_id, {"id": batch, "batch": first})
-        key = _key(written.owner, written.pair)
-        return await Start(Wanted(START, asked, Caller(key, written.request_id)), send).made(
-            self._once, written.stamp
-        )
+        if action != _START_ACTION:
+            return await self._send_change(write, write.tenant, batch, action, send)
+        alias = await self._object_state.recall(write.tenant, "alias", batch)
+        first_batch = str(alias.get("id") or batch)
+        flow_request = Request(self._now(), write.request_id, {"id": batch, "batch": first_batch})
+        key = _build_journal_key(write.tenant, write.credentials)
+        return await SignedStart(
+            Wanted(START, flow_request, Caller(key, write.request_id)), send
+        ).run(self._idempotency_guard, write.stamp)
 
-    async def _refuse_frozen(self, owner: Tenant) -> None:
-        if await self._rows.is_frozen(owner):
-            raise Halted(errors.FROZEN, retry_after=errors.FROZEN_SECONDS)
+    async def _check_not_frozen(self, tenant: Tenant) -> None:
+        if await self._operations.is_frozen(tenant):
+            raise Halted(errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS)
 
-    async def _change(
+    async def _send_change(
         self,
-        written: Written,
-        owner: Tenant,
+        written: SignedWrite,
+        tenant: Tenant,
         batch: str,
         action: str,
         send: Send[Response],
     ) -> Response:
         """Sends a change or quote of a batch, registered so that a legacy edit waits for it."""
-        name = os.urandom(8).hex()
-        first = await self._counted_in(owner, batch, name)
-        is_lost = True  # also if this task is cancelled at shutdown
-        added: list[Record] = []
+        change_id = os.urandom(8).hex()
+        first_batch = await self._register_change(tenant, batch, change_id)
+        is_in_doubt = True  # also if this task is cancelled at shutdown
+        added: list[CompareAndSet] = []
         try:
-            passed = await send(None)
+            response = await send(None)
             # After a 5xx the service may still have executed it.
-            is_lost = passed.status >= 500
-            if written.payment is not None and 200 <= passed.status < 300:
-                added = [Record(SIGNED_ADDS, first, {name: written.payment})]
+            is_in_doubt = response.status >= 500
+            if written.payment is not None and 200 <= response.status < 300:
+                added = [CompareAndSet(SIGNED_ADDS, first_batch, {change_id: written.payment})]
         except Failure as failure:
-            is_lost = isinstance(failure, Unknown)
+            is_in_doubt = isinstance(failure, Unknown)
             raise
         finally:
             # An unanswered change may still take effect while its timestamp is valid. A quote
             # changes nothing.
-            lost = self._now() if is_lost and action != _QUOTE else None
-            its = drafts.remove_signed_change(name, lost)
-            await self._counted_out(owner, Record(drafts.SIGNED, first, its, also=added))
-        return passed
+            lost_at = self._now() if is_in_doubt and action != _QUOTE_ACTION else None
+            its = drafts.remove_signed_change(change_id, lost_at)
+            await self._unregister_change(
+                tenant, CompareAndSet(drafts.SIGNED_CHANGES_KIND, first_batch, its, linked=added)
+            )
+        return response
 
-    async def _counted_in(self, owner: Tenant, batch: str, name: str) -> str:
+    async def _register_change(self, tenant: Tenant, batch: str, change_id: str) -> str:
         """Waits for a running edit, registers the change, and returns the batch's recorded id.
 
         The transaction that registers the change checks that the batch has not been superseded;
         an edit that starts later waits for the change.
         """
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
-        over = loop.time() + self._patience
-        while loop.time() < over:
-            alias = await self._ledger.recall(owner, "alias", batch)
+        deadline = loop.time() + self._edit_wait_seconds
+        while loop.time() < deadline:
+            alias = await self._object_state.recall(tenant, "alias", batch)
             if alias.get("abandoned"):
-                raise WrongStatus
-            first = str(alias.get("id") or batch)
-            facts = await self._ledger.recall(owner, "batch", first)
-            signed = await self._ledger.recall(owner, drafts.SIGNED, first)
+                raise WrongBatchStatus
+            first_batch = str(alias.get("id") or batch)
+            facts = await self._object_state.recall(tenant, "batch", first_batch)
+            signed_changes = await self._object_state.recall(
+                tenant, drafts.SIGNED_CHANGES_KIND, first_batch
+            )
             # What is added here is claimed by no write: one in doubt could be taken for it.
-            if facts.get("phase") in _WAITED_FOR or facts.get(drafts.ADDS):
+            if facts.get("phase") in _BUSY_PHASES or facts.get(drafts.ADDS):
                 await asyncio.sleep(pause)
                 # Backs off, because many requests may wait for one edit.
-                pause = min(pause * 2, LONGEST_PAUSE)
-                await self._refuse_frozen(owner)  # an operator may freeze it while this waits
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+                await self._check_not_frozen(tenant)  # an operator may freeze it while this waits
                 continue
-            one_more = drafts.add_signed_change(signed, name, self._now())
-            seen = Record("batch", first, {}, find=drafts.build_batch_condition(facts))
-            still = Record("alias", batch, {}, find={"abandoned": None, "id": alias.get("id")})
+            updated_changes = drafts.add_signed_change(signed_changes, change_id, self._now())
+            batch_check = CompareAndSet(
+                "batch", first_batch, {}, expected=drafts.build_batch_condition(facts)
+            )
+            alias_check = CompareAndSet(
+                "alias", batch, {}, expected={"abandoned": None, "id": alias.get("id")}
+            )
             with suppress(Conflict):
-                its = Record(drafts.SIGNED, first, one_more, also=(seen, still))
-                await self._ledger.record_all(owner, [its])
-                return first
+                record = CompareAndSet(
+                    drafts.SIGNED_CHANGES_KIND,
+                    first_batch,
+                    updated_changes,
+                    linked=(batch_check, alias_check),
+                )
+                await self._object_state.record_all(tenant, [record])
+                return first_batch
         raise Unreachable("other changes of the batch are in progress", retry_after=1)
 
-    async def _counted_out(self, owner: Tenant, its: Record) -> None:
+    async def _unregister_change(self, tenant: Tenant, changes: CompareAndSet) -> None:
         """Unregisters a change before its response is sent on.
 
         Waits for a bounded time: a client that waits too long for its response sends the change again.
         """
-        counting = asyncio.ensure_future(self._count_out(owner, its))
-        self._counting.add(counting)
-        counting.add_done_callback(self._counting.discard)
-        await asyncio.wait([counting], timeout=COUNTED_WITHIN)
+        task = asyncio.ensure_future(self._save_signed_changes(tenant, changes))
+        self._unregister_tasks.add(task)
+        task.add_done_callback(self._unregister_tasks.discard)
+        await asyncio.wait([task], timeout=UNREGISTER_TIMEOUT_SECONDS)
 
-    async def _count_out(self, owner: Tenant, its: Record) -> None:
+    async def _save_signed_changes(self, tenant: Tenant, changes: CompareAndSet) -> None:
         # A change that stays registered expires.
         with suppress(StoreUnavailable):
-            await self._ledger.record_all(owner, [its])
+            await self._object_state.record_all(tenant, [changes])
 
 
 ADD = "payments"
@@ -224,7 +237,7 @@ ADD = "payments"
 
 def is_add(method: str, target: str) -> bool:
     """Whether a write adds a payment to a batch."""
-    batch, action = _on_batch(target)
+    batch, action = _parse_batch_target(target)
     return method == "POST" and batch is not None and action == ADD
 
 
@@ -241,62 +254,64 @@ def extract_added_payment(body: JSON) -> dict[str, JSON] | None:
 _AMOUNTS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrency")
 
 
-def _on_batch(target: str) -> tuple[str | None, str]:
+def _parse_batch_target(target: str) -> tuple[str | None, str]:
     """Returns the batch that a write names, or None, and the action on it."""
-    names = names_in(target)
-    if len(names) < 2 or names[0].lower() not in ("batches", "batch"):
+    path_parts = parse_path_parts(target)
+    if len(path_parts) < 2 or path_parts[0].lower() not in ("batches", "batch"):
         return None, ""
-    return names[1], "/".join(names[2:]).lower()
+    return path_parts[1], "/".join(path_parts[2:]).lower()
 
 
-def _key(owner: Tenant, pair: Credentials) -> ApiKey:
+def _build_journal_key(tenant: Tenant, credentials: Credentials) -> ApiKey:
     """Builds the key under which signed starts of a tenant are recorded."""
-    return ApiKey(f"signed {owner.merchant}", "signed", "", *owner, pair, None, ())
+    return ApiKey(f"signed {tenant.merchant}", "signed", "", *tenant, credentials, None, ())
 
 
-class Start(Generic[Response]):
+class SignedStart(Generic[Response]):
     """A client-signed start, executed like a legacy one: recorded, sent once, reconciled."""
 
-    def __init__(self, wanted: Wanted, send: Send[Response]) -> None:
-        self._wanted = wanted
+    def __init__(self, write_request: Wanted, send: Send[Response]) -> None:
+        self._write_request = write_request
         self._send = send
-        self._passed: Response | None = None
+        self._response: Response | None = None
         self._failure: Failure | None = None
 
-    async def made(self, once: IdempotencyGuard, stamp: int) -> Response:
-        caller = self._wanted.caller
-        caller.sends, caller.stamped = self._sent, datetime.fromtimestamp(stamp, UTC)
+    async def run(self, idempotency_guard: IdempotencyGuard, stamp: int) -> Response:
+        caller = self._write_request.caller
+        caller.sends, caller.stamped = self._send_call, datetime.fromtimestamp(stamp, UTC)
         try:
-            _, one = await once.answer(self._wanted, self._say, self._refuse)
+            _, operation = await idempotency_guard.answer(
+                self._write_request, self._build_response, self._record_failure
+            )
         except Failure as failure:
             # A response of the service takes precedence; reconciliation resolves the rest.
-            if self._passed is None:
-                raise self._of_the_face(failure) from None
+            if self._response is None:
+                raise self._build_error(failure) from None
         else:
-            if one is not None:
-                once.delivered(one)
-        if self._passed is None:
+            if operation is not None:
+                idempotency_guard.delivered(operation)
+        if self._response is None:
             # No response and no failure: a retry of a start that has already happened.
-            raise self._of_the_face(self._failure)
-        return self._passed
+            raise self._build_error(self._failure)
+        return self._response
 
-    async def _sent(self, _call: Call, turn: Turn | None) -> JSON:
+    async def _send_call(self, _call: Call, fence: Fence | None) -> JSON:
         """Sends the call with the client's signature, in place of the player's signed call."""
-        passed = self._passed = await self._send(turn)
+        response = self._response = await self._send(fence)
         # The recorded answer of a start has no content; the client gets the service's own
         # response.
-        if 200 <= passed.status < 300:
+        if 200 <= response.status < 300:
             return {}
-        if not 400 <= passed.status < 500:
-            raise Unknown(f"status {passed.status}")
-        raise Refused(passed.status)
+        if not 400 <= response.status < 500:
+            raise Unknown(f"status {response.status}")
+        raise Refused(response.status)
 
-    async def _say(self, answer: Answer) -> LegacyResponse:
+    async def _build_response(self, answer: Answer) -> LegacyResponse:
         return LegacyResponse(200, answer.body)
 
-    async def _refuse(self, failure: Failure) -> LegacyResponse:
+    async def _record_failure(self, failure: Failure) -> LegacyResponse:
         self._failure = failure
         return LegacyResponse(500, {})
 
-    def _of_the_face(self, failure: Failure | None) -> Exception:
-        return WrongStatus() if failure is None or isinstance(failure, Invalid) else failure
+    def _build_error(self, failure: Failure | None) -> Exception:
+        return WrongBatchStatus() if failure is None or isinstance(failure, Invalid) else failure

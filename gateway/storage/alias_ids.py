@@ -18,7 +18,7 @@ from gateway.storage.id_rows import Collision, current_ids, keep, legacy_ids
 from gateway.storage.ledger import Ledger
 from gateway.storage.tenants import Tenant
 from gateway.storage.ttl_cache import TtlCache
-from mappings.ids import derive_stand_in, has_stand_ins, needs_stand_in
+from mappings.ids import derive_alias_id, has_alias_ids, needs_alias_id
 
 FEW = 100
 """Stand-ins that are made while others wait."""
@@ -37,7 +37,7 @@ class Ids:
         self._current: LRUCache[tuple[Tenant, str], str] = LRUCache(_KEPT)
 
     def has_stand_ins(self, kind: str) -> bool:
-        return has_stand_ins(kind, self._mode)
+        return has_alias_ids(kind, self._mode)
 
     async def current(
         self, owner: Tenant, those: Iterable[str], *, keeps: bool = True
@@ -71,7 +71,7 @@ class Ids:
         return {
             current: name
             for name, current in sorted(names.items())
-            if derive_stand_in(self._key, owner.merchant, current) != name
+            if derive_alias_id(self._key, owner.merchant, current) != name
         }
 
     async def legacy(
@@ -118,8 +118,8 @@ class Ids:
         """The stand-ins of those that need one: legacy id to current id; ``those`` are kinds, by id."""
         new: dict[str, str] = {}
         for id_, kind in those.items():
-            if needs_stand_in(kind, id_, self._mode):
-                name = derive_stand_in(self._key, owner.merchant, id_)
+            if needs_alias_id(kind, id_, self._mode):
+                name = derive_alias_id(self._key, owner.merchant, id_)
                 if new.setdefault(name, id_) != id_:
                     raise Collision(name)
         return new

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 
-from mappings.ids import PREFIXES, SHAPE
+from mappings.ids import ID_PATTERN, ID_PREFIXES
 
 HEADER = ["legacy_id", "current_id"]
 
@@ -55,7 +55,7 @@ def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
 
 def _check(line: int, legacy_id: str, current_id: str) -> None:
     for name, id_ in zip(HEADER, (legacy_id, current_id), strict=True):
-        if not SHAPE.fullmatch(id_) or id_.partition("-")[0] not in PREFIXES:
+        if not ID_PATTERN.fullmatch(id_) or id_.partition("-")[0] not in ID_PREFIXES:
             raise PairsRefused(line, f"{name} is not an id, such as R-, B- or P- and 16 characters")
     if legacy_id.partition("-")[0] != current_id.partition("-")[0]:
         raise PairsRefused(line, f"{legacy_id} and {current_id} are ids of different objects")

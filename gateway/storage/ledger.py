@@ -36,8 +36,8 @@ from gateway.storage.statements import (
 )
 from gateway.storage.tables import IS_ABANDONED, learned, remembered
 from gateway.storage.tenants import Tenant
-from mappings.grammar import Conflict, Record
-from mappings.rows import SLICE, Rows, iterate_chunks
+from mappings.effects import CompareAndSet, Conflict
+from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -140,9 +140,9 @@ class Ledger:
         A fact is replaced as a whole: what is inside of it is not merged. Raises Conflict where
         the facts are not those to ``find``, of which None is one that there is not.
         """
-        await self.record_all(owner, [Record(kind, id, facts, find or {})])
+        await self.record_all(owner, [CompareAndSet(kind, id, facts, find or {})])
 
-    async def record_all(self, owner: Tenant, records: Sequence[Record]) -> None:
+    async def record_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
         """Several objects' facts, all of them or none."""
         locks = self.locks(owner, records)
         is_long = are_long(records)
@@ -151,25 +151,25 @@ class Ledger:
         work = Transaction(lambda: self.merged(owner, records), locks, brief, is_long)
         await self._store.carried_out(work)
 
-    def locks(self, owner: Tenant, records: Sequence[Record]) -> frozenset[str]:
+    def locks(self, owner: Tenant, records: Sequence[CompareAndSet]) -> frozenset[str]:
         """What is held while they are merged. A row's own would not do: two may be about to make it."""
         return frozenset(chain.from_iterable(_locks(owner, one) for one in records))
 
-    def merged(self, owner: Tenant, records: Sequence[Record]) -> Steps[None]:
+    def merged(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[None]:
         """The same, as a part of a work that has the ``locks``."""
         yield from changed((yield from self.merging(owner, records)))
 
-    def merging(self, owner: Tenant, records: Sequence[Record]) -> Steps[list[Asked]]:
+    def merging(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[list[Asked]]:
         """What has to be changed to that end, but for what very many had to have changed before;
         raises Conflict.
         """
         changes: list[Asked] = []
-        for some in iterate_chunks(chain.from_iterable(one.all for one in records), SLICE):
+        for some in iterate_chunks(chain.from_iterable(one.members for one in records), SLICE_SIZE):
             yield from changed(changes)
             changes = yield from self._merging(owner, some)
         return changes
 
-    def _merging(self, owner: Tenant, records: Sequence[Record]) -> Steps[list[Asked]]:
+    def _merging(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[list[Asked]]:
         rows = {
             (one.kind, one.id): {**owner._asdict(), "kind": one.kind, "id": one.id}
             for one in records
@@ -184,7 +184,7 @@ class Ledger:
                 )
         for record in records:
             facts = found.get((record.kind, record.id), {})
-            if any(facts.get(name) != fact for name, fact in record.find.items()):
+            if any(facts.get(name) != fact for name, fact in record.expected.items()):
                 raise Conflict(record.kind)
             found[record.kind, record.id] = _both(facts, record)
         if long := [
@@ -269,21 +269,26 @@ class Ledger:
             await put_row(connection, learned, row, {"value": _dumps(value), "learned_at": now})
 
 
-def are_few(records: Sequence[Record]) -> bool:
+def are_few(records: Sequence[CompareAndSet]) -> bool:
     """Whether to merge them is a brief work; a batch may have any number of payments."""
     return _count(records) <= FEW
 
 
-def _count(records: Sequence[Record]) -> int:
+def _count(records: Sequence[CompareAndSet]) -> int:
     lists = (fact for one in records for fact in one.facts.values() if isinstance(fact, list))
-    also = (len(one.also) if isinstance(one.also, Rows) else _count(one.also) for one in records)
+    also = (
+        len(one.linked) if isinstance(one.linked, LazySequence) else _count(one.linked)
+        for one in records
+    )
     return len(records) + sum(map(len, lists)) + sum(also)
 
 
-def are_long(records: Sequence[Record]) -> bool:
+def are_long(records: Sequence[CompareAndSet]) -> bool:
     """Whether it takes long to make and seal them."""
     return any(
-        json_codec.has_rows(one.facts) or isinstance(one.also, Rows) or are_long(one.also)
+        json_codec.has_rows(one.facts)
+        or isinstance(one.linked, LazySequence)
+        or are_long(one.linked)
         for one in records
     )
 
@@ -294,22 +299,22 @@ class _Written(dict[str, Any]):
     text: Text
 
 
-async def ready(records: Sequence[Record]) -> Sequence[Record]:
+async def ready(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
     """The same, those that are long written already: who else needs the state waits for a transaction's
     end, and is not to wait for that too.
     """
     return await run_in_thread(_ready, records) if are_long(records) else records
 
 
-def _ready(records: Sequence[Record]) -> Sequence[Record]:
-    return [replace(one, facts=_written(one), also=_also(one)) for one in records]
+def _ready(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
+    return [replace(one, facts=_written(one), linked=_also(one)) for one in records]
 
 
-def _also(one: Record) -> Sequence[Record]:
-    return one.also if isinstance(one.also, Rows) else _ready(one.also)
+def _also(one: CompareAndSet) -> Sequence[CompareAndSet]:
+    return one.linked if isinstance(one.linked, LazySequence) else _ready(one.linked)
 
 
-def _written(one: Record) -> Mapping[str, Any]:
+def _written(one: CompareAndSet) -> Mapping[str, Any]:
     if one.kind not in SEALED or not _is_replaced(one) or not json_codec.has_rows(one.facts):
         return one.facts
     made = _Written(_both({}, one))
@@ -317,7 +322,7 @@ def _written(one: Record) -> Mapping[str, Any]:
     return made
 
 
-def _both(facts: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def _both(facts: Mapping[str, Any], record: CompareAndSet) -> dict[str, Any]:
     """What is kept of an object with these facts."""
     if not facts and isinstance(record.facts, _Written):
         return record.facts
@@ -325,16 +330,16 @@ def _both(facts: Mapping[str, Any], record: Record) -> dict[str, Any]:
     return {name: fact for name, fact in both.items() if fact is not None}
 
 
-def has_find(record: Record) -> bool:
+def has_find(record: CompareAndSet) -> bool:
     """Whether it, or what is recorded also, may be refused for what is found."""
-    is_many = isinstance(record.also, Rows)
-    return bool(record.find) or (not is_many and any(map(has_find, record.also)))
+    is_many = isinstance(record.linked, LazySequence)
+    return bool(record.expected) or (not is_many and any(map(has_find, record.linked)))
 
 
-def _locks(owner: Tenant, record: Record) -> Iterator[str]:
+def _locks(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
     yield _lock(*owner, record.kind, _room(record))
-    if not isinstance(record.also, Rows):
-        for one in record.also:
+    if not isinstance(record.linked, LazySequence):
+        for one in record.linked:
             yield from _locks(owner, one)
     else:
         yield from (_lock(*owner, _MANY, str(room)) for room in range(_ROOMS))
@@ -346,14 +351,14 @@ how many locks they share: a database has room for some thousands.
 """
 
 
-def _room(one: Record) -> str:
+def _room(one: CompareAndSet) -> str:
     """What is locked for it."""
     return str(crc32(one.id.encode()) % _ROOMS) if one.kind == _MANY else one.id
 
 
-def _is_replaced(one: Record) -> bool:
+def _is_replaced(one: CompareAndSet) -> bool:
     """Whether nothing stays of what there was."""
-    return not one.find and _ONLY.get(one.kind) in one.facts
+    return not one.expected and _ONLY.get(one.kind) in one.facts
 
 
 def _place(owner: Tenant, kind: str) -> Place:

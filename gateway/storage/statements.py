@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.types import TypeEngine
 
-from mappings.unchanging import unchanging
+from mappings.frozen import frozen_dataclass
 
 Made = TypeVar("Made")
 
@@ -155,7 +155,7 @@ FEW = 50
 """Rows up to which a work is brief."""
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Transaction(Generic[Made]):
     """A transaction to be: ``steps`` begins it, anew each time.
 

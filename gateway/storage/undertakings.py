@@ -59,9 +59,9 @@ from gateway.storage.statements import FEW, Asked, Rows, Steps, Transaction, cha
 from gateway.storage.store import Store
 from gateway.storage.tables import journal, journal_steps, journal_subjects, writes
 from gateway.storage.tenants import Tenant
-from mappings.current import ID
-from mappings.grammar import Record
-from mappings.unchanging import unchanging
+from mappings.current import ID_PATTERN
+from mappings.effects import CompareAndSet
+from mappings.frozen import frozen_dataclass
 
 __all__ = [
     "ANSWERED",
@@ -120,7 +120,7 @@ class AlreadyBegun(Exception):
     """The key has used this Idempotency-Key before, or an identical request is open."""
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class OperationRecord:
     """A row of the journal; ``asked`` and ``answer`` are opened."""
 
@@ -155,7 +155,7 @@ class OperationRecord:
         return self.state in OPEN
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Write:
     """One call that may change something; ``number`` is that of its step in the flow."""
 
@@ -171,7 +171,7 @@ class Write:
     settled_at: datetime | None = None
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Point:
     """What is made durable at once: all of it, or none."""
 
@@ -184,7 +184,7 @@ class Point:
     """Open operations that may be identical to one that begins; None if any may."""
     settled: Sequence[Write] = ()
     enters: Write | None = None
-    records: Sequence[Record] = ()
+    records: Sequence[CompareAndSet] = ()
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Columns of the journal: state, why, answer, deserted, idempotency."""
     made: Sequence[str] = ()
@@ -577,7 +577,7 @@ class OperationRepository:
 NOTED_WITHIN = 0.05
 """Seconds in which it is noted that clients have their answers; nobody waits for that."""
 
-_IDS = re.compile(rf"(?<=/){ID}(?=[/?]|$)")
+_IDS = re.compile(rf"(?<=/){ID_PATTERN}(?=[/?]|$)")
 """In a path, where they are all of a step: `start-processing` has none in it."""
 
 _SHORT = 256 * 1024

@@ -16,9 +16,9 @@ from typing import Literal
 
 import structlog
 
-from mappings.grammar import Unreachable
+from mappings.effects import Unreachable
 
-State = Literal["closed", "open", "half_open"]
+BreakerState = Literal["closed", "open", "half_open"]
 
 log = structlog.get_logger()
 
@@ -28,68 +28,68 @@ class BreakerCall:
     """A request that the breaker admits, and its outcome."""
 
     is_probe: bool
-    met: Literal["answer", "failure", "nothing"] = "nothing"
+    outcome: Literal["answer", "failure", "nothing"] = "nothing"
 
-    def answered(self) -> None:
-        self.met = "answer"
+    def record_answer(self) -> None:
+        self.outcome = "answer"
 
-    def failed(self) -> None:
-        self.met = "failure"
+    def record_failure(self) -> None:
+        self.outcome = "failure"
 
 
-class Breaker:
+class CircuitBreaker:
     """The breaker of one environment; ``now`` is in seconds of a monotonic clock.
 
     With 0 ``failures`` it never opens.
     """
 
     def __init__(self, failures: int, seconds: float) -> None:
-        self._most = failures
-        self._seconds = seconds
+        self._max_failures = failures
+        self._open_seconds = seconds
         self._failures = 0
-        self._until: float | None = None
-        self._probing = False
+        self._open_until: float | None = None
+        self._is_probing = False
 
     @property
-    def state(self) -> State:
-        if self._until is None:
+    def state(self) -> BreakerState:
+        if self._open_until is None:
             return "closed"
-        return "half_open" if self._probing else "open"
+        return "half_open" if self._is_probing else "open"
 
-    def ask(self, now: float) -> BreakerCall | None:
+    def admit(self, now: float) -> BreakerCall | None:
         """Admits a request; None if it must not be sent."""
-        if self._until is None:
+        if self._open_until is None:
             return BreakerCall(is_probe=False)
         # One probe at a time, so that a recovering service is not flooded.
-        if self._probing or now < self._until:
+        if self._is_probing or now < self._open_until:
             return None
-        self._probing = True
+        self._is_probing = True
         return BreakerCall(is_probe=True)
 
-    def wait(self, now: float) -> float:
+    def compute_wait_seconds(self, now: float) -> float:
         """Returns the seconds until the next probe may be sent."""
-        if self._until is None:
+        if self._open_until is None:
             return 0
-        return self._seconds if self._probing else max(0, self._until - now)
+        return self._open_seconds if self._is_probing else max(0, self._open_until - now)
 
-    def over(self, trial: BreakerCall, now: float) -> None:
-        if trial.is_probe:
-            self._probing = False
-            if trial.met != "nothing":  # otherwise the next request becomes the probe
-                self._decide(now, good=trial.met == "answer")
+    def record_outcome(self, call: BreakerCall, now: float) -> None:
+        if call.is_probe:
+            self._is_probing = False
+            if call.outcome != "nothing":  # otherwise the next request becomes the probe
+                self._open_or_close(now, is_healthy=call.outcome == "answer")
         # Requests that were sent before the breaker opened say nothing new when they end.
-        elif self._until is None and trial.met != "nothing":
+        elif self._open_until is None and call.outcome != "nothing":
             # Consecutive failures only: any response resets the count.
-            self._failures = 0 if trial.met == "answer" else self._failures + 1
-            if self._most and self._failures >= self._most:
-                self._decide(now, good=False)
+            self._failures = 0 if call.outcome == "answer" else self._failures + 1
+            if self._max_failures and self._failures >= self._max_failures:
+                self._open_or_close(now, is_healthy=False)
 
-    def _decide(self, now: float, *, good: bool) -> None:
+    def _open_or_close(self, now: float, *, is_healthy: bool) -> None:
         self._failures = 0
-        self._until = None if good else now + self._seconds
+        self._open_until = None if is_healthy else now + self._open_seconds
 
 
-class Breakers:
+class CircuitBreakers:
     """The breakers of a service, by environment; logs state changes."""
 
     def __init__(
@@ -102,58 +102,60 @@ class Breakers:
     ) -> None:
         self._service = service
         self._failures = failures
-        self._by = {name: Breaker(failures, seconds) for name in environments}
+        self._breakers = {name: CircuitBreaker(failures, seconds) for name in environments}
         self._clock = clock
 
-    def states(self) -> dict[str, State]:
-        return {name: breaker.state for name, breaker in self._by.items()}
+    def list_states(self) -> dict[str, BreakerState]:
+        return {name: breaker.state for name, breaker in self._breakers.items()}
 
-    def trial(self, environment: str) -> _Trying:
+    def track(self, environment: str) -> _TrackedCall:
         """Returns a context manager for one request; entering raises Unreachable if it is open."""
-        return _Trying(self, environment)
+        return _TrackedCall(self, environment)
 
-    def asked(self, environment: str) -> BreakerCall:
-        breaker = self._by.get(environment)
+    def start_call(self, environment: str) -> BreakerCall:
+        breaker = self._breakers.get(environment)
         if breaker is None:
             return BreakerCall(is_probe=False)
-        trial = breaker.ask(self._clock())
-        if trial is None:
-            seconds = max(1, ceil(breaker.wait(self._clock())))
-            why = (
+        call = breaker.admit(self._clock())
+        if call is None:
+            seconds = max(1, ceil(breaker.compute_wait_seconds(self._clock())))
+            reason = (
                 "the circuit breaker is open: the service did not respond to several calls in a row"
             )
-            raise Unreachable(why, retry_after=seconds)
-        return trial
+            raise Unreachable(reason, retry_after=seconds)
+        return call
 
-    def over(self, environment: str, trial: BreakerCall) -> None:
-        if (breaker := self._by.get(environment)) is not None:
-            before = breaker.state
-            breaker.over(trial, self._clock())
-            self._tell(environment, before, breaker.state)
+    def end_call(self, environment: str, call: BreakerCall) -> None:
+        if (breaker := self._breakers.get(environment)) is not None:
+            old_state = breaker.state
+            breaker.record_outcome(call, self._clock())
+            self._log_change(environment, old_state, breaker.state)
 
-    def _tell(self, environment: str, before: State, now: State) -> None:
-        if now == before:
+    def _log_change(
+        self, environment: str, old_state: BreakerState, new_state: BreakerState
+    ) -> None:
+        if new_state == old_state:
             return
-        its = {"service": self._service, "environment": environment}
-        if now == "closed":
-            log.warning("circuit_breaker_closed", **its)
-        elif before == "closed":
+        log_fields = {"service": self._service, "environment": environment}
+        if new_state == "closed":
+            log.warning("circuit_breaker_closed", **log_fields)
+        elif old_state == "closed":
             reason = f"{self._failures} calls in a row got no response"
-            log.error("circuit_breaker_opened", **its, reason=reason)
+            log.error("circuit_breaker_opened", **log_fields, reason=reason)
 
 
-class _Trying:
+class _TrackedCall:
     """Context manager of ``Breakers.track``; a class, because a generator costs more per call."""
 
     __slots__ = ("_breakers", "_environment", "_trial")
 
-    def __init__(self, breakers: Breakers, environment: str) -> None:
+    def __init__(self, breakers: CircuitBreakers, environment: str) -> None:
         self._breakers = breakers
         self._environment = environment
 
     def __enter__(self) -> BreakerCall:
-        self._trial = self._breakers.asked(self._environment)
+        self._trial = self._breakers.start_call(self._environment)
         return self._trial
 
     def __exit__(self, *_: object) -> None:
-        self._breakers.over(self._environment, self._trial)
+        self._breakers.end_call(self._environment, self._trial)

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from urllib.parse import quote, urlencode
 
-from mappings.current import BALANCE, SUMMARY, Endpoint
-from mappings.grammar import Call, Vocabulary
-from mappings.spelling import build_current_spelling
+from mappings.current import BALANCE_PATH, SUMMARY_PATH, Endpoint
+from mappings.effects import Call, Vocabulary
+from mappings.vocabulary import build_current_translator
 
 
-class Targets:
+class TargetBuilder:
     """Builds paths and queries in the configured vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._spelling = build_current_spelling(vocabulary)
+        self._vocabulary = build_current_translator(vocabulary)
         self._paths = {
-            SUMMARY: vocabulary.current_summary_path,
-            BALANCE: vocabulary.current_balance_path,
+            SUMMARY_PATH: vocabulary.current_summary_path,
+            BALANCE_PATH: vocabulary.current_balance_path,
         }
 
-    def of(self, call: Call, endpoint: Endpoint) -> str:
+    def build(self, call: Call, endpoint: Endpoint) -> str:
         """Builds ``/v1/...`` with its query, percent-encoded."""
         path = f"/v1{call.path}"
         # These two paths are configurable.
-        if own := self._paths.get(endpoint.path):
-            found = endpoint.pattern.fullmatch(call.path)
-            path = own.format(**(found.groupdict() if found else {}))
-        query = self._spelling.outward(endpoint.query, dict(call.query))
+        if path_template := self._paths.get(endpoint.path):
+            match = endpoint.pattern.fullmatch(call.path)
+            path = path_template.format(**(match.groupdict() if match else {}))
+        query = self._vocabulary.translate_from_neutral(endpoint.query_shape, dict(call.query))
         return path + (f"?{urlencode(query, quote_via=quote)}" if query else "")

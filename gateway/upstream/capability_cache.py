@@ -14,35 +14,35 @@ RELOAD_SECONDS = 1.0
 class CapabilityCache:
     """Capabilities by environment and name, from ``load_capabilities``. Reads use memory only."""
 
-    def __init__(self, ledger: Ledger, environments: Iterable[str] = ()) -> None:
-        self._ledger = ledger
+    def __init__(self, object_state: Ledger, environments: Iterable[str] = ()) -> None:
+        self._object_state = object_state
         self._environments = tuple(environments)
-        self._known: dict[tuple[str, str], Any] = {}
-        self._since: dict[tuple[str, str], datetime] = {}
+        self._values: dict[tuple[str, str], Any] = {}
+        self._found_at: dict[tuple[str, str], datetime] = {}
 
     def get(self, environment: str, name: str) -> Any | None:
-        return self._known.get((environment, name))
+        return self._values.get((environment, name))
 
-    def since(self, environment: str, name: str) -> datetime | None:
+    def get_found_at(self, environment: str, name: str) -> datetime | None:
         """Returns when it was found; None if this process found it after the last reload."""
-        return self._since.get((environment, name))
+        return self._found_at.get((environment, name))
 
     async def put(self, environment: str, name: str, value: Any) -> None:
         """Stores a value; if that raises StoreUnavailable, this process uses the value anyway."""
-        self._known[environment, name] = value
+        self._values[environment, name] = value
         # The stored time follows with the next reload.
-        self._since.pop((environment, name), None)
-        await self._ledger.learn(environment, name, value)
+        self._found_at.pop((environment, name), None)
+        await self._object_state.learn(environment, name, value)
 
     async def reload(self) -> None:
         """Loads what other processes and commands have found; raises StoreUnavailable."""
         for environment in self._environments:
-            for name, (value, since) in (await self._ledger.learned(environment)).items():
-                self._known[environment, name] = value
-                self._since[environment, name] = since
+            for name, (value, found_at) in (await self._object_state.learned(environment)).items():
+                self._values[environment, name] = value
+                self._found_at[environment, name] = found_at
 
 
-async def load_capabilities(ledger: Ledger, environments: Iterable[str]) -> CapabilityCache:
-    learned = CapabilityCache(ledger, environments)
-    await learned.reload()
-    return learned
+async def load_capabilities(object_state: Ledger, environments: Iterable[str]) -> CapabilityCache:
+    capabilities = CapabilityCache(object_state, environments)
+    await capabilities.reload()
+    return capabilities

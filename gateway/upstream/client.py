@@ -20,19 +20,25 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from gateway.auth.signing import Credentials, Form, format_signed_target, shorten_key
+from gateway.auth.signing import Credentials, SignedTargetForm, format_signed_target, shorten_key
 from gateway.http.timeouts import Timeout
 from gateway.observability import traces
 from gateway.payloads import json_codec
-from gateway.upstream.breaker import BreakerCall, Breakers
-from gateway.upstream.clock import Clock
+from gateway.upstream.breaker import BreakerCall, CircuitBreakers
+from gateway.upstream.clock import ServiceClock
 from gateway.upstream.connections import create_session
 from gateway.upstream.egress import EgressConfig
-from gateway.upstream.send_attempt import Answered, Attempt, ResponseLost, Turn, Unfit
-from gateway.upstream.signed_target import Forgetful, Learned, SignedTarget
+from gateway.upstream.send_attempt import (
+    Fence,
+    ResponseLost,
+    SignedAttempt,
+    UnusableConnection,
+    UpstreamAnswer,
+)
+from gateway.upstream.signed_target import CapabilityStore, NoCapabilities, SignedTargetForms
 from gateway.upstream.transport import Origin
-from mappings.grammar import Unknown, Unreachable
-from mappings.unchanging import unchanging
+from mappings.effects import Unknown, Unreachable
+from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,31 +49,31 @@ if TYPE_CHECKING:
     from gateway.payloads.compressed_buffer import CompressedBuffer
 
 
-UNFIT = 5
+MAX_UNUSABLE_CONNECTIONS = 5
 """Unusable connections after which a call gives up: a server may send unasked data on each."""
 
-NO_ANSWER = frozenset({502, 504, *range(520, 530)})
+UNANSWERED_STATUSES = frozenset({502, 504, *range(520, 530)})
 """Statuses of proxies and CDNs for a missing response: the service may have executed the request."""
 
-ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Limit for responses of the service, unless the limit for request bodies is higher."""
 
-TARGET = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
+TARGET_PATTERN = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
 
 
-def _version() -> str:
+def _find_version() -> str:
     try:
         return version("payout-gateway")
     except PackageNotFoundError:  # run from a checkout
         return "0"
 
 
-USER_AGENT = f"payout-gateway/{_version()}"
+USER_AGENT = f"payout-gateway/{_find_version()}"
 
 log = structlog.get_logger()
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Reply:
     """A response of the service, with any status; ``headers`` are case-insensitive.
 
@@ -82,14 +88,14 @@ class Reply:
     attempts: int
 
 
-@unchanging(frozen=True, slots=True)
-class _Way:
+@frozen_dataclass(frozen=True, slots=True)
+class _SigningOptions:
     """How a call is signed, and which options differ from a refused attempt."""
 
-    form: Form
+    form: SignedTargetForm
     correction: float
-    other_form: bool = False
-    other_time: bool = False
+    has_other_form: bool = False
+    has_other_correction: bool = False
 
 
 class Deadline:
@@ -101,22 +107,22 @@ class Deadline:
     def __init__(self, seconds: float, bytes_per_second: int) -> None:
         self._seconds = seconds
         self._bytes_per_second = bytes_per_second
-        self._within: Timeout | None = None
+        self._timeout: Timeout | None = None
 
-    def of(self, size: int) -> Timeout:
+    def start(self, size: int) -> Timeout:
         """Starts the timeout of a call with a body of ``size`` bytes; to be entered by its task."""
-        self._seconds += self._for(size)
-        self._within = Timeout(self._seconds)
-        return self._within
+        self._seconds += self._compute_transfer_seconds(size)
+        self._timeout = Timeout(self._seconds)
+        return self._timeout
 
-    def came(self, size: int) -> None:
+    def extend(self, size: int) -> None:
         """Extends the timeout for ``size`` received bytes."""
-        if self._within is not None:
-            more = self._for(size)
-            self._seconds += more
-            self._within.extend(more)
+        if self._timeout is not None:
+            extra_seconds = self._compute_transfer_seconds(size)
+            self._seconds += extra_seconds
+            self._timeout.extend(extra_seconds)
 
-    def _for(self, size: int) -> float:
+    def _compute_transfer_seconds(self, size: int) -> float:
         return size / self._bytes_per_second if self._bytes_per_second else 0.0
 
     def __str__(self) -> str:
@@ -124,63 +130,63 @@ class Deadline:
 
 
 @dataclass(slots=True)
-class _Call:
+class _UpstreamCall:
     environment: str
-    pair: Credentials
+    credentials: Credentials
     method: str
     target: str
     body: bytes | CompressedBuffer
     request_id: str
-    write: bool
+    is_write: bool
     may_repeat: bool
-    turn: Turn | None
+    fence: Fence | None
     deadline: Deadline
     attempts: int = 0
-    left: bool = False
-    sent: float = 0.0
+    has_left: bool = False
+    sent_at: float = 0.0
 
-    def failure(self, why: str) -> Unreachable | Unknown:
-        if self.write and self.left:
-            return Unknown(why, age=time.monotonic() - self.sent)
-        return Unreachable(why)
+    def build_failure(self, reason: str) -> Unreachable | Unknown:
+        if self.is_write and self.has_left:
+            return Unknown(reason, age_seconds=time.monotonic() - self.sent_at)
+        return Unreachable(reason)
 
 
-class Upstream:
+class UpstreamClient:
     """Sends signed requests; created by ``open_upstream``."""
 
     def __init__(
         self,
         settings: Settings,
         session: aiohttp.ClientSession,
-        clock: Clock,
-        learned: Learned,
-        breakers: Breakers,
+        clock: ServiceClock,
+        capabilities: CapabilityStore,
+        breakers: CircuitBreakers,
     ) -> None:
         self.clock = clock
         self._breakers = breakers
         self._session = session
-        self._words = settings.vocabulary.current
+        self._vocabulary = settings.vocabulary.current
         self.timeout_seconds = settings.upstream.timeout_seconds
         self._bytes_per_second = settings.upstream.bytes_per_second
-        self._most = max(settings.limits.body_bytes, ANSWER_BYTES)
-        way_out = EgressConfig(settings)
+        self._max_answer_bytes = max(settings.limits.body_bytes, MAX_ANSWER_BYTES)
+        egress = EgressConfig(settings)
         self._origins = {
-            name: Origin(session, URL(environment.base_url), way_out.of(name))
+            name: Origin(session, URL(environment.base_url), egress.build_request_options(name))
             for name, environment in settings.environments.configured().items()
         }
-        self.signed_target = SignedTarget(settings.upstream, self._origins, learned)
+        self.signed_target = SignedTargetForms(settings.upstream, self._origins, capabilities)
 
     async def send(
         self,
         environment: str,
-        pair: Credentials,
+        credentials: Credentials,
         method: str,
         target: str,
         body: bytes | CompressedBuffer | None,
         *,
         request_id: str,
         write: bool,
-        turn: Turn | None = None,
+        fence: Fence | None = None,
     ) -> Reply:
         """Sends a request with the ``target`` (``/v1/...``, percent-encoded) byte for byte.
 
@@ -191,155 +197,179 @@ class Upstream:
         breaker is open; and Unknown if a write was sent and its answer cannot be read, so that it
         may have been executed.
         """
-        if not TARGET.fullmatch(target):
+        if not TARGET_PATTERN.fullmatch(target):
             raise ValueError("a target begins with /v1/ and is visible ASCII")
-        began = time.monotonic()
-        call = _Call(
+        start_time = time.monotonic()
+        call = _UpstreamCall(
             environment=environment,
-            pair=pair,
+            credentials=credentials,
             method=method,
             target=target.removesuffix("?"),  # yarl does not keep an empty query
             body=body or b"",
             request_id=request_id,
-            write=write,
+            is_write=write,
             may_repeat=not write,
-            turn=turn,
+            fence=fence,
             deadline=Deadline(self.timeout_seconds, self._bytes_per_second),
         )
-        with self._breakers.trial(environment) as trial:
-            way, answered = await self._met(call, trial)
-        await self._note(call, way, answered)
-        seconds = time.monotonic() - began
-        return Reply(answered.status, answered.headers, answered.body, seconds, call.attempts)
+        with self._breakers.track(environment) as breaker_call:
+            signing_options, answer = await self._send_before_deadline(call, breaker_call)
+        await self._record_answer(call, signing_options, answer)
+        seconds = time.monotonic() - start_time
+        return Reply(answer.status, answer.headers, answer.body, seconds, call.attempts)
 
-    async def _met(self, call: _Call, trial: BreakerCall) -> tuple[_Way, Answered]:
+    async def _send_before_deadline(
+        self, call: _UpstreamCall, breaker_call: BreakerCall
+    ) -> tuple[_SigningOptions, UpstreamAnswer]:
         try:
-            with call.deadline.of(len(call.body)):
-                met = await self._answer(call)
+            with call.deadline.start(len(call.body)):
+                result = await self._send_with_accepted_signature(call)
         except TimeoutError:
-            failure = call.failure(str(call.deadline))
-            if call.left:  # otherwise it only waited for a free connection
-                trial.failed()
+            failure = call.build_failure(str(call.deadline))
+            if call.has_left:  # otherwise it only waited for a free connection
+                breaker_call.record_failure()
         except ResponseLost as lost:
-            failure = call.failure(str(lost))
+            failure = call.build_failure(str(lost))
             # A response that cannot be parsed shows that something responds: no failure for the
             # breaker.
-            if lost.dropped or not call.attempts:
-                trial.failed()
+            if lost.is_connection_failure or not call.attempts:
+                breaker_call.record_failure()
             else:
-                trial.answered()
+                breaker_call.record_answer()
         else:
-            trial.answered()
-            return met
+            breaker_call.record_answer()
+            return result
         raise failure
 
-    async def _answer(self, call: _Call) -> tuple[_Way, Answered]:
+    async def _send_with_accepted_signature(
+        self, call: _UpstreamCall
+    ) -> tuple[_SigningOptions, UpstreamAnswer]:
         environment = call.environment
-        way = _Way(self.signed_target.first(environment), self.clock.offset(environment))
-        answered = await self._attempt(call, way)
-        while answered.status == 401 and (other := self._other_way(call, way, answered)):
-            if call.write and not _refuses_signature(answered.body):
+        signing_options = _SigningOptions(
+            self.signed_target.select_form(environment), self.clock.offset(environment)
+        )
+        answer = await self._send_with_retry(call, signing_options)
+        while answer.status == 401 and (
+            other_options := self._select_other_options(call, signing_options, answer)
+        ):
+            if call.is_write and not _is_signature_refusal(answer.body):
                 break  # it may be a proxy's page, and the service may have executed the write
-            way = other
-            if call.turn and way.other_time:
+            signing_options = other_options
+            if call.fence and signing_options.has_other_correction:
                 # After a suspend that stopped all clocks, the skew is the first sign that another
                 # process may own the write by now.
-                await call.turn.fence()
-            answered = await self._attempt(call, way)
-        return way, answered
+                await call.fence.fence()
+            answer = await self._send_with_retry(call, signing_options)
+        return signing_options, answer
 
-    def _other_way(self, call: _Call, way: _Way, refused: Answered) -> _Way | None:
+    def _select_other_options(
+        self, call: _UpstreamCall, signing_options: _SigningOptions, answer: UpstreamAnswer
+    ) -> _SigningOptions | None:
         environment = call.environment
-        if not way.other_time:
-            correction = self.clock.after_refusal(environment, refused.seen, way.correction)
+        if not signing_options.has_other_correction:
+            correction = self.clock.select_retry_correction(
+                environment, answer.skew_sample, signing_options.correction
+            )
             if correction is not None:
-                return replace(way, correction=correction, other_time=True)
-        if form := self.signed_target.other(environment, call.target, way.form):
-            return replace(way, form=form, other_form=True)
+                return replace(signing_options, correction=correction, has_other_correction=True)
+        if form := self.signed_target.find_other_form(
+            environment, call.target, signing_options.form
+        ):
+            return replace(signing_options, form=form, has_other_form=True)
         return None
 
-    async def _attempt(self, call: _Call, way: _Way) -> Answered:
-        unfit = 0
+    async def _send_with_retry(
+        self, call: _UpstreamCall, signing_options: _SigningOptions
+    ) -> UpstreamAnswer:
+        unusable_count = 0
         while True:
             try:
-                return await self._once(call, way)
-            except Unfit:  # nothing was sent, so writes may be tried again too
-                if (unfit := unfit + 1) == UNFIT:
+                return await self._send_once(call, signing_options)
+            except UnusableConnection:  # nothing was sent, so writes may be tried again too
+                if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
                     raise
             except ResponseLost as lost:
-                if not (call.may_repeat and lost.dropped):
+                if not (call.may_repeat and lost.is_connection_failure):
                     raise
                 # Only once; a second failure is reported.
                 call.may_repeat = False
 
-    async def _once(self, call: _Call, way: _Way) -> Answered:
-        call.left = False
+    async def _send_once(
+        self, call: _UpstreamCall, signing_options: _SigningOptions
+    ) -> UpstreamAnswer:
+        call.has_left = False
         origin = self._origins.get(call.environment)
         if origin is None:
             raise ResponseLost(f"no environment {call.environment} is configured")
         # A path prefix in base_url is sent but not signed: the signed path starts with /v1.
-        attempt = Attempt(
-            pair=call.pair,
-            words=self._words,
+        attempt = SignedAttempt(
+            credentials=call.credentials,
+            vocabulary=self._vocabulary,
             method=call.method,
             path=origin.path + call.target,
-            signed=format_signed_target(way.form, call.target),
+            signed_target=format_signed_target(signing_options.form, call.target),
             body=call.body,
             wall=self.clock.wall,
-            correction=way.correction,
-            came=call.deadline.came,
-            turn=call.turn,
+            correction=signing_options.correction,
+            on_bytes_received=call.deadline.extend,
+            fence=call.fence,
         )
         try:
-            return await origin.exchanged(attempt, _headers(call), self._most)
+            return await origin.exchange(attempt, _build_headers(call), self._max_answer_bytes)
         except Exception as error:
-            if isinstance(error, ResponseLost) or not attempt.left:
+            if isinstance(error, ResponseLost) or not attempt.has_left:
                 raise
             # After it was sent, any error leaves open whether the service executed it.
             lost = ResponseLost(type(error).__name__)
         finally:
-            call.left = attempt.left
-            call.sent = attempt.sent
+            call.has_left = attempt.has_left
+            call.sent_at = attempt.sent_at
             # Only attempts that reached the network count.
-            call.attempts += attempt.left
+            call.attempts += attempt.has_left
         raise lost
 
-    async def _note(self, call: _Call, way: _Way, answered: Answered) -> None:
+    async def _record_answer(
+        self, call: _UpstreamCall, signing_options: _SigningOptions, answer: UpstreamAnswer
+    ) -> None:
         """Records what an answer shows about clock skew, the signed target and the credentials."""
-        accepted = 200 <= answered.status < 300
+        is_accepted = 200 <= answer.status < 300
         # Every attempt was refused, so the credentials are wrong or revoked.
-        if answered.status == 401:
+        if answer.status == 401:
             log.error(
                 "credentials_refused",
                 environment=call.environment,
-                access_key=shorten_key(call.pair.access_key),
+                access_key=shorten_key(call.credentials.access_key),
             )
         # Another refusal shows that the signature was valid only after a 401 of the same call.
         # Otherwise it may come from a proxy, or from a check before the signature.
-        passed = accepted or (400 <= answered.status < 500 and answered.status not in (401, 429))
-        if way.other_time and passed:
-            self.clock.prove(call.environment, way.correction)
-        elif accepted and answered.seen:
-            self.clock.accepted(call.environment, answered.seen)
-        if accepted or (way.other_form and passed):
-            await self.signed_target.accepted(call.environment, call.target, way.form)
+        is_signature_accepted = is_accepted or (
+            400 <= answer.status < 500 and answer.status not in (401, 429)
+        )
+        if signing_options.has_other_correction and is_signature_accepted:
+            self.clock.record_proven(call.environment, signing_options.correction)
+        elif is_accepted and answer.skew_sample:
+            self.clock.record_accepted(call.environment, answer.skew_sample)
+        if is_accepted or (signing_options.has_other_form and is_signature_accepted):
+            await self.signed_target.record_accepted(
+                call.environment, call.target, signing_options.form
+            )
 
 
-def _refuses_signature(body: bytes | CompressedBuffer) -> bool:
+def _is_signature_refusal(body: bytes | CompressedBuffer) -> bool:
     """Whether a 401 body is an error of the service itself (current interface, section 7)."""
     if len(body) > json_codec.LARGE:
         return False
     try:
-        said = json_codec.read(bytes(body))
+        parsed_body = json_codec.read(bytes(body))
     except json_codec.Unreadable:
         return False
-    errors = said.get("errors") if isinstance(said, dict) else None
+    errors = parsed_body.get("errors") if isinstance(parsed_body, dict) else None
     return isinstance(errors, list) and any(
-        isinstance(one, dict) and one.get("code") == "invalid_api_key" for one in errors
+        isinstance(error, dict) and error.get("code") == "invalid_api_key" for error in errors
     )
 
 
-def _headers(call: _Call) -> dict[str, str]:
+def _build_headers(call: _UpstreamCall) -> dict[str, str]:
     headers = {
         "Accept": "application/json",
         "Accept-Encoding": "identity",
@@ -358,16 +388,18 @@ def _headers(call: _Call) -> dict[str, str]:
 async def open_upstream(
     settings: Settings,
     *,
-    clock: Clock | None = None,
-    learned: Learned | None = None,
-    breakers: Breakers | None = None,
-) -> AsyncIterator[Upstream]:
+    clock: ServiceClock | None = None,
+    capabilities: CapabilityStore | None = None,
+    breakers: CircuitBreakers | None = None,
+) -> AsyncIterator[UpstreamClient]:
     async with create_session(settings, "Content-Type") as session:
         breakers = breakers or create_breakers(settings)
-        yield Upstream(settings, session, clock or Clock(), learned or Forgetful(), breakers)
+        yield UpstreamClient(
+            settings, session, clock or ServiceClock(), capabilities or NoCapabilities(), breakers
+        )
 
 
-def create_breakers(settings: Settings) -> Breakers:
+def create_breakers(settings: Settings) -> CircuitBreakers:
     upstream = settings.upstream
     environments = settings.environments.configured()
-    return Breakers(environments, upstream.breaker_failures, upstream.breaker_seconds)
+    return CircuitBreakers(environments, upstream.breaker_failures, upstream.breaker_seconds)

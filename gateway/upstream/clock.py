@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from mappings.unchanging import unchanging
+from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-SMALL = 2.0
+SKEW_TOLERANCE_SECONDS = 2.0
 """Offsets below this count as none, and two that are this close count as equal."""
 
-NOTEWORTHY = 5.0
+NOTEWORTHY_SKEW_SECONDS = 5.0
 """Offsets from which operators are alerted; smaller ones may be network delay."""
 
-STAMP_AGE = 30.0
+MAX_STAMP_AGE_SECONDS = 30.0
 """Age from which the service refuses a timestamp."""
 
 log = structlog.get_logger()
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class SkewSample:
     """A measured skew, in seconds: how far the service's clock is ahead of the local one.
 
@@ -45,18 +45,20 @@ class SkewSample:
     uncertainty: float
 
     def agrees_with(self, correction: float) -> bool:
-        return abs(self.offset - correction) <= max(SMALL, self.uncertainty)
+        return abs(self.offset - correction) <= max(SKEW_TOLERANCE_SECONDS, self.uncertainty)
 
-    def allows(self, stamped: float) -> bool:
+    def accepts_stamp(self, stamp_offset: float) -> bool:
         """Whether a service with this skew accepts a timestamp that far ahead of the local clock."""
-        return abs(self.offset - stamped) <= STAMP_AGE + 2 * self.uncertainty
+        return abs(self.offset - stamp_offset) <= MAX_STAMP_AGE_SECONDS + 2 * self.uncertainty
 
     @property
     def correction(self) -> float:
         return 0.0 if self.agrees_with(0.0) else self.offset
 
 
-def measure_skew(headers: Mapping[str, str], received: float, seconds: float) -> SkewSample | None:
+def measure_skew(
+    headers: Mapping[str, str], received_at: float, seconds: float
+) -> SkewSample | None:
     """Measures the skew from the headers of a response.
 
     ``received_at`` is in seconds of the wall clock, ``seconds`` the duration of the call. None if
@@ -65,20 +67,20 @@ def measure_skew(headers: Mapping[str, str], received: float, seconds: float) ->
     if "Age" in headers:  # a cached response has the date of the original one
         return None
     try:
-        told = _moment(headers.get("Date", ""))
+        service_time = _parse_date(headers.get("Date", ""))
     except (ValueError, OverflowError):
         return None
-    return SkewSample(told + 0.5 - (received - seconds / 2), seconds / 2 + 0.5)
+    return SkewSample(service_time + 0.5 - (received_at - seconds / 2), seconds / 2 + 0.5)
 
 
 @lru_cache(maxsize=16)
-def _moment(told: str) -> float:
+def _parse_date(date: str) -> float:
     # Cached, because all responses of one second have the same date.
-    return parsedate_to_datetime(told).replace(tzinfo=UTC).timestamp()
+    return parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
 
 
 @dataclass(slots=True)
-class _Known:
+class _EnvironmentSkew:
     """The skew of one environment.
 
     ``is_proven``: a refused call was accepted when its timestamp was corrected by ``correction``.
@@ -86,11 +88,11 @@ class _Known:
     """
 
     correction: float = 0.0
-    proven: bool = False
-    odd: float | None = None
+    is_proven: bool = False
+    unconfirmed_offset: float | None = None
 
 
-class Clock:
+class ServiceClock:
     """The local clock, and the skew of each environment.
 
     ``monotonic`` measures durations, because the wall clock may be set meanwhile.
@@ -101,58 +103,63 @@ class Clock:
     ) -> None:
         self.wall = wall
         self.monotonic = monotonic
-        self._known: dict[str, _Known] = {}
+        self._skew_by_environment: dict[str, _EnvironmentSkew] = {}
 
     def offset(self, environment: str) -> float:
         """Returns the seconds to add to the wall clock in this environment; 0.0 if it is right."""
-        return self._of(environment).correction
+        return self._select_skew(environment).correction
 
-    def accepted(self, environment: str, seen: SkewSample, stamped: float | None = None) -> None:
+    def record_accepted(
+        self, environment: str, sample: SkewSample, stamp_offset: float | None = None
+    ) -> None:
         """Records the sample of an accepted call.
 
         The timestamp was accepted, so a differing sample is used only if the next one confirms it,
         and never if the service would have refused the timestamp at that skew. ``stamp_offset`` is
         how far a client's own timestamp was ahead of the wall clock.
         """
-        known = self._of(environment)
-        odd, known.odd = known.odd, None
-        if seen.agrees_with(known.correction):
+        skew = self._select_skew(environment)
+        unconfirmed_offset, skew.unconfirmed_offset = skew.unconfirmed_offset, None
+        if sample.agrees_with(skew.correction):
             return
         # The sample contradicts the fact that the service accepted the timestamp: a proxy's date.
-        if not seen.allows(known.correction if stamped is None else stamped):
+        if not sample.accepts_stamp(skew.correction if stamp_offset is None else stamp_offset):
             return
-        if odd is not None and abs(seen.offset - odd) <= SMALL:
-            self._correct(environment, seen.correction, proven=False)
+        if (
+            unconfirmed_offset is not None
+            and abs(sample.offset - unconfirmed_offset) <= SKEW_TOLERANCE_SECONDS
+        ):
+            self._set_correction(environment, sample.correction, is_proven=False)
         else:
-            known.odd = seen.offset
+            skew.unconfirmed_offset = sample.offset
 
-    def after_refusal(
-        self, environment: str, seen: SkewSample | None, correction: float
+    def select_retry_correction(
+        self, environment: str, sample: SkewSample | None, correction: float
     ) -> float | None:
         """Selects the correction for another try of a call refused with ``correction``.
 
         The sample of the refusal; or no correction, if the call already used that sample, because
         the correction itself may be wrong. None if there is nothing else to try.
         """
-        if seen and not seen.agrees_with(correction):
-            return seen.correction
+        if sample and not sample.agrees_with(correction):
+            return sample.correction
         # The current correction was never proven, so the local clock may be right.
-        if correction and not self._of(environment).proven:
+        if correction and not self._select_skew(environment).is_proven:
             return 0.0
         return None
 
-    def prove(self, environment: str, correction: float) -> None:
+    def record_proven(self, environment: str, correction: float) -> None:
         """Records that a refused call was accepted with this correction."""
-        self._correct(environment, correction, proven=True)
+        self._set_correction(environment, correction, is_proven=True)
 
-    def _of(self, environment: str) -> _Known:
-        return self._known.setdefault(environment, _Known())
+    def _select_skew(self, environment: str) -> _EnvironmentSkew:
+        return self._skew_by_environment.setdefault(environment, _EnvironmentSkew())
 
-    def _correct(self, environment: str, correction: float, *, proven: bool) -> None:
-        before = self.offset(environment)
-        self._known[environment] = _Known(correction, proven)
+    def _set_correction(self, environment: str, correction: float, *, is_proven: bool) -> None:
+        old_correction = self.offset(environment)
+        self._skew_by_environment[environment] = _EnvironmentSkew(correction, is_proven)
         # Concurrent calls measure slightly different skews: log only real changes.
-        if abs(correction - before) > SMALL:
+        if abs(correction - old_correction) > SKEW_TOLERANCE_SECONDS:
             log.warning(
                 "clock_corrected", environment=environment, offset_seconds=round(correction, 1)
             )

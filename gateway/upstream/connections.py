@@ -7,15 +7,15 @@ import aiohttp
 from gateway.config.settings import Settings
 from gateway.upstream.send_attempt import SignedRequest
 
-CONNECT_PART = 1 / 5
+CONNECT_TIMEOUT_SHARE = 1 / 5
 """Share of a call's timeout that connecting one socket may take."""
 
-IDLE_SECONDS = 4
+IDLE_TIMEOUT_SECONDS = 4
 """Less than the five seconds after which common servers close an idle connection: a write on a
 connection that is being closed would be in doubt."""
 
 
-def create_session(settings: Settings, *unset: str) -> aiohttp.ClientSession:
+def create_session(settings: Settings, *skipped_headers: str) -> aiohttp.ClientSession:
     """Creates a session with its own connection pool, so that slow responses elsewhere do not use
     up its connections.
 
@@ -26,14 +26,14 @@ def create_session(settings: Settings, *unset: str) -> aiohttp.ClientSession:
             limit=0,
             # Per host, so that a hanging sandbox does not use up the connections to live.
             limit_per_host=settings.upstream.connections,
-            keepalive_timeout=IDLE_SECONDS,
+            keepalive_timeout=IDLE_TIMEOUT_SECONDS,
         ),
         request_class=SignedRequest,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.upstream.timeout_seconds * CONNECT_PART
+            total=None, sock_connect=settings.upstream.timeout_seconds * CONNECT_TIMEOUT_SHARE
         ),
         trust_env=False,
         auto_decompress=False,
-        skip_auto_headers=unset,
+        skip_auto_headers=skipped_headers,
     )

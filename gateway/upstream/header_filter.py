@@ -12,17 +12,17 @@ from collections.abc import Iterable, Iterator
 from multidict import CIMultiDict, CIMultiDictProxy
 
 
-def _named(names: str) -> frozenset[str]:
+def _parse_names(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-HOP_BY_HOP = _named(
+HOP_BY_HOP = _parse_names(
     "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
     "transfer-encoding upgrade"
 )
 """RFC 9110, section 7.6.1; also removed are the headers that ``Connection`` lists."""
 
-OF_THE_HOST = _named(
+REMOVED_RESPONSE_HEADERS = _parse_names(
     "access-control-allow-credentials alt-svc clear-site-data content-length nel public-key-pins "
     "report-to reporting-endpoints server set-cookie set-cookie2 strict-transport-security via "
     "x-lighttpd-send-file x-litespeed-location x-reproxy-url x-sendfile"
@@ -31,7 +31,7 @@ OF_THE_HOST = _named(
 would act on (also ``X-Accel-*``), or that the gateway sets.
 """
 
-OF_THE_GATEWAY = _named(
+REMOVED_REQUEST_HEADERS = _parse_names(
     "content-length cookie expect forwarded host true-client-ip via x-api-key x-client-ip "
     "x-cluster-client-ip x-forwarded x-http-method x-http-method-override x-method-override "
     "x-original-host x-original-method x-original-uri x-original-url x-real-ip x-rewrite-url"
@@ -41,15 +41,15 @@ that trusts the gateway see a different client, method or path than the checked 
 ``X-Forwarded-*``).
 """
 
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 """Characters that a field value must not contain (RFC 9110, section 5.5)."""
 
-_OWN_PREFIXES = ("x-accel-", "x-forwarded-", "x-payout-gateway-", "cf-connecting-")
+_REMOVED_PREFIXES = ("x-accel-", "x-forwarded-", "x-payout-gateway-", "cf-connecting-")
 
 
 def filter_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """Filters the headers of a signed request."""
-    return _without(headers, OF_THE_GATEWAY)
+    return _remove_headers(headers, REMOVED_REQUEST_HEADERS)
 
 
 def filter_legacy_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
@@ -58,39 +58,43 @@ def filter_legacy_request_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict
     ``Accept-Encoding`` is removed, because the gateway parses the response to a write, and
     ``Authorization``, because it belongs to the other interface.
     """
-    passed = _without(headers, OF_THE_GATEWAY - {"x-api-key"})
+    filtered_headers = _remove_headers(headers, REMOVED_REQUEST_HEADERS - {"x-api-key"})
     for name in ("Accept-Encoding", "Authorization"):
-        passed.popall(name, None)
-    return passed
+        filtered_headers.popall(name, None)
+    return filtered_headers
 
 
 def filter_response_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
-    return _without(headers, OF_THE_HOST)
+    return _remove_headers(headers, REMOVED_RESPONSE_HEADERS)
 
 
 def is_writable(headers: CIMultiDictProxy[str]) -> bool:
     """Whether the filtered headers can be sent: aiohttp parses values that it refuses to write."""
-    if not any(map(_CONTROL.search, headers.values())):  # the common case, without filtering
+    if not any(
+        map(_CONTROL_CHARACTER.search, headers.values())
+    ):  # the common case, without filtering
         return True
-    return not any(map(_CONTROL.search, filter_response_headers(headers).values()))
+    return not any(map(_CONTROL_CHARACTER.search, filter_response_headers(headers).values()))
 
 
-def _without(headers: CIMultiDictProxy[str], unwanted: frozenset[str]) -> CIMultiDict[str]:
-    unwanted |= HOP_BY_HOP | _nominated(headers)
+def _remove_headers(
+    headers: CIMultiDictProxy[str], removed_names: frozenset[str]
+) -> CIMultiDict[str]:
+    removed_names |= HOP_BY_HOP | _list_connection_headers(headers)
     return CIMultiDict(
         (name, value)
-        for name, value in _writable(headers)
-        if (lower := name.lower()) not in unwanted and not lower.startswith(_OWN_PREFIXES)
+        for name, value in _iter_encodable_headers(headers)
+        if (lower := name.lower()) not in removed_names and not lower.startswith(_REMOVED_PREFIXES)
     )
 
 
-def _nominated(headers: CIMultiDictProxy[str]) -> frozenset[str]:
+def _list_connection_headers(headers: CIMultiDictProxy[str]) -> frozenset[str]:
     """Lists the headers that ``Connection`` declares hop-by-hop."""
     lines: Iterable[str] = headers.getall("Connection", [])
     return frozenset(name.strip().lower() for line in lines for name in line.split(","))
 
 
-def _writable(headers: CIMultiDictProxy[str]) -> Iterator[tuple[str, str]]:
+def _iter_encodable_headers(headers: CIMultiDictProxy[str]) -> Iterator[tuple[str, str]]:
     """Yields the headers whose values are valid UTF-8; others cannot be sent unchanged."""
     for name, value in headers.items():
         if not any("\ud800" <= letter <= "\udfff" for letter in value):

@@ -9,31 +9,33 @@ from types import TracebackType
 from typing import Self
 
 from gateway.observability import metrics, traces
-from mappings.grammar import Failure, Operation
+from mappings.effects import Failure, Operation
 
 
-class Told:
+class CallRecorder:
     """Records the outcome of a call in a span and a metric; without a status, it is "cancelled".
 
     A class, because a generator-based context manager costs more per call.
     """
 
-    __slots__ = ("_count", "_opened", "_span", "outcome", "status")
+    __slots__ = ("_count_outcome", "_span", "_span_context", "outcome", "status")
 
     def __init__(
-        self, opened: AbstractContextManager[traces.Calling], count: Callable[[str], None]
+        self,
+        span_context: AbstractContextManager[traces.Calling],
+        count_outcome: Callable[[str], None],
     ) -> None:
-        self._opened = opened
-        self._count = count
+        self._span_context = span_context
+        self._count_outcome = count_outcome
         self.outcome = "cancelled"
         self.status: int | None = None
 
-    def answered(self, status: int) -> None:
+    def record_status(self, status: int) -> None:
         self.status = status
         self.outcome = f"{status // 100}xx"
 
     def __enter__(self) -> Self:
-        self._span = self._opened.__enter__()
+        self._span = self._span_context.__enter__()
         return self
 
     def __exit__(
@@ -48,17 +50,17 @@ class Told:
         elif isinstance(error, Exception):
             self.outcome = "failed"
         self._span.ended(self.outcome, self.status)
-        self._count(self.outcome)
-        self._opened.__exit__(kind, error, trace)
+        self._count_outcome(self.outcome)
+        self._span_context.__exit__(kind, error, trace)
 
 
-def instrument_call(environment: str, method: str, path: str) -> Told:
+def instrument_call(environment: str, method: str, path: str) -> CallRecorder:
     """Instruments a call; ``path`` is the endpoint's template, empty for an unknown endpoint."""
     span = traces.start_call_span(method, path, environment)
-    return Told(span, partial(metrics.count_call, environment, method, path))
+    return CallRecorder(span, partial(metrics.count_call, environment, method, path))
 
 
-def instrument_legacy_call(environment: str, operation: Operation) -> Told:
+def instrument_legacy_call(environment: str, operation: Operation) -> CallRecorder:
     """Instruments a request that is forwarded to the legacy service."""
     span = traces.start_call_span(operation.method, operation.path, environment, service="legacy")
-    return Told(span, partial(metrics.count_legacy_call, environment, operation.name))
+    return CallRecorder(span, partial(metrics.count_legacy_call, environment, operation.name))

@@ -19,13 +19,19 @@ from yarl import URL
 
 from gateway.http.request_paths import is_forwardable
 from gateway.upstream import header_filter
-from gateway.upstream.breaker import BreakerCall, Breakers
-from gateway.upstream.client import UNFIT
-from gateway.upstream.clock import Clock, measure_skew
+from gateway.upstream.breaker import BreakerCall, CircuitBreakers
+from gateway.upstream.client import MAX_UNUSABLE_CONNECTIONS
+from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.connections import create_session
 from gateway.upstream.egress import EgressConfig
-from gateway.upstream.send_attempt import ResponseLost, SentOnce, Turn, Unfit, build_response_lost
-from mappings.grammar import Unknown, Unreachable
+from gateway.upstream.send_attempt import (
+    Fence,
+    ResponseLost,
+    SingleSend,
+    UnusableConnection,
+    build_response_lost,
+)
+from mappings.effects import Unknown, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -35,9 +41,9 @@ if TYPE_CHECKING:
     from gateway.config.settings import Settings
     from gateway.upstream.spool import Spool
 
-BODILESS = (204, 304)
+BODILESS_STATUSES = (204, 304)
 
-UNWRITABLE = "a response with a control character in a header"
+UNWRITABLE_RESPONSE = "a response with a control character in a header"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +59,24 @@ class PassthroughRequest:
     target: str
     headers: CIMultiDict[str]
     body: Spool | None
-    write: bool
+    is_write: bool
     stamp: int | None = None
 
 
 @dataclass(slots=True)
-class Crossing(SentOnce):
+class PassthroughAttempt(SingleSend):
     """One sending of a request with the client's credentials, which are not replaced."""
 
     path: str
-    turn: Turn | None = None
-    left: bool = False
-    sent: float = 0.0
+    fence: Fence | None = None
+    has_left: bool = False
+    sent_at: float = 0.0
 
-    async def _stamp(self, _headers: MutableMapping[str, str]) -> None:
-        self.sent = time.monotonic()
+    async def _add_credentials(self, _headers: MutableMapping[str, str]) -> None:
+        self.sent_at = time.monotonic()
 
 
-class Passed:
+class PassthroughResponse:
     """A response whose headers have arrived."""
 
     def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
@@ -78,20 +84,20 @@ class Passed:
         self.headers: CIMultiDictProxy[str] = response.headers
         self._response = response
         self._protocol = response.connection.protocol if response.connection else None
-        self._seconds = seconds
+        self._timeout_seconds = seconds
 
     @property
-    def tells_its_end(self) -> bool:
+    def has_detectable_end(self) -> bool:
         """Whether a truncated body can be told from a complete one."""
-        chunked = "chunked" in self.headers.get("Transfer-Encoding", "").lower()
-        empty = self.status in BODILESS or self._response.method == "HEAD"
-        return chunked or empty or "Content-Length" in self.headers
+        is_chunked = "chunked" in self.headers.get("Transfer-Encoding", "").lower()
+        is_empty = self.status in BODILESS_STATUSES or self._response.method == "HEAD"
+        return is_chunked or is_empty or "Content-Length" in self.headers
 
-    async def parts(self) -> AsyncGenerator[bytes]:
+    async def iter_chunks(self) -> AsyncGenerator[bytes]:
         """Yields the raw body while it arrives; raises ResponseLost if it is truncated."""
-        while part := await self._part():
+        while part := await self._read_chunk():
             yield part
-        if not self.tells_its_end and self._was_reset:
+        if not self.has_detectable_end and self._was_reset:
             raise ResponseLost("the connection was reset before the end of the response")
 
     @property
@@ -99,25 +105,27 @@ class Passed:
         # For a body without length, aiohttp treats a reset like a normal end of the connection.
         return self._protocol is not None and isinstance(self._protocol.exception(), OSError)
 
-    async def _part(self) -> bytes:
+    async def _read_chunk(self) -> bytes:
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 return await self._response.content.readany()
         except TimeoutError:
-            lost = ResponseLost(f"the response stalled for {self._seconds:g} s")
+            lost = ResponseLost(f"the response stalled for {self._timeout_seconds:g} s")
         except Exception as error:  # noqa: BLE001 - after any error the rest of the body is lost
             lost = build_response_lost(error)
         raise lost
 
 
-async def _unwritable(passage: PassthroughRequest, passed: Passed) -> Unknown | Unreachable:
+async def _build_unwritable_failure(
+    request: PassthroughRequest, response: PassthroughResponse
+) -> Unknown | Unreachable:
     """Builds the failure for a response with a header that must not be sent on."""
-    if passage.write:
+    if request.is_write:
         with suppress(ResponseLost):  # the service may execute the write until its response ends
-            async for _ in passed.parts():
+            async for _ in response.iter_chunks():
                 pass
-        return Unknown(UNWRITABLE)
-    return Unreachable(UNWRITABLE)
+        return Unknown(UNWRITABLE_RESPONSE)
+    return Unreachable(UNWRITABLE_RESPONSE)
 
 
 class PassthroughClient:
@@ -128,24 +136,24 @@ class PassthroughClient:
         settings: Settings,
         session: aiohttp.ClientSession,
         origins: Mapping[str, str],
-        breakers: Breakers,
-        clock: Clock | None,
+        breakers: CircuitBreakers,
+        clock: ServiceClock | None,
     ) -> None:
         self._session = session
         self._clock = clock
         self._breakers = breakers
-        self._way_out = EgressConfig(settings, origins)
-        self._seconds = settings.upstream.timeout_seconds
+        self._egress = EgressConfig(settings, origins)
+        self._timeout_seconds = settings.upstream.timeout_seconds
         self._origins = {name: URL(origin) for name, origin in origins.items()}
 
-    def has(self, environment: str) -> bool:
+    def has_environment(self, environment: str) -> bool:
         """Whether the environment has an address."""
         return environment in self._origins
 
     @asynccontextmanager
-    async def sent(
-        self, passage: PassthroughRequest, turn: Turn | None = None
-    ) -> AsyncIterator[Passed]:
+    async def send(
+        self, request: PassthroughRequest, fence: Fence | None = None
+    ) -> AsyncIterator[PassthroughResponse]:
         """Sends a request once, unless the fence refuses, and yields its response.
 
         Raises Unreachable if a write was not sent or a read has no response; and Unknown if a
@@ -153,88 +161,97 @@ class PassthroughClient:
         executed. The headers must arrive within ``upstream.timeout_seconds``, and then at least
         one byte of the body within each such period.
         """
-        if not is_forwardable(passage.target):
+        if not is_forwardable(request.target):
             raise ValueError("a target that must not be forwarded")
-        response = await self._begun(passage, turn)
+        response = await self._send_tracked(request, fence)
         try:
-            passed = Passed(response, self._seconds)
+            passthrough_response = PassthroughResponse(response, self._timeout_seconds)
             # Checked before any byte goes to the client, while an error response is still
             # possible.
-            if not header_filter.is_writable(passed.headers):
-                raise await _unwritable(passage, passed)
-            yield passed
+            if not header_filter.is_writable(passthrough_response.headers):
+                raise await _build_unwritable_failure(request, passthrough_response)
+            yield passthrough_response
         finally:
             response.close()  # after a complete read, the connection has already been released
 
-    async def _begun(
-        self, passage: PassthroughRequest, turn: Turn | None
+    async def _send_tracked(
+        self, request: PassthroughRequest, fence: Fence | None
     ) -> aiohttp.ClientResponse:
-        origin = self._origins.get(passage.environment)
+        origin = self._origins.get(request.environment)
         if origin is None:
-            raise Unreachable(f"no address for {passage.environment} is configured")
-        path = origin.raw_path.rstrip("/") + passage.target
-        crossing = Crossing(path, turn)
-        with self._breakers.trial(passage.environment) as trial:
-            return await self._met(passage, _url(origin, path), crossing, trial)
+            raise Unreachable(f"no address for {request.environment} is configured")
+        path = origin.raw_path.rstrip("/") + request.target
+        attempt = PassthroughAttempt(path, fence)
+        with self._breakers.track(request.environment) as breaker_call:
+            return await self._send_with_timeout(
+                request, _build_url(origin, path), attempt, breaker_call
+            )
 
-    async def _met(
-        self, passage: PassthroughRequest, url: URL, crossing: Crossing, trial: BreakerCall
+    async def _send_with_timeout(
+        self,
+        request: PassthroughRequest,
+        url: URL,
+        attempt: PassthroughAttempt,
+        breaker_call: BreakerCall,
     ) -> aiohttp.ClientResponse:
         try:
-            async with asyncio.timeout(self._seconds):
-                response = await self._sent(passage, url, crossing)
+            async with asyncio.timeout(self._timeout_seconds):
+                response = await self._send_request(request, url, attempt)
         except TimeoutError:
-            why = f"no answer within {self._seconds:g} s"
-            if crossing.left:  # otherwise it only waited for a free connection
-                trial.failed()
+            reason = f"no answer within {self._timeout_seconds:g} s"
+            if attempt.has_left:  # otherwise it only waited for a free connection
+                breaker_call.record_failure()
         except ResponseLost as lost:
-            why = str(lost)
-            if lost.dropped or not crossing.left:
-                trial.failed()
+            reason = str(lost)
+            if lost.is_connection_failure or not attempt.has_left:
+                breaker_call.record_failure()
             else:
-                trial.answered()
+                breaker_call.record_answer()
         except Exception as error:
-            if not crossing.left:
+            if not attempt.has_left:
                 raise
-            why = type(error).__name__  # it was sent, so the service may have executed it
+            reason = type(error).__name__  # it was sent, so the service may have executed it
         else:
-            trial.answered()
-            self._note(passage, response, crossing)
+            breaker_call.record_answer()
+            self._record_service_time(request, response, attempt)
             return response
-        raise Unknown(why) if passage.write and crossing.left else Unreachable(why)
+        raise Unknown(reason) if request.is_write and attempt.has_left else Unreachable(reason)
 
-    def _note(
-        self, passage: PassthroughRequest, response: aiohttp.ClientResponse, crossing: Crossing
+    def _record_service_time(
+        self,
+        request: PassthroughRequest,
+        response: aiohttp.ClientResponse,
+        attempt: PassthroughAttempt,
     ) -> None:
         """Records the clock skew that the response to an accepted request shows."""
         # A refusal does not show whether the service accepted the timestamp.
-        if self._clock is None or passage.stamp is None or not 200 <= response.status < 300:
+        if self._clock is None or request.stamp is None or not 200 <= response.status < 300:
             return
-        took, wall = time.monotonic() - crossing.sent, self._clock.wall()
-        if seen := measure_skew(response.headers, wall, took):
-            stamped = passage.stamp - (wall - took / 2)
-            self._clock.accepted(passage.environment, seen, stamped)
+        elapsed, wall = time.monotonic() - attempt.sent_at, self._clock.wall()
+        if sample := measure_skew(response.headers, wall, elapsed):
+            stamp_offset = request.stamp - (wall - elapsed / 2)
+            self._clock.record_accepted(request.environment, sample, stamp_offset)
 
-    async def _sent(
-        self, passage: PassthroughRequest, url: URL, crossing: Crossing
+    async def _send_request(
+        self, request: PassthroughRequest, url: URL, attempt: PassthroughAttempt
     ) -> aiohttp.ClientResponse:
-        headers, body = passage.headers.copy(), passage.body
+        headers, body = request.headers.copy(), request.body
         if body is not None:
             headers["Content-Length"] = str(body.size)
-        unfit = 0
+        unusable_count = 0
         while True:
             try:
                 response = await self._session.request(
-                    passage.method,
+                    request.method,
                     url,
-                    data=None if body is None else body.parts(),
+                    data=None if body is None else body.iter_chunks(),
                     headers=headers,
                     allow_redirects=False,
-                    middlewares=(crossing,),
-                    **self._way_out.of(passage.environment),
+                    middlewares=(attempt,),
+                    **self._egress.build_request_options(request.environment),
                 )
-            except Unfit:  # nothing was sent on it
-                if (unfit := unfit + 1) == UNFIT:
+            except UnusableConnection:  # nothing was sent on it
+                if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
                     raise
             else:
                 if response.status < 200:
@@ -244,7 +261,7 @@ class PassthroughClient:
                 return response
 
 
-def _url(origin: URL, path: str) -> URL:
+def _build_url(origin: URL, path: str) -> URL:
     # The whole target is passed as the path, because yarl drops an empty query.
     return URL.build(scheme=origin.scheme, authority=origin.raw_authority, path=path, encoded=True)
 
@@ -253,10 +270,10 @@ def _url(origin: URL, path: str) -> URL:
 async def open_passthrough(
     settings: Settings,
     origins: Mapping[str, str],
-    breakers: Breakers,
-    clock: Clock | None = None,
+    breakers: CircuitBreakers,
+    clock: ServiceClock | None = None,
 ) -> AsyncIterator[PassthroughClient]:
     """Opens a client; ``origins`` are addresses by environment, ``clock`` records the skew."""
-    unset = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-    async with create_session(settings, *unset) as session:
+    skipped_headers = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+    async with create_session(settings, *skipped_headers) as session:
         yield PassthroughClient(settings, session, origins, breakers, clock)

@@ -15,11 +15,11 @@ from aiohttp.http import HttpProcessingError
 
 from gateway.auth.signing import Credentials, build_signature_headers
 from gateway.http import progress
-from gateway.http.decompression import NotInflated, TooLarge, decompress_body
+from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.upstream.clock import SkewSample, measure_skew
-from mappings.unchanging import unchanging
+from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
     from gateway.config.settings import CurrentWords
 
-LARGE = 1024 * 1024
+LARGE_BODY_BYTES = 1024 * 1024
 """Bytes from which a body is hashed in a thread, so that it does not block other requests."""
 
 
 class ResponseLost(Exception):
     """There is no usable response; after a connection failure, another connection may work."""
 
-    def __init__(self, why: str, *, dropped: bool = False) -> None:
-        super().__init__(why)
-        self.dropped = dropped
+    def __init__(self, reason: str, *, is_connection_failure: bool = False) -> None:
+        super().__init__(reason)
+        self.is_connection_failure = is_connection_failure
 
 
-class Unfit(ResponseLost):
+class UnusableConnection(ResponseLost):
     """The connection cannot be used, and nothing was sent on it."""
 
 
-class Turn(Protocol):
+class Fence(Protocol):
     """Guards a write that only one process may send: its fencing token must still be current."""
 
     @property
@@ -57,15 +57,15 @@ class Turn(Protocol):
         """Confirms ownership; raises if another process owns the write."""
 
 
-@unchanging(frozen=True, slots=True)
-class Answered:
+@frozen_dataclass(frozen=True, slots=True)
+class UpstreamAnswer:
     status: int
     headers: CIMultiDictProxy[str]
     body: bytes | CompressedBuffer
-    seen: SkewSample | None
+    skew_sample: SkewSample | None
 
 
-class SentOnce:
+class SingleSend:
     """A client middleware that sends one request at most once.
 
     ``path`` must equal the target in the request line. ``has_left``: a byte of the request may
@@ -73,8 +73,8 @@ class SentOnce:
     """
 
     path: str
-    turn: Turn | None
-    left: bool
+    fence: Fence | None
+    has_left: bool
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -90,76 +90,81 @@ class SentOnce:
 
     async def sign(self, headers: MutableMapping[str, str]) -> None:
         """Adds the credentials, once there is a connection; raises what the fence raises."""
-        if self.left:
+        if self.has_left:
             # A bug in aiohttp or here: failing is better than paying twice.
             raise RuntimeError("a request is sent once")
-        await self._stamp(headers)
+        await self._add_credentials(headers)
         # The process may be suspended at any point. A pause before the timestamp is made is
         # detected here; after a long pause later, the service refuses the timestamp.
-        while self.turn and not self.turn.is_fenced:
-            await self.turn.fence()
-            await self._stamp(headers)
-        self.left = True
+        while self.fence and not self.fence.is_fenced:
+            await self.fence.fence()
+            await self._add_credentials(headers)
+        self.has_left = True
 
-    async def _stamp(self, headers: MutableMapping[str, str]) -> None:
+    async def _add_credentials(self, headers: MutableMapping[str, str]) -> None:
         """Adds the credentials to the headers, unless the client has signed the request."""
 
 
 @dataclass(slots=True)
-class Attempt(SentOnce):
+class SignedAttempt(SingleSend):
     """A sending that the gateway signs.
 
     ``signed_target`` is the target as it is signed. ``on_bytes_received`` is called with the
     number of bytes of each received part.
     """
 
-    pair: Credentials
-    words: CurrentWords
+    credentials: Credentials
+    vocabulary: CurrentWords
     method: str
     path: str
-    signed: str
+    signed_target: str
     body: bytes | CompressedBuffer
     wall: Callable[[], float]
     correction: float
-    came: Callable[[int], None]
-    turn: Turn | None = None
-    left: bool = False
-    sent: float = 0.0
+    on_bytes_received: Callable[[int], None]
+    fence: Fence | None = None
+    has_left: bool = False
+    sent_at: float = 0.0
 
-    async def _stamp(self, headers: MutableMapping[str, str]) -> None:
-        if len(self.body) > LARGE:
-            headers.update(await asyncio.to_thread(self._headers))
+    async def _add_credentials(self, headers: MutableMapping[str, str]) -> None:
+        if len(self.body) > LARGE_BODY_BYTES:
+            headers.update(await asyncio.to_thread(self._build_headers))
         else:
-            headers.update(self._headers())
-        self.sent = time.monotonic()
+            headers.update(self._build_headers())
+        self.sent_at = time.monotonic()
 
-    def _headers(self) -> dict[str, str]:
+    def _build_headers(self) -> dict[str, str]:
         return build_signature_headers(
-            self.pair,
-            self.words,
+            self.credentials,
+            self.vocabulary,
             stamp=int(self.wall() + self.correction),
             method=self.method,
-            target=self.signed,
+            target=self.signed_target,
             body=self.body,
         )
 
-    async def answer(
-        self, status: int, headers: CIMultiDictProxy[str], content: StreamReader, most: int
-    ) -> Answered:
+    async def read_answer(
+        self, status: int, headers: CIMultiDictProxy[str], content: StreamReader, max_bytes: int
+    ) -> UpstreamAnswer:
         """Reads the rest of the answer, with at most ``max_bytes`` of body; raises ResponseLost."""
-        seen = measure_skew(headers, self.wall(), time.monotonic() - self.sent)
-        return Answered(status, headers, await _body(headers, content, most, self.came), seen)
+        skew_sample = measure_skew(headers, self.wall(), time.monotonic() - self.sent_at)
+        return UpstreamAnswer(
+            status,
+            headers,
+            await _read_body(headers, content, max_bytes, self.on_bytes_received),
+            skew_sample,
+        )
 
 
 class SignedRequest(aiohttp.ClientRequest):
     """A request that is signed when it has a connection, so that waiting does not age it."""
 
-    attempt: SentOnce
+    attempt: SingleSend
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if conn.protocol is None or conn.protocol.should_close or not conn.protocol.is_connected():
-            raise Unfit("no connection that can be used", dropped=True)
+            raise UnusableConnection("no connection that can be used", is_connection_failure=True)
         # yarl may have normalized the target, and then the signature would not match.
         if self.url.raw_path_qs != self.attempt.path:
             raise ValueError("the target would not be sent as it was given")
@@ -167,82 +172,88 @@ class SignedRequest(aiohttp.ClientRequest):
         return await super().send(conn)
 
 
-async def _body(
-    headers: CIMultiDictProxy[str], content: StreamReader, most: int, came: Callable[[int], None]
+async def _read_body(
+    headers: CIMultiDictProxy[str],
+    content: StreamReader,
+    max_bytes: int,
+    on_bytes_received: Callable[[int], None],
 ) -> bytes | CompressedBuffer:
     declared = size = int(headers.get("Content-Length", 0))
-    if size <= most and content.is_eof():  # the usual case: it arrived with the headers
+    if size <= max_bytes and content.is_eof():  # the usual case: it arrived with the headers
         body = content.read_nowait()
-        if len(body) > most:
-            raise ResponseLost(f"an answer of more than {most} bytes")
-        came(len(body))
-        return await _decoded(body, headers.get("Content-Encoding", "identity"), most)
+        if len(body) > max_bytes:
+            raise ResponseLost(f"an answer of more than {max_bytes} bytes")
+        on_bytes_received(len(body))
+        return await _decode_body(body, headers.get("Content-Encoding", "identity"), max_bytes)
     # Kept compressed while it arrives, because lists can be tens of megabytes.
     whole = CompressedBuffer()
-    if size <= most:
+    if size <= max_bytes:
         size = 0
         while part := await content.readany():
-            came(len(part))
+            on_bytes_received(len(part))
             await whole.add(part)
-            if (size := size + len(part)) > most:
+            if (size := size + len(part)) > max_bytes:
                 break
             if size > json_codec.LARGE or declared > json_codec.LARGE:
-                progress.told("receiving_response", size, declared)
-    if size > most:
-        raise ResponseLost(f"an answer of more than {most} bytes")
+                progress.record_progress("receiving_response", size, declared)
+    if size > max_bytes:
+        raise ResponseLost(f"an answer of more than {max_bytes} bytes")
     encoding = headers.get("Content-Encoding", "identity")
-    if len(whole) > json_codec.LARGE and _is_plain(encoding):
+    if len(whole) > json_codec.LARGE and _is_identity_encoding(encoding):
         return whole
-    return await _decoded(bytes(whole), encoding, most)
+    return await _decode_body(bytes(whole), encoding, max_bytes)
 
 
-async def _decoded(body: bytes, encoding: str, most: int) -> bytes:
+async def _decode_body(body: bytes, encoding: str, max_bytes: int) -> bytes:
     # aiohttp's own decoding accepts a truncated gzip body as complete.
-    if _is_plain(encoding) or not body:
+    if _is_identity_encoding(encoding) or not body:
         return body
     if encoding.strip().lower() not in ("gzip", "deflate"):
         raise ResponseLost("an answer in an encoding that was not requested")
     try:
-        return await decompress_body(body, encoding, most)
-    except (NotInflated, TooLarge):
+        return await decompress_body(body, encoding, max_bytes)
+    except (DecompressionError, DecompressedBodyTooLarge):
         raise ResponseLost("an answer that cannot be decoded") from None
 
 
-def _is_plain(encoding: str) -> bool:
+def _is_identity_encoding(encoding: str) -> bool:
     return encoding.strip().lower() == "identity"
 
 
-def _unconnected(error: aiohttp.ClientConnectorError) -> str:
+def _describe_connect_error(error: aiohttp.ClientConnectorError) -> str:
     """Describes a connect error; aiohttp's own message mentions TLS also for plain HTTP."""
-    where = f"[{error.host}]" if ":" in error.host else error.host
+    address = f"[{error.host}]" if ":" in error.host else error.host
     if isinstance(error, aiohttp.ClientProxyConnectionError):
-        where = f"the proxy {where}"
-    met = error.os_error
-    if isinstance(met, ssl.SSLCertVerificationError):
-        why = f"{met.verify_message} ({met.reason})"
-    elif isinstance(met, ssl.SSLError | socket.gaierror) or not met.errno:
-        why = met.strerror or str(met)
+        address = f"the proxy {address}"
+    cause = error.os_error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        reason = f"{cause.verify_message} ({cause.reason})"
+    elif isinstance(cause, ssl.SSLError | socket.gaierror) or not cause.errno:
+        reason = cause.strerror or str(cause)
     else:
-        why = os.strerror(met.errno).lower()
-    return f"cannot connect to {where}:{error.port}: {why}"
+        reason = os.strerror(cause.errno).lower()
+    return f"cannot connect to {address}:{error.port}: {reason}"
 
 
 def build_response_lost(error: Exception) -> ResponseLost:
     """Converts an error; the message does not contain the URL, whose query may name a person."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        return ResponseLost(_unconnected(error), dropped=True)
+        return ResponseLost(_describe_connect_error(error), is_connection_failure=True)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return ResponseLost(f"the proxy refuses to connect (status {error.status})")
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         return ResponseLost("an answer that is not HTTP")
     if isinstance(error, aiohttp.ClientPayloadError):
-        return ResponseLost("a truncated answer", dropped=True)
+        return ResponseLost("a truncated answer", is_connection_failure=True)
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return ResponseLost("the connection was closed before an answer arrived", dropped=True)
+        return ResponseLost(
+            "the connection was closed before an answer arrived", is_connection_failure=True
+        )
     if isinstance(error, OSError) and error.errno:
         return ResponseLost(
-            f"the connection failed: {os.strerror(error.errno).lower()}", dropped=True
+            f"the connection failed: {os.strerror(error.errno).lower()}", is_connection_failure=True
         )
     return ResponseLost(
-        type(error).__name__, dropped=isinstance(error, OSError | aiohttp.ClientConnectionError)
+        type(error).__name__,
+        is_connection_failure=isinstance(error, OSError | aiohttp.ClientConnectionError),
     )

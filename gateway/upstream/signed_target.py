@@ -13,15 +13,15 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gateway.auth.signing import Form
+    from gateway.auth.signing import SignedTargetForm
     from gateway.config.settings import Upstream
 
-NAME = "signed_target"
+CAPABILITY_NAME = "signed_target"
 
 log = structlog.get_logger()
 
 
-class Learned(Protocol):
+class CapabilityStore(Protocol):
     """Stores what was found out about an environment, across restarts."""
 
     def get(self, environment: str, name: str) -> Any | None: ...
@@ -29,7 +29,7 @@ class Learned(Protocol):
     async def put(self, environment: str, name: str, value: Any) -> None: ...
 
 
-class Forgetful:
+class NoCapabilities:
     """Stores nothing."""
 
     def get(self, environment: str, name: str) -> None: ...
@@ -37,38 +37,51 @@ class Forgetful:
     async def put(self, environment: str, name: str, value: Any) -> None: ...
 
 
-class SignedTarget:
-    def __init__(self, settings: Upstream, environments: Iterable[str], learned: Learned) -> None:
+class SignedTargetForms:
+    def __init__(
+        self, settings: Upstream, environments: Iterable[str], capabilities: CapabilityStore
+    ) -> None:
         self._setting = settings.signed_target
-        self._learned = learned
-        self._known: dict[str, Form] = {}
+        self._capabilities = capabilities
+        self._form_by_environment: dict[str, SignedTargetForm] = {}
         for environment in environments:
-            if (form := learned.get(environment, NAME)) in ("path", "path-and-query"):
-                self._known[environment] = form
+            if (form := capabilities.get(environment, CAPABILITY_NAME)) in (
+                "path",
+                "path-and-query",
+            ):
+                self._form_by_environment[environment] = form
 
-    def known(self, environment: str) -> Form | None:
+    def find_form(self, environment: str) -> SignedTargetForm | None:
         """Returns the configured or remembered form; None while it is open."""
-        return self._known.get(environment) if self._setting == "auto" else self._setting
+        return (
+            self._form_by_environment.get(environment) if self._setting == "auto" else self._setting
+        )
 
-    def first(self, environment: str) -> Form:
-        return self.known(environment) or "path"
+    def select_form(self, environment: str) -> SignedTargetForm:
+        return self.find_form(environment) or "path"
 
-    def other(self, environment: str, target: str, refused: Form) -> Form | None:
+    def find_other_form(
+        self, environment: str, target: str, refused_form: SignedTargetForm
+    ) -> SignedTargetForm | None:
         """Returns the form for another try of a refused call; None if there is none.
 
         Also if the form is known by now: a concurrent call may have found it after this one was
         sent.
         """
-        tells = "?" in target and self._setting == "auto" and refused == "path"
-        return "path-and-query" if tells and self.known(environment) != "path" else None
+        is_worth_trying = "?" in target and self._setting == "auto" and refused_form == "path"
+        return (
+            "path-and-query" if is_worth_trying and self.find_form(environment) != "path" else None
+        )
 
-    async def accepted(self, environment: str, target: str, form: Form) -> None:
+    async def record_accepted(self, environment: str, target: str, form: SignedTargetForm) -> None:
         """Records that a call signed in this form was accepted; ignored without a query."""
         # Without a query both forms are equal.
-        if "?" not in target or self.known(environment):
+        if "?" not in target or self.find_form(environment):
             return
-        self._known[environment] = form
+        self._form_by_environment[environment] = form
         try:
-            await self._learned.put(environment, NAME, form)
+            await self._capabilities.put(environment, CAPABILITY_NAME, form)
         except Exception as error:  # noqa: BLE001 - the client's answer matters more than this
-            log.warning("capability_not_saved", name=NAME, **{"error.type": type(error).__name__})
+            log.warning(
+                "capability_not_saved", name=CAPABILITY_NAME, **{"error.type": type(error).__name__}
+            )

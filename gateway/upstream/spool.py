@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from tempfile import SpooledTemporaryFile
 
-IN_MEMORY = 1024 * 1024
+MAX_MEMORY_BYTES = 1024 * 1024
 """Size up to which a body is in memory. The file has no name and vanishes when it is closed."""
 
-PART = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 
 
 class Spool:
@@ -17,25 +17,25 @@ class Spool:
 
     def __init__(self) -> None:
         self.size = 0
-        self._file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - closed by ``close``
+        self._file = SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES)  # noqa: SIM115 - closed by ``close``
 
-    async def add(self, part: bytes) -> None:
+    async def append(self, part: bytes) -> None:
         self.size += len(part)
-        if self.size > IN_MEMORY:
+        if self.size > MAX_MEMORY_BYTES:
             await asyncio.to_thread(self._file.write, part)
         else:
             self._file.write(part)
 
-    async def parts(self) -> AsyncIterator[bytes]:
+    async def iter_chunks(self) -> AsyncIterator[bytes]:
         """Yields the body from its beginning; only one reader at a time."""
         self._file.seek(0)
-        while part := await self._read():
+        while part := await self._read_chunk():
             yield part
 
-    async def _read(self) -> bytes:
-        if self.size > IN_MEMORY:
-            return await asyncio.to_thread(self._file.read, PART)
-        return self._file.read(PART)
+    async def _read_chunk(self) -> bytes:
+        if self.size > MAX_MEMORY_BYTES:
+            return await asyncio.to_thread(self._file.read, CHUNK_BYTES)
+        return self._file.read(CHUNK_BYTES)
 
     def close(self) -> None:
         self._file.close()

@@ -15,9 +15,14 @@ from aiohttp.http import HttpProcessingError, StreamWriter
 from yarl import URL
 
 from gateway.http import progress
-from gateway.http.heads import encode_header_block
+from gateway.http.header_block import encode_header_block
 from gateway.payloads.compressed_buffer import WINDOW, CompressedBuffer, iter_windows
-from gateway.upstream.send_attempt import Answered, Attempt, Unfit, build_response_lost
+from gateway.upstream.send_attempt import (
+    SignedAttempt,
+    UnusableConnection,
+    UpstreamAnswer,
+    build_response_lost,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -33,115 +38,125 @@ class Origin:
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, address: URL, way_out: Mapping[str, Any]
+        self, session: aiohttp.ClientSession, address: URL, egress_options: Mapping[str, Any]
     ) -> None:
         if session.connector is None:
             raise ValueError("the session is closed")
         self.path = address.raw_path.rstrip("/")
-        self._named = {"Host": f"{address.host_port_subcomponent}"}
+        self._host_header = {"Host": f"{address.host_port_subcomponent}"}
         self._connector = session.connector
         self._timeout = session.timeout
-        proxy = {"proxy": URL(way_out["proxy"])} if "proxy" in way_out else {}
+        proxy = {"proxy": URL(egress_options["proxy"])} if "proxy" in egress_options else {}
         # Carries the address for the connector; it is never sent.
-        self._there = aiohttp.ClientRequest("GET", address, session=session, **{**way_out, **proxy})
+        self._connect_request = aiohttp.ClientRequest(
+            "GET", address, session=session, **{**egress_options, **proxy}
+        )
 
-    async def exchanged(self, attempt: Attempt, headers: dict[str, str], most: int) -> Answered:
+    async def exchange(
+        self, attempt: SignedAttempt, headers: dict[str, str], max_bytes: int
+    ) -> UpstreamAnswer:
         """Sends a request once and reads the answer, with at most ``max_bytes`` of body.
 
         Raises ResponseLost.
         """
         try:
-            connection = await self._connection()
+            connection = await self._acquire_connection()
             try:
-                answered = await self._on(connection, attempt, headers, most)
+                answer = await self._exchange_on_connection(connection, attempt, headers, max_bytes)
             # Also if it is cancelled: an unread answer would be taken for that of the next
             # request.
             except BaseException:
-                _ended(connection)
+                _close_connection(connection)
                 raise
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
             lost = build_response_lost(error)
         else:
-            if _is_all_sent(connection):
+            if _is_fully_sent(connection):
                 connection.release()
             else:
-                _ended(connection)
-            return answered
+                _close_connection(connection)
+            return answer
         raise lost
 
-    async def _connection(self) -> Connection:
+    async def _acquire_connection(self) -> Connection:
         try:
-            return await self._connector.connect(self._there, [], self._timeout)
+            return await self._connector.connect(self._connect_request, [], self._timeout)
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError from None
 
-    async def _on(
-        self, connection: Connection, attempt: Attempt, headers: dict[str, str], most: int
-    ) -> Answered:
+    async def _exchange_on_connection(
+        self,
+        connection: Connection,
+        attempt: SignedAttempt,
+        headers: dict[str, str],
+        max_bytes: int,
+    ) -> UpstreamAnswer:
         protocol = connection.protocol
         if protocol is None:
-            raise Unfit("no connection that can be used", dropped=True)
+            raise UnusableConnection("no connection that can be used", is_connection_failure=True)
         # Decompressed in ``read_answer``, which detects truncated bodies.
         protocol.set_response_params(read_until_eof=True, auto_decompress=False)
         # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if protocol.should_close or not protocol.is_connected():
-            raise Unfit("no connection that can be used", dropped=True)
+            raise UnusableConnection("no connection that can be used", is_connection_failure=True)
         await attempt.sign(headers)
         transport = protocol.transport
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("closed before anything was written")
-        began = encode_header_block(
-            f"{attempt.method} {attempt.path} HTTP/1.1", self._named, headers
+        head = encode_header_block(
+            f"{attempt.method} {attempt.path} HTTP/1.1", self._host_header, headers
         )
         # One write for head and body: one packet, and no task.
         if len(attempt.body) <= WINDOW:
-            transport.write(began + bytes(attempt.body))
-            return await _answered(protocol, attempt, most)
-        transport.write(began)
-        async with _written(protocol, attempt.body):
-            return await _answered(protocol, attempt, most)
+            transport.write(head + bytes(attempt.body))
+            return await _read_answer(protocol, attempt, max_bytes)
+        transport.write(head)
+        async with _write_in_background(protocol, attempt.body):
+            return await _read_answer(protocol, attempt, max_bytes)
 
 
 @asynccontextmanager
-async def _written(
+async def _write_in_background(
     protocol: ResponseHandler, body: bytes | CompressedBuffer
 ) -> AsyncIterator[None]:
     """Writes a large body in the background, because the answer may arrive before its end."""
-    writing = asyncio.ensure_future(_write(protocol, body))
+    write_task = asyncio.ensure_future(_write_body(protocol, body))
     try:
         yield
     finally:
-        if not writing.done() or writing.cancelled() or writing.exception():
+        if not write_task.done() or write_task.cancelled() or write_task.exception():
             protocol.force_close()  # the next request would be parsed as the rest of this body
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        write_task.cancel()
+        await asyncio.gather(write_task, return_exceptions=True)
 
 
-async def _write(protocol: ResponseHandler, body: bytes | CompressedBuffer) -> None:
-    writer, went = StreamWriter(protocol, asyncio.get_running_loop()), 0
+async def _write_body(protocol: ResponseHandler, body: bytes | CompressedBuffer) -> None:
+    writer, sent_bytes = StreamWriter(protocol, asyncio.get_running_loop()), 0
     for window in iter_windows(body):
         await writer.write(window)
-        went += len(window)
-        progress.told("calling_service", went, len(body))
+        sent_bytes += len(window)
+        progress.record_progress("calling_service", sent_bytes, len(body))
         await asyncio.sleep(0)  # lets other requests run
 
 
-async def _answered(protocol: ResponseHandler, attempt: Attempt, most: int) -> Answered:
+async def _read_answer(
+    protocol: ResponseHandler, attempt: SignedAttempt, max_bytes: int
+) -> UpstreamAnswer:
     """Reads the final answer; informational (1xx) ones are skipped."""
     while True:
         message, content = await protocol.read()
         if not 100 <= message.code <= 199 or message.code == 101:
-            return await attempt.answer(message.code, message.headers, content, most)
+            return await attempt.read_answer(message.code, message.headers, content, max_bytes)
 
 
-def _is_all_sent(connection: Connection) -> bool:
+def _is_fully_sent(connection: Connection) -> bool:
     """Whether the whole request is sent: a service may answer before it has read all of it."""
     transport = connection.transport
     return transport is None or not transport.get_write_buffer_size()
 
 
-def _ended(connection: Connection) -> None:
+def _close_connection(connection: Connection) -> None:
     """Closes a connection without sending the rest of its request."""
-    if connection.transport is not None and not _is_all_sent(connection):
+    if connection.transport is not None and not _is_fully_sent(connection):
         connection.transport.abort()
     connection.close()

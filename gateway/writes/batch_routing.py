@@ -20,7 +20,7 @@ from typing import Any, Literal
 from gateway.storage import Ledger, Tenant
 from gateway.storage.alias_ids import Ids
 from mappings.drafts import build_batch_condition
-from mappings.grammar import Conflict, Record
+from mappings.effects import CompareAndSet, Conflict
 
 BEGUN = "begun"
 LEGACY: Mapping[str, Any] = {"at": "legacy"}
@@ -40,7 +40,7 @@ class BatchRouting:
         self._ledger = ledger
         self._ids = ids
 
-    async def marks(self, owner: Tenant, batches: Iterable[str], by: str) -> list[Record]:
+    async def marks(self, owner: Tenant, batches: Iterable[str], by: str) -> list[CompareAndSet]:
         """What marks those that are not marked yet, and finds them untouched here.
 
         To be recorded with the write ``by`` which they go there; raises DecidedOtherwise.
@@ -51,22 +51,22 @@ class BatchRouting:
             if not there:
                 marks.append(await self._mark(owner, one, by))
             elif first := there.get("by"):  # from now on not by that one alone
-                marks.append(Record(BEGUN, one, {"by": None}, find={"by": first}))
+                marks.append(CompareAndSet(BEGUN, one, {"by": None}, expected={"by": first}))
         return marks
 
-    async def _mark(self, owner: Tenant, batch: str, by: str) -> Record:
+    async def _mark(self, owner: Tenant, batch: str, by: str) -> CompareAndSet:
         mark = {**LEGACY, "by": by}
         current = await self._current(owner, batch)
         facts = await self._ledger.recall(owner, "batch", current)
         match await self.side(owner, batch):
             case "legacy":  # by another name, whatever was under way here then
-                return Record(BEGUN, batch, mark, find=NOWHERE)
+                return CompareAndSet(BEGUN, batch, mark, expected=NOWHERE)
             case "current":
                 raise DecidedOtherwise
-        untouched = Record("batch", current, {}, find=build_batch_condition(facts))
-        return Record(BEGUN, batch, mark, find=NOWHERE, also=(untouched,))
+        untouched = CompareAndSet("batch", current, {}, expected=build_batch_condition(facts))
+        return CompareAndSet(BEGUN, batch, mark, expected=NOWHERE, linked=(untouched,))
 
-    async def nowhere(self, owner: Tenant, batches: Iterable[str]) -> Sequence[Record]:
+    async def nowhere(self, owner: Tenant, batches: Iterable[str]) -> Sequence[CompareAndSet]:
         """What finds none of them marked, by any of its names, and changes nothing.
 
         To be recorded with the first change that is made here.
@@ -76,7 +76,7 @@ class BatchRouting:
             current = await self._current(owner, one)
             name = await self._name(owner, current) or current
             names |= dict.fromkeys((one, current, name))
-        return [Record(BEGUN, name, {}, find=NOWHERE) for name in names]
+        return [CompareAndSet(BEGUN, name, {}, expected=NOWHERE) for name in names]
 
     async def take_back(self, owner: Tenant, batches: Iterable[str], by: str) -> None:
         await take_back(self._ledger, owner, batches, by)
@@ -85,7 +85,9 @@ class BatchRouting:
         """They are not there, or no more."""
         old = [one for one in batches if await self._ledger.recall(owner, BEGUN, one)]
         if old:
-            await self._ledger.record_all(owner, [Record(BEGUN, one, NOWHERE) for one in old])
+            await self._ledger.record_all(
+                owner, [CompareAndSet(BEGUN, one, NOWHERE) for one in old]
+            )
 
     async def side(self, owner: Tenant, batch: str) -> Side | None:
         """Of a batch by any id that clients name it by; None of one that neither side touched."""

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import stored_json
 from gateway.payloads.stored_json import Text
-from mappings.grammar import Answer
+from mappings.effects import Answer
 
 _UNTOLD = "{"
 """How a text begins that nobody was told; the others are lists."""
@@ -31,7 +31,9 @@ def words(text: Text) -> tuple[int, str, dict[str, str]]:
 
 
 def told(said: LegacyResponse) -> Text:
-    return stored_json.compress_if_large(worded(said.status, said.data.decode(), said.headers))
+    return stored_json.compress_if_large(
+        worded(said.status, said.encoded_body.decode(), said.headers)
+    )
 
 
 def untold(answer: Answer) -> Text:
@@ -43,4 +45,4 @@ def read(text: Text) -> LegacyResponse | Answer:
         its: Any = stored_json.value(text)
         return Answer(its["body"], tuple(its["notices"]))
     status, body, headers = words(text)
-    return LegacyResponse(status, {}, headers, written=[body.encode()])
+    return LegacyResponse(status, {}, headers, chunks=[body.encode()])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select, update
 
-from gateway.http.progress import Seen
+from gateway.http.progress import RequestProgress
 from gateway.storage import Store
 from gateway.storage.tables import instances
 
@@ -113,13 +113,18 @@ class Heartbeats:
         for id_ in self._seen.keys() - rows.keys():
             del self._seen[id_]
 
-    async def large_elsewhere(self) -> list[Seen]:
+    async def large_elsewhere(self) -> list[RequestProgress]:
         """The large requests of the others, as each told of them with its last beat."""
         if self._store.is_of_one_process:
             return []
         await self.look()
         told = [(id_, seen.large) for id_, seen in self._seen.items() if id_ != self._own]
-        return [one for id_, text in told if self.is_alive(id_) for one in Seen.read(text)]
+        return [
+            one
+            for id_, text in told
+            if self.is_alive(id_)
+            for one in RequestProgress.parse_list(text)
+        ]
 
     async def end(self) -> None:
         async with self._store.write() as connection:

@@ -46,26 +46,26 @@ from gateway.storage.undertakings import (
     Point,
     Write,
 )
-from gateway.upstream.clock import Clock
+from gateway.upstream.clock import ServiceClock
 from gateway.writes import steps
 from gateway.writes.batch_routing import BEGUN, DecidedOtherwise
 from gateway.writes.instances import GONE_SECONDS
 from mappings import errors
-from mappings.current import ID
-from mappings.grammar import (
+from mappings.current import ID_PATTERN
+from mappings.effects import (
     JSON,
     Absent,
     Call,
+    CompareAndSet,
     Confirmed,
     Conflict,
     Failure,
     Halted,
     LegacyOptions,
+    LoadFacts,
     MayExist,
     NoSuchOperation,
     Operation,
-    Recall,
-    Record,
     Refused,
     Request,
     Step,
@@ -96,7 +96,7 @@ class Journal:
         self,
         store: Store,
         ledger: Ledger,
-        clock: Clock,
+        clock: ServiceClock,
         gone_seconds: float = GONE_SECONDS,
         new_id: Callable[[], str] = _new_id,
     ) -> None:
@@ -143,14 +143,14 @@ class Journal:
         about = [*ids.values(), *_named_in(body)]
         fingerprint = self._digest([operation.name, dict(ids), body])
         unimported = fingerprint
-        if names := asked.imported:
+        if names := asked.imported_ids:
             ids = {name: names.get(id_, id_) for name, id_ in ids.items()}
-            body = replace_ids(operation.takes, body, names)
+            body = replace_ids(operation.body_shape, body, names)
             about += [*ids.values(), *_named_in(body)]
             unimported = self._digest([operation.name, ids, body])
         return OperationRecord(
             id=self.new_id(),
-            owner=key.owner,
+            owner=key.tenant,
             key_id=key.id,
             key_name=key.name,
             operation=operation.name,
@@ -306,7 +306,7 @@ class Journal:
             self.deserted.pop(id_, None)
 
     def alike(self, call: Call) -> str:
-        known_by = call.body if call.known_by is None else call.known_by
+        known_by = call.body if call.match_fields is None else call.match_fields
         return self._digest([call.method, call.path, known_by])
 
     def _digest(self, what: JSON) -> str:
@@ -339,17 +339,17 @@ class OperationExecution:
     """Whether a write is on its way, or its outcome not yet written down."""
     fenced_at: tuple[float, float] = (0.0, 0.0)
     """By this machine's clocks, when the turn was last seen to be its own, or a little before."""
-    in_doubt: Record | None = None
+    in_doubt: CompareAndSet | None = None
     """What the ledger is to remember while the outcome of its last write is unknown."""
     unread: list[Failure] = field(default_factory=list)
     """The reads that failed and may be answered later, since something was last kept."""
-    placing: Sequence[Record] = ()
+    placing: Sequence[CompareAndSet] = ()
     """Of where its batches are: recorded, or found, with its first change; else DecidedOtherwise."""
     names: dict[str, str] = field(default_factory=dict)
     """What objects are about to be called to its client, legacy id to current id: kept with its end."""
     has_pieces: bool = False
     """Whether any of its texts in the journal may be long."""
-    _waiting: list[Record] = field(default_factory=list)
+    _waiting: list[CompareAndSet] = field(default_factory=list)
     """What the ledger is to remember as of the next durable point."""
     _position: int = 0
     _kept: int = 0
@@ -376,7 +376,7 @@ class OperationExecution:
 
     def note(self, step: Step, outcome: steps.Outcome) -> None:
         # A look at very many recipients is marked at once: their ids are not to be kept meanwhile.
-        noted = steps.mark(step) if isinstance(step, Recall) and step.ids else step
+        noted = steps.mark(step) if isinstance(step, LoadFacts) and step.ids else step
         self._since.append((noted, outcome))
         self._position += 1
 
@@ -435,7 +435,7 @@ class OperationExecution:
         write = Write(self._position, call.method, call.path, alike, now)
         self.is_sending = True
         # What may not be sent without its client is as good as begun anew, however late that asks.
-        minds = self._minds(call.prompt or not self.writes)
+        minds = self._minds(call.only_while_client_waits or not self.writes)
         await self._keep(enters=write, records=[*self._places, *_guard(call)], **minds)
         self.writes[write.number] = write
 
@@ -462,7 +462,7 @@ class OperationExecution:
         """
         await self._keep(sends=True)
 
-    async def record(self, step: Record) -> None:
+    async def record(self, step: CompareAndSet) -> None:
         """Has the ledger remember, and the journal that it was done.
 
         What cannot be refused, and follows a write, is not worth a commit of its own: it is in the
@@ -491,7 +491,7 @@ class OperationExecution:
             await self._keep()
 
     @property
-    def _places(self) -> Sequence[Record]:
+    def _places(self) -> Sequence[CompareAndSet]:
         return self.placing if self.is_untouched else ()
 
     def _minds(self, begins: bool) -> dict[str, Any]:
@@ -517,7 +517,7 @@ class OperationExecution:
         """What was found out of a write that had not been answered; others see it at once."""
         write, change = self.writes[self._position], self._change
         if isinstance(verdict, Confirmed):
-            self._settle(HAPPENED, made=verdict.made)
+            self._settle(HAPPENED, made=verdict.object_id)
             self._changed(call, verdict.body)
         else:
             self._settle(MAY_EXIST if isinstance(verdict, MayExist) else DID_NOT)
@@ -595,7 +595,7 @@ class OperationExecution:
         self,
         *,
         sends: bool = False,
-        records: Sequence[Record] = (),
+        records: Sequence[CompareAndSet] = (),
         drops: bool = False,
         **parts: Any,
     ) -> None:
@@ -628,9 +628,11 @@ class OperationExecution:
         try:
             await self.journal.rows.keep(one, point)
         except Frozen:
-            raise Halted(errors.FROZEN, retry_after=errors.FROZEN_SECONDS) from None
+            raise Halted(
+                errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS
+            ) from None
         except BeingChecked:
-            raise Halted(errors.BEING_CHECKED) from None
+            raise Halted(errors.RESTORE_CHECK_PENDING) from None
         except Conflict as conflict:
             if str(conflict) == BEGUN:
                 raise DecidedOtherwise from None
@@ -656,10 +658,10 @@ class OperationExecution:
 _OF_A_BATCH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
 
 
-def _guard(call: Call) -> list[Record]:
+def _guard(call: Call) -> list[CompareAndSet]:
     """That the service's batch which a write names is not superseded (contract, section 7)."""
     named = _OF_A_BATCH.match(call.path)
-    return [Record("alias", named[1], {}, find={"abandoned": None})] if named else []
+    return [CompareAndSet("alias", named[1], {}, expected={"abandoned": None})] if named else []
 
 
 def _named_in(body: JSON) -> list[JSON]:
@@ -674,7 +676,7 @@ def _may_be_id(named: JSON) -> TypeGuard[str]:
 
 
 _LONGEST_ID = 255
-_ID = re.compile(ID)
+_ID = re.compile(ID_PATTERN)
 
 
 _MADE = ("recipient", "batch", "payment")
@@ -699,7 +701,7 @@ def _made(call: Call, outcome: steps.Outcome) -> str | None:
 
 
 def _asked(request: Request) -> Text:
-    manners = {name: getattr(request.manners, name) for name in LegacyOptions.__dataclass_fields__}
+    manners = {name: getattr(request.options, name) for name in LegacyOptions.__dataclass_fields__}
     told = {
         "now": request.now.isoformat(),
         "seed": request.seed,
@@ -719,5 +721,5 @@ def _request(text: Text) -> Request:
         ids=told["ids"],
         query=told["query"],
         body=told["body"],
-        manners=LegacyOptions(**told["manners"]),
+        options=LegacyOptions(**told["manners"]),
     )

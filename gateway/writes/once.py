@@ -44,20 +44,20 @@ from gateway.writes.batch_routing import DecidedOtherwise
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.player import ASKS_AGAIN, Caller, Player
 from gateway.writes.settling import Settling
-from mappings.errors import OTHER_IN_DOUBT
-from mappings.grammar import (
+from mappings.effects import (
     Answer,
+    CompareAndSet,
     Conflict,
     Failure,
     Halted,
     Invalid,
     Operation,
     Problem,
-    Record,
     Request,
     Unknown,
 )
-from mappings.unchanging import unchanging
+from mappings.errors import OTHER_IN_DOUBT
+from mappings.frozen import frozen_dataclass
 
 A_DAY = timedelta(hours=24)
 LOOKS_AGAIN = 0.2
@@ -95,7 +95,7 @@ Told = tuple[LegacyResponse, OperationRecord | None]
 log = structlog.get_logger()
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Wanted:
     """A request that writes, as its client sent it."""
 
@@ -104,7 +104,7 @@ class Wanted:
     caller: Caller
     idempotency: str | None = None
     problems: Sequence[Problem] = ()
-    placing: Sequence[Record] = ()
+    placing: Sequence[CompareAndSet] = ()
     """Of where its batches are; see ``OperationExecution``."""
 
 
@@ -314,7 +314,7 @@ class IdempotencyGuard:
                 if not self._settling.is_played(row) and not await self._settling.settle(row):
                     raise self._in_doubt(row)
                 return False
-        mine = Record(_TURN, recipient, {"holder": one.id}, find={"holder": holder})
+        mine = CompareAndSet(_TURN, recipient, {"holder": one.id}, expected={"holder": holder})
         try:
             await ledger.record_all(one.owner, [mine])
         except Conflict:

@@ -30,47 +30,47 @@ from gateway.storage.ledger import Ledger
 from gateway.storage.tenants import Tenant
 from gateway.storage.undertakings import Write
 from gateway.upstream import instrumentation
-from gateway.upstream.call_targets import Targets
-from gateway.upstream.client import ANSWER_BYTES, Reply, Upstream
-from gateway.upstream.optional_endpoints import InferredOperations
-from gateway.upstream.send_attempt import Turn
+from gateway.upstream.call_targets import TargetBuilder
+from gateway.upstream.client import MAX_ANSWER_BYTES, Reply, UpstreamClient
+from gateway.upstream.optional_endpoints import OptionalEndpoints
+from gateway.upstream.send_attempt import Fence
 from gateway.writes.journal import OperationExecution
 from gateway.writes.settler import Settler
 from mappings import errors
-from mappings.current import Endpoint, find_endpoint
-from mappings.grammar import (
+from mappings.current import Endpoint, require_endpoint
+from mappings.effects import (
     JSON,
-    SIDE_BY_SIDE,
+    MAX_PARALLEL_CALLS,
     Absent,
     Answer,
-    Await,
+    AwaitFacts,
     Call,
+    CompareAndSet,
     Confirmed,
     Conflict,
     Failure,
-    Find,
     Flow,
     Halted,
     InDoubtWrite,
     Invalid,
+    ListQuery,
+    LoadFacts,
     NoSuchOperation,
+    OutcomeRule,
     Parallel,
     Problem,
-    Recall,
-    Record,
     Refused,
-    Settle,
     Step,
     Unknown,
     Unreachable,
     Unreadable,
-    Verdict,
     Vocabulary,
+    WriteOutcome,
 )
-from mappings.readable import is_readable
-from mappings.spelling import build_current_spelling
+from mappings.response_checks import has_expected_shape
+from mappings.vocabulary import build_current_translator
 
-MOST_COST = 8 * ANSWER_BYTES
+MOST_COST = 8 * MAX_ANSWER_BYTES
 """Bytes of ``wire.memory_cost``: an answer with a value in every ten bytes is none of the service's."""
 
 SEEN_WITHIN = 5.0
@@ -108,10 +108,10 @@ class StartTurn:
         await self.course.fence()
 
 
-def _turn_of(call: Call, caller: Caller) -> Turn | None:
-    if call.reads or caller.course is None:
+def _turn_of(call: Call, caller: Caller) -> Fence | None:
+    if call.is_read or caller.course is None:
         return None
-    return StartTurn(caller, caller.course) if call.prompt else caller.course
+    return StartTurn(caller, caller.course) if call.only_while_client_waits else caller.course
 
 
 @dataclass(slots=True)
@@ -140,17 +140,17 @@ class Caller:
     def places(self) -> asyncio.Semaphore:
         """What its reads side by side hold, each one; most requests make none."""
         if self._places is None:
-            self._places = asyncio.Semaphore(SIDE_BY_SIDE)
+            self._places = asyncio.Semaphore(MAX_PARALLEL_CALLS)
         return self._places
 
 
 class Player:
     def __init__(
         self,
-        upstream: Upstream,
+        upstream: UpstreamClient,
         ledger: Ledger,
         vocabulary: Vocabulary,
-        inferred: InferredOperations,
+        inferred: OptionalEndpoints,
         *,
         kept: Kept,
         settler: Settler,
@@ -159,8 +159,8 @@ class Player:
     ) -> None:
         self._upstream = upstream
         self._ledger = ledger
-        self._spelling = build_current_spelling(vocabulary)
-        self._targets = Targets(vocabulary)
+        self._spelling = build_current_translator(vocabulary)
+        self._targets = TargetBuilder(vocabulary)
         self._inferred = inferred
         self._settler = settler
         self._listing = listing or Listing()
@@ -188,7 +188,7 @@ class Player:
         is_long = caller is not None and caller.is_long
         step, answer = await run_in_thread(_advance, flow) if is_long else _advance(flow)
         while step is not None:
-            if problems and isinstance(step, Call) and not step.reads:
+            if problems and isinstance(step, Call) and not step.is_read:
                 raise Invalid(*problems)
             if caller is None:
                 raise TypeError("an operation without a key can ask the service nothing")
@@ -215,7 +215,7 @@ class Player:
     async def _played(self, step: Step, caller: Caller, course: OperationExecution | None) -> Any:
         """Performs a step, or gives what it was given when it was first played."""
         if course is None:
-            if isinstance(step, Call) and not step.reads:
+            if isinstance(step, Call) and not step.is_read:
                 raise TypeError("a write has to be entered in the journal")
             return await self._perform(step, caller)
         if course.replays:
@@ -223,9 +223,9 @@ class Player:
             if isinstance(outcome, Failure):
                 raise outcome
             return outcome
-        if isinstance(step, Call) and not step.reads:
+        if isinstance(step, Call) and not step.is_read:
             return await self._write(step, caller, course)
-        if isinstance(step, Record):
+        if isinstance(step, CompareAndSet):
             return await course.record(step)
         await course.catch_up()
         return await self._read(step, caller, course)
@@ -237,7 +237,7 @@ class Player:
             if course.resumed and _may_pass(failure):
                 # No reason to undo what happened before: it is tried again later.
                 raise Unknown("the service cannot be read") from None
-            if course.resumed and course.writes and isinstance(step, Await):
+            if course.resumed and course.writes and isinstance(step, AwaitFacts):
                 raise Unknown("other changes are under way") from None
             course.note(step, failure)
             course.unread += [failure] if _may_pass(failure) else []
@@ -268,7 +268,9 @@ class Player:
         environment = caller.key.environment
         if not _may_go_on(call, course):
             failure: Failure = Unreachable("not sent: its client does not wait any more")
-        elif call.witness is not None and (name := self._inferred.lacks(call, environment)):
+        elif call.probe_ids is not None and (
+            name := self._inferred.find_missing(call, environment)
+        ):
             failure = NoSuchOperation(name)
         else:
             return await self._sent(call, caller, course)
@@ -285,7 +287,7 @@ class Player:
         try:
             return await self._outcome(call, caller, course)
         except Unknown as unknown:
-            self._settler.left(course, unknown.age)
+            self._settler.left(course, unknown.age_seconds)
             raise
 
     async def _outcome(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
@@ -311,12 +313,12 @@ class Player:
         self, call: Call, caller: Caller, course: OperationExecution
     ) -> Confirmed | None:
         """What one reading shows of a write that has no proof; None if that is not known yet."""
-        if call.settle is None or course.entered is None or caller.sends is not None:
+        if call.reconcile is None or course.entered is None or caller.sends is not None:
             return None  # what is signed by its client is passed on, and has no answer to pass on
         try:
             async with asyncio.timeout(SEEN_WITHIN):
                 sending = await self._settler.sending(course, course.entered)
-                verdict = await self._verdict(call.settle(sending), caller)
+                verdict = await self._verdict(call.reconcile(sending), caller)
         except TimeoutError:
             return None
         return verdict if isinstance(verdict, Confirmed) else None
@@ -326,7 +328,7 @@ class Player:
     ) -> JSON:
         """The outcome of a write that was entered before; Unknown where it cannot be told."""
 
-        async def read(settle: Settle, sending: InDoubtWrite) -> Verdict:
+        async def read(settle: OutcomeRule, sending: InDoubtWrite) -> WriteOutcome:
             return await self._verdict(settle(sending), caller)
 
         verdict = await self._settler.find_out(call, write, course, read)
@@ -334,19 +336,21 @@ class Player:
             # A part of what the client asked for is done: the rest is, rather than undo that.
             return await self._sent(call, caller, course)
         # It may have been carried out long after it was sent: what was read meanwhile is from before.
-        self._forget(call, caller.key.owner)
+        self._forget(call, caller.key.tenant)
         await course.found(call, verdict)
         if isinstance(verdict, Confirmed):
             return verdict.body
         raise Unreachable("it was sent, and did not happen")
 
-    async def _verdict(self, reading: Generator[Step, Any, Verdict], caller: Caller) -> Verdict:
+    async def _verdict(
+        self, reading: Generator[Step, Any, WriteOutcome], caller: Caller
+    ) -> WriteOutcome:
         """What reading the service says; a service that cannot be read says nothing."""
-        verdict: Verdict
+        verdict: WriteOutcome
         try:
             step, verdict = await run_in_thread_if(caller.is_long, _advance, reading)
             while step is not None:
-                if isinstance(step, Record) or (isinstance(step, Call) and not step.reads):
+                if isinstance(step, CompareAndSet) or (isinstance(step, Call) and not step.is_read):
                     raise TypeError("to find out is to read")
                 try:
                     given = await self._perform(step, caller)
@@ -362,31 +366,31 @@ class Player:
         return verdict
 
     async def _perform(self, step: Step, caller: Caller) -> Any:
-        owner = caller.key.owner
+        owner = caller.key.tenant
         match step:
             case Call():
                 return await self._any_call(step, caller)
             case Parallel(calls):
                 return await self.together(calls, caller)
-            case Find():
+            case ListQuery():
                 return await self._listing.find(step, lambda one: self.call(one, caller), owner)
-            case Recall("legacy id", None, ids):
+            case LoadFacts("legacy id", None, ids):
                 return await self._ledger.legacy_ids(owner, ids or ())
-            case Recall(kind, str() as id_):
+            case LoadFacts(kind, str() as id_):
                 return await self._ledger.recall(owner, kind, id_)
-            case Recall("abandoned"):
+            case LoadFacts("abandoned"):
                 return await self._ledger.abandoned(owner)
-            case Recall(kind, None, ids):
+            case LoadFacts(kind, None, ids):
                 return await self._ledger.recall_all(owner, kind, ids)
-            case Record():
+            case CompareAndSet():
                 return await self._ledger.record_all(owner, [step])
-            case Await():
+            case AwaitFacts():
                 return await self._awaited(step, owner)
 
-    async def _awaited(self, step: Await, owner: Tenant) -> Mapping[str, JSON]:
+    async def _awaited(self, step: AwaitFacts, owner: Tenant) -> Mapping[str, JSON]:
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
         over = loop.time() + self._upstream.timeout_seconds
-        while not step.until(facts := await self._ledger.recall(owner, step.kind, step.id)):
+        while not step.condition(facts := await self._ledger.recall(owner, step.kind, step.id)):
             if loop.time() >= over:
                 raise Conflict(step.kind)
             await asyncio.sleep(pause)
@@ -397,7 +401,7 @@ class Player:
         """Reads, side by side; what failed stands in its place."""
 
         async def one(call: Call) -> Any:
-            if not call.reads:
+            if not call.is_read:
                 raise TypeError("only reads are made together: of a write the order matters")
             async with caller.places:
                 try:
@@ -408,30 +412,30 @@ class Player:
         return await asyncio.gather(*map(one, calls))
 
     async def _any_call(self, call: Call, caller: Caller) -> JSON:
-        if call.witness is not None:
+        if call.probe_ids is not None:
             make = partial(self.call, caller=caller)
-            return await self._inferred.call(call, caller.key.environment, make)
-        owner = caller.key.owner
-        if call.keeps and (kept := self._kept.get(owner, call)) is not None:
+            return await self._inferred.send_call(call, caller.key.environment, make)
+        owner = caller.key.tenant
+        if call.cache_seconds and (kept := self._kept.get(owner, call)) is not None:
             return kept
         asked_at = self._kept.count(owner)
         try:
             body = await self.call(call, caller)
         finally:
             self._forget(call, owner)
-        if call.keeps:
+        if call.cache_seconds:
             self._kept.put(owner, call, body, asked_at)
         return body
 
     def _forget(self, call: Call, owner: Tenant) -> None:
-        if not call.reads and call.path.startswith("/recipients"):
+        if not call.is_read and call.path.startswith("/recipients"):
             self._kept.forget(owner, extract_recipient_id(call.path))
 
     async def call(self, call: Call, caller: Caller) -> JSON:
         """The body of a 2xx answer; raises Refused, Unreachable or Unknown."""
-        if caller.sends is not None and not call.reads:
+        if caller.sends is not None and not call.is_read:
             return await caller.sends(call, caller.course)
-        endpoint = find_endpoint(call.method, call.path)
+        endpoint = require_endpoint(call.method, call.path)
         reply = await self._send(call, endpoint, caller)
         is_long = len(reply.body) > json_codec.LARGE
         caller.is_long = caller.is_long or is_long
@@ -440,14 +444,16 @@ class Player:
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # the legacy document, section 4.3, has deletes answered so as well
         if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
-            told = self._spelling.inward(endpoint.gives, body)
-            if not is_readable(endpoint, told):
+            told = self._spelling.translate_to_neutral(endpoint.response_shape, body)
+            if not has_expected_shape(endpoint, told):
                 raise Unreachable("unreadable")
             return told
         if 200 <= reply.status < 300 and not (body and body.get("errors")):
-            raise Unreachable("unreadable") if call.reads else Unknown("unreadable")
-        is_confirmed = call.witness is not None and self._inferred.confirms(reply.status)
-        if not (call.reads or is_confirmed or _proves_refusal(reply.status, body)):
+            raise Unreachable("unreadable") if call.is_read else Unknown("unreadable")
+        is_confirmed = call.probe_ids is not None and self._inferred.is_confirmed_with_reads(
+            reply.status
+        )
+        if not (call.is_read or is_confirmed or _proves_refusal(reply.status, body)):
             raise Unknown(f"status {reply.status}")
         raise await run_in_thread_if(
             caller.is_long, self._refused, call, endpoint, reply, body or {}
@@ -465,14 +471,14 @@ class Player:
             return None
         with suppress(json_codec.Unsliced):
             return _object(await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG))
-        stay = self._load.stay(caller.key.who)
+        stay = self._load.stay(caller.key.tenant_name)
         try:
             if cost > stay.most_bytes:
                 return None
             stay.hold(cost)
             return await run_in_thread(_readable, data)
         except Overloaded as overloaded:
-            if call.reads:
+            if call.is_read:
                 raise
             raise Unknown(overloaded.why) from None
         finally:
@@ -481,7 +487,7 @@ class Player:
     async def _send(self, call: Call, endpoint: Endpoint, caller: Caller) -> Reply:
         body: bytes | CompressedBuffer | None = None
         if call.body is not None:
-            own = self._spelling.outward(endpoint.takes, call.body)
+            own = self._spelling.translate_from_neutral(endpoint.body_shape, call.body)
             if not caller.is_long:
                 body = json_codec.dumps(own)
             elif json_codec.has_rows(own):
@@ -497,17 +503,17 @@ class Player:
             try:
                 reply = await self._upstream.send(
                     caller.key.environment,
-                    caller.key.pair,
+                    caller.key.credentials,
                     call.method,
-                    self._targets.of(call, endpoint),
+                    self._targets.build(call, endpoint),
                     body,
                     request_id=caller.request_id,
-                    write=not call.reads,
-                    turn=_turn_of(call, caller),
+                    write=not call.is_read,
+                    fence=_turn_of(call, caller),
                 )
             finally:
                 caller.seconds += asyncio.get_running_loop().time() - began
-            told.answered(reply.status)
+            told.record_status(reply.status)
         return reply
 
     def _refused(
@@ -518,12 +524,12 @@ class Player:
         if status < 400:
             # A 3xx is no answer of the service.
             status = _status_of_codes(body) if status < 300 else 502
-            if status == 404 and call.witness is not None:
+            if status == 404 and call.probe_ids is not None:
                 status = 400  # only a 404 itself may be about the path
         return Refused(
             status,
             problems,
-            sent_as=self._sent_as(call, endpoint, problems),
+            field_map=self._sent_as(call, endpoint, problems),
             retry_after=_retry_after(reply),
         )
 
@@ -531,9 +537,10 @@ class Player:
         self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
     ) -> dict[str, str]:
         """The names as this service spells them: refusals use its own words for fields."""
-        names = errors.select_mentioned_names(call.sent_as, problems)
+        names = errors.select_mentioned_fields(call.field_map, problems)
         return {
-            self._spelling.field(endpoint.takes, name): field_ for name, field_ in names.items()
+            self._spelling.translate_field_path(endpoint.body_shape, name): field_
+            for name, field_ in names.items()
         }
 
 
@@ -544,8 +551,8 @@ def _tell(
     body: bytes | CompressedBuffer,
 ) -> None:
     """Of what takes long, how far it is; the many short reads of a large request are not told."""
-    if caller.is_long and (not call.reads or len(body) > json_codec.LARGE):
-        called = f"{call.method} {find_endpoint(call.method, call.path).path}"
+    if caller.is_long and (not call.is_read or len(body) > json_codec.LARGE):
+        called = f"{call.method} {require_endpoint(call.method, call.path).path}"
         log.info(
             "large_payload_progress",
             request_id=caller.request_id,
@@ -553,7 +560,7 @@ def _tell(
             call=called,
             body_bytes=len(body),
         )
-        progress.told(step, len(body) if step == "receiving_response" else 0, len(body))
+        progress.record_progress(step, len(body) if step == "receiving_response" else 0, len(body))
 
 
 MANY = 1000
@@ -591,7 +598,7 @@ def _object(body: JSON) -> dict[str, JSON] | None:
 
 def _may_go_on(call: Call, course: OperationExecution) -> bool:
     """Whether a write may be sent: what was cut off is carried on without its client, never begun."""
-    return course.attended or not (call.prompt or not course.writes)
+    return course.attended or not (call.only_while_client_waits or not course.writes)
 
 
 def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:

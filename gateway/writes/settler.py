@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from gateway.storage.undertakings import HAPPENED, RUNNING, SENT, TOLD, OperationRecord, Write
-from gateway.upstream.clock import SMALL, STAMP_AGE, Clock
+from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock
 from gateway.writes.journal import Journal, OperationExecution
-from mappings.grammar import (
+from mappings.effects import (
     Absent,
     Call,
     Confirmed,
     Inconclusive,
     InDoubtWrite,
     MayExist,
-    Settle,
+    OutcomeRule,
     Unknown,
     Unreadable,
-    Verdict,
+    WriteOutcome,
 )
 
-MARGIN = SMALL + 1
+MARGIN = SKEW_TOLERANCE_SECONDS + 1
 """Seconds: an offset of the clock that is too small to be corrected, and a stamp's whole second."""
 
 PAUSE = 5.0
@@ -46,7 +46,7 @@ AS_OLD = timedelta(minutes=10)
 """What was made so long before a write may still be it: both clocks may be wrong, and what other
 writes made is known and left out."""
 
-Read = Callable[[Settle, InDoubtWrite], Awaitable[Verdict]]
+Read = Callable[[OutcomeRule, InDoubtWrite], Awaitable[WriteOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Silence:
 
 class Settler:
     def __init__(
-        self, journal: Journal, clock: Clock, now: Callable[[], float] | None = None
+        self, journal: Journal, clock: ServiceClock, now: Callable[[], float] | None = None
     ) -> None:
         self._journal = journal
         self._clock = clock
@@ -95,10 +95,10 @@ class Settler:
         off = abs(self._clock.offset(one.owner.environment))
         known = self._silences.get(one.id)
         if known is None:
-            return math.ceil(STAMP_AGE + MARGIN + off)
+            return math.ceil(MAX_STAMP_AGE_SECONDS + MARGIN + off)
         # The clock may have been set right, or wrong, since the write was stamped by it.
         ahead = known.entered - self._service_time(one, known)
-        wait = STAMP_AGE + MARGIN + max(off, ahead) - (self._now() - known.since)
+        wait = MAX_STAMP_AGE_SECONDS + MARGIN + max(off, ahead) - (self._now() - known.since)
         return max(0, math.ceil(wait))
 
     def _service_time(self, one: OperationRecord, known: Silence | None) -> float:
@@ -123,30 +123,32 @@ class Settler:
         """Whether a write that was not answered happened; raises Unknown where it cannot be told."""
         if write.state != SENT:
             raise Unknown("the journal does not know what followed it")
-        if call.settle is None:
+        if call.reconcile is None:
             raise Unknown("it leaves nothing that can be read")
         early = self.seconds_until_sure(course.one)
         sending = await self.sending(course, write)
-        verdict = await read(call.settle, sending)
+        verdict = await read(call.reconcile, sending)
         if write.told in TOLD:
             return self._as_told(course.one, write, verdict)
         if isinstance(verdict, Absent):
             self._mind(course, verdict, early)
             await asyncio.sleep(PAUSE)
-            verdict = await read(call.settle, await self.sending(course, write))
+            verdict = await read(call.reconcile, await self.sending(course, write))
         if isinstance(verdict, Absent):
             self._mind(course, verdict)  # once more: reading may have told what time it is there
         if isinstance(verdict, Inconclusive):
-            raise Unknown(verdict.why)
+            raise Unknown(verdict.reason)
         return verdict
 
-    def _as_told(self, one: OperationRecord, write: Write, verdict: Verdict) -> Confirmed | Absent:
+    def _as_told(
+        self, one: OperationRecord, write: Write, verdict: WriteOutcome
+    ) -> Confirmed | Absent:
         """What an operator found out, but for what can be seen to have happened all the same."""
         if isinstance(verdict, Confirmed):
             return verdict
         if write.told == HAPPENED:
             if isinstance(verdict, Unreadable):
-                raise Unknown(verdict.why)
+                raise Unknown(verdict.reason)
             return Confirmed()
         if wait := self.seconds_until_sure(one):
             raise Unknown("it may still be carried out", retry_after=wait)

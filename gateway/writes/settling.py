@@ -41,7 +41,7 @@ from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.player import Caller, Player
 from gateway.writes.settler import Settler
 from mappings import OPERATIONS, SIGNED, UNLISTED
-from mappings.grammar import (
+from mappings.effects import (
     Absent,
     Call,
     Confirmed,
@@ -51,7 +51,7 @@ from mappings.grammar import (
     Operation,
     Step,
     Unknown,
-    Verdict,
+    WriteOutcome,
 )
 
 SWEEP_SECONDS = 1.0
@@ -69,7 +69,7 @@ _FLOWS = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED, *S
 log = structlog.get_logger()
 
 
-def never_read(_sending: InDoubtWrite) -> Generator[Step, Any, Verdict]:
+def never_read(_sending: InDoubtWrite) -> Generator[Step, Any, WriteOutcome]:
     """How it is found out what became of a write at the legacy service: not by the gateway."""
     yield from ()
     return Inconclusive("it went to the legacy service")
@@ -180,8 +180,8 @@ class Settling:
     async def _closed(self, course: OperationExecution, told: str) -> bool:
         made, write = told if told not in TOLD else None, course.unanswered
         if write is not None:
-            call = Call(write.method, write.path, settle=never_read)
-            verdict = Absent() if told == DID_NOT else Confirmed(made=made)
+            call = Call(write.method, write.path, reconcile=never_read)
+            verdict = Absent() if told == DID_NOT else Confirmed(object_id=made)
             try:
                 await course.found(call, verdict)
             except Unknown as unknown:

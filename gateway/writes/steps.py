@@ -12,21 +12,21 @@ from typing import Any
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import Text
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
-    Await,
+    AwaitFacts,
     Call,
+    CompareAndSet,
     Conflict,
     Failure,
-    Find,
-    Found,
     Halted,
     Invalid,
+    ListPage,
+    ListQuery,
+    LoadFacts,
     NoSuchOperation,
     Parallel,
     Problem,
-    Recall,
-    Record,
     Refused,
     Step,
     Unreachable,
@@ -52,13 +52,13 @@ def _told(step: Step) -> JSON:
             return [step.method, step.path, dict(step.query), step.body]
         case Parallel(calls):
             return [_told(call) for call in calls]
-        case Find():
-            return ["find", step.path, step.page, step.page_size, dict(step.narrow)]
-        case Recall(kind, id_, ids):
+        case ListQuery():
+            return ["find", step.path, step.page, step.page_size, dict(step.prefilter)]
+        case LoadFacts(kind, id_, ids):
             return ["recall", kind, id_, ids]
-        case Await(kind, id_):
+        case AwaitFacts(kind, id_):
             return ["await", kind, id_]
-        case Record(kind, id_, facts):
+        case CompareAndSet(kind, id_, facts):
             return ["record", kind, id_, dict(facts)]
 
 
@@ -77,7 +77,7 @@ def is_long(step: Step | str) -> bool:
     match step:
         case Call():
             return json_codec.has_rows(step.body)
-        case Record():
+        case CompareAndSet():
             return json_codec.has_rows(step.facts)
         case _:
             return False
@@ -91,7 +91,7 @@ def _encoded(outcome: Outcome) -> JSON:
     match outcome:
         case Failure():
             return {"failed": _failure(outcome)}
-        case Found():
+        case ListPage():
             return {"found": [list(outcome.rows), outcome.pages, outcome.records]}
         case list() if any(isinstance(one, Failure) for one in outcome):
             return {"together": [_encoded(one) for one in outcome]}
@@ -104,7 +104,7 @@ def _decoded(encoded: dict[str, Any]) -> Outcome:
         case {"failed": failure}:
             return _KINDS[failure["kind"]](failure)
         case {"found": [rows, pages, records]}:
-            return Found(rows, pages, records)
+            return ListPage(rows, pages, records)
         case {"together": those}:
             return [_decoded(one) for one in those]
     return encoded["given"]
@@ -116,7 +116,7 @@ def _failure(failure: Failure) -> dict[str, JSON]:
         told |= {
             "status": failure.status,
             "problems": _problems(failure.problems),
-            "sent_as": dict(failure.sent_as),
+            "sent_as": dict(failure.field_map),
             "retry_after": failure.retry_after,
         }
     if isinstance(failure, Invalid):
@@ -134,7 +134,7 @@ def _refused(told: dict[str, Any]) -> Failure:
     return Refused(
         told["status"],
         [Problem(*one) for one in told["problems"]],
-        sent_as=told["sent_as"],
+        field_map=told["sent_as"],
         retry_after=told["retry_after"],
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.cli.serve import accepting
+from gateway.cli.serve import format_start_message
 from gateway.config.settings import load
 from gateway.observability import logs
 from gateway.server.app import install_shutdown_event, run_gateway
@@ -58,7 +58,7 @@ async def serve() -> None:
             ticking.tell()
 
         loop.add_reader(sys.stdin.fileno(), asked)
-        print(accepting(running.url, running.admin_url), flush=True)
+        print(format_start_message(running.url, running.admin_url), flush=True)
         await told.wait()
         ticks.cancel()
 

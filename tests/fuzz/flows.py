@@ -12,25 +12,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.payloads import json_codec
-from gateway.upstream.call_targets import Targets
-from gateway.upstream.client import TARGET
-from mappings import OPERATIONS, UNLISTED, errors, kinds
-from mappings.current import find_endpoint
-from mappings.examples import Imagined
-from mappings.grammar import (
+from gateway.upstream.call_targets import TargetBuilder
+from gateway.upstream.client import TARGET_PATTERN
+from mappings import OPERATIONS, UNLISTED, errors, field_types
+from mappings.current import require_endpoint
+from mappings.effects import (
     Answer,
     Call,
+    CompareAndSet,
     Conflict,
     Failure,
     Flow,
     Invalid,
     LegacyOptions,
+    LoadFacts,
     NoSuchOperation,
     Operation,
     Parallel,
     Problem,
-    Recall,
-    Record,
     Refused,
     Request,
     Step,
@@ -38,12 +37,13 @@ from mappings.grammar import (
     Unreachable,
     Vocabulary,
 )
+from mappings.examples import ExampleService
 from tests import odd
 from tests.fuzz.choices import Choices
 
 MOST_STEPS = 400
 ALL = (*OPERATIONS, *UNLISTED)
-TARGETS = Targets(Vocabulary())
+TARGETS = TargetBuilder(Vocabulary())
 NAMES = {
     "recipient": "R-EXAMPLE",
     "batch": "B-EXAMPLE",
@@ -107,7 +107,7 @@ def check(data: bytes) -> None:
         ids={"id": _id(operation), "payment": "P-EXAMPLE0", "code": "CA"},
         query=_query(operation, choices),
         body=body,
-        manners=LegacyOptions(
+        options=LegacyOptions(
             government_ids=choices.one_of(("keep", "replace")),
             holdup=choices.one_of(("remember", "refuse")),
             primary_currency=choices.one_of(("both", "flat", "nested")),
@@ -131,11 +131,11 @@ def _id(operation: Operation) -> str:
 
 
 def _body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Problem, ...]]:
-    if operation.takes is None:
+    if operation.body_shape is None:
         return None, ()
     if choices.number(4) == 0:
         try:
-            return kinds.read(operation.takes, json_codec.read(choices.rest()))
+            return field_types.parse_body(operation.body_shape, json_codec.read(choices.rest()))
         except json_codec.Unreadable:
             raise Invalid(Problem("invalid_field", "no JSON")) from None
     whole = [body for method, path, body in odd.OPERATIONS if _is(operation, method, path)]
@@ -147,7 +147,7 @@ def _body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Problem, .
     for name, id_ in NAMES.items():
         text = text.replace(f"{{{name}}}", id_)
     try:
-        return kinds.read(operation.takes, json_codec.read(text.encode()))
+        return field_types.parse_body(operation.body_shape, json_codec.read(text.encode()))
     except json_codec.Unreadable:
         raise Invalid(Problem("invalid_field", "no JSON")) from None
 
@@ -158,7 +158,7 @@ def _is(operation: Operation, method: str, path: str) -> bool:
 
 
 def _query(operation: Operation, choices: Choices) -> dict[str, str]:
-    names = list(getattr(operation.query, "__annotations__", {}))
+    names = list(getattr(operation.query_shape, "__annotations__", {}))
     texts = [one for one in odd.ODD if isinstance(one, str) and one.strip()]
     return (
         {choices.one_of(names): choices.one_of(texts) for _ in range(choices.number(4))}
@@ -168,7 +168,7 @@ def _query(operation: Operation, choices: Choices) -> dict[str, str]:
 
 
 def _played(flow: Flow, request: Request, choices: Choices) -> Answer:
-    imagined, given, failure = Imagined(request.body), None, None
+    imagined, given, failure = ExampleService(request.body), None, None
     ledger = Memory(choices.one_of(STATES))
     for _ in range(MOST_STEPS):
         try:
@@ -177,7 +177,7 @@ def _played(flow: Flow, request: Request, choices: Choices) -> Answer:
             answer: Answer = stop.value
             assert isinstance(answer, Answer)
             return answer
-        if request.problems and isinstance(step, Call) and not step.reads:
+        if request.problems and isinstance(step, Call) and not step.is_read:
             raise Invalid(*request.problems)
         _assert_may_be_made(step, request)
         failure = _failure(step, choices)
@@ -191,17 +191,17 @@ class Memory:
     def __init__(self, facts: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         self._facts = {place: dict(known) for place, known in facts.items()}
 
-    def recall(self, step: Recall) -> dict[str, Any]:
+    def recall(self, step: LoadFacts) -> dict[str, Any]:
         if step.id is not None:
             return dict(self._facts.get((step.kind, step.id), {}))
         if step.kind == "abandoned":
-            aliases = self.recall(Recall("alias"))
+            aliases = self.recall(LoadFacts("alias"))
             return {id_: known for id_, known in aliases.items() if known.get("abandoned")}
         those = {id_: known for (kind, id_), known in self._facts.items() if kind == step.kind}
         return {id_: known for id_, known in those.items() if step.ids is None or id_ in step.ids}
 
-    def record(self, step: Record) -> None:
-        for one in step.all:
+    def record(self, step: CompareAndSet) -> None:
+        for one in step.members:
             known = {**self._facts.get((one.kind, one.id), {}), **one.facts}
             json_codec.dumps(known)  # what is remembered is JSON
             self._facts[one.kind, one.id] = {
@@ -210,21 +210,21 @@ class Memory:
 
 
 def _failure(step: Step, choices: Choices) -> Failure | None:
-    if isinstance(step, Record) and step.find and choices.number(8) == 1:
+    if isinstance(step, CompareAndSet) and step.expected and choices.number(8) == 1:
         return Conflict(step.kind)
     if not isinstance(step, Call) or choices.number(6) != 1:
         return None
-    if step.witness is not None and choices.number(2) == 1:
+    if step.probe_ids is not None and choices.number(2) == 1:
         return NoSuchOperation(step.path)
     return choices.one_of(FAILURES)()
 
 
-def _given(step: Step, imagined: Imagined, ledger: Memory, choices: Choices) -> Any:
-    if isinstance(step, Recall):
+def _given(step: Step, imagined: ExampleService, ledger: Memory, choices: Choices) -> Any:
+    if isinstance(step, LoadFacts):
         return {} if step.kind == "legacy id" else ledger.recall(step)
-    if isinstance(step, Record):
+    if isinstance(step, CompareAndSet):
         return ledger.record(step)
-    given = imagined.given(step)
+    given = imagined.answer_step(step)
     if isinstance(step, Parallel):
         return [choices.one_of(FAILURES)() if choices.number(12) == 1 else one for one in given]
     return given
@@ -237,9 +237,9 @@ def _assert_may_be_made(step: Step, request: Request) -> None:
     for call in (
         step.calls if isinstance(step, Parallel) else [step] if isinstance(step, Call) else []
     ):
-        endpoint = find_endpoint(call.method, call.path)
-        assert TARGET.fullmatch(TARGETS.of(call, endpoint)), call.path
-        assert call.reads or isinstance(step, Call), "writes are made one after the other"
+        endpoint = require_endpoint(call.method, call.path)
+        assert TARGET_PATTERN.fullmatch(TARGETS.build(call, endpoint)), call.path
+        assert call.is_read or isinstance(step, Call), "writes are made one after the other"
         if call.body is not None:
             assert json_codec.read(json_codec.dumps(call.body)) == call.body
             _assert_exact_and_unmasked(call, request)
@@ -268,7 +268,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def _assert_legacy(failure: Failure) -> None:
     told = errors.translate_failure(failure)
-    assert told.status in {*errors.STATUS.values(), 413}
+    assert told.status in {*errors.STATUS_BY_CODE.values(), 413}
     assert told.problems
-    assert all(one.code in errors.STATUS for one in told.problems)
-    json_codec.dumps(told.body())
+    assert all(one.code in errors.STATUS_BY_CODE for one in told.problems)
+    json_codec.dumps(told.build_body())

@@ -45,7 +45,7 @@ def test_every_operation_is_listed_with_its_calls_and_reasons() -> None:
 def test_in_words_it_says_the_same() -> None:
     said = CliRunner().invoke(operations, []).stdout
     for one in (*OPERATIONS, *UNLISTED):
-        assert f"because: {one.because}" in said
+        assert f"because: {one.exactness_reason}" in said
     assert "PATCH /v1/batches/{id}  (update_batch, section 4.3, inferred)" in said
     assert "to refresh the cached list: the total, the recipients changed since" in said
     assert "    POST /batches/:id/start-processing  once\n" in said

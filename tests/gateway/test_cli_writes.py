@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from sqlalchemy import select, update
 
 from gateway.cli import gateway
-from gateway.operator.in_doubt_writes import CHANGES, CREATES
+from gateway.operator.in_doubt_writes import CHANGE_DESCRIPTIONS, CREATED_OBJECTS
 from gateway.payloads import stored_json
 from gateway.simulator import Fault, Service, Switches, start
 from gateway.storage import Ledger
@@ -110,7 +110,7 @@ async def test_what_is_being_carried_out_at_this_moment_is_not_listed(tmp_path: 
 
 
 def test_every_write_of_the_current_interface_has_words_for_an_operator() -> None:
-    known = {f"POST {path}" for path in CREATES} | CHANGES.keys()
+    known = {f"POST {path}" for path in CREATED_OBJECTS} | CHANGE_DESCRIPTIONS.keys()
     assert known == {f"{one.method} {one.path}" for one in ENDPOINTS if one.method != "GET"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.docgen.curl import NoRequest, parse_curl, split_curl_options
+from gateway.docgen.curl import InvalidCurlCommand, parse_curl, split_curl_options
 
 URL = "https://legacy.example/v1/recipients"
 KEY = "X-API-Key: never-shown"
@@ -59,7 +59,7 @@ def test_a_request_is_read(words: list[str], expected: tuple[str, str, bytes]) -
     ids=str,
 )
 def test_what_cannot_be_read_is_told_without_what_was_pasted(words: list[str], said: str) -> None:
-    with pytest.raises(NoRequest, match=said) as raised:
+    with pytest.raises(InvalidCurlCommand, match=said) as raised:
         parse_curl(words, contents)
     assert "never-shown" not in str(raised.value)
 

@@ -412,7 +412,7 @@ async def test_inferred_operations_that_nobody_has_tried(tmp_path: Path) -> None
     async with service() as here:
         found = await examined(tmp_path, here.url)
         untried = [one for one in found if one.said == "not tried yet"]
-        assert len(untried) == sum(one.inferred for one in ENDPOINTS) - 1 > 0
+        assert len(untried) == sum(one.is_optional for one in ENDPOINTS) - 1 > 0
         assert of(found, "GET /batches").said == "available: tried just now"
         assert all(one.state == "skipped" and one.do.startswith("nothing") for one in untried)
         avoid = {"inferred_operations": "avoid"}

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.auth.signing import Credentials, build_signature_headers
 from gateway.config.settings import CurrentWords, Settings, Words
-from gateway.docgen.explain import Explained, explain_request
-from mappings.grammar import Invalid
+from gateway.docgen.explain import Explanation, explain_request
+from mappings.effects import Invalid
 from tests.processes import command
 
 CASES = [
@@ -34,7 +34,7 @@ KINGS = {
 }
 
 
-def told(method: str, path: str, body: Any = None, **settings: Any) -> Explained:
+def told(method: str, path: str, body: Any = None, **settings: Any) -> Explanation:
     data = b"" if body is None else json.dumps(body).encode()
     return explain_request(Settings(**settings), method, path, data)
 

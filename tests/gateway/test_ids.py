@@ -81,7 +81,7 @@ async def test_a_stand_in_that_stands_for_another_object_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        house_ids, "derive_stand_in", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
+        house_ids, "derive_alias_id", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
     )
     async with open_store(state_in(tmp_path)) as store:
         known = Ids(store, "all")
@@ -96,7 +96,7 @@ async def test_two_of_one_answer_that_would_have_the_same_stand_in_are_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        house_ids, "derive_stand_in", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
+        house_ids, "derive_alias_id", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
     )
     async with open_store(state_in(tmp_path)) as store:
         with pytest.raises(Collision):

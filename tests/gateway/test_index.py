@@ -35,9 +35,9 @@ from gateway.simulator.state import Recipient
 from gateway.storage import open_store
 from gateway.storage.audit_log import ERASED, note
 from gateway.storage.tenants import Tenant
-from mappings.grammar import Call, Find, Found, LegacyOptions, Problem, Refused, Unreachable
+from mappings.effects import Call, LegacyOptions, ListPage, ListQuery, Problem, Refused, Unreachable
 from mappings.objects import build_recipient_answer
-from mappings.recipient_queries import build_find
+from mappings.recipient_queries import build_list_query
 from mappings.recipient_rows import select_answer_fields, select_query_fields
 
 OWNER, OTHER = Tenant("demo", "sandbox"), Tenant("other", "sandbox")
@@ -101,13 +101,13 @@ class Town:
             body = {"recipient": views.recipient(self.world, its)}
         return json_codec.read(json_codec.dumps({"ok": True, **body}))
 
-    def question(self, query: Mapping[str, str]) -> Find:
-        return build_find(query, self.remembered)
+    def question(self, query: Mapping[str, str]) -> ListQuery:
+        return build_list_query(query, self.remembered)
 
-    async def ask(self, **query: str) -> Found:
+    async def ask(self, **query: str) -> ListPage:
         return await self.listing.find(self.question(query), self.make, OWNER)
 
-    async def scan(self, **query: str) -> Found:
+    async def scan(self, **query: str) -> ListPage:
         return await self.scanning.find(self.question(query), self.make, OWNER)
 
     async def cost(self, **query: str) -> int:
@@ -124,7 +124,7 @@ class Town:
         assert (found.pages, found.records) == (read.pages, read.records), query
         assert self.shown(found) == self.shown(read), query
 
-    def shown(self, found: Found) -> list[dict[str, Any]]:
+    def shown(self, found: ListPage) -> list[dict[str, Any]]:
         return [
             build_recipient_answer(row, self.remembered.get(row["id"], {}), LegacyOptions())
             for row in found.rows
@@ -736,12 +736,12 @@ async def test_what_is_kept_of_a_row_shows_and_answers_as_the_row() -> None:
         for row in rows
     )
     for query in QUERIES:
-        question = build_find(query, {})
+        question = build_list_query(query, {})
         for row in rows:
             brief = select_query_fields(row)
-            assert question.where(brief) == question.where(row), query
-            assert question.order(brief) == question.order(row), query
-            assert question.hidden(brief) == question.hidden(row), query
+            assert question.is_match(brief) == question.is_match(row), query
+            assert question.sort_key(brief) == question.sort_key(row), query
+            assert question.is_hidden(brief) == question.is_hidden(row), query
 
 
 # Whatever is asked, whatever happens

@@ -16,20 +16,20 @@ from sqlalchemy import event
 
 from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import (
+    AccountProbe,
     ApiKey,
     ApiKeyStore,
-    Checked,
-    Sight,
+    CredentialCheck,
     describe_credential_problems,
+    find_replacement_problem,
     find_shared_accounts,
-    look,
-    why_not_replaced,
+    probe_account,
 )
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.keyfile import add_key
-from mappings.grammar import Unreachable
+from mappings.effects import Unreachable
 from tests.key_lines import put
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
@@ -95,7 +95,7 @@ def key(*networks: str) -> ApiKey:
         prefix="key-of-a",
         merchant="acme",
         environment="live",
-        pair=Credentials("access", "hunter2"),
+        credentials=Credentials("access", "hunter2"),
         requests_per_hour=None,
         allowed_ips=tuple(map(ipaddress.ip_network, networks)),
     )
@@ -107,7 +107,7 @@ def test_a_keys_repr_shows_neither_its_pair_nor_its_secret() -> None:
 
 
 def test_a_key_belongs_to_its_merchant_and_environment() -> None:
-    assert key().owner == ("acme", "live")
+    assert key().tenant == ("acme", "live")
 
 
 def test_a_key_without_networks_admits_any_address() -> None:
@@ -142,8 +142,8 @@ async def test_a_key_is_found_with_all_that_it_stands_for(store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
         found = await keyring.find(OTHER)
     assert found
-    assert (found.name, found.prefix, found.owner) == ("b", "key-of-b", Tenant("bolt", "live"))
-    assert found.pair == Credentials("access-bolt", "secret-of-bolt")
+    assert (found.name, found.prefix, found.tenant) == ("b", "key-of-b", Tenant("bolt", "live"))
+    assert found.credentials == Credentials("access-bolt", "secret-of-bolt")
     assert (found.requests_per_hour, found.allowed_ips) == (
         7,
         (ipaddress.ip_network("10.0.0.0/8"),),
@@ -266,7 +266,7 @@ async def test_a_pair_that_another_process_replaces_is_used_without_a_query_by_a
         async with counted(store) as asked:
             found = await keyring.find(API_KEY)
     assert found
-    assert found.pair == new
+    assert found.credentials == new
     assert asked == []
 
 
@@ -304,10 +304,10 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
         asking = asyncio.create_task(keyring.find(API_KEY))
         await dawdled.wait()
         # The reader would keep SQLite's writer waiting: what a poll would see is put in its place.
-        keyring._count += 1
+        keyring._change_count += 1
         go_on.set()
         await asking
-        keyring._count -= 1
+        keyring._change_count -= 1
         await revoked(elsewhere)
         assert await keyring.find(API_KEY) is None
 
@@ -317,7 +317,7 @@ async def test_a_database_put_back_to_an_earlier_state_is_read_anew(
 ) -> None:
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         await keyring.find(API_KEY)
-        keyring._count += 5
+        keyring._change_count += 5
         (held,) = await load_listed_keys(elsewhere)
         await revoke_key(elsewhere, held.id)
         await keyring.refresh()
@@ -431,21 +431,21 @@ def listing(*ids: str) -> Reply:
 )
 async def test_what_the_service_says_of_a_pair_is_told(reply: Reply, told: str) -> None:
     service = Service(mine=reply)
-    assert (await look(service, "live", Credentials("mine", "s"))).told == told
+    assert (await probe_account(service, "live", Credentials("mine", "s"))).description == told
     assert (
-        await look(service, "live", Credentials("none", "s"))
-    ).told == "unreachable, connection refused"
+        await probe_account(service, "live", Credentials("none", "s"))
+    ).description == "unreachable, connection refused"
 
 
 async def test_a_pair_is_looked_through_by_one_read() -> None:
     service = Service(mine=listing("R-1"))
-    await look(service, "live", Credentials("mine", "s"))
+    await probe_account(service, "live", Credentials("mine", "s"))
     target = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
     assert service.asked == [("GET", target, None, False)]
 
 
-def sees(*ids: str) -> Sight:
-    return Sight("accepted", ids)
+def sees(*ids: str) -> AccountProbe:
+    return AccountProbe("accepted", ids)
 
 
 def test_merchants_who_see_the_same_recipient_share_an_account() -> None:
@@ -457,7 +457,7 @@ def test_merchants_who_see_the_same_recipient_share_an_account() -> None:
         Tenant("acme", "sandbox"): sees("R-1"),
     }
     assert find_shared_accounts(seen) == [(ACME, acme_too)]
-    checked = [Checked(owner, "", (), sight) for owner, sight in seen.items()]
+    checked = [CredentialCheck(owner, "", (), sight) for owner, sight in seen.items()]
     assert describe_credential_problems(checked) == [
         "same account under two merchant names: acme live and acme-too live"
     ]
@@ -465,9 +465,9 @@ def test_merchants_who_see_the_same_recipient_share_an_account() -> None:
 
 def test_refused_and_unreachable_pairs_are_findings_and_empty_accounts_are_none() -> None:
     checked = [
-        Checked(ACME, "", (), Sight("refused", why="w")),
-        Checked(Tenant("bolt", "live"), "", (), Sight("unreachable", why="v")),
-        Checked(Tenant("core", "live"), "", (), sees()),
+        CredentialCheck(ACME, "", (), AccountProbe("refused", reason="w")),
+        CredentialCheck(Tenant("bolt", "live"), "", (), AccountProbe("unreachable", reason="v")),
+        CredentialCheck(Tenant("core", "live"), "", (), sees()),
     ]
     assert describe_credential_problems(checked) == [
         "acme live: refused, w",
@@ -481,18 +481,18 @@ def test_refused_and_unreachable_pairs_are_findings_and_empty_accounts_are_none(
         (sees("R-1"), sees("R-1"), None),
         (sees("R-1"), sees("R-1", "R-2"), None),
         (sees(), sees(), None),
-        (sees("R-1"), Sight("unreachable"), "could not be compared"),
-        (Sight("unreachable"), sees("R-1"), "could not be compared"),
+        (sees("R-1"), AccountProbe("unreachable"), "could not be compared"),
+        (AccountProbe("unreachable"), sees("R-1"), "could not be compared"),
         (sees("R-1", "R-2"), sees("R-2"), "another account"),
         (sees("R-1"), sees(), "another account"),
         (sees(), sees("R-1"), "has none"),
-        (sees("R-1"), Sight("refused"), "refuses the new credentials"),
-        (Sight("refused"), sees("R-1"), "cannot be compared"),
+        (sees("R-1"), AccountProbe("refused"), "refuses the new credentials"),
+        (AccountProbe("refused"), sees("R-1"), "cannot be compared"),
     ],
 )
 def test_a_new_pair_has_to_open_the_stored_pairs_account(
-    old: Sight, new: Sight, why: str | None
+    old: AccountProbe, new: AccountProbe, why: str | None
 ) -> None:
-    said = why_not_replaced(old, new)
+    said = find_replacement_problem(old, new)
     assert (said is None) == (why is None)
     assert (why or "") in (said or "")

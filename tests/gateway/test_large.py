@@ -7,18 +7,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.http import progress
-from gateway.http.bodies import PART, Body
-from gateway.http.progress import MOST, RequestsInProgress, Seen, Whose, serialize_progress
+from gateway.http.progress import (
+    MAX_SHARED_REQUESTS,
+    RequestLabels,
+    RequestProgress,
+    RequestsInProgress,
+    serialize_progress,
+)
+from gateway.http.response_body import CHUNK_BYTES, BufferedPayload
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
-WHOSE = Whose("create_batch", "shop", "live")
+WHOSE = RequestLabels("create_batch", "shop", "live")
 
 
 async def of_a_request(under_way: RequestsInProgress, work: Any, *, ago: float = 0.0) -> Any:
     """Does some work as the task of one request."""
 
     async def request() -> Any:
-        under_way.watch(lambda: WHOSE, asyncio.get_running_loop().time() - ago)
+        under_way.track(lambda: WHOSE, asyncio.get_running_loop().time() - ago)
         return await work()
 
     return await asyncio.ensure_future(request())
@@ -27,16 +33,16 @@ async def of_a_request(under_way: RequestsInProgress, work: Any, *, ago: float =
 async def test_a_request_is_there_once_something_large_is_told_and_until_its_task_ends() -> None:
     under_way = RequestsInProgress(lambda: NOW)
 
-    async def work() -> list[list[Seen]]:
-        seen = [under_way.those()]
-        progress.told("receiving_request", 3, 10)
-        seen.append(under_way.those())
+    async def work() -> list[list[RequestProgress]]:
+        seen = [under_way.list_progress()]
+        progress.record_progress("receiving_request", 3, 10)
+        seen.append(under_way.list_progress())
         # As reads side by side do: in tasks of their own.
         await asyncio.gather(beside())
-        return [*seen, under_way.those()]
+        return [*seen, under_way.list_progress()]
 
     async def beside() -> None:
-        progress.told("receiving_response", 7, 0)
+        progress.record_progress("receiving_response", 7, 0)
 
     before, first, then = await of_a_request(under_way, work, ago=60)
     assert before == []
@@ -45,7 +51,7 @@ async def test_a_request_is_there_once_something_large_is_told_and_until_its_tas
     assert (one.step, one.done, one.total) == ("receiving_request", 3, 10)
     assert abs(one.began_at - (NOW - timedelta(seconds=60))) < timedelta(seconds=30)
     assert (other.step, other.done, other.total) == ("receiving_response", 7, 0)
-    assert under_way.those() == []
+    assert under_way.list_progress() == []
 
 
 async def test_what_a_request_leaves_behind_is_nobodys() -> None:
@@ -53,7 +59,7 @@ async def test_what_a_request_leaves_behind_is_nobodys() -> None:
 
     async def left() -> None:
         await over.wait()
-        progress.told("receiving_response", 1, 1)
+        progress.record_progress("receiving_response", 1, 1)
 
     async def work() -> asyncio.Task[None]:
         return asyncio.create_task(left())
@@ -61,11 +67,11 @@ async def test_what_a_request_leaves_behind_is_nobodys() -> None:
     behind = await of_a_request(under_way, work)
     over.set()
     await behind
-    assert under_way.those() == []
+    assert under_way.list_progress() == []
 
 
 def test_nobodys_is_told_of_nobody() -> None:
-    progress.told("receiving_request", 1, 2)
+    progress.record_progress("receiving_request", 1, 2)
 
 
 async def test_an_answer_tells_how_much_of_it_went() -> None:
@@ -75,17 +81,20 @@ async def test_an_answer_tells_how_much_of_it_went() -> None:
         steps: list[tuple[str, int, int]] = []  # noqa: RUF012
 
         async def write(self, _part: bytes) -> None:
-            self.steps += [(one.step, one.done, one.total) for one in under_way.those()]
+            self.steps += [(one.step, one.done, one.total) for one in under_way.list_progress()]
 
     async def sent(*parts: bytes) -> list[tuple[str, int, int]]:
         writer: Any = Writer()
         writer.steps = []
-        await of_a_request(under_way, lambda: Body(*parts).write(writer))
+        await of_a_request(under_way, lambda: BufferedPayload(*parts).write(writer))
         return list(writer.steps)
 
-    size = 2 * PART + 2
-    whole = await sent(b"x" * (PART + 1), b"y" * (PART + 1))
-    assert whole == [("sending_response", done, size) for done in (PART, PART + 1, 2 * PART + 1)]
+    size = 2 * CHUNK_BYTES + 2
+    whole = await sent(b"x" * (CHUNK_BYTES + 1), b"y" * (CHUNK_BYTES + 1))
+    assert whole == [
+        ("sending_response", done, size)
+        for done in (CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 1)
+    ]
     assert await sent(b"small") == []
 
 
@@ -104,17 +113,20 @@ async def test_others_are_served_between_the_parts_of_an_answer_that_is_taken_at
     writer: Any = Writer()
     serving = asyncio.ensure_future(others())
     await asyncio.sleep(0)
-    await Body(b"x" * (3 * PART)).write(writer)
+    await BufferedPayload(b"x" * (3 * CHUNK_BYTES)).write(writer)
     serving.cancel()
     assert went == [*3 * ["others", "part"], "others"]
 
 
 def test_what_is_written_for_others_is_read_by_them_and_nothing_else_is() -> None:
-    seen = [Seen(*WHOSE, NOW, "calling_service", number, 100) for number in range(MOST + 5)]
-    read = Seen.read(serialize_progress(seen))
-    assert [one.done for one in read] == list(range(MOST))
+    seen = [
+        RequestProgress(*WHOSE, NOW, "calling_service", number, 100)
+        for number in range(MAX_SHARED_REQUESTS + 5)
+    ]
+    read = RequestProgress.parse_list(serialize_progress(seen))
+    assert [one.done for one in read] == list(range(MAX_SHARED_REQUESTS))
     assert not any(one.here for one in read)
     assert read[0].began_at == NOW
     assert serialize_progress([]) == ""
     for odd in ("", "{}", '[{"size": 1}]', "[1]", "no", '[{"began_at": 5}]'):
-        assert Seen.read(odd) == [], odd
+        assert RequestProgress.parse_list(odd) == [], odd

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.docgen.guide.page import LANGUAGES, VECTOR, escape_markdown, list_error_codes
+from gateway.docgen.guide.page import LANGUAGES, TEST_VECTOR, escape_markdown, list_error_codes
 from gateway.storage import open_store
 from gateway.storage.usage_rows import Count, Use, add_usage, used_since
 from mappings import OPERATIONS, UNLISTED
@@ -138,15 +138,17 @@ async def test_a_name_is_no_markup(tmp_path: Path) -> None:
 
 def test_the_vector_is_one_that_openssl_made() -> None:
     made = json.loads((SIGNATURES / "guide.json").read_text("utf-8"))
-    assert {name: getattr(VECTOR, name) for name in made} == made
-    text = f"{VECTOR.timestamp}\n{VECTOR.method}\n{VECTOR.target}\n{VECTOR.body}\n"
+    assert {name: getattr(TEST_VECTOR, name) for name in made} == made
+    text = (
+        f"{TEST_VECTOR.timestamp}\n{TEST_VECTOR.method}\n{TEST_VECTOR.target}\n{TEST_VECTOR.body}\n"
+    )
     openssl = subprocess.run(
-        ["openssl", "dgst", "-sha256", "-hmac", VECTOR.secret_key],
+        ["openssl", "dgst", "-sha256", "-hmac", TEST_VECTOR.secret_key],
         input=text.encode(),
         capture_output=True,
         check=True,
     )
-    assert openssl.stdout.split()[-1].decode() == VECTOR.signature
+    assert openssl.stdout.split()[-1].decode() == TEST_VECTOR.signature
 
 
 def said(language: str, program: str) -> str:
@@ -163,9 +165,9 @@ def said(language: str, program: str) -> str:
 async def test_each_snippet_gives_the_vector_s_signature(language: str, tmp_path: Path) -> None:
     await used(tmp_path, "read_balances")
     given = said(language, block(await guide(tmp_path), language))
-    assert f"svcsign {VECTOR.access_key}:{VECTOR.signature}" in given
+    assert f"svcsign {TEST_VECTOR.access_key}:{TEST_VECTOR.signature}" in given
     assert "X-SVC-Timestamp" in given
-    assert str(VECTOR.timestamp) in given
+    assert str(TEST_VECTOR.timestamp) in given
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -173,7 +175,7 @@ async def test_no_word_of_a_service_breaks_a_snippet(language: str, tmp_path: Pa
     words = '[vocabulary.current]\nscheme = "it\'s`$a"\ntimestamp_header = "X-\'$b`"\n'
     await used(tmp_path, "read_balances", more=words)
     given = said(language, block(await guide(tmp_path), language)).replace("\\'", "'")
-    assert f"it's`$a {VECTOR.access_key}:{VECTOR.signature}" in given
+    assert f"it's`$a {TEST_VECTOR.access_key}:{TEST_VECTOR.signature}" in given
     assert "X-'$b`" in given
 
 
@@ -232,7 +234,7 @@ async def test_a_key_that_used_nothing_has_a_page_too(tmp_path: Path) -> None:
     await used(tmp_path)
     page = await guide(tmp_path)
     assert "| nothing | 0 | 0 | 0 | - |" in page
-    assert VECTOR.signature in page
+    assert TEST_VECTOR.signature in page
 
 
 async def test_it_goes_to_a_file_and_mistakes_are_one_line(tmp_path: Path) -> None:

@@ -19,17 +19,17 @@ from typing_extensions import is_typeddict
 
 from gateway.cli.openapi import openapi
 from gateway.docgen.openapi import build_openapi_document, descriptions
-from gateway.docgen.openapi.document import _Document
-from gateway.docgen.openapi.examples import BODIES, IDS
+from gateway.docgen.openapi.document import _DocumentBuilder
+from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.simulator import Service
-from mappings import OPERATIONS, UNLISTED, errors, geography, kinds, legacy
-from mappings.grammar import Vocabulary
+from mappings import OPERATIONS, UNLISTED, errors, field_types, geography, legacy
+from mappings.effects import Vocabulary
 from tests.house import House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
 OWN = Vocabulary("paypal", "acme", "AcmeTotal", "gravatarUrl")
-MADE = _Document(Vocabulary())
-DESCRIBED = MADE.whole(("https://payouts.example.com",))
+MADE = _DocumentBuilder(Vocabulary())
+DESCRIBED = MADE.build(("https://payouts.example.com",))
 OPERATIONS_AND_MORE = {one.name: one for one in (*OPERATIONS, *UNLISTED)}
 SCHEMAS = DESCRIBED["components"]["schemas"]
 
@@ -53,7 +53,7 @@ def test_every_operation_is_in_it_once_with_its_key() -> None:
         one = OPERATIONS_AND_MORE[name]
         assert (method, path) == (one.method, re.sub("[<>]", "", one.path))
         keyless = DESCRIBED["paths"][path][method.lower()].get("security") == []
-        assert keyless == one.keyless
+        assert keyless == one.is_keyless
     assert DESCRIBED["security"] == [{"ApiKey": []}]
     assert DESCRIBED["components"]["securitySchemes"]["ApiKey"]["name"] == "X-API-Key"
 
@@ -80,7 +80,11 @@ def test_every_parameter_is_in_it() -> None:
         named = {
             (parameter["in"], parameter["name"]) for parameter in operation.get("parameters", [])
         }
-        query = {("query", name) for name in get_type_hints(one.query)} if one.query else set()
+        query = (
+            {("query", name) for name in get_type_hints(one.query_shape)}
+            if one.query_shape
+            else set()
+        )
         in_path = {("path", name) for name in re.findall(r"\{(\w+)\}", path)}
         assert named == query | in_path, (method, path)
 
@@ -91,20 +95,26 @@ def test_every_name_in_the_tables_is_a_name_of_the_shapes() -> None:
         f"{name}.{field}" for name, shape in shapes.items() for field in get_type_hints(shape)
     }
     names = fields | {one.partition(".")[2] for one in fields}
-    for table in (descriptions.FIELDS, descriptions.CHOICES, descriptions.INSTEAD):
+    for table in (descriptions.FIELDS, descriptions.ENUM_VALUES, descriptions.REPLACED_SHAPES):
         assert set(table) <= names, set(table) - names
     queries = {
-        name for one in OPERATIONS for name in (get_type_hints(one.query) if one.query else ())
+        name
+        for one in OPERATIONS
+        for name in (get_type_hints(one.query_shape) if one.query_shape else ())
     }
     assert set(descriptions.PARAMETERS) == queries
     searched = {
         one.name
         for one in OPERATIONS_AND_MORE.values()
-        if one.query and "search" in get_type_hints(one.query)
+        if one.query_shape and "search" in get_type_hints(one.query_shape)
     }
-    assert searched <= set(descriptions.SEARCHED) <= set(OPERATIONS_AND_MORE)
-    assert set(descriptions.NEEDS) | set(descriptions.ALSO) <= set(OPERATIONS_AND_MORE)
-    assert set(BODIES) == {one.name for one in OPERATIONS_AND_MORE.values() if one.takes}
+    assert searched <= set(descriptions.SEARCH_DESCRIPTIONS) <= set(OPERATIONS_AND_MORE)
+    assert set(descriptions.BODY_CONSTRAINTS) | set(descriptions.ADDITIONAL_STATUSES) <= set(
+        OPERATIONS_AND_MORE
+    )
+    assert set(EXAMPLE_BODIES) == {
+        one.name for one in OPERATIONS_AND_MORE.values() if one.body_shape
+    }
 
 
 SECTION_4 = {
@@ -165,7 +175,7 @@ def test_each_status_has_the_codes_that_the_document_gives_it() -> None:
         schema = response["content"]["application/json"]["schema"]
         codes = schema["properties"]["errors"]["items"]["properties"]["code"]["enum"]
         status = int(name.removeprefix("Failure"))
-        expected = [code for code, its in errors.STATUS.items() if its == status]
+        expected = [code for code, its in errors.STATUS_BY_CODE.items() if its == status]
         assert codes == (expected or ["invalid_field"])
 
 
@@ -205,7 +215,7 @@ def test_an_amount_is_taken_just_where_its_pattern_says_so(text: str) -> None:
     """Where they differ a generated client would refuse what is good, or send what is not."""
     pattern = SCHEMAS["PaymentBody"]["properties"]["sourceAmount"]["pattern"]
     try:
-        TypeAdapter(kinds.Amount).validate_python(text)
+        TypeAdapter(field_types.Amount).validate_python(text)
     except ValidationError:
         assert not re.search(pattern.replace("$", r"\Z"), text)
     else:
@@ -214,8 +224,8 @@ def test_an_amount_is_taken_just_where_its_pattern_says_so(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [(kinds.Country, "US"), (kinds.ShownCurrency, "USD"), (kinds.Email, "ada@example.com"),
-     (kinds.Day, "1990-12-10"), (kinds.Ssn, "900000001"), (kinds.Amount, "100.00")],
+    [(field_types.Country, "US"), (field_types.ShownCurrency, "USD"), (field_types.Email, "ada@example.com"),
+     (field_types.Day, "1990-12-10"), (field_types.Ssn, "900000001"), (field_types.Amount, "100.00")],
 )  # fmt: skip
 def test_the_example_of_every_kind_is_of_that_kind(kind: Any, text: str) -> None:
     said = next(mark.json_schema for mark in get_args(kind)[1:] if hasattr(mark, "json_schema"))
@@ -231,7 +241,7 @@ async def test_every_example_of_a_body_is_accepted(tmp_path: Path) -> None:
                 ids = await _made(house)
                 text = json.dumps(body["content"]["application/json"]["example"])
                 for collection, id_ in ids.items():
-                    text = text.replace(IDS[collection], id_)
+                    text = text.replace(EXAMPLE_IDS[collection], id_)
                 named = {"id": ids[path.split("/")[1]], "payment": ids["payments"]}
                 await done(house, method, path.format(**named), json.loads(text))
 

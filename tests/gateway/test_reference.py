@@ -11,19 +11,19 @@ import pytest
 from typing_extensions import is_typeddict
 
 from gateway.config.settings import Settings, load
-from gateway.docgen.reference import EXAMPLE, render_reference_pages
+from gateway.docgen.reference import EXAMPLE_CONFIGURATION, render_reference_pages
 from gateway.docgen.reference.configuration import iter_example_assignments, iter_setting_keys
 from gateway.docgen.reference.operations import (
     build_example_target,
     format_operation_title,
     play_example,
 )
-from gateway.docgen.reference.requests import REQUESTS
+from gateway.docgen.reference.requests import EXAMPLE_REQUESTS
 from mappings import OPERATIONS, UNLISTED
-from mappings.grammar import Operation
+from mappings.effects import Operation
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / EXAMPLE).read_text("utf-8")
+TEXT = (ROOT / EXAMPLE_CONFIGURATION).read_text("utf-8")
 
 
 @pytest.mark.parametrize("path", render_reference_pages(ROOT), ids=lambda path: path.name)
@@ -35,7 +35,7 @@ def test_every_key_stands_in_the_page_with_its_meaning_and_its_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = {(one.section, one.name): one for one in iter_setting_keys(TEXT)}
-    assert all(one.means for one in found.values())
+    assert all(one.description for one in found.values())
     assert {(section, name) for section, name, *_ in iter_example_assignments(TEXT)} <= set(found)
     port = found["server", "port"]
     assert (port.default, port.type) == ("8080", "integer, 0 to 65535")
@@ -54,8 +54,8 @@ def test_every_operation_is_told_with_calls_that_its_request_makes(operation: Op
     text = (ROOT / "mappings" / "operations.md").read_text("utf-8")
     _, _, told = text.partition(f"### {format_operation_title(operation)}\n")
     told = told.partition("\n### ")[0]
-    assert operation.because in told
-    assert operation.rests_on in told
+    assert operation.exactness_reason in told
+    assert operation.assumption in told
     assert f"{operation.method} {build_example_target(operation)}" in told
     found = play_example(operation)
     assert found.operation is operation
@@ -73,17 +73,19 @@ NOT_SHOWN = {
 
 
 @pytest.mark.parametrize(
-    "operation", [one for one in OPERATIONS if one.takes], ids=lambda one: one.name
+    "operation", [one for one in OPERATIONS if one.body_shape], ids=lambda one: one.name
 )
 def test_the_request_of_the_page_has_every_field_that_clients_may_send(
     operation: Operation,
 ) -> None:
-    there = set(_names(REQUESTS[operation.name]))
+    there = set(_names(EXAMPLE_REQUESTS[operation.name]))
     if operation.name.startswith("update_pay"):
-        there |= set(_names(REQUESTS[operation.name.replace("update", "create")]))
+        there |= set(_names(EXAMPLE_REQUESTS[operation.name.replace("update", "create")]))
     if operation.name.startswith(("update_", "create_payment")):
-        there |= set(_names(REQUESTS["create_batch"])) | set(_names(REQUESTS["create_recipient"]))
-    assert set(_fields(operation.takes)) - NOT_SHOWN <= there
+        there |= set(_names(EXAMPLE_REQUESTS["create_batch"])) | set(
+            _names(EXAMPLE_REQUESTS["create_recipient"])
+        )
+    assert set(_fields(operation.body_shape)) - NOT_SHOWN <= there
 
 
 def _names(value: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.legacy_api.routes import Routes
 from mappings import OPERATIONS, UNLISTED
-from mappings.grammar import Vocabulary
+from mappings.effects import Vocabulary
 
 LISTED = {
     ("POST", "/v1/recipients"): "create_recipient",

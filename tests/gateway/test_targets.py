@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.request_paths import PathTemplates, is_forwardable, names_in
-from mappings.grammar import Vocabulary
+from gateway.http.request_paths import PathTemplates, is_forwardable, parse_path_parts
+from mappings.effects import Vocabulary
 
 VISIBLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=30)
 OUTLINES = PathTemplates(Vocabulary())
@@ -124,7 +124,7 @@ def test_what_goes_on_cannot_be_decoded_into_another_path(path: str, query: str)
 )
 def test_a_path_is_read_as_the_most_lenient_service_would(target: str, names: list[str]) -> None:
     assert is_forwardable(target)
-    assert names_in(target) == names
+    assert parse_path_parts(target) == names
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_a_path_is_read_as_the_most_lenient_service_would(target: str, names: li
     ],
 )
 def test_the_log_tells_the_interface_s_own_words_alone(target: str, told: str) -> None:
-    assert OUTLINES.of(target) == told
+    assert OUTLINES.redact(target) == told
 
 
 def test_the_words_of_the_vocabulary_s_paths_are_told() -> None:
     words = Vocabulary(current_balance_path="/v1/funds", current_summary_path="/v1/b/{id}/sum")
     outlines = PathTemplates(words)
-    assert outlines.of("/v1/funds") == "/v1/funds"
-    assert outlines.of("/v1/b/B-1/sum") == "/v1/b/…/sum"
+    assert outlines.redact("/v1/funds") == "/v1/funds"
+    assert outlines.redact("/v1/b/B-1/sum") == "/v1/b/…/sum"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec import DEPTH, LARGE, LONG, Unreadable
-from mappings.rows import SLICE, Packed
+from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence
 
 ROW = {"recipient": {"id": "R-1"}, "sourceAmount": "1.10", "memo": 'für 王😀 \\ " \n', "x": [1, {}]}
 COUNT = LARGE // 60
@@ -64,21 +64,21 @@ def assert_the_same(data: bytes) -> Any:
 def test_what_is_read_by_slices_is_written_with_the_same_bytes() -> None:
     data = json.dumps(json.loads(text_of(many())), separators=(",", ":"), ensure_ascii=False)
     read = json_codec.read(data.encode(), LONG)
-    assert isinstance(read["payments"], Packed)
+    assert isinstance(read["payments"], CompressedSequence)
     assert json_codec.dumps(read) == data.encode()
     assert b"".join(json_codec.dumps_chunks(read)) == data.encode()
     assert bytes(json_codec.dumps_compressed(read)) == data.encode()
-    assert len(json_codec.dumps_chunks(read)) > COUNT / SLICE
+    assert len(json_codec.dumps_chunks(read)) > COUNT / SLICE_SIZE
 
 
 def test_only_long_lists_of_these_names_in_large_texts_are_packed() -> None:
-    assert isinstance(json_codec.read(text_of(many(SLICE)), LONG)["payments"], list)
+    assert isinstance(json_codec.read(text_of(many(SLICE_SIZE)), LONG)["payments"], list)
     data = text_of(many(3), padding="x" * LARGE, others=many())
     read = json_codec.read(data, LONG)
     assert isinstance(read["payments"], list)
     assert isinstance(read["others"], list)
     within = json_codec.read(json.dumps({"ok": True, "batch": {"payments": many()}}).encode(), LONG)
-    assert isinstance(within["batch"]["payments"], Packed)
+    assert isinstance(within["batch"]["payments"], CompressedSequence)
     assert isinstance(json_codec.read(text_of(many()))["payments"], list)
 
 
@@ -135,7 +135,7 @@ def test_what_is_no_json_is_not_written_from_rows_either() -> None:
     for odd in (1.5, {1: "a"}, b"bytes"):
         for write in (json_codec.dumps, json_codec.dumps_chunks, json_codec.dumps_compressed):
             with pytest.raises(TypeError):
-                write({"payments": Packed([{}] * SLICE + [{"a": odd}])})
+                write({"payments": CompressedSequence([{}] * SLICE_SIZE + [{"a": odd}])})
 
 
 def test_digests_are_made_of_the_same_bytes() -> None:
@@ -160,11 +160,11 @@ def as_it_was_packed(value: Any) -> str:
 
 @pytest.mark.parametrize("text_of", [stored_json.encode_stored, as_it_was_packed])
 def test_a_long_text_of_the_state_is_read_again(text_of: Callable[[Any], stored_json.Text]) -> None:
-    text = text_of({"entries": Packed(many()), "other": [1, "é"]})
+    text = text_of({"entries": CompressedSequence(many()), "other": [1, "é"]})
     assert stored_json.is_long(text)
     read = stored_json.value(text)
     assert read == {"entries": many(), "other": [1, "é"]}
-    assert isinstance(read["entries"], Packed)
+    assert isinstance(read["entries"], CompressedSequence)
 
 
 def test_a_short_text_of_the_state_is_json_as_it_always_was() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mappings import generate_countries
+from mappings.effects import Answer, Invalid, Request
 from mappings.errors import NOT_FOUND
-from mappings.generate_countries import COUNT, LISTED
-from mappings.geography import FILE, load_countries, read_country
-from mappings.grammar import Answer, Invalid, Request
+from mappings.generate_countries import COUNTRY_CODES, COUNTRY_COUNT
+from mappings.geography import COUNTRIES_FILE, load_countries, read_country
 
 SANCTIONED = ["CD", "CU", "IR", "IQ", "CI", "KP", "LB", "LR", "LY", "MM", "SO", "SD", "SY", "VE"]
 SANCTIONED += ["YE", "ZR", "ZW"]
@@ -31,9 +31,9 @@ def read(code: str) -> Any:
 
 
 def test_the_document_lists_222_countries_and_each_is_answered() -> None:
-    assert len(LISTED.split()) == len(set(LISTED.split())) == COUNT == 222
-    assert sorted(LISTED.split()) == list(load_countries())
-    for code in LISTED.split():
+    assert len(COUNTRY_CODES.split()) == len(set(COUNTRY_CODES.split())) == COUNTRY_COUNT == 222
+    assert sorted(COUNTRY_CODES.split()) == list(load_countries())
+    for code in COUNTRY_CODES.split():
         assert read(code) == read(code.lower()) == load_countries()[code], code
 
 
@@ -52,23 +52,29 @@ def test_every_country_is_whole() -> None:
 
 
 def test_generating_again_gives_the_same_bytes() -> None:
-    kept = FILE.read_bytes()
+    kept = COUNTRIES_FILE.read_bytes()
     there = json.loads(kept)
     made_with = {name: there[name] for name in generate_countries.collect_source_versions()}
     now = generate_countries.collect_source_versions()
-    assert made_with == now, f"{FILE.name} was made with {made_with}, here is {now}: {AGAIN}"
+    assert made_with == now, (
+        f"{COUNTRIES_FILE.name} was made with {made_with}, here is {now}: {AGAIN}"
+    )
     same = generate_countries.render_countries().encode() == kept
-    assert same, f"{FILE.name} is not what {now} give: {AGAIN}"
+    assert same, f"{COUNTRIES_FILE.name} is not what {now} give: {AGAIN}"
 
 
 def test_generating_stops_at_a_list_that_is_not_the_documents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for listed in (LISTED + " AX", LISTED.replace(" ZM", ""), LISTED.replace("ZM", "ZA")):
-        monkeypatch.setattr(generate_countries, "LISTED", listed)
+    for listed in (
+        COUNTRY_CODES + " AX",
+        COUNTRY_CODES.replace(" ZM", ""),
+        COUNTRY_CODES.replace("ZM", "ZA"),
+    ):
+        monkeypatch.setattr(generate_countries, "COUNTRY_CODES", listed)
         with pytest.raises(SystemExit, match="222"):
             generate_countries.render_countries()
-    monkeypatch.setattr(generate_countries, "LISTED", LISTED.replace("ZM", "AN"))
+    monkeypatch.setattr(generate_countries, "COUNTRY_CODES", COUNTRY_CODES.replace("ZM", "AN"))
     with pytest.raises(SystemExit, match="AN"):
         generate_countries.render_countries()
 

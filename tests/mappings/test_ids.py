@@ -8,11 +8,11 @@ import pytest
 
 from mappings import legacy
 from mappings.ids import (
-    LENGTH,
-    SHAPE,
+    ALIAS_LENGTH,
+    ID_PATTERN,
+    derive_alias_id,
     derive_id,
-    derive_stand_in,
-    needs_stand_in,
+    needs_alias_id,
     replace_ids,
     replace_ids_in_text,
 )
@@ -23,21 +23,21 @@ LONG = "B-912Cx2pScHNSnXXO5P4ngG"
 
 def test_a_stand_in_is_sixteen_upper_case_characters_behind_the_same_prefix() -> None:
     for number in range(500):
-        name = derive_stand_in(KEY, "acme", f"B-{number:022}")
+        name = derive_alias_id(KEY, "acme", f"B-{number:022}")
         assert re.fullmatch("B-[A-Z0-9]{16}", name)
-    assert derive_stand_in(KEY, "acme", "P-" + "x" * 22).startswith("P-")
-    assert LENGTH == 16
+    assert derive_alias_id(KEY, "acme", "P-" + "x" * 22).startswith("P-")
+    assert ALIAS_LENGTH == 16
 
 
 def test_a_stand_in_follows_from_key_merchant_and_id_alone() -> None:
-    name = derive_stand_in(KEY, "acme", LONG)
-    assert name == derive_stand_in(KEY, "acme", LONG)
+    name = derive_alias_id(KEY, "acme", LONG)
+    assert name == derive_alias_id(KEY, "acme", LONG)
     others = [(b"l" * 32, "acme", LONG), (KEY, "bolt", LONG), (KEY, "acme", LONG[:-1] + "H")]
-    assert len({name, *(derive_stand_in(*other) for other in others)}) == 4
+    assert len({name, *(derive_alias_id(*other) for other in others)}) == 4
 
 
 def test_stand_ins_are_all_different() -> None:
-    names = {derive_stand_in(KEY, "acme", f"B-{number:022}") for number in range(20_000)}
+    names = {derive_alias_id(KEY, "acme", f"B-{number:022}") for number in range(20_000)}
     assert len(names) == 20_000
 
 
@@ -57,7 +57,7 @@ def test_stand_ins_are_all_different() -> None:
 def test_only_an_id_that_is_too_long_needs_a_stand_in(
     kind: str, id_: str, mode: str, *, needed: bool
 ) -> None:
-    assert needs_stand_in(kind, id_, mode) is needed  # type: ignore[arg-type]
+    assert needs_alias_id(kind, id_, mode) is needed  # type: ignore[arg-type]
 
 
 def test_an_id_that_is_made_here_fits_a_legacy_client() -> None:
@@ -92,4 +92,4 @@ def test_in_text_only_known_ids_are_spelled_anew() -> None:
 
 @pytest.mark.parametrize("id_", ["B-", "B-a/b", "B-a.b", "B-é", "", "B", "B-a\n", "B-" + "x" * 65])
 def test_what_is_no_id(id_: str) -> None:
-    assert not SHAPE.fullmatch(id_)
+    assert not ID_PATTERN.fullmatch(id_)

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
-from mappings import OPERATIONS, kinds, legacy
-from mappings.grammar import Invalid, Problem
-from mappings.kinds import (
-    A_list,
-    An_object,
+from mappings import OPERATIONS, field_types, legacy
+from mappings.effects import Invalid, Problem
+from mappings.field_types import (
     Country,
     Currency,
     Day,
     Email,
     Flag,
+    Integer,
+    ListValue,
+    ObjectValue,
     RecipientType,
     ShownCurrency,
     Ssn,
     Text,
-    Whole,
 )
 
 
@@ -42,22 +42,22 @@ class Shape(TypedDict, total=False):
     email: Email
     day: Day
     flag: Flag
-    whole: Whole
+    whole: Integer
     ssn: Ssn
     type: RecipientType
-    inner: Annotated[Inner, An_object] | None
-    inners: Annotated[list[Annotated[Inner, An_object]], A_list]
+    inner: Annotated[Inner, ObjectValue] | None
+    inners: Annotated[list[Annotated[Inner, ObjectValue]], ListValue]
 
 
 def read(**body: Any) -> Any:
-    taken, wrong = kinds.read(Shape, body)
+    taken, wrong = field_types.parse_body(Shape, body)
     assert wrong == ()
     return taken
 
 
 def problems(shape: Any, body: Any) -> list[Problem]:
     try:
-        _taken, wrong = kinds.read(shape, body)
+        _taken, wrong = field_types.parse_body(shape, body)
     except Invalid as invalid:
         return list(invalid.problems)
     return list(wrong)
@@ -213,7 +213,7 @@ def test_a_body_that_is_no_object_is_refused_without_a_field(body: Any) -> None:
 
 def test_what_is_wrong_is_taken_out_and_what_is_right_is_kept() -> None:
     sent = {"text": "a", "day": "soon", "inner": {"text": "b", "email": "nobody"}}
-    taken, wrong = kinds.read(Shape, {**sent, "inners": [{"text": "c"}, {"text": []}]})
+    taken, wrong = field_types.parse_body(Shape, {**sent, "inners": [{"text": "c"}, {"text": []}]})
     assert taken == {"text": "a", "inner": {"text": "b"}, "inners": [{"text": "c"}, {}]}
     assert [one.field for one in wrong] == ["day", "inner.email", "inners[1].text"]
 
@@ -269,7 +269,7 @@ def test_a_payout_s_problems_are_told_where_the_client_wrote_them() -> None:
 def test_a_place_is_spelled_as_the_document_spells_fields(
     place: tuple[str | int, ...], text: str
 ) -> None:
-    assert kinds.format_field_path(place) == text
+    assert field_types.format_field_path(place) == text
 
 
 # Nothing that was sent is said again
@@ -291,7 +291,7 @@ def test_no_message_repeats_what_was_sent(kind: str, sent: Any) -> None:
 @pytest.mark.parametrize("body", [SECRET, [SECRET]], ids=repr)
 def test_no_failure_repeats_a_body_that_is_no_object(body: Any) -> None:
     with pytest.raises(Invalid) as raised:
-        kinds.read(Shape, body)
+        field_types.parse_body(Shape, body)
     assert SECRET not in repr((raised.value, raised.value.problems, raised.value.__cause__))
 
 
@@ -300,7 +300,7 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
     max_leaves=6,
 )
-BODIES = [operation for operation in OPERATIONS if operation.takes is not None]
+BODIES = [operation for operation in OPERATIONS if operation.body_shape is not None]
 
 
 @pytest.mark.parametrize("operation", BODIES, ids=lambda operation: operation.name)
@@ -308,9 +308,9 @@ BODIES = [operation for operation in OPERATIONS if operation.takes is not None]
 def test_whatever_a_body_holds_it_is_read_or_refused_by_the_legacy_codes(
     operation: Any, data: st.DataObject
 ) -> None:
-    names = st.sampled_from(sorted(operation.takes.__annotations__))
+    names = st.sampled_from(sorted(operation.body_shape.__annotations__))
     body = data.draw(st.one_of(VALUES, st.dictionaries(names, VALUES)))
-    found = problems(operation.takes, body)
+    found = problems(operation.body_shape, body)
     assert {one.code for one in found} <= {"invalid_field", "empty_field"}
     assert len(found) == len(set(found))
 
@@ -323,7 +323,7 @@ def test_whatever_a_body_holds_it_is_read_or_refused_by_the_legacy_codes(
     [("****47", True), ("*", True), ("123", False), ("", False), (None, False), (5, False)],
 )
 def test_a_mask_is_told_by_its_asterisk(value: Any, mask: bool) -> None:
-    assert kinds.is_mask(value) is mask
+    assert field_types.is_mask(value) is mask
 
 
 @pytest.mark.parametrize(
@@ -342,4 +342,4 @@ def test_a_mask_is_told_by_its_asterisk(value: Any, mask: bool) -> None:
     ],
 )
 def test_a_country_is_known_by_two_letters_or_by_three(code: str, country: str | None) -> None:
-    assert kinds.to_alpha_2(code) == country
+    assert field_types.find_alpha_2_code(code) == country

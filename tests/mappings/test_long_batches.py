@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from mappings import batch_bodies, errors, kinds, legacy, matching
+from mappings import batch_bodies, errors, field_types, legacy, matching
 from mappings.batch_bodies import (
-    Names,
+    FieldNames,
     collect_sent_payments,
     map_payment_fields,
     map_payments_fields,
 )
-from mappings.grammar import Invalid, Problem, Refused
+from mappings.effects import Invalid, Problem, Refused
+from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, MappedSequence
 from mappings.matching import match_payments
-from mappings.rows import SLICE, Each, Packed
 
-COUNT = 2 * SLICE + 30
+COUNT = 2 * SLICE_SIZE + 30
 
 
 def bodies(count: int = COUNT) -> list[dict[str, Any]]:
@@ -30,9 +30,12 @@ def bodies(count: int = COUNT) -> list[dict[str, Any]]:
 
 WRONG: list[dict[int, Any]] = [
     {},
-    {0: {"recipient": {"id": ["x"]}}, SLICE + 1: {"sourceAmount": "1.5"}},
-    {SLICE: "no object", COUNT - 1: None},
-    {3: {"recipient": "x", "memo": 1.5}, SLICE - 1: {"recipient": None, "targetCurrency": "US"}},
+    {0: {"recipient": {"id": ["x"]}}, SLICE_SIZE + 1: {"sourceAmount": "1.5"}},
+    {SLICE_SIZE: "no object", COUNT - 1: None},
+    {
+        3: {"recipient": "x", "memo": 1.5},
+        SLICE_SIZE - 1: {"recipient": None, "targetCurrency": "US"},
+    },
     {number: {"sourceAmount": "-1", "recipient": {"email": "x"}} for number in range(COUNT)},
     {7: {"sourceAmount": "", "memo": "", "unknown": {"a": [1]}}},
 ]
@@ -40,7 +43,7 @@ WRONG: list[dict[int, Any]] = [
 
 def read(shape: Any, body: Any) -> Any:
     try:
-        return kinds.read(shape, body)
+        return field_types.parse_body(shape, body)
     except Invalid as invalid:
         return invalid.problems
 
@@ -53,16 +56,16 @@ def test_a_long_list_is_checked_as_if_it_were_short(wrong: dict[int, Any], head:
     rows = bodies()
     for number, row in wrong.items():
         rows[number] = row
-    by_slices = read(legacy.BatchBody, {**head, "payments": Packed(rows)})
+    by_slices = read(legacy.BatchBody, {**head, "payments": CompressedSequence(rows)})
     assert by_slices == read(legacy.BatchBody, {**head, "payments": rows})
     is_refused_at_once = len(wrong) > errors.MAX_ERRORS
-    assert is_refused_at_once or isinstance(by_slices[0]["payments"], Packed)
+    assert is_refused_at_once or isinstance(by_slices[0]["payments"], CompressedSequence)
 
 
 def test_long_lists_of_a_change_are_told_of_in_the_order_of_its_fields() -> None:
     wrong: list[Any] = [{"id": []}, *bodies()]
     lists = {"remove_payments": wrong, "payments": wrong, "update_payments": wrong}
-    packed = {name: Packed(rows) for name, rows in lists.items()}
+    packed = {name: CompressedSequence(rows) for name, rows in lists.items()}
     both = [read(legacy.BatchChangeBody, one) for one in (packed, lists)]
     assert both[0][0] == both[1][0]
     assert {problem.field for problem in both[0][1]} == {problem.field for problem in both[1][1]}
@@ -71,15 +74,17 @@ def test_long_lists_of_a_change_are_told_of_in_the_order_of_its_fields() -> None
 def test_a_long_list_where_no_list_belongs_is_left_out_or_refused_like_a_short_one() -> None:
     rows = bodies()
     for shape in (legacy.RecipientBody, legacy.PayoutBody, legacy.RecipientIdsBody):
-        assert read(shape, {"payments": Packed(rows)}) == read(shape, {"payments": rows})
-    assert read(legacy.BatchBody, {"sourceCurrency": Packed(rows)}) == read(
+        assert read(shape, {"payments": CompressedSequence(rows)}) == read(
+            shape, {"payments": rows}
+        )
+    assert read(legacy.BatchBody, {"sourceCurrency": CompressedSequence(rows)}) == read(
         legacy.BatchBody, {"sourceCurrency": rows}
     )
 
 
 def test_the_names_of_a_long_batch_are_those_of_a_short_one() -> None:
     payments = collect_sent_payments(bodies())
-    names = Names({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
+    names = FieldNames({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
     assert names == {"currency": "sourceCurrency", **map_payments_fields(payments)}
     assert len(names) == len(dict(names))
     for odd in ("payments", "payments[x].amount", f"payments[{COUNT}].amount", "payments[0].odd"):
@@ -87,17 +92,18 @@ def test_the_names_of_a_long_batch_are_those_of_a_short_one() -> None:
 
 
 def test_a_refusal_mentions_what_it_is_about_however_long_the_batch_is() -> None:
-    payments = collect_sent_payments(Packed(bodies(1500)))
-    names = Names({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
+    payments = collect_sent_payments(CompressedSequence(bodies(1500)))
+    names = FieldNames({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
     problems = [
         Problem("invalid_field", "payments[1400].amount is odd", "payments[1400].amount"),
         Problem("invalid_field", "not like payments[1300].recipient.id", "payments[7].recipient"),
         Problem("invalid_status", "currency and amount"),
     ]
-    few = errors.select_mentioned_names(names, problems)
+    few = errors.select_mentioned_fields(names, problems)
     assert len(few) < len(names) / 10
     told = [
-        errors.translate_failure(Refused(400, problems, sent_as=one)) for one in (few, dict(names))
+        errors.translate_failure(Refused(400, problems, field_map=one))
+        for one in (few, dict(names))
     ]
     assert told[0] == told[1]
     assert told[0].problems[0].field == "payments[1400].sourceAmount"
@@ -121,8 +127,10 @@ def entries(*, named: bool = False, count: int = COUNT) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_payments_in_the_order_of_their_entries_are_never_all_in_hand(named: bool) -> None:
-    pairs = match_payments(Packed(shown()), Packed(entries(named=named)), "USD")
-    assert isinstance(pairs, Each)
+    pairs = match_payments(
+        CompressedSequence(shown()), CompressedSequence(entries(named=named)), "USD"
+    )
+    assert isinstance(pairs, MappedSequence)
     assert pairs == match_payments(shown(), entries(named=named), "USD")
 
 
@@ -158,22 +166,22 @@ STEPS = [
 def test_payments_out_of_step_find_the_entries_that_short_lists_find(
     payments: list[Any], those: list[Any]
 ) -> None:
-    assert [*match_payments(Packed(payments), Packed(those), "USD")] == match_payments(
-        payments, those, "USD"
-    )
+    assert [
+        *match_payments(CompressedSequence(payments), CompressedSequence(those), "USD")
+    ] == match_payments(payments, those, "USD")
 
 
 def test_the_same_twice_is_taken_in_order() -> None:
     twice = [one for one in shown() for _ in range(2)]
     asked = [{**one, "memo": place} for one in entries() for place in ("first", "second")]
-    pairs = match_payments(Packed(twice), Packed(asked), "USD")
-    assert isinstance(pairs, Each)
+    pairs = match_payments(CompressedSequence(twice), CompressedSequence(asked), "USD")
+    assert isinstance(pairs, MappedSequence)
     assert pairs == matching.match_payments(twice, asked, "USD")
 
 
 def test_the_ledger_is_asked_for_very_many_recipients_some_at_a_time() -> None:
-    ids = [f"R-{number}" for number in range(2 * batch_bodies.TOGETHER + 1)]
-    asking = batch_bodies.load_facts_of_recipients(ids)
+    ids = [f"R-{number}" for number in range(2 * batch_bodies.RECIPIENTS_PER_LOAD + 1)]
+    asking = batch_bodies.load_recipient_facts(ids)
     asked = []
     given: Any = None
     try:
@@ -183,5 +191,9 @@ def test_the_ledger_is_asked_for_very_many_recipients_some_at_a_time() -> None:
             given = {step.ids[0]: {"status": "disabled"}}
     except StopIteration as stop:
         found = stop.value
-    assert [len(one) for one in asked] == [batch_bodies.TOGETHER, batch_bodies.TOGETHER, 1]
+    assert [len(one) for one in asked] == [
+        batch_bodies.RECIPIENTS_PER_LOAD,
+        batch_bodies.RECIPIENTS_PER_LOAD,
+        1,
+    ]
     assert [*found] == [one[0] for one in asked]

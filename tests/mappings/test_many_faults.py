@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mappings import errors, kinds, legacy
-from mappings.batch_bodies import Sent, map_payments_fields
+from mappings import errors, field_types, legacy
+from mappings.batch_bodies import SentPayment, map_payments_fields
 from mappings.batches import create_batch
-from mappings.grammar import Invalid, Problem, Refused, Request
+from mappings.effects import Invalid, Problem, Refused, Request
 
 MANY = 6000
 
 
 def test_what_is_wrong_with_each_payment_of_a_body() -> None:
     body = {"sourceCurrency": "USD", "payments": [{"sourceAmount": "1.50"}] * MANY}
-    read, problems = kinds.read(legacy.BatchBody, body)
+    read, problems = field_types.parse_body(legacy.BatchBody, body)
     flow = create_batch(Request(datetime.now(UTC), body=read, problems=problems))
     with pytest.raises(Invalid) as told:
         next(flow)
@@ -37,13 +37,13 @@ def test_what_the_service_says_of_each_payment_of_a_batch() -> None:
     target = {"recipient": {"id": "R-1"}, "targetAmount": "1", "targetCurrency": "EUR"}
     payments = [source, target] * (MANY // 2)
     names = map_payments_fields(
-        [Sent(one, f"payments[{number}].") for number, one in enumerate(payments)]
+        [SentPayment(one, f"payments[{number}].") for number, one in enumerate(payments)]
     )
     problems = [
         Problem("invalid_field", "amount is too small", f"payments[{number}].amount")
         for number in range(MANY)
     ]
-    told = errors.translate_failure(Refused(400, problems, sent_as=names)).problems
+    told = errors.translate_failure(Refused(400, problems, field_map=names)).problems
     assert len(told) == errors.MAX_ERRORS
     assert [(one.field, one.message) for one in told[-2:]] == [
         ("payments[98].sourceAmount", "sourceAmount is too small"),
@@ -60,7 +60,7 @@ def test_fields_are_named_whole_in_a_message_too() -> None:
                 Problem("invalid_field", "payments[0].recipient.id: unknown.", None),
                 Problem("invalid_field", "account.branchId: 9 digits", "branchId"),
             ],
-            sent_as=names,
+            field_map=names,
         )
     ).problems
     assert [one.message for one in told] == [

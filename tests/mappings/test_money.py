@@ -13,7 +13,7 @@ from mappings import money
 from mappings.balances import read_balances
 from mappings.batch_views import build_batch, build_batch_answer
 from mappings.drafts import build_entries
-from mappings.grammar import JSON, Answer, Request
+from mappings.effects import JSON, Answer, Request
 from mappings.objects import build_payment_answer
 
 SHOWN = [

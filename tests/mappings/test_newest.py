@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mappings.grammar import JSON, SIDE_BY_SIDE, Flow, Parallel, Recall, Record
-from mappings.newest import newest
+from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, Flow, LoadFacts, Parallel
+from mappings.newest_payments import load_newest_payments
 
 MANY = 60
 
@@ -33,15 +33,15 @@ class World:
 
     def answer(self, step: Any) -> JSON:
         match step:
-            case Recall(kind, None):
+            case LoadFacts(kind, None):
                 return {**self.ledger[kind]}
-            case Recall(kind, str() as id_):
+            case LoadFacts(kind, str() as id_):
                 return self.ledger[kind].get(id_, {})
             case Parallel(calls):
                 return [self._summary(call.path.split("/")[2]) for call in calls]
-            case Record(kind, id_, facts):
+            case CompareAndSet(kind, id_, facts):
                 self.ledger[kind][id_] = facts
-                for one in step.also:
+                for one in step.linked:
                     self.answer(one)
                 return None
         raise AssertionError(step)
@@ -78,37 +78,37 @@ def test_as_many_as_are_asked_for_are_those_that_all_of_them_begin_with(seed: in
     all_ = world.in_order()
     # The first time each batch is read; from then on those that are complete need not be.
     for most in (1, 3, 10, 40, 10**9, 10, 1):
-        found = world.played(newest(most))
+        found = world.played(load_newest_payments(most))
         assert [one["id"] for one in found.payments] == all_[:most]
         assert found.records == len(all_)
 
 
 def test_a_batch_that_is_complete_is_read_again_only_where_it_may_have_one_of_them() -> None:
     world = World(seed=7)
-    world.played(newest(10))
+    world.played(load_newest_payments(10))
     assert len(world.read) == MANY
-    world.played(newest(10))
+    world.played(load_newest_payments(10))
     its = {id_ for id_ in world.read if world.summaries[id_]["status"] == "complete"}
     newest_of = {
         id_: max((one["createdAt"] for one in summary["payments"]), default="")
         for id_, summary in world.summaries.items()
     }
-    oldest_shown = world.played(newest(10)).payments[-1]["createdAt"]
+    oldest_shown = world.played(load_newest_payments(10)).payments[-1]["createdAt"]
     assert its
-    assert sum(newest_of[id_] < oldest_shown for id_ in its) < SIDE_BY_SIDE
+    assert sum(newest_of[id_] < oldest_shown for id_ in its) < MAX_PARALLEL_CALLS
     others = sum(one["status"] != "complete" for one in world.summaries.values())
     assert len(world.read) == others + len(its) < MANY
 
 
 def test_whoever_looks_for_some_of_them_has_every_batch_read_and_the_right_number() -> None:
     world = World(seed=8)
-    world.played(newest(10))
+    world.played(load_newest_payments(10))
 
     def wanted(payments: Any) -> Any:
-        yield Recall("payments", "B-00")
+        yield LoadFacts("payments", "B-00")
         return [one for one in payments if one["id"].startswith("P-1")]
 
-    found = world.played(newest(4, wanted))
+    found = world.played(load_newest_payments(4, wanted))
     all_ = world.in_order(starts="P-1")
     assert [one["id"] for one in found.payments] == all_[:4]
     assert found.records == len(all_)
@@ -117,10 +117,10 @@ def test_whoever_looks_for_some_of_them_has_every_batch_read_and_the_right_numbe
 
 def test_a_complete_batch_that_is_gone_leaves_room_for_the_next() -> None:
     world = World(seed=9)
-    world.played(newest(10))
+    world.played(load_newest_payments(10))
     gone = world.in_order()[0].split("-")[1]
     world.ledger["batch"][f"B-{int(gone):02}"]["phase"] = "deleted"
     del world.summaries[f"B-{int(gone):02}"]
-    found = world.played(newest(10))
+    found = world.played(load_newest_payments(10))
     assert [one["id"] for one in found.payments] == world.in_order()[:10]
     assert found.records == len(world.in_order())

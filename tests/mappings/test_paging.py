@@ -10,15 +10,15 @@ import pytest
 
 from mappings.batches import list_batches
 from mappings.cutover import match_batch
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
-    SIDE_BY_SIDE,
+    MAX_PARALLEL_CALLS,
     Answer,
     Call,
     Flow,
+    LoadFacts,
     NoSuchOperation,
     Parallel,
-    Recall,
     Refused,
     Request,
     Unreachable,
@@ -47,7 +47,9 @@ def test_a_list_is_read_as_far_as_the_service_says_and_there_is_something_new(
     assert count_pages_to_read(body, 2, is_new=is_new) == pages
 
 
-@pytest.mark.parametrize(("meta", "calls"), [({"pages": 1_000_000}, 1 + SIDE_BY_SIDE), ({}, 4)])
+@pytest.mark.parametrize(
+    ("meta", "calls"), [({"pages": 1_000_000}, 1 + MAX_PARALLEL_CALLS), ({}, 4)]
+)
 def test_batches_are_read_past_a_page_of_those_that_are_known_and_no_further_than_there_are(
     meta: dict[str, JSON], calls: int
 ) -> None:
@@ -60,7 +62,7 @@ def test_batches_are_read_past_a_page_of_those_that_are_known_and_no_further_tha
         if isinstance(step, Parallel):
             return [answered(one) for one in step.calls]
         if not isinstance(step, Call):
-            return known if step == Recall("batch") else {}
+            return known if step == LoadFacts("batch") else {}
         asked += 1
         number = int(step.query["page"])
         rows = pages[number - 1] if number <= len(pages) else []

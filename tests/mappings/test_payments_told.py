@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mappings.batch_views import build_batch
-from mappings.payment_lists import extract_payments_if_told
+from mappings.payloads import find_payments
 
 ONE = {"id": "P-1", "sourceAmount": "5.00", "sourceCurrency": "EUR"}
 OTHER = {"id": "P-2", "sourceAmount": "6.00", "sourceCurrency": "USD"}
@@ -24,13 +24,13 @@ OTHER = {"id": "P-2", "sourceAmount": "6.00", "sourceCurrency": "USD"}
     ],
 )
 def test_payments_are_found_beside_the_batch_or_in_it_flat_or_with_their_meta(body: Any) -> None:
-    assert list(extract_payments_if_told(body) or ()) == [ONE]
+    assert list(find_payments(body) or ()) == [ONE]
 
 
 @pytest.mark.parametrize("body", [{}, {"batch": {"id": "B-1"}}, {"payments": {"meta": {}}}])
 def test_not_to_speak_of_payments_is_not_to_have_none(body: Any) -> None:
-    assert extract_payments_if_told(body) is None
-    assert extract_payments_if_told({"payments": []}) == []
+    assert find_payments(body) is None
+    assert find_payments({"payments": []}) == []
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mappings import errors
+from mappings.effects import Problem, Refused
 from mappings.errors import derive_refusal_status
-from mappings.grammar import Problem, Refused
 
 BATCH = {
     "currency": "sourceCurrency",
@@ -18,7 +18,7 @@ SSN = {"governmentIds": "ssn", "governmentIds[0]": "ssn"}
 
 
 def _told(sent_as: dict[str, str], *problems: Problem) -> list[tuple[str | None, str]]:
-    given = errors.translate_failure(Refused(400, list(problems), sent_as=sent_as)).problems
+    given = errors.translate_failure(Refused(400, list(problems), field_map=sent_as)).problems
     return [(one.field, one.message) for one in given]
 
 

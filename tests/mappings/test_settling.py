@@ -11,17 +11,21 @@ from typing import Any
 
 import pytest
 
-from mappings.grammar import (
+from mappings.effects import (
     Absent,
     Call,
     Confirmed,
     Inconclusive,
     InDoubtWrite,
-    Settle,
+    OutcomeRule,
     Step,
-    Verdict,
+    WriteOutcome,
 )
-from mappings.settling import settle_added_payment, settle_created_batch, settle_edited_batch
+from mappings.outcome_rules import (
+    build_added_payment_rule,
+    build_created_batch_rule,
+    build_edited_batch_rule,
+)
 
 SENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "USD"}
 BODY = {"currency": "USD", "payments": [SENT]}
@@ -46,19 +50,19 @@ def beside(*others: dict[str, Any]) -> Callable[[], Generator[Step, Any, list[di
     return other_adds
 
 
-SETTLES: dict[str, Callable[[], Settle]] = {
-    "a create": lambda: settle_created_batch(BODY),
-    "an addition": lambda: settle_added_payment("B-9", SENT, "USD", (), beside()),
-    "a change that adds": lambda: settle_edited_batch("B-9", (), "USD", added=ADDED),
+SETTLES: dict[str, Callable[[], OutcomeRule]] = {
+    "a create": lambda: build_created_batch_rule(BODY),
+    "an addition": lambda: build_added_payment_rule("B-9", SENT, "USD", (), beside()),
+    "a change that adds": lambda: build_edited_batch_rule("B-9", (), "USD", additions=ADDED),
 }
 
 
 def read(
-    settle: Settle,
+    settle: OutcomeRule,
     shown: dict[str, Any],
     sending: InDoubtWrite = SENDING,
     listed: dict[str, Any] = LISTED,
-) -> Verdict:
+) -> WriteOutcome:
     """What it says of a service that lists one batch, whose summary shows this."""
     reading = settle(sending)
     answer: Any = None
@@ -66,7 +70,7 @@ def read(
         try:
             step = reading.send(answer)
         except StopIteration as stop:
-            verdict: Verdict = stop.value
+            verdict: WriteOutcome = stop.value
             return verdict
         assert isinstance(step, Call)
         is_list = step.path == "/batches"
@@ -76,29 +80,29 @@ def read(
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
 @pytest.mark.parametrize("shown", UNTOLD.values(), ids=UNTOLD)
 def test_what_a_summary_does_not_tell_has_not_failed_to_happen(
-    settle: Callable[[], Settle], shown: dict[str, Any]
+    settle: Callable[[], OutcomeRule], shown: dict[str, Any]
 ) -> None:
     assert isinstance(read(settle(), shown), Inconclusive)
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
-def test_what_a_summary_tells_is_believed(settle: Callable[[], Settle]) -> None:
+def test_what_a_summary_tells_is_believed(settle: Callable[[], OutcomeRule]) -> None:
     assert isinstance(read(settle(), {"payments": [SHOWN]}), Confirmed)
     assert isinstance(read(settle(), {"payments": []}), Absent)
 
 
 IN_EUROS = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "EUR"}
 SENT_IN_EUROS = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "EUR"}
-IN_ANOTHER: dict[str, Callable[[], Settle]] = {
-    "a create": lambda: settle_created_batch({"currency": "USD", "payments": [SENT_IN_EUROS]}),
-    "an addition": lambda: settle_added_payment("B-9", SENT_IN_EUROS, "USD", (), beside()),
-    "a change that adds": lambda: settle_edited_batch("B-9", (), "USD", added=(IN_EUROS,)),
+IN_ANOTHER: dict[str, Callable[[], OutcomeRule]] = {
+    "a create": lambda: build_created_batch_rule({"currency": "USD", "payments": [SENT_IN_EUROS]}),
+    "an addition": lambda: build_added_payment_rule("B-9", SENT_IN_EUROS, "USD", (), beside()),
+    "a change that adds": lambda: build_edited_batch_rule("B-9", (), "USD", additions=(IN_EUROS,)),
 }
 
 
 @pytest.mark.parametrize("settle", IN_ANOTHER.values(), ids=IN_ANOTHER)
 def test_a_payment_shown_in_other_currencies_than_was_asked_for_may_be_the_one(
-    settle: Callable[[], Settle],
+    settle: Callable[[], OutcomeRule],
 ) -> None:
     shown = {**SHOWN, "sourceCurrency": "USD", "targetAmount": "4.20", "targetCurrency": "GBP"}
     assert isinstance(read(settle(), {"payments": [shown]}), Inconclusive)
@@ -111,7 +115,7 @@ def test_a_payment_shown_in_other_currencies_than_was_asked_for_may_be_the_one(
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
-def test_a_payment_without_an_amount_may_be_the_one(settle: Callable[[], Settle]) -> None:
+def test_a_payment_without_an_amount_may_be_the_one(settle: Callable[[], OutcomeRule]) -> None:
     bare = {"id": "P-9", "recipient": {"id": "R-1"}}
     assert isinstance(read(settle(), {"payments": [bare]}), Inconclusive)
 
@@ -119,13 +123,13 @@ def test_a_payment_without_an_amount_may_be_the_one(settle: Callable[[], Settle]
 def test_a_target_amount_in_the_batches_own_currency_is_what_is_paid() -> None:
     asked = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "USD"}
     shown = {**SHOWN, "sourceCurrency": "USD", "targetAmount": "4.60", "targetCurrency": "EUR"}
-    settle = settle_edited_batch("B-9", (), "USD", added=(asked,))
+    settle = build_edited_batch_rule("B-9", (), "USD", additions=(asked,))
     assert isinstance(read(settle, {"payments": [shown]}), Confirmed)
 
 
 def test_of_a_batch_that_another_write_made_nothing_need_be_told() -> None:
-    claimed = InDoubtWrite(SENDING.since, frozenset({"B-9"}), 1, None, False)
-    assert isinstance(read(settle_created_batch(BODY), {}, claimed), Absent)
+    claimed = InDoubtWrite(SENDING.not_before, frozenset({"B-9"}), 1, None, False)
+    assert isinstance(read(build_created_batch_rule(BODY), {}, claimed), Absent)
 
 
 @pytest.mark.parametrize("created", [{}, {"createdAt": None}], ids=["unlisted", "empty"])
@@ -133,7 +137,7 @@ def test_a_batch_that_the_list_does_not_date_is_dated_by_its_summary(
     created: dict[str, Any],
 ) -> None:
     listed = {"id": "B-9", **created}
-    settle, paying = settle_created_batch(BODY), {"payments": [SHOWN]}
+    settle, paying = build_created_batch_rule(BODY), {"payments": [SHOWN]}
     old, new = ({**paying, "createdAt": f"{day}T09:00:00Z"} for day in ("2026-02-28", "2026-03-01"))
     assert isinstance(read(settle, old, listed=listed), Absent)
     assert isinstance(read(settle, new, listed=listed), Confirmed)
@@ -142,19 +146,21 @@ def test_a_batch_that_the_list_does_not_date_is_dated_by_its_summary(
 
 THERE = {**SHOWN, "id": "P-1", "upstream": "P-1"}
 UNNAMED = {name: value for name, value in SHOWN.items() if name != "id"}
-CHANGES: dict[str, Callable[[], Settle]] = {
-    "an addition": lambda: settle_added_payment("B-9", SENT, "USD", ["P-1"], beside()),
-    "a change that adds": lambda: settle_edited_batch("B-9", [THERE], "USD", added=ADDED),
-    "a change": lambda: settle_edited_batch(
-        "B-9", [THERE], "USD", changed=lambda: {"P-1": {"sourceAmount": "6.00"}}
+CHANGES: dict[str, Callable[[], OutcomeRule]] = {
+    "an addition": lambda: build_added_payment_rule("B-9", SENT, "USD", ["P-1"], beside()),
+    "a change that adds": lambda: build_edited_batch_rule("B-9", [THERE], "USD", additions=ADDED),
+    "a change": lambda: build_edited_batch_rule(
+        "B-9", [THERE], "USD", build_changes=lambda: {"P-1": {"sourceAmount": "6.00"}}
     ),
-    "a removal": lambda: settle_edited_batch("B-9", [THERE], "USD", removed=lambda: ["P-1"]),
+    "a removal": lambda: build_edited_batch_rule(
+        "B-9", [THERE], "USD", list_removed_ids=lambda: ["P-1"]
+    ),
 }
 
 
 @pytest.mark.parametrize("settle", CHANGES.values(), ids=CHANGES)
 def test_a_payment_that_a_summary_shows_without_its_id_is_not_taken_for_another(
-    settle: Callable[[], Settle],
+    settle: Callable[[], OutcomeRule],
 ) -> None:
     """It may be the one that was there before: added it was not, nor removed."""
     assert isinstance(read(settle(), {"payments": [UNNAMED]}), Inconclusive)
@@ -177,8 +183,8 @@ def shown_with(memo: str | None) -> dict[str, Any]:
     ids=["other amount", "no memo", "its memo", "my memo", "another memo", "other currency"],
 )
 def test_an_addition_is_not_taken_for_another_that_is_under_way(
-    other: dict[str, Any], shown: dict[str, Any], verdict: type[Verdict]
+    other: dict[str, Any], shown: dict[str, Any], verdict: type[WriteOutcome]
 ) -> None:
     body = {**SENT, "memo": "mine"}
-    settle = settle_added_payment("B-9", body, "USD", (), beside(other))
+    settle = build_added_payment_rule("B-9", body, "USD", (), beside(other))
     assert type(read(settle, {"payments": [shown]})) is verdict

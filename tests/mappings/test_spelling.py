@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
 from mappings import current, legacy
-from mappings.grammar import Vocabulary
-from mappings.kinds import Key, Word
-from mappings.spelling import Spelling, build_current_spelling, build_legacy_spelling
+from mappings.effects import Vocabulary
+from mappings.field_types import Word, WordKey
+from mappings.vocabulary import (
+    VocabularyTranslator,
+    build_current_translator,
+    build_legacy_translator,
+)
 
 WORDS = Vocabulary(
     legacy_wallet="paypal",
@@ -23,9 +27,9 @@ WORDS = Vocabulary(
     current_avatar_url="pictureUrl",
 )
 LEGACY, CURRENT, NEUTRAL = (
-    build_legacy_spelling(WORDS),
-    build_current_spelling(WORDS),
-    build_legacy_spelling(Vocabulary()),
+    build_legacy_translator(WORDS),
+    build_current_translator(WORDS),
+    build_legacy_translator(Vocabulary()),
 )
 
 
@@ -39,12 +43,12 @@ class Shape(TypedDict, total=False):
     text: str
     inner: Inner | None
     inners: list[Inner]
-    wallet: Annotated[Inner | None, Key("wallet")]
-    avatarUrl: Annotated[str, Key("avatar_url")]
+    wallet: Annotated[Inner | None, WordKey("wallet")]
+    avatarUrl: Annotated[str, WordKey("avatar_url")]
     anything: Any
 
 
-SPELLING = Spelling({"wallet": "paypal", "avatar_url": "gravatarUrl"})
+SPELLING = VocabularyTranslator({"wallet": "paypal", "avatar_url": "gravatarUrl"})
 
 PAIRS = [
     ({"method": "wallet"}, {"method": "paypal"}),
@@ -76,42 +80,51 @@ PAIRS = [
 def test_words_are_spelled_where_the_shape_marks_them_and_nowhere_else(
     neutral: Any, spelled: Any
 ) -> None:
-    assert SPELLING.outward(Shape, neutral) == spelled
-    assert SPELLING.inward(Shape, spelled) == neutral
+    assert SPELLING.translate_from_neutral(Shape, neutral) == spelled
+    assert SPELLING.translate_to_neutral(Shape, spelled) == neutral
 
 
 def test_a_word_in_the_midst_of_other_text_is_not_one() -> None:
     for text in ("wallets", "my wallet", "WALLET", "wallet ", "e-wallet"):
-        assert SPELLING.outward(Shape, {"method": text}) == {"method": text}
+        assert SPELLING.translate_from_neutral(Shape, {"method": text}) == {"method": text}
 
 
 def test_the_order_of_fields_is_kept() -> None:
     sent = {"text": 1, "paypal": {}, "method": 2, "gravatarUrl": 3}
-    assert list(SPELLING.inward(Shape, sent)) == ["text", "wallet", "method", "avatarUrl"]
-    assert list(SPELLING.outward(Shape, SPELLING.inward(Shape, sent))) == list(sent)
+    assert list(SPELLING.translate_to_neutral(Shape, sent)) == [
+        "text",
+        "wallet",
+        "method",
+        "avatarUrl",
+    ]
+    assert list(
+        SPELLING.translate_from_neutral(Shape, SPELLING.translate_to_neutral(Shape, sent))
+    ) == list(sent)
 
 
 def test_the_documents_own_name_of_a_field_is_none_where_a_side_has_its_own() -> None:
     """A client's ``wallet`` beside its ``paypal`` must not take its place."""
     sent = {"paypal": {"text": "mine"}, "wallet": {"text": "not mine"}}
-    assert SPELLING.inward(Shape, sent) == {"wallet": {"text": "mine"}}
-    assert SPELLING.inward(Shape, dict(reversed(sent.items()))) == {"wallet": {"text": "mine"}}
+    assert SPELLING.translate_to_neutral(Shape, sent) == {"wallet": {"text": "mine"}}
+    assert SPELLING.translate_to_neutral(Shape, dict(reversed(sent.items()))) == {
+        "wallet": {"text": "mine"}
+    }
 
 
 def test_what_has_no_shape_is_left_alone() -> None:
-    assert SPELLING.inward(None, {"paypal": "paypal"}) == {"paypal": "paypal"}
-    assert SPELLING.outward(None, {"wallet": "wallet"}) == {"wallet": "wallet"}
+    assert SPELLING.translate_to_neutral(None, {"paypal": "paypal"}) == {"paypal": "paypal"}
+    assert SPELLING.translate_from_neutral(None, {"wallet": "wallet"}) == {"wallet": "wallet"}
 
 
 @pytest.mark.parametrize("value", [None, [], "wallet", 5])
 def test_what_is_no_object_in_the_place_of_one_is_left_alone(value: Any) -> None:
-    assert SPELLING.inward(Shape, value) == value
-    assert SPELLING.outward(Shape, value) == value
+    assert SPELLING.translate_to_neutral(Shape, value) == value
+    assert SPELLING.translate_from_neutral(Shape, value) == value
 
 
 def test_nothing_that_was_given_is_changed_itself() -> None:
     given_ = {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
-    SPELLING.outward(Shape, given_)
+    SPELLING.translate_from_neutral(Shape, given_)
     assert given_ == {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
 
 
@@ -142,8 +155,8 @@ def test_nothing_that_was_given_is_changed_itself() -> None:
 def test_a_field_s_full_name_is_spelled_as_the_field_is(
     shape: Any, neutral: str, spelled: str
 ) -> None:
-    assert LEGACY.field(shape, neutral) == spelled
-    assert NEUTRAL.field(shape, neutral) == neutral
+    assert LEGACY.translate_field_path(shape, neutral) == spelled
+    assert NEUTRAL.translate_field_path(shape, neutral) == neutral
 
 
 # The shapes of both interfaces
@@ -195,16 +208,16 @@ def _spelled(recipient: dict[str, Any]) -> dict[str, Any]:
 def test_a_recipient_is_told_in_the_client_s_words_and_its_free_text_in_its_own(
     shape: Any, wrap: Any
 ) -> None:
-    assert LEGACY.outward(shape, wrap(RECIPIENT)) == wrap(_spelled(RECIPIENT))
+    assert LEGACY.translate_from_neutral(shape, wrap(RECIPIENT)) == wrap(_spelled(RECIPIENT))
 
 
 def test_a_payout_is_told_in_the_client_s_words() -> None:
-    assert LEGACY.outward(legacy.Payout, ANSWERED) == _spelled(RECIPIENT)["payout"]
+    assert LEGACY.translate_from_neutral(legacy.Payout, ANSWERED) == _spelled(RECIPIENT)["payout"]
 
 
 def test_a_payout_that_is_sent_back_is_read_in_the_client_s_words() -> None:
     sent = {"payout": _spelled(RECIPIENT)["payout"]}
-    read = LEGACY.inward(legacy.RecipientBody, sent)["payout"]
+    read = LEGACY.translate_to_neutral(legacy.RecipientBody, sent)["payout"]
     assert read["primary"]["method"] == "wallet"
     assert read["accounts"]["wallet"] == {"address": "wallet"}
     assert read["accounts"]["bank"] == ANSWERED["accounts"]["bank"]
@@ -213,16 +226,16 @@ def test_a_payout_that_is_sent_back_is_read_in_the_client_s_words() -> None:
 def test_an_account_is_sent_and_read_in_the_service_s_words() -> None:
     account = {"type": "wallet", "emailAddress": "wallet", "accountHolderName": "wallet"}
     spelled = {**account, "type": "payco"}
-    assert CURRENT.outward(current.Account, account) == spelled
+    assert CURRENT.translate_from_neutral(current.Account, account) == spelled
     recipient = {"accounts": [spelled], "payoutMethod": "payco", "pictureUrl": "payco"}
-    assert CURRENT.inward(current.RecipientAnswer, {"recipient": recipient}) == {
+    assert CURRENT.translate_to_neutral(current.RecipientAnswer, {"recipient": recipient}) == {
         "recipient": {"accounts": [account], "payoutMethod": "wallet", "avatarUrl": "payco"}
     }
 
 
 def test_a_summary_s_figures_by_method_are_read_from_the_service_s_words() -> None:
     told = {"batchSummary": {"id": "payco", "methods": {"payco": {}, "bank-transfer": {}}}}
-    assert CURRENT.inward(current.SummaryAnswer, told) == {
+    assert CURRENT.translate_to_neutral(current.SummaryAnswer, told) == {
         "batchSummary": {"id": "payco", "methods": {"wallet": {}, "bank-transfer": {}}}
     }
 
@@ -232,13 +245,15 @@ def test_the_filter_of_a_list_is_read_and_asked_in_each_side_s_words(word: str) 
     spelled = {"wallet": ("paypal", "payco")}.get(word, (word, word))
     query = {"payoutMethod": word, "search": "wallet", "city": "wallet"}
     client, service = ({**query, "payoutMethod": one} for one in spelled)
-    assert LEGACY.inward(legacy.RecipientsQuery, client) == query
-    assert CURRENT.outward(current.RecipientsQuery, query) == service
+    assert LEGACY.translate_to_neutral(legacy.RecipientsQuery, client) == query
+    assert CURRENT.translate_from_neutral(current.RecipientsQuery, query) == service
 
 
 def test_the_display_of_a_method_is_in_the_client_s_words_too() -> None:
     for shown, told in (("Wallet", "Paypal"), ("Bank Transfer", "Bank Transfer")):
-        assert LEGACY.outward(legacy.Payout, {"methodDisplay": shown}) == {"methodDisplay": told}
+        assert LEGACY.translate_from_neutral(legacy.Payout, {"methodDisplay": shown}) == {
+            "methodDisplay": told
+        }
 
 
 LABELS = Vocabulary(
@@ -254,19 +269,21 @@ LABELS = Vocabulary(
 
 
 def test_each_label_has_words_and_capitals_of_its_own() -> None:
-    words = build_legacy_spelling(LABELS)
+    words = build_legacy_translator(LABELS)
     for shown, told in (
         ("Wallet", "PayPal"),
         ("Bank Transfer", "Bank transfer"),
         ("Check", "Check"),
     ):
         for shape in (legacy.Payout, legacy.ListedPayment):
-            assert words.outward(shape, {"methodDisplay": shown}) == {"methodDisplay": told}
+            assert words.translate_from_neutral(shape, {"methodDisplay": shown}) == {
+                "methodDisplay": told
+            }
     methods = {
         "wallet": {"accountType": "wallet", "displayName": "Wallet"},
         "bank-transfer": {"accountType": "service", "displayName": "Bank Transfer"},
     }
-    assert words.outward(legacy.Summary, {"methods": methods}) == {
+    assert words.translate_from_neutral(legacy.Summary, {"methods": methods}) == {
         "methods": {
             "paypal": {"accountType": "PayPaL", "displayName": "PAYPAL"},
             "bank-transfer": {"accountType": "AcMe", "displayName": "Local bank"},
@@ -284,8 +301,12 @@ def test_a_label_that_a_summary_gives_is_put_into_the_client_s_words() -> None:
             }
         }
     }
-    told = build_current_spelling(LABELS).inward(current.SummaryAnswer, given)["batch"]
-    assert build_legacy_spelling(LABELS).outward(legacy.Summary, told)["methods"] == {
+    told = build_current_translator(LABELS).translate_to_neutral(current.SummaryAnswer, given)[
+        "batch"
+    ]
+    assert build_legacy_translator(LABELS).translate_from_neutral(legacy.Summary, told)[
+        "methods"
+    ] == {
         "paypal": {"accountType": "PayPaL", "displayName": "PAYPAL"},
         "bank-transfer": {"accountType": "Rails", "displayName": "Local bank"},
     }
@@ -294,15 +315,22 @@ def test_a_label_that_a_summary_gives_is_put_into_the_client_s_words() -> None:
 def test_a_label_that_a_summary_gives_stands_if_both_sides_call_the_wallet_the_same() -> None:
     same = Vocabulary(legacy_wallet="paypal", current_wallet="paypal")
     given = {"batch": {"methods": {"paypal": {"accountType": "PayPal", "displayName": "PayPal"}}}}
-    told = build_current_spelling(same).inward(current.SummaryAnswer, given)["batch"]
-    assert build_legacy_spelling(same).outward(legacy.Summary, told) == given["batch"]
+    told = build_current_translator(same).translate_to_neutral(current.SummaryAnswer, given)[
+        "batch"
+    ]
+    assert (
+        build_legacy_translator(same).translate_from_neutral(legacy.Summary, told) == given["batch"]
+    )
 
 
 def test_a_default_word_that_the_client_s_service_spells_otherwise_is_no_word() -> None:
     for shape, name in ((legacy.RecipientsQuery, "payoutMethod"), (legacy.PrimaryBody, "method")):
-        assert LEGACY.inward(shape, {name: "wallet"})[name] not in ("wallet", "paypal")
-        assert NEUTRAL.inward(shape, {name: "wallet"}) == {name: "wallet"}
-        assert LEGACY.inward(shape, {name: "bank"}) == {name: "bank"}
+        assert LEGACY.translate_to_neutral(shape, {name: "wallet"})[name] not in (
+            "wallet",
+            "paypal",
+        )
+        assert NEUTRAL.translate_to_neutral(shape, {name: "wallet"}) == {name: "wallet"}
+        assert LEGACY.translate_to_neutral(shape, {name: "bank"}) == {name: "bank"}
 
 
 # Whatever the words, whatever the value
@@ -319,22 +347,24 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_what_was_read_in_a_side_s_words_is_told_in_them_unchanged(value: Any) -> None:
     for shape in (legacy.Recipient, legacy.RecipientAnswer, legacy.Payout):
-        assert LEGACY.outward(shape, LEGACY.inward(shape, value)) == value
+        assert (
+            LEGACY.translate_from_neutral(shape, LEGACY.translate_to_neutral(shape, value)) == value
+        )
 
 
 @given(VALUES)
 def test_with_the_documents_own_words_nothing_is_spelled_otherwise(value: Any) -> None:
     for shape in (legacy.Recipient, legacy.RecipientBody, current.Recipient):
-        assert NEUTRAL.inward(shape, value) is value
-        assert NEUTRAL.outward(shape, value) is value
+        assert NEUTRAL.translate_to_neutral(shape, value) is value
+        assert NEUTRAL.translate_from_neutral(shape, value) is value
 
 
 def test_each_side_has_its_words_from_its_own_settings() -> None:
     only_legacy = Vocabulary(legacy_wallet="paypal")
-    assert build_current_spelling(only_legacy).outward(current.Account, {"type": "wallet"}) == {
-        "type": "wallet"
-    }
+    assert build_current_translator(only_legacy).translate_from_neutral(
+        current.Account, {"type": "wallet"}
+    ) == {"type": "wallet"}
     only_current = Vocabulary(current_wallet="payco")
-    assert build_legacy_spelling(only_current).outward(legacy.Payout, {"method": "wallet"}) == {
-        "method": "wallet"
-    }
+    assert build_legacy_translator(only_current).translate_from_neutral(
+        legacy.Payout, {"method": "wallet"}
+    ) == {"method": "wallet"}

@@ -16,7 +16,7 @@ TABLES = (
     "objects", "batch_views", "errors", "banking", "recipient_queries", "recipient_bodies",
     "payouts", "payout_changes", "payout_methods", "government_ids", "balances", "funds",
     "summaries", "paging", "money", "payment_lists", "batch_bodies", "batch_reads", "batch_lists", "batch_changes", "batches",
-    "payments", "newest", "recipients", "geography", "kinds", "ids", "found", "matching", "drafts",
+    "payments", "newest", "recipients", "geography", "field_types", "ids", "recipient_reads", "matching", "drafts",
     "legacy", "current",
 )  # fmt: skip
 """Modules whose tables are broken, row by row."""
@@ -25,16 +25,24 @@ FLOWS = (
     "objects", "batch_views", "recipient_queries", "recipient_bodies", "payouts",
     "payout_changes", "payout_methods", "government_ids", "balances", "funds", "summaries",
     "paging", "money", "payment_lists", "batch_bodies", "batch_reads", "batch_lists", "batch_changes", "batches", "payments", "newest",
-    "recipients", "matching", "fields", "found",
+    "recipients", "matching", "fields", "recipient_reads",
 )  # fmt: skip
 """Modules whose flows are broken as well: their numbers, comparisons, sums, and what is true."""
 
 WORDS = ("paging", "money", "funds", "summaries", "balances", "payment_lists")
 """Of these the fields that their flows name, too: amounts and pages are what they are made of."""
 
-_FIELD_CALLS = {"same", "renamed", "nested", "read_only", "by_hand"}
+_FIELD_CALLS = {"keep_names", "rename_field", "nest_table", "mark_read_only", "set_in_code"}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_SAYING = {"invalid", "Inconclusive", "Problem", "Unreadable", "TypeError", "LookupError", "wrong"}
+_SAYING = {
+    "build_invalid_problem",
+    "Inconclusive",
+    "Problem",
+    "Unreadable",
+    "TypeError",
+    "LookupError",
+    "build_invalid_error",
+}
 """Calls whose texts are messages for people."""
 
 _ROW = "__import__('mappings.fields').fields"
@@ -73,7 +81,7 @@ class Mutant:
             not self.is_flow
             and (
                 self.kind == "shape"
-                or self.module in ("legacy", "current", "kinds")
+                or self.module in ("legacy", "current", "field_types")
                 or not self.where.isidentifier()
                 or self.where in ("OPERATIONS", "UNLISTED")
             )
@@ -351,21 +359,26 @@ def _of_arguments(call: ast.Call) -> Iterator[Found]:
     most = _TOLD_ONLY.get(name, len(call.args))
     if name in _SAYING:
         most = 1
-    if name in ("Digits", "Problem", "Operation", "Endpoint", "Field", "Context", "Decimal"):
+    if name in ("DigitRule", "Problem", "Operation", "Endpoint", "Field", "Context", "Decimal"):
         for place, one in enumerate(call.args[:most]):
-            if name == "Digits" and place == 2:
+            if name == "DigitRule" and place == 2:
                 continue  # what a message calls them
             row = f"{name} {' '.join(ast.unparse(arg) for arg in call.args[:2])[:40]}"
             yield from _of_constant(one, f"{row}, {place + 1},")
     for keyword in call.keywords:
-        if name == "Operation" and keyword.arg in ("takes", "query", "keyless", "may_write"):
+        if name == "Operation" and keyword.arg in (
+            "body_shape",
+            "query_shape",
+            "is_keyless",
+            "can_write",
+        ):
             row = " ".join(ast.unparse(arg) for arg in call.args[:2])
 
             def dropped(node: ast.AST, arg: str = keyword.arg) -> None:
                 node.keywords = [k for k in node.keywords if k.arg != arg]  # type: ignore[attr-defined]
 
             yield call, f"{row} without {keyword.arg}", dropped
-        if name == "Endpoint" and keyword.arg in ("takes", "gives", "query"):
+        if name == "Endpoint" and keyword.arg in ("body_shape", "response_shape", "query_shape"):
             row = " ".join(ast.unparse(arg) for arg in call.args[:2])
 
             def plain(node: ast.AST, arg: str = keyword.arg) -> None:
@@ -390,14 +403,14 @@ def _of_fields(table: ast.expr) -> Iterator[Found]:
         if isinstance(call, ast.Call) and (kind := _called(call)) in _FIELD_CALLS
         for number, argument in enumerate(call.args)
         if isinstance(argument, ast.Constant)
-        and (kind in ("same", "read_only") or number == 0)
+        and (kind in ("keep_names", "mark_read_only") or number == 0)
     ]  # fmt: skip
     for index, (place, number, kind, name, target) in enumerate(every):
         other = next(
             (
                 one
                 for one in (*every[index + 1 :], *every)
-                if one[2] in ("same", "renamed", "read_only") and one[4] != target
+                if one[2] in ("keep_names", "rename_field", "mark_read_only") and one[4] != target
             ),
             None,
         )
@@ -406,41 +419,41 @@ def _of_fields(table: ast.expr) -> Iterator[Found]:
             _misspell(node.args[place].args[number])  # type: ignore[attr-defined]
 
         yield table, f"{name} misspelt", misspelt_row
-        if kind == "by_hand":
+        if kind == "set_in_code":
             call = table.args[place]
             assert isinstance(call, ast.Call)
             if len(call.args) > 1:
                 yield (
                     table,
                     f"{name} not named in errors",
-                    _row_put(place, number, name, "None, None, sends=False"),
+                    _row_put(place, number, name, "None, None, is_sent=False"),
                 )
             continue
-        yield table, f"{name} set apart", _row_put(place, number, name, "None, None, sends=False")
-        if kind != "nested" and other and target:
-            sends = kind != "read_only"
+        yield table, f"{name} set apart", _row_put(place, number, name, "None, None, is_sent=False")
+        if kind != "nest_table" and other and target:
+            sends = kind != "mark_read_only"
             theirs = other[4]
             yield (
                 table,
                 f"{name} shown off by one",
-                _row_put(place, number, name, f"{target!r}, {theirs!r}, sends={sends}"),
+                _row_put(place, number, name, f"{target!r}, {theirs!r}, is_sent={sends}"),
             )
             if sends:
                 yield (
                     table,
                     f"{name} sent off by one",
-                    _row_put(place, number, name, f"{theirs!r}, {target!r}, sends=True"),
+                    _row_put(place, number, name, f"{theirs!r}, {target!r}, is_sent=True"),
                 )
-        if kind in ("same", "renamed", "nested"):
+        if kind in ("keep_names", "rename_field", "nest_table"):
             yield (
                 table,
                 f"{name} not sent",
-                _row_put(place, number, name, f"{target!r}, {target!r}, sends=False"),
+                _row_put(place, number, name, f"{target!r}, {target!r}, is_sent=False"),
             )
 
 
 def _target(call: ast.Call, kind: str, name: str) -> str:
-    if kind == "renamed" and isinstance(call.args[1], ast.Constant):
+    if kind == "rename_field" and isinstance(call.args[1], ast.Constant):
         return str(call.args[1].value)
     return name
 
@@ -450,11 +463,11 @@ def _row_put(place: int, number: int, name: str, rest: str) -> Change:
         assert isinstance(node, ast.Call)
         call = node.args[place]
         assert isinstance(call, ast.Call)
-        if _called(call) in ("same", "read_only"):
+        if _called(call) in ("keep_names", "mark_read_only"):
             del call.args[number]
         else:
             del node.args[place]
-        made = f"({_ROW}.Row({name!r}, {rest}, why='a mutant'),)"
+        made = f"({_ROW}.FieldRow({name!r}, {rest}, reason='a mutant'),)"
         node.args.append(ast.parse(made, mode="eval").body)
 
     return change

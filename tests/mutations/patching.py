@@ -81,7 +81,7 @@ def _put_value(was: Any, made: Any, name: str, undo: list[tuple[Any, str, Any]])
                 setattr(module, other, made)
     if hasattr(was, "rows") and hasattr(made, "rows"):
         # A field table that another one has nested.
-        for part in ("rows", "_by_legacy", "_shown", "_nested"):
+        for part in ("rows", "_by_legacy", "_source_names", "_nested_tables"):
             undo.append((was, part, getattr(was, part)))
             setattr(was, part, getattr(made, part))
 

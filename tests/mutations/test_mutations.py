@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.compare.rules import Rules, validate_rules
+from gateway.compare.rules import Rules, build_rules
 from tests.gateway.compare.towns import report
 from tests.mutations.keeping import Kept
 from tests.mutations.mutants import Mutant, mutants
@@ -83,7 +83,7 @@ async def compared(worlds: Worlds) -> Any:
     for service in worlds.services:
         service.keys.clear()
         service.add_key(key)
-    rules = Rules().and_then(validate_rules(RULES, "rules"))
+    rules = Rules().combine(build_rules(RULES, "rules"))
     urls, keys = [worlds.control, worlds.candidate], (key.api_key, key.api_key)
     return await report(urls, SCENARIO, keys=keys, rules=rules, allow_writes=True)
 
@@ -119,7 +119,11 @@ def of(module: str, where: str) -> list[Mutant]:
 
 @pytest.mark.parametrize(
     ("module", "table", "rows"),
-    [("errors", "STATUS", 10), ("objects", "UPSTREAM_STATUS", 2), ("banking", "BRANCHES", 6)],
+    [
+        ("errors", "STATUS_BY_CODE", 10),
+        ("objects", "UPSTREAM_STATUS", 2),
+        ("banking", "BRANCH_RULES", 6),
+    ],
 )
 def test_each_row_of_a_table_is_dropped_swapped_misspelt_and_off_by_one(
     module: str, table: str, rows: int
@@ -143,17 +147,19 @@ def test_each_has_a_name_of_its_own_and_is_another_program() -> None:
 def test_what_is_patched_in_is_taken_out_again() -> None:
     from mappings import errors, objects, recipients
 
-    (one,) = [each for each in of("errors", "STATUS") if each.what == "'not_found' off by one"]
+    (one,) = [
+        each for each in of("errors", "STATUS_BY_CODE") if each.what == "'not_found' off by one"
+    ]
     assert not one.is_read_at_start
-    before = errors.STATUS
+    before = errors.STATUS_BY_CODE
     with patched(one):
-        assert errors.STATUS["not_found"] == 406
+        assert errors.STATUS_BY_CODE["not_found"] == 406
         assert errors.build_legacy_error(errors.NOT_FOUND).status == 406
-    assert errors.STATUS is before
+    assert errors.STATUS_BY_CODE is before
     (row,) = [each for each in of("objects", "RECIPIENT") if each.what == "email not sent"]
     with patched(row):
-        assert recipients.RECIPIENT.to_current({"email": "a@b.c"}) == {}
-    assert objects.RECIPIENT.to_current({"email": "a@b.c"}) == {"email": "a@b.c"}
+        assert recipients.RECIPIENT.translate_to_current({"email": "a@b.c"}) == {}
+    assert objects.RECIPIENT.translate_to_current({"email": "a@b.c"}) == {"email": "a@b.c"}
 
 
 def test_what_is_patched_in_by_half_is_taken_out_as_well() -> None:
@@ -163,12 +169,14 @@ def test_what_is_patched_in_by_half_is_taken_out_as_well() -> None:
         assert isinstance(node, ast.Module)
         node.body = [one for one in node.body if "KNOWN_CODES" not in ast.unparse(one)[:20]]
 
-    (one,) = [each for each in of("errors", "STATUS") if each.what == "'not_found' off by one"]
+    (one,) = [
+        each for each in of("errors", "STATUS_BY_CODE") if each.what == "'not_found' off by one"
+    ]
     broken = replace(one, node=0, change=without_what_is_made_of_it)
-    before = errors.STATUS
+    before = errors.STATUS_BY_CODE
     with pytest.raises(AttributeError), patched(broken):
         pass
-    assert errors.STATUS is before
+    assert errors.STATUS_BY_CODE is before
 
 
 def test_a_run_is_taken_up_again_until_a_source_is_another(tmp_path: Path) -> None:

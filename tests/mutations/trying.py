@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.compare.answer import Answer
-from gateway.compare.endpoints import NoAnswer
+from gateway.compare.endpoints import AnswerUnavailable
 from gateway.docgen.openapi import build_openapi_document
-from mappings.grammar import Vocabulary
+from mappings.effects import Vocabulary
 from tests.mutations.mutants import Mutant
 from tests.mutations.patching import patched
 from tests.mutations.reach import Reach, reach_of, sequences_for
@@ -53,7 +53,7 @@ FIRST = {
     "batch_views": ("batches", "pages"), "batches": ("batches", "pages"),
     "batch_lists": ("batches", "pages"), "batch_changes": ("batches", "pages"),
     "payments": ("batches", "pages"), "newest": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
-    "errors": ("errors", "recipients", "batches"), "kinds": ("recipients", "amounts"),
+    "errors": ("errors", "recipients", "batches"), "field_types": ("recipients", "amounts"),
 }  # fmt: skip
 """What is likely to notice a mutant of a module is asked first; in the end all is."""
 
@@ -79,7 +79,7 @@ FIRST_OF = {
     "RECIPIENT": ("recipients", "lists"), "ADDRESS": ("recipients",),
     "COMPLIANCE": ("recipients",), "BANK": ("payouts",), "WALLET": ("payouts",),
     "PAYMENT": ("batches", "lists"), "PAYMENT_BATCH": ("batches", "lists"),
-    "EITHER_NAME": ("banks", "payouts"), "PAYMENT_STATUSES": ("lists", "batches"),
+    "DUAL_BRANCH_NAME_COUNTRIES": ("banks", "payouts"), "LEGACY_PAYMENT_STATUSES": ("lists", "batches"),
 }  # fmt: skip
 """And of tables that are one part of what their module is about."""
 
@@ -343,7 +343,7 @@ async def _difference(worlds: Worlds, sequence: Sequence) -> str:
     _, askings = sequence
     try:
         found = await worlds.play(askings)
-    except (NoAnswer, TimeoutError) as error:
+    except (AnswerUnavailable, TimeoutError) as error:
         return f"no answer: {error}"
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         # An answer that is no answer of either interface: nothing can be learned from it.
@@ -351,7 +351,9 @@ async def _difference(worlds: Worlds, sequence: Sequence) -> str:
     if not found:
         return ""
     one = found[0]
-    return f"{one.asking.partition('?')[0][:60]}: {one.difference.kind} {one.difference.place}"
+    return (
+        f"{one.asking.partition('?')[0][:60]}: {one.difference.kind} {one.difference.normal_path}"
+    )
 
 
 def share_of(mutants: list[Mutant], part: int, parts: int) -> Iterator[Mutant]:

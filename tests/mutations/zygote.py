@@ -121,7 +121,7 @@ def _serve(job: Job, tell: Connection, lifeline: int) -> None:
     sys.meta_path.insert(0, _Mutated(f"mappings.{job.module}", job.source))
     if not job.folder:
         from gateway.docgen.openapi import build_openapi_document
-        from mappings.grammar import Vocabulary
+        from mappings.effects import Vocabulary
 
         tell.send((build_openapi_document(Vocabulary(), ()), ""))
     else:

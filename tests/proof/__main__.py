@@ -115,7 +115,7 @@ def _tell(tally: Tally, seconds: float) -> None:
     )
     click.echo("differences that are named:")
     for one in NAMED:
-        click.echo(f"{tally.named[one.name]:8}  {one.name} ({one.section}): {one.because}")
+        click.echo(f"{tally.named[one.name]:8}  {one.name} ({one.section}): {one.exactness_reason}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Named:
         return (
             operation in self.operations
             and found.kind in self.kinds
-            and found.place in self.places
+            and found.normal_path in self.places
             and self.when(found, own, other)
         )
 

@@ -15,7 +15,7 @@ from gateway.compare.differences import Difference
 from gateway.compare.operations import identify_operation
 from gateway.docgen.openapi import build_openapi_document
 from mappings import OPERATIONS
-from mappings.grammar import Vocabulary
+from mappings.effects import Vocabulary
 from tests.proof.coverage import EVERY_FIELD, coverage
 from tests.proof.described import differs
 from tests.proof.drawing import drawn

@@ -14,10 +14,10 @@ from typing import Any
 
 from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ, Difference
-from gateway.compare.endpoints import Sent, Side
-from gateway.compare.id_map import Pairing
+from gateway.compare.endpoints import OutgoingRequest, Side
+from gateway.compare.id_map import IdMap
 from gateway.compare.operations import identify_operation
-from gateway.compare.rules import Rules, validate_rules
+from gateway.compare.rules import Rules, build_rules
 from gateway.simulator import (
     Fault,
     Service,
@@ -43,8 +43,8 @@ NONE = {"recipient": "R-NONE", "batch": "B-NONE", "payment": "P-NONE"}
 
 
 RULES = Rules()
-LONG_AGO = RULES.and_then(
-    validate_rules(
+LONG_AGO = RULES.combine(
+    build_rules(
         {
             "present": [
                 {"path": "balances.*.accountNumber", "reason": "it was another merchant's"},
@@ -74,12 +74,12 @@ class Unexplained:
     @property
     def kind(self) -> tuple[str, str, str]:
         """Those of one kind are most likely one mistake."""
-        return self.operation, self.difference.kind, self.difference.place
+        return self.operation, self.difference.kind, self.difference.normal_path
 
     def __str__(self) -> str:
         one = self.difference
         return (
-            f"  {self.operation} {one.kind} {one.place}: {one.control!r} is"
+            f"  {self.operation} {one.kind} {one.normal_path}: {one.control!r} is"
             f" {one.candidate!r} {one.note}"
         )
 
@@ -127,7 +127,7 @@ class Worlds:
             service.keys.clear()
             service.add_key(key)
         sides = [
-            Side(name, url, key.api_key, seconds=self.seconds, at_once=1)  # type: ignore[arg-type]
+            Side(name, url, key.api_key, timeout_seconds=self.seconds, concurrency=1)  # type: ignore[arg-type]
             for name, url in (("control", self.control), ("candidate", self.candidate))
         ]
         async with sides[0].open() as control, sides[1].open() as candidate:
@@ -151,7 +151,7 @@ class _Visit:
     shown: set[str] | None = None
     told: list[Answer] | None = None
     answers: list[Answer] = field(default_factory=list)
-    pairing: Pairing = field(default_factory=Pairing)
+    pairing: IdMap = field(default_factory=IdMap)
     known: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     shown_last: dict[str, JsonObject] = field(default_factory=dict)
     """Each recipient as control showed it."""
@@ -160,17 +160,17 @@ class _Visit:
     async def ask(self, asking: Asking, number: int) -> list[Unexplained]:
         target, body = self._filled(asking)
         own = await self._control(_sent(asking, target, body))
-        other = await self.candidate.ask(
+        other = await self.candidate.send(
             _sent(
                 asking,
-                self.pairing.translated(target, number),
-                body and self.pairing.translated(body, number),
+                self.pairing.translate_text(target, number),
+                body and self.pairing.translate_text(body, number),
             )
         )
         operation = identify_operation(asking.method, target).name or asking.path
         rules = RULES if self.told is None else LONG_AGO
         differ = Differ(rules, self.pairing, operation=operation, step=number)
-        found = [*differ.answers(own, other), *_too_long(other)]
+        found = [*differ.compare_answers(own, other), *_too_long(other)]
         self._count(operation, own)
         if self.shown is not None:
             self.shown.update(shown_by(operation, asking.method, own))
@@ -181,10 +181,10 @@ class _Visit:
             if not self._is_named(operation, one, own, other)
         ]
 
-    async def _control(self, sent: Sent) -> Answer:
+    async def _control(self, sent: OutgoingRequest) -> Answer:
         """Asked, or remembered: what it is asked depends on nothing but its own answers."""
         number = len(self.answers)
-        answer = await self.control.ask(sent) if self.told is None else self.told[number]
+        answer = await self.control.send(sent) if self.told is None else self.told[number]
         self.answers.append(answer)
         return answer
 
@@ -193,7 +193,7 @@ class _Visit:
     ) -> None:
         """What nobody asks for by a request, and clients see all the same: to both services."""
         target, _ = self._filled(asking)
-        both = (target, self.pairing.translated(target, number))
+        both = (target, self.pairing.translate_text(target, number))
         for service, spelled in zip(services, both, strict=True):
             if self.told is not None and service is services[0]:
                 continue  # it happened when control was asked
@@ -469,8 +469,8 @@ HAPPENINGS: dict[str, Callable[..., None]] = {
 """What can happen: by what it is called, with the words that follow."""
 
 
-def _sent(asking: Asking, target: str, body: str) -> Sent:
-    return Sent(asking.method, target, body.encode() if body else None, key=asking.key)
+def _sent(asking: Asking, target: str, body: str) -> OutgoingRequest:
+    return OutgoingRequest(asking.method, target, body.encode() if body else None, key=asking.key)
 
 
 ASIDES: dict[str, Any] = {"processing_seconds": 3600, "quote_seconds": 3600}

@@ -20,16 +20,16 @@ from gateway.reads.recent_reads import Kept
 from gateway.storage import Ledger, StoreUnavailable
 from gateway.storage.undertakings import OperationRecord
 from gateway.upstream.capability_cache import CapabilityCache
-from gateway.upstream.clock import Clock
-from gateway.upstream.optional_endpoints import InferredOperations
+from gateway.upstream.clock import ServiceClock
+from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.instances import Heartbeats
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.once import IdempotencyGuard, Wanted
 from gateway.writes.player import Caller, Player
 from gateway.writes.settler import Settler
 from gateway.writes.settling import Settling
-from mappings import OPERATIONS, UNLISTED, errors, kinds
-from mappings.grammar import Answer, Failure, Request, Vocabulary
+from mappings import OPERATIONS, UNLISTED, errors, field_types
+from mappings.effects import Answer, Failure, Request, Vocabulary
 from tests.house import KEY
 from tests.simulation.machine import Killed, Process
 from tests.simulation.network import TIMEOUT_SECONDS, Network, Wire
@@ -48,7 +48,7 @@ OWN_KEY = ApiKey(
 )
 PATIENCE = TIMEOUT_SECONDS + 5
 ENDS_WITHIN = PATIENCE + 5
-UNWANTED = responses.build_error_response(errors.build_legacy_error(errors.INTERNAL))
+UNWANTED = responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Gateway:
 
     async def open(self, ids: random.Random) -> None:
         store, process = self.state, self.process
-        clock = Clock(process.wall, process.monotonic)
+        clock = ServiceClock(process.wall, process.monotonic)
         wire: Any = Wire(process, self.network, clock)
         ledger = Ledger(store)
         self._clock = clock
@@ -106,7 +106,7 @@ class Gateway:
             store, ledger, clock, self.gone_seconds, lambda: f"{ids.getrandbits(128):032x}"
         )
         self._settler = Settler(self._journal, clock)
-        inferred = InferredOperations("auto", CapabilityCache(ledger), process.wall)
+        inferred = OptionalEndpoints("auto", CapabilityCache(ledger), process.wall)
         self._player = Player(
             wire, ledger, Vocabulary(), inferred, kept=Kept(), settler=self._settler
         )
@@ -175,8 +175,8 @@ class Gateway:
     ) -> tuple[LegacyResponse, OperationRecord | None]:
         operation = BY_NAME[asked.operation]
         body, problems = None, ()
-        if operation.takes is not None:
-            body, problems = kinds.read(operation.takes, asked.body)
+        if operation.body_shape is not None:
+            body, problems = field_types.parse_body(operation.body_shape, asked.body)
         request = Request(
             now=datetime.fromtimestamp(self.process.wall(), UTC),
             seed=f"{self._ids.getrandbits(96):024x}",
@@ -184,7 +184,7 @@ class Gateway:
             body=body,
             problems=problems,
         )
-        if not operation.writes:
+        if not operation.is_write:
             answer = await self._player.play(operation.flow(request), caller, problems)
             return await _done(answer), None
         wanted = Wanted(operation, request, caller, asked.idempotency, problems)

@@ -90,7 +90,7 @@ def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
 
 def _whoever_writes_to_a_batch_holds_nothing() -> Iterator[tuple[Any, str, Any]]:
     """Not to start it, nor to quote it; nor does the record of the write look at what it names."""
-    plain = drafts.taken
+    plain = drafts.acquire_batch_lock
 
     def taken(batch: Batch, phase: str, *more: Any) -> Any:
         if phase not in ("starting", "quoting"):

@@ -22,9 +22,9 @@ from gateway.config.settings import CurrentWords
 from gateway.simulator import Service
 from gateway.simulator.face import Face
 from gateway.upstream.client import Reply
-from gateway.upstream.clock import Clock, measure_skew
-from gateway.upstream.send_attempt import Turn
-from mappings.grammar import Unknown, Unreachable
+from gateway.upstream.clock import ServiceClock, measure_skew
+from gateway.upstream.send_attempt import Fence
+from mappings.effects import Unknown, Unreachable
 from tests.judge import HTML, MADE, Heard, _Asked
 from tests.simulation.machine import EPOCH, Process
 
@@ -200,14 +200,14 @@ class _Sending:
     target: str
     body: bytes
     is_write: bool
-    turn: Turn | None
+    fence: Fence | None
     may_repeat: bool
     left: bool = False
     sent: float = 0.0
 
     def failure(self, why: str) -> Unreachable | Unknown:
         if self.is_write and self.left:
-            return Unknown(why, age=asyncio.get_running_loop().time() - self.sent)
+            return Unknown(why, age_seconds=asyncio.get_running_loop().time() - self.sent)
         return Unreachable(why)
 
 
@@ -216,7 +216,7 @@ class Wire:
 
     timeout_seconds = TIMEOUT_SECONDS
 
-    def __init__(self, process: Process, network: Network, clock: Clock) -> None:
+    def __init__(self, process: Process, network: Network, clock: ServiceClock) -> None:
         self.clock = clock
         self._process = process
         self._network = network
@@ -231,9 +231,9 @@ class Wire:
         *,
         request_id: str,
         write: bool,
-        turn: Turn | None = None,
+        fence: Fence | None = None,
     ) -> Reply:
-        call = _Sending(pair, method, target, body or b"", write, turn, may_repeat=not write)
+        call = _Sending(pair, method, target, body or b"", write, fence, may_repeat=not write)
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self.timeout_seconds):
@@ -253,16 +253,16 @@ class Wire:
             status, body, date = await self._attempt(call, correction)
             seen = measure_skew({"Date": date}, self.clock.wall(), self._network_time(call))
             if status == 401 and not other:
-                new = self.clock.after_refusal(environment, seen, correction)
+                new = self.clock.select_retry_correction(environment, seen, correction)
                 if new is not None:
                     correction, other = new, True
-                    if call.turn:
-                        await call.turn.fence()
+                    if call.fence:
+                        await call.fence.fence()
                     continue
             if other and status < 500 and status not in (401, 429):
-                self.clock.prove(environment, correction)
+                self.clock.record_proven(environment, correction)
             elif 200 <= status < 300 and seen:
-                self.clock.accepted(environment, seen)
+                self.clock.record_accepted(environment, seen)
             return status, body, date
 
     def _network_time(self, call: _Sending) -> float:
@@ -273,8 +273,8 @@ class Wire:
             call.left = False
             await self._process.step()
             headers = self._stamped(call, correction)
-            while call.turn and not call.turn.is_fenced:
-                await call.turn.fence()
+            while call.fence and not call.fence.is_fenced:
+                await call.fence.fence()
                 headers = self._stamped(call, correction)
             call.left, call.sent = True, asyncio.get_running_loop().time()
             asked = _Asked(call.method, call.target, headers, call.body)

@@ -47,7 +47,7 @@ class Story:
         asked = Asked(operation, ids, body, self._key(operation))
         (said,) = await self.asks(asked)
         self.wanted.append(f"{operation} {said and said.status}")
-        return json.loads(said.data) if said and said.status == 200 else None
+        return json.loads(said.encoded_body) if said and said.status == 200 else None
 
     def _key(self, operation: str) -> str | None:
         is_post = operation.startswith(("create", "start", "generate"))
@@ -106,8 +106,8 @@ async def a_recipient(story: Story) -> None:
     def check() -> str | None:
         there = story.people()
         if any(end is None or end.status != 200 for end in ends):
-            return f"never told: {[end and end.data for end in ends]}"
-        told = {json.loads(end.data)["recipient"]["id"] for end in ends if end}
+            return f"never told: {[end and end.encoded_body for end in ends]}"
+        told = {json.loads(end.encoded_body)["recipient"]["id"] for end in ends if end}
         # Which of two that are the same a client is told of is all one.
         if not len(told) <= len(there) <= most or any(one != account for one in there):
             return f"told of {len(told)}, there is {there}"
@@ -251,7 +251,11 @@ class _Contest:
         if self.is_untold or any(end is None for end in ends):
             return None if _is_untold(story) else "nobody was told"
         if not started:
-            return None if self.is_deleted else f"not started: {[end and end.data for end in ends]}"
+            return (
+                None
+                if self.is_deleted
+                else f"not started: {[end and end.encoded_body for end in ends]}"
+            )
         (batch,) = [one for one in story.batches() if one.id == started[0]]
         paid = sorted(str(one.amount) for one in batch.payments.values())
         return None if paid == sorted(self.amounts) else f"paid {paid} for {sorted(self.amounts)}"
@@ -276,7 +280,7 @@ def _paid(story: Story, amounts: list[str], ends: list[LegacyResponse | None]) -
     if any(end is None for end in ends):
         return None if _is_untold(story) else "nobody was told of the start"
     if not any(end and end.status == 200 for end in ends) or not started:
-        return f"not started: {[end and end.data for end in ends]}"
+        return f"not started: {[end and end.encoded_body for end in ends]}"
     (batch,) = [one for one in story.batches() if one.id == started[0]]
     paid = sorted(str(one.amount) for one in batch.payments.values())
     return None if paid == sorted(amounts) else f"paid {paid} for {sorted(amounts)}"

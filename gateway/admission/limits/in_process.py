@@ -8,7 +8,7 @@ from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
-from mappings.unchanging import unchanging
+from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ KEPT = WINDOW + 1
 """Seconds for which a second's count is kept."""
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Admission:
     """Whether a request is let in, and what its answer says of the limit.
 

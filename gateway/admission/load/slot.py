@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.admission.load.fair_limiter import FairLimiter, LimiterCapacity, Waiter, WaiterState
 from gateway.admission.load.memory_budget import MemoryBudget
 from mappings import errors
-from mappings.grammar import Halted
+from mappings.effects import Halted
 
 if TYPE_CHECKING:
     from gateway.config.settings import Load as LoadSettings
@@ -24,7 +24,7 @@ class Overloaded(Halted):
     error_type = "overloaded"
 
     def __init__(self, why: str, retry_after: int) -> None:
-        super().__init__(errors.BUSY, retry_after=retry_after)
+        super().__init__(errors.OVERLOADED, retry_after=retry_after)
         self.why = why
 
 

@@ -9,34 +9,34 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from gateway.auth.key_rows import ListedKey
-from gateway.auth.signing import Form
+from gateway.auth.signing import SignedTargetForm
 from gateway.config.settings import Settings
-from gateway.docgen.explain import Explained, explain_request
+from gateway.docgen.explain import Explanation, explain_request
 from gateway.docgen.request_examples import RequestExample, build_request_example
 from gateway.storage import Ledger, Store
 from gateway.storage.id_rows import count_ids
 from gateway.storage.usage_rows import Used, used_since
 from gateway.upstream.capability_cache import load_capabilities
-from gateway.upstream.signed_target import NAME
+from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings import OPERATIONS, UNLISTED
-from mappings.grammar import Operation
+from mappings.effects import Operation
 
-SIGNED = "signed"
+SIGNED_OPERATION = "signed"
 """The operation name under which signed requests are counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingOperation:
     """An operation that the key still uses: an example request, and the calls that replace it."""
 
     operation: Operation
     used: Used
     before: RequestExample
-    after: Explained
+    after: Explanation
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GuideData:
     """The data of a guide.
 
     ``signed``: the merchant's signed requests. ``nowhere``: requests of the key that matched no
@@ -46,58 +46,66 @@ class Gathered:
 
     key: ListedKey
     since: date | None
-    left: tuple[Left, ...]
+    left: tuple[RemainingOperation, ...]
     signed: Used | None
     nowhere: Used | None
     renamed: int
     requests_per_hour: int
-    form: Form | None
+    form: SignedTargetForm | None
     base_url: str
 
 
 async def load_guide_data(
     settings: Settings, store: Store, key: ListedKey, since: date | None
-) -> Gathered:
+) -> GuideData:
     """Collects the data of a key's guide, from ``since`` on. Raises StoreUnavailable."""
-    used = [one for one in await used_since(store, since) if _is_of(one, key)]
+    usage_rows = [row for row in await used_since(store, since) if _is_of_tenant(row, key)]
     environment = settings.environments.configured().get(key.environment)
-    return Gathered(
+    return GuideData(
         key,
         since,
-        tuple(_left(settings, used, key.name)),
-        next((one for one in used if one.operation == SIGNED), None),
-        next((one for one in used if one.key == key.name and not one.operation), None),
-        await count_ids(store, key.owner),
+        tuple(_iter_remaining_operations(settings, usage_rows, key.name)),
+        next((row for row in usage_rows if row.operation == SIGNED_OPERATION), None),
+        next((row for row in usage_rows if row.key == key.name and not row.operation), None),
+        await count_ids(store, key.tenant),
         key.requests_per_hour or settings.limits.requests_per_hour,
-        await _form(settings, store, key.environment),
+        await _load_signature_form(settings, store, key.environment),
         environment.base_url if environment else "",
     )
 
 
-def _is_of(one: Used, key: ListedKey) -> bool:
-    return (one.merchant, one.environment) == (key.merchant, key.environment)
+def _is_of_tenant(row: Used, key: ListedKey) -> bool:
+    return (row.merchant, row.environment) == (key.merchant, key.environment)
 
 
-def _left(settings: Settings, used: Iterable[Used], key: str) -> Iterable[Left]:
+def _iter_remaining_operations(
+    settings: Settings, usage_rows: Iterable[Used], key: str
+) -> Iterable[RemainingOperation]:
     """The operations that the key used, most used first."""
-    known = {one.name: one for one in (*OPERATIONS, *UNLISTED)}
-    mine = [one for one in used if one.key == key and one.operation in known]
-    for one in sorted(mine, key=lambda one: (-one.requests, one.operation)):
-        operation = known[one.operation]
+    operations_by_name = {
+        mapped_operation.name: mapped_operation for mapped_operation in (*OPERATIONS, *UNLISTED)
+    }
+    key_rows = [row for row in usage_rows if row.key == key and row.operation in operations_by_name]
+    for row in sorted(key_rows, key=lambda row: (-row.requests, row.operation)):
+        operation = operations_by_name[row.operation]
         # Never a recorded request: the guide must not contain client data.
         before = build_request_example(settings, operation)
         data = b"" if before.body is None else json.dumps(before.body).encode()
-        yield Left(
-            operation, one, before, explain_request(settings, before.method, before.target, data)
+        yield RemainingOperation(
+            operation, row, before, explain_request(settings, before.method, before.target, data)
         )
 
 
-async def _form(settings: Settings, store: Store, environment: str) -> Form | None:
+async def _load_signature_form(
+    settings: Settings, store: Store, environment: str
+) -> SignedTargetForm | None:
     # Configured, else as detected at the service.
     if settings.upstream.signed_target != "auto":
         return settings.upstream.signed_target
-    found = (await load_capabilities(Ledger(store), [environment])).get(environment, NAME)
-    return found if found in ("path", "path-and-query") else None
+    stored_form = (await load_capabilities(Ledger(store), [environment])).get(
+        environment, CAPABILITY_NAME
+    )
+    return stored_form if stored_form in ("path", "path-and-query") else None
 
 
 def format_guide_title(operation: Operation) -> str:

@@ -12,14 +12,19 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, StrictUndefined
 
 from gateway.config.settings import Settings
-from gateway.docgen.explain import Made
-from gateway.docgen.guide.model import Gathered, Left, format_guide_date, format_guide_title
+from gateway.docgen.explain import ExplainedCall
+from gateway.docgen.guide.model import (
+    GuideData,
+    RemainingOperation,
+    format_guide_date,
+    format_guide_title,
+)
 from gateway.signed_api import refusals
 from mappings import errors
 from mappings.provenance import list_client_calls
 
-CURRENT_STATUS = {
-    **refusals.STATUS,
+CURRENT_STATUSES = {
+    **refusals.STATUS_BY_CODE,
     "empty_field": 400,
     "expired_quote": 400,
     "partner_integration_error": 500,
@@ -28,7 +33,7 @@ CURRENT_STATUS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Vector:
+class TestVector:
     """A test vector: a request signed by openssl with a made-up key. See tests/signatures."""
 
     access_key: str = "EXAMPLE-ACCESS-KEY"
@@ -40,11 +45,11 @@ class Vector:
     signature: str = "f5f27e87e9e9c7a1a410fc9d1b353c5c4129dce8d8e21f370fbbcedbcc137a57"
 
 
-VECTOR = Vector()
+TEST_VECTOR = TestVector()
 LANGUAGES = {"python": "Python", "js": "JavaScript (Node.js)", "php": "PHP"}
 """Language names by template suffix, which is also the Markdown fence tag."""
 
-NOTES = {
+OPERATION_NOTES = {
     "list_recipients": "`search` now matches only the beginning of name, email and referenceId; "
     "`startDate` and `endDate` now filter by the last change instead of creation; "
     "`payoutMethod` for bank "
@@ -58,7 +63,7 @@ NOTES = {
 """Names whose meaning has changed (current interface, section 4.1)."""
 
 
-class Failure(NamedTuple):
+class ErrorCode(NamedTuple):
     """An error code with its status in both interfaces; None if an interface lacks it."""
 
     code: str
@@ -66,7 +71,7 @@ class Failure(NamedTuple):
     after: int | None
 
 
-def render_guide(found: Gathered, settings: Settings) -> str:
+def render_guide(guide_data: GuideData, settings: Settings) -> str:
     # StrictUndefined: a misspelt name must fail, not leave a gap in a merchant's guide.
     environment = Environment(
         autoescape=False,  # noqa: S701 - Markdown; names go through the filter `md`
@@ -83,56 +88,64 @@ def render_guide(found: Gathered, settings: Settings) -> str:
         "day": format_guide_date,
         "title": format_guide_title,
     }
-    words = settings.vocabulary.current
-    said = {"words": words, "vector": VECTOR, "form": found.form}
+    vocabulary = settings.vocabulary.current
+    shared_context = {"words": vocabulary, "vector": TEST_VECTOR, "form": guide_data.form}
     snippets = {
-        name: environment.from_string(_text(f"sign.{name}.j2")).render(said) for name in LANGUAGES
+        name: environment.from_string(_load_template(f"sign.{name}.j2")).render(shared_context)
+        for name in LANGUAGES
     }
-    return environment.from_string(_text("page.md.j2")).render(
-        said,
-        found=found,
+    return environment.from_string(_load_template("page.md.j2")).render(
+        shared_context,
+        found=guide_data,
         languages=LANGUAGES,
-        notes=NOTES,
+        notes=OPERATION_NOTES,
         snippets=snippets,
         failures=list_error_codes(),
         changed=list_changed_fields,
-        others=lambda left: list(iter_other_calls(left)),
+        others=lambda remaining: list(iter_other_calls(remaining)),
         answered=list_changed_response_fields,
-        remembered=list_remembered_fields,
+        remembered=list_stored_fields,
     )
 
 
-def list_error_codes() -> list[Failure]:
+def list_error_codes() -> list[ErrorCode]:
     """The error codes of both interfaces; those that change come first."""
-    codes = dict.fromkeys((*errors.STATUS, *CURRENT_STATUS))
-    found = [Failure(code, errors.STATUS.get(code), CURRENT_STATUS.get(code)) for code in codes]
-    return sorted(found, key=lambda one: one.before == one.after)
+    codes = dict.fromkeys((*errors.STATUS_BY_CODE, *CURRENT_STATUSES))
+    error_codes = [
+        ErrorCode(code, errors.STATUS_BY_CODE.get(code), CURRENT_STATUSES.get(code))
+        for code in codes
+    ]
+    return sorted(error_codes, key=lambda error_code: error_code.before == error_code.after)
 
 
-def list_changed_fields(call: Made) -> list[Any]:
+def list_changed_fields(call: ExplainedCall) -> list[Any]:
     """The fields that are renamed, translated or set by the gateway."""
-    return [one for one in call.fields if one.rule != "same"]
+    return [origin for origin in call.fields if origin.rule != "same"]
 
 
-def iter_other_calls(left: Left) -> Iterator[tuple[str, str]]:
+def iter_other_calls(remaining: RemainingOperation) -> Iterator[tuple[str, str]]:
     """Calls that the operation may need but the example does not, with their conditions."""
-    made = [f"{call.method} {call.target.partition('?')[0]}" for call in left.after.calls]
-    for one in list_client_calls(left.operation):
-        call = one["call"]
+    calls_made = [
+        f"{call.method} {call.target.partition('?')[0]}" for call in remaining.after.calls
+    ]
+    for call_entry in list_client_calls(remaining.operation):
+        call = call_entry["call"]
         # Ids in the example are concrete, and placeholders in the table.
         pattern = re.sub(r":[\w-]+", "[^/]+", call.partition("?")[0].replace(" /", " /v1/"))
-        if call != "No call" and not any(re.fullmatch(pattern, its) for its in made):
-            yield call, one["note"]
+        if call != "No call" and not any(
+            re.fullmatch(pattern, call_made) for call_made in calls_made
+        ):
+            yield call, call_entry["note"]
 
 
-def list_changed_response_fields(left: Left) -> list[tuple[str, str, str]]:
+def list_changed_response_fields(remaining: RemainingOperation) -> list[tuple[str, str, str]]:
     """Answer fields that are renamed or that the service does not return."""
-    return [one for one in left.after.answered if one[0].rpartition(".")[2] != one[1]]
+    return [row for row in remaining.after.answered if row[0].rpartition(".")[2] != row[1]]
 
 
-def list_remembered_fields(left: Left) -> list[str]:
+def list_stored_fields(remaining: RemainingOperation) -> list[str]:
     """What the gateway stores for clients. Batch records are an implementation detail and omitted."""
-    return [one for one in left.after.remembered if not one.startswith("batch ")]
+    return [text for text in remaining.after.remembered if not text.startswith("batch ")]
 
 
 def escape_markdown(text: str) -> str:
@@ -156,5 +169,5 @@ def quote_php_string(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _text(name: str) -> str:
+def _load_template(name: str) -> str:
     return files("gateway.docgen.guide").joinpath(name).read_text(encoding="utf-8")

@@ -10,27 +10,29 @@ from typing import Any
 
 from mappings import legacy
 
-Said = dict[str, Any]
+Description = dict[str, Any]
 
-_TIME: Said = {"format": "date-time", "examples": ["2024-03-01T12:00:00.000Z"]}
-_MASKED = "Shown masked. Sending the mask back changes nothing."
-_FIGURE: Said = {"type": "number", "examples": [100.5]}
-_FIGURES = ("value", "fees", "recipientFees", "merchantFees", "net")
-_CODE_AND_NAME: Said = {
+_TIME: Description = {"format": "date-time", "examples": ["2024-03-01T12:00:00.000Z"]}
+_MASKED_NOTE = "Shown masked. Sending the mask back changes nothing."
+_AMOUNT_SCHEMA: Description = {"type": "number", "examples": [100.5]}
+_AMOUNT_FIELDS = ("value", "fees", "recipientFees", "merchantFees", "net")
+_CODE_AND_NAME: Description = {
     "code": {"type": ["string", "null"], "examples": ["USD"]},
     "name": {"type": ["string", "null"], "examples": ["US Dollar"]},
 }
 
 
-def _example(*values: Any) -> Said:
+def _build_example(*values: Any) -> Description:
     return {"examples": list(values)}
 
 
-def _each(holders: tuple[str, ...], names: tuple[str, ...], said: Said) -> dict[str, Said]:
-    return {f"{holder}.{name}": said for holder in holders for name in names}
+def _describe_fields(
+    holders: tuple[str, ...], names: tuple[str, ...], description: Description
+) -> dict[str, Description]:
+    return {f"{holder}.{name}": description for holder in holders for name in names}
 
 
-FIELDS: Mapping[str, Said] = {
+FIELDS: Mapping[str, Description] = {
     # Every field with this name
     "checkedAt": _TIME,
     "createdAt": _TIME,
@@ -40,56 +42,56 @@ FIELDS: Mapping[str, Said] = {
     "processedAt": _TIME,
     "serverTime": _TIME,
     "quoteExpiredAt": _TIME,
-    "sourceAmount": _example("100.00"),
-    "targetAmount": _example("100.00"),
-    "exchangeRate": _example("1.000000"),
-    "fxRate": _example("1.000000"),
-    "primaryCurrency": _example("USD"),
-    "sourceCurrency": _example("USD"),
-    "targetCurrency": _example("USD"),
-    "currency": _example("USD"),
-    "sourceCurrencyName": _example("US Dollar"),
-    "targetCurrencyName": _example("US Dollar"),
-    "country": _example("US"),
-    "countryCode": _example("US"),
-    "email": _example("ada@example.com"),
-    "name": _example("Ada Lovelace"),
-    "firstName": _example("Ada"),
-    "lastName": _example("Lovelace"),
-    "description": _example("March"),
-    "language": _example("en"),
-    "dob": _example("1990-12-10"),
-    "page": _example(1),
-    "pages": _example(1),
-    "records": _example(1),
-    "referenceId": _example("employee-12"),
-    "memo": _example("March"),
-    "avatarUrl": _example("https://example.com/ada.png"),
-    "fees": _example("0.00"),
-    "recipientFees": _example("0.00"),
-    "merchantFees": _example("0.00"),
-    "street1": _example("1 Main Street"),
-    "city": _example("New York"),
-    "region": _example("NY"),
-    "count": _example(1),
-    "totalPayments": _example(1),
+    "sourceAmount": _build_example("100.00"),
+    "targetAmount": _build_example("100.00"),
+    "exchangeRate": _build_example("1.000000"),
+    "fxRate": _build_example("1.000000"),
+    "primaryCurrency": _build_example("USD"),
+    "sourceCurrency": _build_example("USD"),
+    "targetCurrency": _build_example("USD"),
+    "currency": _build_example("USD"),
+    "sourceCurrencyName": _build_example("US Dollar"),
+    "targetCurrencyName": _build_example("US Dollar"),
+    "country": _build_example("US"),
+    "countryCode": _build_example("US"),
+    "email": _build_example("ada@example.com"),
+    "name": _build_example("Ada Lovelace"),
+    "firstName": _build_example("Ada"),
+    "lastName": _build_example("Lovelace"),
+    "description": _build_example("March"),
+    "language": _build_example("en"),
+    "dob": _build_example("1990-12-10"),
+    "page": _build_example(1),
+    "pages": _build_example(1),
+    "records": _build_example(1),
+    "referenceId": _build_example("employee-12"),
+    "memo": _build_example("March"),
+    "avatarUrl": _build_example("https://example.com/ada.png"),
+    "fees": _build_example("0.00"),
+    "recipientFees": _build_example("0.00"),
+    "merchantFees": _build_example("0.00"),
+    "street1": _build_example("1 Main Street"),
+    "city": _build_example("New York"),
+    "region": _build_example("NY"),
+    "count": _build_example(1),
+    "totalPayments": _build_example(1),
     # A single field
     "Recipient.status": {
         "description": "`active`, `incomplete`, `inactive`, `disabled` or `suspended`.",
-        **_example("active"),
+        **_build_example("active"),
     },
     "Recipient.complianceStatus": {
         "description": "`pending`, `verified` or `blocked`.",
-        **_example("verified"),
+        **_build_example("verified"),
     },
-    "Recipient.type": _example("individual"),
-    "Recipient.ssn": {"description": _MASKED, **_example("****01")},
-    "Recipient.passport": {"description": _MASKED, **_example("****77")},
-    "Compliance.status": _example("verified"),
-    "Bank.accountNum": {"description": _MASKED, **_example("****67")},
-    "Bank.iban": {"description": _MASKED, **_example("****00")},
-    "Bank.governmentId": {"description": _MASKED, **_example("****01")},
-    "Hold.limit": _example(1000),
+    "Recipient.type": _build_example("individual"),
+    "Recipient.ssn": {"description": _MASKED_NOTE, **_build_example("****01")},
+    "Recipient.passport": {"description": _MASKED_NOTE, **_build_example("****77")},
+    "Compliance.status": _build_example("verified"),
+    "Bank.accountNum": {"description": _MASKED_NOTE, **_build_example("****67")},
+    "Bank.iban": {"description": _MASKED_NOTE, **_build_example("****00")},
+    "Bank.governmentId": {"description": _MASKED_NOTE, **_build_example("****01")},
+    "Hold.limit": _build_example(1000),
     "Primary.currency": {
         "type": "object",
         "description": "Both flat and nested: the legacy document shows both.",
@@ -121,23 +123,26 @@ FIELDS: Mapping[str, Said] = {
     "BatchChangeBody.payments": {
         "description": "Payments to add. An entry with an `id` changes that payment."
     },
-    "Batch.amount": {"description": "The exact sum of the source amounts.", **_example("100.00")},
-    "Summary.processed_by": _example("API"),
-    "BalanceEntry.amount": {"type": ["string", "null"], **_example("100.00")},
+    "Batch.amount": {
+        "description": "The exact sum of the source amounts.",
+        **_build_example("100.00"),
+    },
+    "Summary.processed_by": _build_example("API"),
+    "BalanceEntry.amount": {"type": ["string", "null"], **_build_example("100.00")},
     "BalancesAnswer.balances": {"description": "By currency code; the wallet account by its name."},
     "Country.regions": {
         "description": "Region names by region code.",
-        **_example({"ON": "Ontario"}),
+        **_build_example({"ON": "Ontario"}),
     },
-    "Country.code": _example("CA"),
-    "Country.name": _example("Canada"),
-    "Currency.code": _example("CAD"),
-    "Currency.name": _example("Canadian Dollar"),
-    **_each(("Figures",), _FIGURES, _FIGURE),
-    **_each(("MerchantBalances",), ("GatewayTotal", "ServiceTotal"), _FIGURE),
+    "Country.code": _build_example("CA"),
+    "Country.name": _build_example("Canada"),
+    "Currency.code": _build_example("CAD"),
+    "Currency.name": _build_example("Canadian Dollar"),
+    **_describe_fields(("Figures",), _AMOUNT_FIELDS, _AMOUNT_SCHEMA),
+    **_describe_fields(("MerchantBalances",), ("GatewayTotal", "ServiceTotal"), _AMOUNT_SCHEMA),
 }
 
-CHOICES: Mapping[str, tuple[str, ...]] = {
+ENUM_VALUES: Mapping[str, tuple[str, ...]] = {
     "PrimaryBody.method": ("bank", "wallet"),
     "RecipientBody.status": ("active", "inactive", "disabled", "suspended", "incomplete"),
     "Batch.status": ("open", "pending", "processing", "accepted", "complete"),
@@ -149,14 +154,14 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 """Enumerated fields. Words of the vocabulary are given by their neutral names."""
 
-INSTEAD: Mapping[str, Any] = {"ListedPayment.recipient": legacy.BatchRecipient}
+REPLACED_SHAPES: Mapping[str, Any] = {"ListedPayment.recipient": legacy.BatchRecipient}
 """Fields whose real shape differs from the declared one, because a TypedDict cannot express it."""
 
-_PAGE: Said = {"type": "integer", "minimum": 1}
+_PAGE_SCHEMA: Description = {"type": "integer", "minimum": 1}
 
-PARAMETERS: Mapping[str, Said] = {
-    "page": {**_PAGE, "default": 1},
-    "pageSize": {**_PAGE, "default": 10},
+PARAMETERS: Mapping[str, Description] = {
+    "page": {**_PAGE_SCHEMA, "default": 1},
+    "pageSize": {**_PAGE_SCHEMA, "default": 10},
     "search": {"type": "string"},
     "orderBy": {
         "type": "string",
@@ -183,7 +188,7 @@ PARAMETERS: Mapping[str, Said] = {
 """List query parameters of the legacy interface, section 4.1. The last three are undocumented but
 sent by clients, as are most of the others in lists of batches and payments."""
 
-SEARCHED: Mapping[str, str] = {
+SEARCH_DESCRIPTIONS: Mapping[str, str] = {
     "list_recipients": "Matches any part of name, email and referenceId.",
     "list_batches": "Matches any part of the batch's id.",
     "list_batch_payments": "Matches any part of the recipient's name, email and referenceId, and of the "
@@ -192,16 +197,20 @@ SEARCHED: Mapping[str, str] = {
     "read_recipient_payments": "Matches like the search in the payments of a batch.",
 }
 
-_WHOM: Said = {"anyOf": [{"required": ["id"]}, {"required": ["email"]}]}
-_HOW_MUCH: Said = {
+_RECIPIENT_SCHEMA: Description = {"anyOf": [{"required": ["id"]}, {"required": ["email"]}]}
+_AMOUNT_CHOICE: Description = {
     "oneOf": [
         {"required": ["sourceAmount"]},
         {"required": ["targetAmount", "targetCurrency"]},
     ]
 }
-_PAYMENT: Said = {"required": ["recipient"], "properties": {"recipient": _WHOM}, **_HOW_MUCH}
+_PAYMENT_SCHEMA: Description = {
+    "required": ["recipient"],
+    "properties": {"recipient": _RECIPIENT_SCHEMA},
+    **_AMOUNT_CHOICE,
+}
 
-NEEDS: Mapping[str, Said] = {
+BODY_CONSTRAINTS: Mapping[str, Description] = {
     "create_recipient": {
         "required": ["type", "email"],
         "oneOf": [
@@ -213,12 +222,12 @@ NEEDS: Mapping[str, Said] = {
         ],
     },
     "create_payout_method": {"required": ["primary", "accounts"]},
-    "create_batch": {"properties": {"payments": {"items": _PAYMENT}}},
-    "create_payment": _PAYMENT,
+    "create_batch": {"properties": {"payments": {"items": _PAYMENT_SCHEMA}}},
+    "create_payment": _PAYMENT_SCHEMA,
 }
 """Required fields that a shape does not express, because other operations share it."""
 
-ALSO: Mapping[str, tuple[int, ...]] = {
+ADDITIONAL_STATUSES: Mapping[str, tuple[int, ...]] = {
     "delete_recipients": (404,),
     "delete_batches": (404,),
     "delete_batch": (406,),

@@ -9,24 +9,29 @@ from itertools import pairwise
 from typing import Any, get_type_hints
 
 from gateway.config.settings import Server, build_url
-from gateway.docgen.openapi.descriptions import ALSO, NEEDS, PARAMETERS, SEARCHED
-from gateway.docgen.openapi.examples import BODIES, IDS, build_schema_example
-from gateway.docgen.openapi.schemas import Schema, Schemas
-from gateway.legacy_api.routes import KINDS
+from gateway.docgen.openapi.descriptions import (
+    ADDITIONAL_STATUSES,
+    BODY_CONSTRAINTS,
+    PARAMETERS,
+    SEARCH_DESCRIPTIONS,
+)
+from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS, build_schema_example
+from gateway.docgen.openapi.schemas import Schema, SchemaBuilder
+from gateway.legacy_api.routes import ID_PATTERNS
 from mappings import OPERATIONS, UNLISTED, errors
-from mappings.grammar import Operation, Vocabulary
-from mappings.spelling import Spelling, build_legacy_spelling, map_legacy_words
+from mappings.effects import Operation, Vocabulary
+from mappings.vocabulary import VocabularyTranslator, build_legacy_translator, map_legacy_words
 
 VERSION = "3.1.0"
 
-ABOUT = """The payout service's legacy interface, as the gateway answers it.
+DESCRIPTION = """The payout service's legacy interface, as the gateway answers it.
 
 A successful request, including a delete, is answered with 200 and `ok: true`; an error with
 `ok: false` and `errors`. Paths may end with a slash. Bodies are accepted with any Content-Type.
 Unknown fields and parameters are ignored, and an empty parameter is treated as missing. Amounts are
 exact decimals with two decimal places or none; a JSON number is read as it is written."""
 
-TAGS = {
+TAG_BY_SECTION = {
     "4.1": "Recipients",
     "4.2": "Payout methods",
     "4.3": "Batches",
@@ -35,7 +40,7 @@ TAGS = {
     "4.6": "Geography",
 }
 
-_SAID = {
+_STATUS_DESCRIPTIONS = {
     403: "The API key is missing or invalid, or is not allowed to do this.",
     404: "Not found.",
     406: "The request cannot be carried out; `errors` names each invalid field.",
@@ -44,7 +49,7 @@ _SAID = {
     500: "Internal error.",
 }
 
-_LIMIT_HEADERS = {
+_RATE_LIMIT_HEADERS = {
     "RateLimit-Limit": "Requests that the API key may make in an hour.",
     "RateLimit-Remaining": "Remaining requests.",
     "RateLimit-Reset": "Seconds until more requests are allowed.",
@@ -53,7 +58,7 @@ _LIMIT_HEADERS = {
 
 def build_openapi_document(vocabulary: Vocabulary, urls: tuple[str, ...]) -> dict[str, Any]:
     """Builds the document. ``urls`` are the base URLs that clients use, without ``/v1``."""
-    return _Document(vocabulary).whole(urls)
+    return _DocumentBuilder(vocabulary).build(urls)
 
 
 def list_public_urls(server: Server, port: int) -> tuple[str, ...]:
@@ -63,107 +68,125 @@ def list_public_urls(server: Server, port: int) -> tuple[str, ...]:
     return server.public_urls or (build_url(host, port, server.scheme),)
 
 
-class _Document:
+class _DocumentBuilder:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._words = map_legacy_words(vocabulary)
-        self._spelling: Spelling = build_legacy_spelling(vocabulary)
-        self._schemas = Schemas(self._words)
+        self._spelling: VocabularyTranslator = build_legacy_translator(vocabulary)
+        self._schemas = SchemaBuilder(self._words)
         self._components = self._schemas.components
 
-    def whole(self, urls: tuple[str, ...]) -> dict[str, Any]:
+    def build(self, urls: tuple[str, ...]) -> dict[str, Any]:
         paths: dict[str, dict[str, Any]] = defaultdict(dict)
         for operation in (*OPERATIONS, *UNLISTED):
             path = re.sub("<(.*?)>", lambda word: self._words[word[1]], operation.path)
-            paths[path][operation.method.lower()] = self._operation(operation)
+            paths[path][operation.method.lower()] = self._build_operation(operation)
         return {
             "openapi": VERSION,
-            "info": {"title": "Payout service, legacy interface", "version": "1", "description": ABOUT},
+            "info": {"title": "Payout service, legacy interface", "version": "1", "description": DESCRIPTION},
             "servers": [{"url": f"{url}/v1"} for url in urls],
             "security": [{"ApiKey": []}],
-            "tags": [{"name": name} for name in TAGS.values()],
+            "tags": [{"name": name} for name in TAG_BY_SECTION.values()],
             "paths": dict(paths),
             "components": {
                 "securitySchemes": {
                     "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"}
                 },
-                "headers": {name: _header(said) for name, said in _LIMIT_HEADERS.items()},
-                "responses": {f"Failure{status}": _failure(status) for status in _SAID},
+                "headers": {name: _build_header(description) for name, description in _RATE_LIMIT_HEADERS.items()},
+                "responses": {f"Failure{status}": _build_error_response(status) for status in _STATUS_DESCRIPTIONS},
                 "schemas": dict(sorted(self._components.items())),
             },
         }  # fmt: skip
 
-    def _operation(self, operation: Operation) -> dict[str, Any]:
-        unlisted = operation in UNLISTED
-        told: dict[str, Any] = {
+    def _build_operation(self, operation: Operation) -> dict[str, Any]:
+        is_undocumented = operation in UNLISTED
+        entry: dict[str, Any] = {
             "operationId": operation.name,
             "summary": operation.name.replace("_", " ").capitalize(),
             "description": "Used by clients, but not listed in the legacy document."
-            if unlisted
+            if is_undocumented
             else f"Section {operation.section} of the legacy document.",
-            "tags": [TAGS[operation.section]],
+            "tags": [TAG_BY_SECTION[operation.section]],
         }
-        if parameters := [*_in_path(operation.path), *self._in_query(operation)]:
-            told["parameters"] = parameters
-        if operation.takes is not None:
-            told["requestBody"] = self._body(operation)
-        told["responses"] = self._responses(operation)
-        return told | ({"security": []} if operation.keyless else {})
+        if parameters := [
+            *_iter_path_parameters(operation.path),
+            *self._iter_query_parameters(operation),
+        ]:
+            entry["parameters"] = parameters
+        if operation.body_shape is not None:
+            entry["requestBody"] = self._build_request_body(operation)
+        entry["responses"] = self._build_responses(operation)
+        return entry | ({"security": []} if operation.is_keyless else {})
 
-    def _in_query(self, operation: Operation) -> Iterator[dict[str, Any]]:
-        names = get_type_hints(operation.query) if operation.query else ()
+    def _iter_query_parameters(self, operation: Operation) -> Iterator[dict[str, Any]]:
+        names = get_type_hints(operation.query_shape) if operation.query_shape else ()
         for name in names:
             schema = dict(PARAMETERS[name])
             if "enum" in schema:
                 schema["enum"] = [self._words.get(word, word) for word in schema["enum"]]
-            said = SEARCHED[operation.name] if name == "search" else schema.pop("description", "")
-            told = {"description": said} if said else {}
-            yield {"name": name, "in": "query", "schema": schema, **told}
+            description = (
+                SEARCH_DESCRIPTIONS[operation.name]
+                if name == "search"
+                else schema.pop("description", "")
+            )
+            described = {"description": description} if description else {}
+            yield {"name": name, "in": "query", "schema": schema, **described}
 
-    def _body(self, operation: Operation) -> dict[str, Any]:
-        schema = self._schemas.of(operation.takes)
+    def _build_request_body(self, operation: Operation) -> dict[str, Any]:
+        schema = self._schemas.build_schema(operation.body_shape)
         # Added with allOf: the shape is a shared component and must not change.
-        if needs := NEEDS.get(operation.name):
-            schema = {"allOf": [schema, needs]}
-        example = self._spelling.outward(operation.takes, BODIES[operation.name])
-        return {"required": True, "content": _content(schema, example)}
+        if constraints := BODY_CONSTRAINTS.get(operation.name):
+            schema = {"allOf": [schema, constraints]}
+        example = self._spelling.translate_from_neutral(
+            operation.body_shape, EXAMPLE_BODIES[operation.name]
+        )
+        return {"required": True, "content": _build_content(schema, example)}
 
-    def _responses(self, operation: Operation) -> dict[str, Any]:
+    def _build_responses(self, operation: Operation) -> dict[str, Any]:
         # Success is always 200 in the legacy interface, for deletes too.
-        schema = self._answer(operation.gives)
-        told: dict[str, Any] = {
+        schema = self._build_answer_reference(operation.answer_shape)
+        responses: dict[str, Any] = {
             "200": {
                 "description": "Success.",
                 "headers": {
-                    name: {"$ref": f"#/components/headers/{name}"} for name in _LIMIT_HEADERS
+                    name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_LIMIT_HEADERS
                 },
-                "content": _content(schema, build_schema_example(schema, self._components)),
+                "content": _build_content(schema, build_schema_example(schema, self._components)),
             }
         }
         for status in list_error_statuses(operation):
-            told[str(status)] = {"$ref": f"#/components/responses/Failure{status}"}
-        return told
+            responses[str(status)] = {"$ref": f"#/components/responses/Failure{status}"}
+        return responses
 
-    def _answer(self, shape: Any) -> Schema:
+    def _build_answer_reference(self, shape: Any) -> Schema:
         """The schema of an answer: ``ok`` and the fields of the shape."""
         name = shape.__name__ if shape.__name__.endswith("Answer") else f"{shape.__name__}Answer"
         if name not in self._components:
-            given = self._schemas.object_of(shape)
-            given["properties"] = {"ok": {"const": True}, **given["properties"]}
-            given["required"] = ["ok", *given.get("required", [])]
-            self._components[name] = given
+            answer_schema = self._schemas.build_object(shape)
+            answer_schema["properties"] = {"ok": {"const": True}, **answer_schema["properties"]}
+            answer_schema["required"] = ["ok", *answer_schema.get("required", [])]
+            self._components[name] = answer_schema
             self._schemas.shapes[name] = shape
         return {"$ref": f"#/components/schemas/{name}"}
 
 
 def list_error_statuses(operation: Operation) -> list[int]:
     """The error statuses of an operation (legacy interface, sections 4 and 7)."""
-    named = [404] if "{" in operation.path else []
-    sent = [406, 413] if operation.takes is not None else []
-    known = [] if operation.keyless else [403]
-    return sorted({*known, *named, *sent, 429, 500, *ALSO.get(operation.name, ())})
+    path_statuses = [404] if "{" in operation.path else []
+    body_statuses = [406, 413] if operation.body_shape is not None else []
+    key_statuses = [] if operation.is_keyless else [403]
+    return sorted(
+        {
+            *key_statuses,
+            *path_statuses,
+            *body_statuses,
+            429,
+            500,
+            *ADDITIONAL_STATUSES.get(operation.name, ()),
+        }
+    )
 
 
-def _in_path(path: str) -> Iterator[dict[str, Any]]:
+def _iter_path_parameters(path: str) -> Iterator[dict[str, Any]]:
     parts = path.split("/")
     for holder, part in pairwise(parts):
         if part.startswith("{"):
@@ -171,25 +194,25 @@ def _in_path(path: str) -> Iterator[dict[str, Any]]:
                 "name": part.strip("{}"),
                 "in": "path",
                 "required": True,
-                "schema": {"type": "string", "pattern": f"^{KINDS[holder]}$"},
-                "example": IDS[holder],
+                "schema": {"type": "string", "pattern": f"^{ID_PATTERNS[holder]}$"},
+                "example": EXAMPLE_IDS[holder],
             }
 
 
-def _content(schema: Schema, example: Any) -> dict[str, Any]:
+def _build_content(schema: Schema, example: Any) -> dict[str, Any]:
     return {"application/json": {"schema": schema, "example": example}}
 
 
-def _header(said: str) -> dict[str, Any]:
-    return {"description": said, "schema": {"type": "integer"}}
+def _build_header(description: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "integer"}}
 
 
-def _failure(status: int) -> dict[str, Any]:
+def _build_error_response(status: int) -> dict[str, Any]:
     """The error response of a status, with its error codes (legacy interface, section 7)."""
     # 413 has no code of its own in the legacy error table.
-    codes = [code for code, its in errors.STATUS.items() if its == status] or [
-        errors.TOO_LARGE.code
-    ]
+    codes = [
+        code for code, code_status in errors.STATUS_BY_CODE.items() if code_status == status
+    ] or [errors.BODY_TOO_LARGE.code]
     entry: Schema = {
         "type": "object",
         "required": ["code", "message"],
@@ -207,13 +230,18 @@ def _failure(status: int) -> dict[str, Any]:
             "errors": {"type": "array", "minItems": 1, "items": entry},
         },
     }
-    example = {"ok": False, "errors": [_example_entry(codes[0], status)]}
-    told: dict[str, Any] = {"description": _SAID[status], "content": _content(schema, example)}
+    example = {"ok": False, "errors": [_build_error_example(codes[0], status)]}
+    response: dict[str, Any] = {
+        "description": _STATUS_DESCRIPTIONS[status],
+        "content": _build_content(schema, example),
+    }
     if status == 429:
-        told["headers"] = {"Retry-After": _header("Seconds to wait before the next request.")}
-    return told
+        response["headers"] = {
+            "Retry-After": _build_header("Seconds to wait before the next request.")
+        }
+    return response
 
 
-def _example_entry(code: str, status: int) -> Mapping[str, str]:
+def _build_error_example(code: str, status: int) -> Mapping[str, str]:
     field = {"field": "payments[0].sourceAmount"} if status == 406 else {}
-    return {"code": code, "message": _SAID[status], **field}
+    return {"code": code, "message": _STATUS_DESCRIPTIONS[status], **field}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-IDS: Mapping[str, str] = {
+EXAMPLE_IDS: Mapping[str, str] = {
     "recipients": "R-91XQ0ZXXXZ8CC0DW",
     "batches": "B-912QAJ4S8ZX0P3KB",
     "payments": "P-91XPU407RJVK1B6T",
@@ -13,17 +13,21 @@ IDS: Mapping[str, str] = {
 }
 """By the path segment before the id."""
 
-_BANK = {
+_BANK_PAYOUT = {
     "primary": {"method": "bank", "currency": "USD"},
     "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
 }
-_WALLET = {
+_WALLET_PAYOUT = {
     "primary": {"method": "wallet", "currency": "USD"},
     "accounts": {"wallet": {"address": "ada@example.com"}},
 }
-_PAYMENT = {"recipient": {"id": IDS["recipients"]}, "sourceAmount": "100.00", "memo": "March"}
+_EXAMPLE_PAYMENT = {
+    "recipient": {"id": EXAMPLE_IDS["recipients"]},
+    "sourceAmount": "100.00",
+    "memo": "March",
+}
 
-BODIES: Mapping[str, Any] = {
+EXAMPLE_BODIES: Mapping[str, Any] = {
     "create_recipient": {
         "type": "individual",
         "firstName": "Ada",
@@ -36,18 +40,22 @@ BODIES: Mapping[str, Any] = {
             "region": "NY",
             "country": "US",
         },
-        "payout": _BANK,
+        "payout": _BANK_PAYOUT,
     },
     "update_recipient": {"lastName": "King", "status": "inactive"},
-    "delete_recipients": {"ids": [IDS["recipients"]]},
-    "create_payout_method": _BANK,
-    "update_payout_method": _WALLET,
-    "create_batch": {"sourceCurrency": "USD", "description": "March", "payments": [_PAYMENT]},
-    "update_batch": {
-        "payments": [_PAYMENT],
-        "update_payments": [{"id": IDS["payments"], "sourceAmount": "120.00"}],
+    "delete_recipients": {"ids": [EXAMPLE_IDS["recipients"]]},
+    "create_payout_method": _BANK_PAYOUT,
+    "update_payout_method": _WALLET_PAYOUT,
+    "create_batch": {
+        "sourceCurrency": "USD",
+        "description": "March",
+        "payments": [_EXAMPLE_PAYMENT],
     },
-    "delete_batches": {"ids": [IDS["batches"]]},
+    "update_batch": {
+        "payments": [_EXAMPLE_PAYMENT],
+        "update_payments": [{"id": EXAMPLE_IDS["payments"], "sourceAmount": "120.00"}],
+    },
+    "delete_batches": {"ids": [EXAMPLE_IDS["batches"]]},
     "create_payment": {
         "recipient": {"email": "ada@example.com"},
         "targetAmount": "90.50",
@@ -57,7 +65,7 @@ BODIES: Mapping[str, Any] = {
 }
 """By operation, in the neutral vocabulary."""
 
-_PLAIN: Mapping[str, Any] = {
+_EXAMPLE_BY_TYPE: Mapping[str, Any] = {
     "string": "text",
     "integer": 1,
     "number": 1,
@@ -72,26 +80,28 @@ def build_schema_example(schema: Mapping[str, Any], components: Mapping[str, Any
         return build_schema_example(components[schema["$ref"].rpartition("/")[2]], components)
     if "const" in schema:
         return schema["const"]
-    for given in ("examples", "enum"):
-        if schema.get(given):
-            return schema[given][0]
+    for keyword in ("examples", "enum"):
+        if schema.get(keyword):
+            return schema[keyword][0]
     if "anyOf" in schema:
         return build_schema_example(schema["anyOf"][0], components)
     types = schema.get("type", "null")
     type_ = types if isinstance(types, str) else types[0]
     if type_ == "object":
-        return _object(schema, components)
+        return _build_object_example(schema, components)
     if type_ == "array":
         return [build_schema_example(schema["items"], components)] if schema.get("items") else []
-    return _PLAIN[type_]
+    return _EXAMPLE_BY_TYPE[type_]
 
 
-def _object(schema: Mapping[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
-    named = {
-        name: build_schema_example(one, components)
-        for name, one in schema.get("properties", {}).items()
+def _build_object_example(
+    schema: Mapping[str, Any], components: Mapping[str, Any]
+) -> dict[str, Any]:
+    example = {
+        name: build_schema_example(property_schema, components)
+        for name, property_schema in schema.get("properties", {}).items()
     }
-    if isinstance(others := schema.get("additionalProperties"), dict):
+    if isinstance(value_schema := schema.get("additionalProperties"), dict):
         # Maps in answers are keyed by currency code.
-        named["USD"] = build_schema_example(others, components)
-    return named
+        example["USD"] = build_schema_example(value_schema, components)
+    return example

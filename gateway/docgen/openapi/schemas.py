@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import WithJsonSchema
 from typing_extensions import is_typeddict
 
-from gateway.docgen.openapi.descriptions import CHOICES, FIELDS, INSTEAD
-from gateway.docgen.openapi.examples import IDS
+from gateway.docgen.openapi.descriptions import ENUM_VALUES, FIELDS, REPLACED_SHAPES
+from gateway.docgen.openapi.examples import EXAMPLE_IDS
 from gateway.legacy_api import routes
-from mappings.kinds import Id, Key, Word
+from mappings.field_types import Id, Word, WordKey
 
 Schema = dict[str, Any]
 
-_PLAIN: Mapping[Any, Schema] = {
+_SCHEMA_BY_TYPE: Mapping[Any, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     bool: {"type": "boolean"},
@@ -24,11 +24,11 @@ _PLAIN: Mapping[Any, Schema] = {
     Any: {},
 }
 
-KINDS = {"recipient": "recipients", "batch": "batches", "payment": "payments"}
+COLLECTION_BY_KIND = {"recipient": "recipients", "batch": "batches", "payment": "payments"}
 """Kinds of ids, and the path segment of their collection."""
 
 
-class Schemas:
+class SchemaBuilder:
     """Builds the schema of each shape once. ``components`` holds the named schemas."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
@@ -37,96 +37,106 @@ class Schemas:
         self.shapes: dict[str, Any] = {}
         """The shape of each component."""
 
-    def of(self, shape: Any) -> Schema:
+    def build_schema(self, shape: Any) -> Schema:
         """The schema of a shape, or a reference to its component."""
-        origin, inside = get_origin(shape), get_args(shape)
+        origin, arguments = get_origin(shape), get_args(shape)
         if origin is Annotated:
-            return self._marked(inside[0], inside[1:])
+            return self._build_annotated(arguments[0], arguments[1:])
         if origin in (Union, UnionType):
-            return _any_of([self.of(one) for one in inside])
+            return _combine_schemas([self.build_schema(argument) for argument in arguments])
         if origin is Literal:
-            return {"type": "string", "enum": list(inside)}
+            return {"type": "string", "enum": list(arguments)}
         if origin is list:
-            return {"type": "array", "items": self.of(inside[0])}
+            return {"type": "array", "items": self.build_schema(arguments[0])}
         if origin is dict:
-            return {"type": "object", "additionalProperties": self.of(inside[1])}
+            return {"type": "object", "additionalProperties": self.build_schema(arguments[1])}
         if is_typeddict(shape):
-            return self._component(shape)
-        return dict(_PLAIN[shape])
+            return self._build_reference(shape)
+        return dict(_SCHEMA_BY_TYPE[shape])
 
-    def _marked(self, inner: Any, marks: tuple[Any, ...]) -> Schema:
-        said = next((mark.json_schema for mark in marks if isinstance(mark, WithJsonSchema)), None)
-        schema = self.of(inner) if said is None else dict(said)
-        for mark in marks:
-            if isinstance(mark, Id):
-                collection = KINDS[mark.kind]
+    def _build_annotated(self, annotated_shape: Any, annotations: tuple[Any, ...]) -> Schema:
+        given_schema = next(
+            (
+                annotation.json_schema
+                for annotation in annotations
+                if isinstance(annotation, WithJsonSchema)
+            ),
+            None,
+        )
+        schema = self.build_schema(annotated_shape) if given_schema is None else dict(given_schema)
+        for annotation in annotations:
+            if isinstance(annotation, Id):
+                collection = COLLECTION_BY_KIND[annotation.kind]
                 schema |= {
-                    "pattern": f"^{routes.KINDS[collection]}$",
-                    "examples": [IDS[collection]],
+                    "pattern": f"^{routes.ID_PATTERNS[collection]}$",
+                    "examples": [EXAMPLE_IDS[collection]],
                 }
-            elif isinstance(mark, Word):
-                schema["examples"] = [self._words[name] for name in mark.names]
+            elif isinstance(annotation, Word):
+                schema["examples"] = [self._words[name] for name in annotation.names]
         return schema
 
-    def _component(self, shape: Any) -> Schema:
+    def _build_reference(self, shape: Any) -> Schema:
         name = shape.__name__
         # References are by name only, so two shapes with one name would overwrite each other.
         if self.shapes.setdefault(name, shape) is not shape:
             raise TypeError(f"two shapes are called {name}")
         if name not in self.components:
             self.components[name] = {}  # reserved first: a shape may contain itself
-            self.components[name] = self.object_of(shape)
+            self.components[name] = self.build_object(shape)
         return {"$ref": f"#/components/schemas/{name}"}
 
-    def object_of(self, shape: Any) -> Schema:
+    def build_object(self, shape: Any) -> Schema:
         """The schema of an object, not a reference to it."""
         properties = {
-            self._spelled(name, hint): self._field(shape, name, hint)
+            self._get_field_name(name, hint): self._build_field(shape, name, hint)
             for name, hint in get_type_hints(shape, include_extras=True).items()
         }
         schema: Schema = {"type": "object", "properties": properties}
-        if needed := sorted(shape.__required_keys__):
-            schema["required"] = needed
+        if required_fields := sorted(shape.__required_keys__):
+            schema["required"] = required_fields
         return schema
 
-    def _spelled(self, name: str, hint: Any) -> str:
-        return next((self._words[mark.name] for mark in _keys(hint)), name)
+    def _get_field_name(self, name: str, hint: Any) -> str:
+        return next((self._words[key.name] for key in _iter_keys(hint)), name)
 
-    def _field(self, shape: Any, name: str, hint: Any) -> Schema:
-        places = [f"{holder}.{name}" for holder in _lineage(shape)]
-        if instead := _first(INSTEAD, places):
-            return self.of(instead)
-        schema: Schema = {**self.of(hint), **(_first(FIELDS, [*places, name]) or {})}
-        if choices := _first(CHOICES, places):
+    def _build_field(self, shape: Any, name: str, hint: Any) -> Schema:
+        qualified_names = [f"{holder}.{name}" for holder in _list_shape_names(shape)]
+        if replacement := _find_first(REPLACED_SHAPES, qualified_names):
+            return self.build_schema(replacement)
+        schema: Schema = {
+            **self.build_schema(hint),
+            **(_find_first(FIELDS, [*qualified_names, name]) or {}),
+        }
+        if choices := _find_first(ENUM_VALUES, qualified_names):
             # An enum without null would forbid a nullable field to be null.
-            nothing = [None] if "null" in schema["type"] else []
-            schema["enum"] = [self._words.get(word, word) for word in choices] + nothing
+            null_choice = [None] if "null" in schema["type"] else []
+            schema["enum"] = [self._words.get(word, word) for word in choices] + null_choice
         return schema
 
 
-def _lineage(shape: Any) -> list[str]:
+def _list_shape_names(shape: Any) -> list[str]:
     """The names of a shape and of the shapes it extends."""
     bases = [base for base in getattr(shape, "__orig_bases__", ()) if is_typeddict(base)]
-    return [shape.__name__, *(name for base in bases for name in _lineage(base))]
+    return [shape.__name__, *(name for base in bases for name in _list_shape_names(base))]
 
 
-def _first(table: Mapping[str, Any], names: list[str]) -> Any:
+def _find_first(table: Mapping[str, Any], names: list[str]) -> Any:
     return next((table[name] for name in names if name in table), None)
 
 
-def _keys(hint: Any) -> Iterator[Key]:
+def _iter_keys(hint: Any) -> Iterator[WordKey]:
     if get_origin(hint) is Annotated:
-        yield from (mark for mark in get_args(hint)[1:] if isinstance(mark, Key))
+        yield from (mark for mark in get_args(hint)[1:] if isinstance(mark, WordKey))
 
 
-def _any_of(schemas: list[Schema]) -> Schema:
+def _combine_schemas(schemas: list[Schema]) -> Schema:
     """A schema for alternatives; null and one plain type become a list of types."""
-    others = [schema for schema in schemas if schema != {"type": "null"}]
-    if len(others) == len(schemas):
+    non_null = [schema for schema in schemas if schema != {"type": "null"}]
+    if len(non_null) == len(schemas):
         return {"anyOf": schemas}
-    if len(others) > 1 or "type" not in others[0]:
-        return {"anyOf": [*others, {"type": "null"}]}
-    (schema,) = others
+    if len(non_null) > 1 or "type" not in non_null[0]:
+        return {"anyOf": [*non_null, {"type": "null"}]}
+    (schema,) = non_null
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     nullable = {**schema, "type": list(dict.fromkeys([*types, "null"]))}
     return nullable | ({"enum": [*schema["enum"], None]} if "enum" in schema else {})

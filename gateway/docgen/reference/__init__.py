@@ -6,13 +6,13 @@ from pathlib import Path
 
 from gateway.docgen.reference import configuration, operations
 
-EXAMPLE = Path("deploy/gateway.example.toml")
+EXAMPLE_CONFIGURATION = Path("deploy/gateway.example.toml")
 """The example configuration, whose comments describe each key."""
 
 
 def render_reference_pages(root: Path) -> dict[Path, str]:
     """Renders both pages, by their path in a checkout."""
-    example = (root / EXAMPLE).read_text("utf-8")
+    example = (root / EXAMPLE_CONFIGURATION).read_text("utf-8")
     return {
         root / "deploy" / "configuration.md": configuration.render_configuration_page(example),
         root / "mappings" / "operations.md": operations.render_operations_page(),

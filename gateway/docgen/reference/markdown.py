@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 
-def format_markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield _line(heads)
-    yield _line(["---"] * len(heads))
-    yield from (_line(row) for row in rows)
+def format_markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield _format_row(headers)
+    yield _format_row(["---"] * len(headers))
+    yield from (_format_row(row) for row in rows)
     yield ""
 
 
-def _line(cells: Sequence[str]) -> str:
+def _format_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
 

@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterator
 
 from gateway.config.settings import Settings
-from gateway.docgen.explain import Explained, Made, explain_request
-from gateway.docgen.openapi.examples import IDS
+from gateway.docgen.explain import ExplainedCall, Explanation, explain_request
+from gateway.docgen.openapi.examples import EXAMPLE_IDS
 from gateway.docgen.reference.markdown import format_inline_code, format_markdown_table
-from gateway.docgen.reference.requests import QUERIES, REQUESTS
+from gateway.docgen.reference.requests import EXAMPLE_QUERIES, EXAMPLE_REQUESTS
 from mappings import OPERATIONS, UNLISTED
 from mappings.batch_views import BATCH
+from mappings.effects import Operation
 from mappings.errors import REFUSAL_STATUS
-from mappings.fields import Fields
-from mappings.grammar import Operation
+from mappings.fields import FieldTable
 from mappings.objects import (
     ADDRESS,
     BANK,
@@ -28,9 +28,9 @@ from mappings.objects import (
     RECIPIENT,
     WALLET,
 )
-from mappings.provenance import TABLES_OF, list_current_calls
+from mappings.provenance import TABLES_BY_MODULE, list_current_calls
 
-ABOUT = """# Operations
+INTRODUCTION = """# Operations
 
 <!-- Generated from mappings/ by `make docs`. Do not edit. -->
 
@@ -56,7 +56,7 @@ without a code, or without errors, it proves nothing: a write is in doubt, as af
 answered with 500.
 """
 
-OBJECTS: dict[str, Fields] = {
+FIELD_TABLES: dict[str, FieldTable] = {
     "Recipient": RECIPIENT,
     "Address": ADDRESS,
     "Compliance": COMPLIANCE,
@@ -70,25 +70,25 @@ OBJECTS: dict[str, Fields] = {
 
 def render_operations_page() -> str:
     codes = ", ".join(map(format_inline_code, sorted(REFUSAL_STATUS)))
-    lines = [ABOUT.format(codes=codes), *_overview()]
-    for heading, those in (
+    lines = [INTRODUCTION.format(codes=codes), *_render_overview()]
+    for heading, operations in (
         ("The legacy interface", OPERATIONS),
         ("Used by clients, but not listed in the legacy document", UNLISTED),
     ):
         lines += [f"## {heading}\n"]
-        lines += [line for one in those for line in _operation(one)]
-    return "\n".join([*lines, *_objects()])
+        lines += [line for operation in operations for line in _render_operation(operation)]
+    return "\n".join([*lines, *_render_field_tables()])
 
 
-def _overview() -> Iterator[str]:
+def _render_overview() -> Iterator[str]:
     rows = [
         [
-            f"[{format_inline_code(format_operation_title(one))}](#{_anchor(format_operation_title(one))})",
-            one.section,
-            one.exactness,
-            _calls(one),
+            f"[{format_inline_code(format_operation_title(operation))}](#{_build_anchor(format_operation_title(operation))})",
+            operation.section,
+            operation.exactness,
+            _format_calls(operation),
         ]
-        for one in (*OPERATIONS, *UNLISTED)
+        for operation in (*OPERATIONS, *UNLISTED)
     ]
     yield from format_markdown_table(["operation", "section", "exactness", "current calls"], rows)
 
@@ -97,100 +97,109 @@ def format_operation_title(operation: Operation) -> str:
     return f"{operation.method} /v1{re.sub('[<>]', '', operation.path)}"
 
 
-def _anchor(text: str) -> str:
+def _build_anchor(text: str) -> str:
     """Builds the anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
-def _calls(operation: Operation) -> str:
-    return "<br>".join(format_inline_code(one["call"]) for one in list_current_calls(operation))
+def _format_calls(operation: Operation) -> str:
+    return "<br>".join(format_inline_code(call["call"]) for call in list_current_calls(operation))
 
 
-def _operation(operation: Operation) -> Iterator[str]:
+def _render_operation(operation: Operation) -> Iterator[str]:
     yield f"### {format_operation_title(operation)}\n"
-    yield f"`{operation.name}`, section {operation.section}. *{operation.exactness}*: {operation.because}."
-    if operation.rests_on:
-        yield f"Assumption: {operation.rests_on}."
+    yield f"`{operation.name}`, section {operation.section}. *{operation.exactness}*: {operation.exactness_reason}."
+    if operation.assumption:
+        yield f"Assumption: {operation.assumption}."
     yield ""
     yield from format_markdown_table(
         ["call", "condition or purpose"],
-        [[format_inline_code(one["call"]), one["note"]] for one in list_current_calls(operation)],
+        [
+            [format_inline_code(call["call"]), call["note"]]
+            for call in list_current_calls(operation)
+        ],
     )
-    yield from _played(operation)
-    yield from _answered(operation)
+    yield from _render_example(operation)
+    yield from _render_answer_links(operation)
 
 
-def _played(operation: Operation) -> Iterator[str]:
-    told = play_example(operation)
-    body = REQUESTS.get(operation.name)
-    sent = f"\n{json.dumps(body, indent=1)}" if body else ""
-    yield f"```\n{operation.method} {build_example_target(operation)}{sent}\n```\n"
-    for number, call in enumerate(told.calls, 1):
-        yield from _made(number, call)
-    if told.kept:
+def _render_example(operation: Operation) -> Iterator[str]:
+    explanation = play_example(operation)
+    body = EXAMPLE_REQUESTS.get(operation.name)
+    body_text = f"\n{json.dumps(body, indent=1)}" if body else ""
+    yield f"```\n{operation.method} {build_example_target(operation)}{body_text}\n```\n"
+    for number, call in enumerate(explanation.calls, 1):
+        yield from _render_call(number, call)
+    if explanation.kept:
         yield "Not sent:\n"
-        yield from (f"- {format_inline_code(name)}: {why}" for name, why in told.kept)
+        yield from (f"- {format_inline_code(name)}: {reason}" for name, reason in explanation.kept)
         yield ""
-    if told.remembered:
-        yield f"Stored by the gateway: {'; '.join(told.remembered)}.\n"
+    if explanation.remembered:
+        yield f"Stored by the gateway: {'; '.join(explanation.remembered)}.\n"
     # The examples must stay valid when the mapping changes.
-    if told.refusal:
-        raise ValueError(f"the example of {operation.name} is rejected: {told.refusal.body()}")
+    if explanation.refusal:
+        raise ValueError(
+            f"the example of {operation.name} is rejected: {explanation.refusal.build_body()}"
+        )
 
 
-def play_example(operation: Operation) -> Explained:
+def play_example(operation: Operation) -> Explanation:
     """Runs the example request of an operation against the simulated service."""
-    body = REQUESTS.get(operation.name)
+    body = EXAMPLE_REQUESTS.get(operation.name)
     data = b"" if body is None else json.dumps(body).encode()
     return explain_request(Settings(), operation.method, build_example_target(operation), data)
 
 
 def build_example_target(operation: Operation) -> str:
     path = re.sub("<(.*?)>", r"\1", operation.path)
-    for room, id_ in IDS.items():
-        path = re.sub(rf"(/{room})/\{{\w+\}}", rf"\1/{id_}", path)
-    query = QUERIES.get(operation.name, "")
+    for collection, id_ in EXAMPLE_IDS.items():
+        path = re.sub(rf"(/{collection})/\{{\w+\}}", rf"\1/{id_}", path)
+    query = EXAMPLE_QUERIES.get(operation.name, "")
     return f"/v1{path}" + (f"?{query}" if query else "")
 
 
-def _made(number: int, call: Made) -> Iterator[str]:
-    inferred = ", optional endpoint" if call.inferred else ""
-    yield f"{number}. `{call.method} {call.target}` (current section {call.section}{inferred})\n"
+def _render_call(number: int, call: ExplainedCall) -> Iterator[str]:
+    note = ", optional endpoint" if call.inferred else ""
+    yield f"{number}. `{call.method} {call.target}` (current section {call.section}{note})\n"
     if call.fields:
         rows = [
             [
-                format_inline_code(one.field),
-                format_inline_code(json.dumps(one.value, default=str)),
-                format_inline_code(one.sent_in),
-                one.rule,
+                format_inline_code(origin.field),
+                format_inline_code(json.dumps(origin.value, default=str)),
+                format_inline_code(origin.sent_in),
+                origin.rule,
             ]
-            for one in call.fields
+            for origin in call.fields
         ]
         yield from format_markdown_table(["field", "value", "sent in", "rule"], rows)
 
 
-def _answered(operation: Operation) -> Iterator[str]:
+def _render_answer_links(operation: Operation) -> Iterator[str]:
     # Deletes answer without an object.
-    names = [name for name, one in OBJECTS.items() if one in TABLES_OF.get(_room(operation), ())]
+    names = [
+        name
+        for name, table in FIELD_TABLES.items()
+        if table in TABLES_BY_MODULE.get(_get_module_name(operation), ())
+    ]
     if names and operation.method != "DELETE":
-        linked = ", ".join(f"[{name}](#{_anchor(name)})" for name in names)
-        yield f"Answer fields: {linked}.\n"
+        links = ", ".join(f"[{name}](#{_build_anchor(name)})" for name in names)
+        yield f"Answer fields: {links}.\n"
 
 
-def _room(operation: Operation) -> str:
+def _get_module_name(operation: Operation) -> str:
     return operation.flow.__module__.rpartition(".")[2]
 
 
-def _objects() -> Iterator[str]:
+def _render_field_tables() -> Iterator[str]:
     yield "## Fields\n"
     yield (
         "Every field of the legacy objects, with the current field that it is sent as and the source of "
         "its value in answers. The gateway does not start if a field is missing.\n"
     )
-    for name, fields in OBJECTS.items():
+    for name, fields in FIELD_TABLES.items():
         yield f"### {name}\n"
         rows = [
-            [format_inline_code(row.legacy), format_inline_code(row.current), format_inline_code(row.shown), row.why or _rule(row.legacy, row.current)]
+            [format_inline_code(row.legacy_name), format_inline_code(row.current_name), format_inline_code(row.answer_name), row.reason or _describe_rule(row.legacy_name, row.current_name)]
             for row in fields.rows
         ]  # fmt: skip
         yield from format_markdown_table(
@@ -198,5 +207,5 @@ def _objects() -> Iterator[str]:
         )
 
 
-def _rule(legacy: str, current: str | None) -> str:
+def _describe_rule(legacy: str, current: str | None) -> str:
     return "same" if legacy == current else "renamed"

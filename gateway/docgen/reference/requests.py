@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.docgen.openapi.examples import BODIES, IDS
+from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 
-_BANK = {
+_BANK_ACCOUNT = {
     "country": "CA",
     "currency": "CAD",
     "name": "Ada Lovelace",
@@ -19,16 +19,16 @@ _BANK = {
     "bankProvince": "ON",
     "bankPostalCode": "M5H 2N2",
 }
-_HOLDS = {
+_PAYOUT_LIMITS = {
     "autoswitch": {"limit": 1000, "active": False},
     "holdup": {"limit": 1000, "active": False},
 }
-_PAYOUT = {
+_PAYOUT_SETTINGS = {
     "primary": {"method": "bank", "currency": "CAD"},
-    "accounts": {"bank": _BANK, "wallet": {"address": "ada@example.com"}},
-    **_HOLDS,
+    "accounts": {"bank": _BANK_ACCOUNT, "wallet": {"address": "ada@example.com"}},
+    **_PAYOUT_LIMITS,
 }
-_RECIPIENT = {
+_RECIPIENT_FIELDS = {
     "type": "individual",
     "firstName": "Ada",
     "lastName": "Lovelace",
@@ -49,40 +49,44 @@ _RECIPIENT = {
     "language": "en",
     "currency": "CAD",
 }
-_ONE = {
-    "recipient": {"id": IDS["recipients"]},
+_PAYMENT_BY_ID = {
+    "recipient": {"id": EXAMPLE_IDS["recipients"]},
     "sourceAmount": "100.00",
     "sourceCurrency": "USD",
     "memo": "March",
 }
-_OTHER = {
+_PAYMENT_BY_EMAIL = {
     "recipient": {"email": "ada@example.com"},
     "targetAmount": "90.50",
     "targetCurrency": "EUR",
 }
 
-REQUESTS: Mapping[str, Any] = {
-    **BODIES,
-    "create_recipient": {**_RECIPIENT, "payout": _PAYOUT},
+EXAMPLE_REQUESTS: Mapping[str, Any] = {
+    **EXAMPLE_BODIES,
+    "create_recipient": {**_RECIPIENT_FIELDS, "payout": _PAYOUT_SETTINGS},
     "update_recipient": {
-        **_RECIPIENT,
-        "id": IDS["recipients"],
+        **_RECIPIENT_FIELDS,
+        "id": EXAMPLE_IDS["recipients"],
         "status": "disabled",
-        "payout": {"primary": {"method": "bank"}, "accounts": {"bank": _BANK}},
+        "payout": {"primary": {"method": "bank"}, "accounts": {"bank": _BANK_ACCOUNT}},
     },
-    "create_payout_method": _PAYOUT,
-    "update_payout_method": _PAYOUT,
-    "create_batch": {"sourceCurrency": "USD", "description": "March", "payments": [_ONE, _OTHER]},
+    "create_payout_method": _PAYOUT_SETTINGS,
+    "update_payout_method": _PAYOUT_SETTINGS,
+    "create_batch": {
+        "sourceCurrency": "USD",
+        "description": "March",
+        "payments": [_PAYMENT_BY_ID, _PAYMENT_BY_EMAIL],
+    },
     "update_batch": {
-        "payments": [_ONE],
-        "update_payments": [{"id": IDS["payments"], "sourceAmount": "120.00"}],
+        "payments": [_PAYMENT_BY_ID],
+        "update_payments": [{"id": EXAMPLE_IDS["payments"], "sourceAmount": "120.00"}],
         "remove_payments": [{"id": "P-91XPU407RJVK1B6U"}],
     },
-    "create_payment": _OTHER,
+    "create_payment": _PAYMENT_BY_EMAIL,
     "update_payment": {"sourceAmount": "110.00", "memo": "March, corrected"},
 }
 
-QUERIES: Mapping[str, str] = {
+EXAMPLE_QUERIES: Mapping[str, str] = {
     "list_recipients": "search=ada&orderBy=name&page=2",
     "list_batches": "page=1&pageSize=10",
 }

@@ -24,16 +24,16 @@ class Finding:
     do: str = ""
 
 
-ALL = "all"
+ALL_ENVIRONMENTS = "all"
 """The environment of checks that concern no single environment."""
 
-_NOT_BELIEVED = (
+_UNTRUSTED_CERTIFICATE = (
     "the server's certificate is not signed by a trusted authority: set ca_file to its "
     "authority, or "
     "have the server send its full chain (`openssl s_client -showcerts -connect {host}` shows it)"
 )
 _NO_TLS = "the server at this address does not use TLS: check whether {url} should be http"
-_NO_WAY = (
+_UNREACHABLE = (
     "check that {url} is the service's address, that the firewall allows this machine to "
     "connect to "
     "it, and whether it needs upstream.proxy"
@@ -47,18 +47,18 @@ _HINTS = (
         "has expired",
         "renew the server's certificate, which has expired, or correct this machine's clock",
     ),
-    ("CERTIFICATE_VERIFY_FAILED", _NOT_BELIEVED),
+    ("CERTIFICATE_VERIFY_FAILED", _UNTRUSTED_CERTIFICATE),
     ("WRONG_VERSION_NUMBER", _NO_TLS),
     ("record layer failure", _NO_TLS),
     (
         "the proxy refuses",
         "check upstream.proxy and its credentials, and that the proxy allows {host}",
     ),
-    ("", _NO_WAY),
+    ("", _UNREACHABLE),
 )
 
 
-def advise_unreachable(why: str, url: str) -> str:
+def advise_unreachable(failure: str, url: str) -> str:
     """Advice for an address that did not answer, chosen by the text of the failure."""
     if is_placeholder(url):
         return f"{url} is a placeholder: replace it with the address of your service"
@@ -67,5 +67,5 @@ def advise_unreachable(why: str, url: str) -> str:
     # openssl s_client needs a port.
     if ":" not in host:
         host += ":443" if scheme == "https" else ":80"
-    hint = next(do for words, do in _HINTS if words in why)
+    hint = next(advice for pattern, advice in _HINTS if pattern in failure)
     return hint.format(url=url, host=host)

@@ -15,60 +15,66 @@ from gateway.storage.mode_rows import TRANSLATE, all_switches
 from gateway.upstream.client import USER_AGENT, create_breakers
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, open_passthrough
 from gateway.upstream.send_attempt import ResponseLost
-from mappings.grammar import Unreachable
+from mappings.effects import Unreachable
 
-LOOKED_AT = "legacy service"
+CHECK_NAME = "legacy service"
 TARGET = "/v1/geography/countries/CA"
-MOST = 1 << 20
+MAX_BODY_BYTES = 1 << 20
 
 
 async def check_legacy_services(settings: Settings, store: Store) -> list[Finding]:
     """Checks each environment in which a key is switched to `forward` or `compare`."""
-    switched = {one.owner.environment for one in await all_switches(store) if one.mode != TRANSLATE}
-    configured = settings.environments.configured()
-    origins = {
-        name: one.legacy_base_url
-        for name, one in configured.items()
-        if name in switched and one.legacy_base_url
+    switched_environments = {
+        switch.owner.environment for switch in await all_switches(store) if switch.mode != TRANSLATE
     }
-    found = [_homeless(name) for name in sorted(switched - origins.keys())]
-    async with open_passthrough(settings, origins, create_breakers(settings)) as passing:
-        return found + [await _asked(passing, name, url) for name, url in origins.items()]
+    environments = settings.environments.configured()
+    origins = {
+        name: environment.legacy_base_url
+        for name, environment in environments.items()
+        if name in switched_environments and environment.legacy_base_url
+    }
+    findings = [
+        _report_missing_address(name) for name in sorted(switched_environments - origins.keys())
+    ]
+    async with open_passthrough(settings, origins, create_breakers(settings)) as client:
+        return findings + [
+            await _check_legacy_service(client, name, url) for name, url in origins.items()
+        ]
 
 
-def _homeless(name: str) -> Finding:
-    said = "keys are switched to `forward` or `compare`, but legacy_base_url is not set"
-    do = (
+def _report_missing_address(name: str) -> Finding:
+    problem = "keys are switched to `forward` or `compare`, but legacy_base_url is not set"
+    advice = (
         f"set environments.{name}.legacy_base_url, or run `modes set … translate` (see "
         "`modes list`)"
     )
-    return Finding(name, LOOKED_AT, "error", said, do)
+    return Finding(name, CHECK_NAME, "error", problem, advice)
 
 
-async def _asked(passing: PassthroughClient, name: str, url: str) -> Finding:
+async def _check_legacy_service(client: PassthroughClient, name: str, url: str) -> Finding:
     headers = CIMultiDict({"User-Agent": USER_AGENT, "Accept": "application/json"})
-    passage = PassthroughRequest(name, "GET", TARGET, headers, None, write=False)
+    request = PassthroughRequest(name, "GET", TARGET, headers, None, is_write=False)
     try:
-        async with passing.sent(passage) as passed:
+        async with client.send(request) as response:
             body = b""
-            async for part in passed.parts():
+            async for part in response.iter_chunks():
                 # An unknown server answers: read no more than a legacy answer can need.
-                body = (body + part)[:MOST]
-            status = passed.status
+                body = (body + part)[:MAX_BODY_BYTES]
+            status = response.status
     except (Unreachable, ResponseLost) as failure:
-        do = advise_unreachable(str(failure), url).replace("base_url", "legacy_base_url")
-        return Finding(name, LOOKED_AT, "error", str(failure), do)
-    if _is_legacy(status, body):
-        return Finding(name, LOOKED_AT, "ok", "answers as the legacy interface")
-    said = f"the answer is not of the legacy interface (status {status})"
-    do = f"check that {url} is the legacy address, without /v1, and not the current interface"
-    return Finding(name, LOOKED_AT, "error", said, do)
+        advice = advise_unreachable(str(failure), url).replace("base_url", "legacy_base_url")
+        return Finding(name, CHECK_NAME, "error", str(failure), advice)
+    if _is_legacy_answer(status, body):
+        return Finding(name, CHECK_NAME, "ok", "answers as the legacy interface")
+    problem = f"the answer is not of the legacy interface (status {status})"
+    advice = f"check that {url} is the legacy address, without /v1, and not the current interface"
+    return Finding(name, CHECK_NAME, "error", problem, advice)
 
 
-def _is_legacy(status: int, body: bytes) -> bool:
+def _is_legacy_answer(status: int, body: bytes) -> bool:
     """Whether an answer has the legacy shape. 403 counts: some services want a key for this read."""
     try:
-        told = json_codec.read(body)
+        answer = json_codec.read(body)
     except json_codec.Unreadable:
         return False
-    return status in (200, 403) and isinstance(told, dict) and "ok" in told
+    return status in (200, 403) and isinstance(answer, dict) and "ok" in answer

@@ -10,192 +10,227 @@ from urllib.parse import urlencode
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, State
-from gateway.operator.doctor.remote_checks import Asking, is_service
+from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply
 from gateway.storage import Store
 from gateway.upstream.capability_cache import CapabilityCache
-from gateway.upstream.client import Upstream
-from gateway.upstream.clock import NOTEWORTHY
-from gateway.upstream.optional_endpoints import LACKING, InferredOperations, describe_endpoint
-from gateway.upstream.signed_target import NAME
+from gateway.upstream.client import UpstreamClient
+from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
+from gateway.upstream.optional_endpoints import (
+    MISSING_STATUSES,
+    OptionalEndpoints,
+    describe_endpoint,
+)
+from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings.current import ENDPOINTS
-from mappings.grammar import JSON, Call, Failure, Refused, Unreachable
+from mappings.effects import JSON, Call, Failure, Refused, Unreachable
 
-SIGNED = "signature scope"
-LISTING = "GET /batches"
-A_LIST = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, witness=())
+SIGNATURE_CHECK = "signature scope"
+LIST_ENDPOINT = "GET /batches"
+LIST_CALL = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, probe_ids=())
 """The only optional endpoint that can be tried safely: a read that needs no batch."""
 
 
 async def check_service(
-    settings: Settings, store: Store, upstream: Upstream, learned: CapabilityCache
+    settings: Settings, store: Store, upstream: UpstreamClient, capabilities: CapabilityCache
 ) -> list[Finding]:
     keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
-    configured = settings.environments.configured()
+    environments = settings.environments.configured()
     # First: these keys are in no environment that is checked below.
-    found = list(_homeless(keys, configured))
-    for name in configured:
+    findings = list(_report_unconfigured_environments(keys, environments))
+    for name in environments:
         # One key is enough: all credentials of an environment are signed in the same way.
         key = next((key for key in keys if key.environment == name), None)
-        pair = await load_credentials(store, key.owner) if key else None
-        asking = Asking(settings, upstream, name, pair, key.name if key else "")
-        found += await asking.called()
-        found += _signature(asking, settings, learned)
-        found += _clock(asking, upstream)
-        found += [one async for one in _inferred(asking, settings, learned)]
-    return found
+        credentials = await load_credentials(store, key.tenant) if key else None
+        probe = ServiceProbe(settings, upstream, name, credentials, key.name if key else "")
+        findings += await probe.probe()
+        findings += _check_signature_scope(probe, settings, capabilities)
+        findings += _check_clock(probe, upstream)
+        findings += [
+            finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
+        ]
+    return findings
 
 
-def _homeless(keys: Sequence[ListedKey], configured: Mapping[str, object]) -> Iterator[Finding]:
+def _report_unconfigured_environments(
+    keys: Sequence[ListedKey], environments: Mapping[str, object]
+) -> Iterator[Finding]:
     """Reports keys of environments that are not configured: their clients get 403."""
-    is_usable = any(key.environment in configured for key in keys)
-    for name in dict.fromkeys(key.environment for key in keys if key.environment not in configured):
-        those = ", ".join(key.name for key in keys if key.environment == name)
-        said = f"clients of {those} get 403, because [environments.{name}] is not configured"
-        do = f"set environments.{name}.base_url, or import the key with another environment"
+    is_usable = any(key.environment in environments for key in keys)
+    for name in dict.fromkeys(
+        key.environment for key in keys if key.environment not in environments
+    ):
+        key_names = ", ".join(key.name for key in keys if key.environment == name)
+        description = (
+            f"clients of {key_names} get 403, because [environments.{name}] is not configured"
+        )
+        advice = f"set environments.{name}.base_url, or import the key with another environment"
         if not is_usable:
-            yield Finding(name, "keys", "error", said, do)
+            yield Finding(name, "keys", "error", description, advice)
         else:
             yield Finding(
-                name, "keys", "warning", said, f"{do}, or revoke unused keys with `keys revoke`"
+                name,
+                "keys",
+                "warning",
+                description,
+                f"{advice}, or revoke unused keys with `keys revoke`",
             )
 
 
-def _signature(asking: Asking, settings: Settings, learned: CapabilityCache) -> Iterator[Finding]:
+def _check_signature_scope(
+    probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
+) -> Iterator[Finding]:
     """Reports whether signatures cover the query. A refused form was already reported by ``probe``."""
-    name, form, setting = asking.name, asking.form, settings.upstream.signed_target
-    if asking.accepted:
-        how = "" if setting == "auto" else " as configured,"
-        yield Finding(name, SIGNED, "ok", f"{form}:{how} accepted just now")
+    name, form, setting = probe.name, probe.signature_form, settings.upstream.signed_target
+    if probe.accepted_reply:
+        suffix = "" if setting == "auto" else " as configured,"
+        yield Finding(name, SIGNATURE_CHECK, "ok", f"{form}:{suffix} accepted just now")
     elif setting != "auto":
-        if not asking.form_is_refused:
-            said = f"{form}, as configured; {_untried(asking)}"
-            yield Finding(name, SIGNED, "skipped", said, asking.first)
+        if not probe.is_form_refused:
+            description = f"{form}, as configured; {_describe_skipped(probe)}"
+            yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
     elif form:
-        since = format_check_time(learned.since(name, NAME))
-        said = f"{form}, detected{since}; {_untried(asking)}"
-        yield Finding(name, SIGNED, "skipped", said, asking.first)
+        since = format_check_time(capabilities.get_found_at(name, CAPABILITY_NAME))
+        description = f"{form}, detected{since}; {_describe_skipped(probe)}"
+        yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
     else:
-        said = f"not detected yet; {_untried(asking)}"
-        yield Finding(name, SIGNED, "skipped", said, asking.first)
+        description = f"not detected yet; {_describe_skipped(probe)}"
+        yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
 
 
-def _untried(asking: Asking) -> str:
-    return f"skipped: {asking.why_not}"
+def _describe_skipped(probe: ServiceProbe) -> str:
+    return f"skipped: {probe.failure_reason}"
 
 
-def format_check_time(when: datetime | None) -> str:
-    return f" since {when:%Y-%m-%d %H:%M} UTC" if when else ""
+def format_check_time(time: datetime | None) -> str:
+    return f" since {time:%Y-%m-%d %H:%M} UTC" if time else ""
 
 
-def _clock(asking: Asking, upstream: Upstream) -> Iterator[Finding]:
-    name, offset = asking.name, upstream.clock.offset(asking.name)
-    if abs(offset) >= NOTEWORTHY:
-        do = "the gateway corrects for it, but synchronize this machine's clock (NTP)"
-        where = "behind" if offset > 0 else "ahead of"
-        said = f"this machine is {abs(offset):.0f} s {where} the service"
-        yield Finding(name, "clock", "error", said, do)
-    elif asking.accepted is None:
-        said = f"skipped: {asking.why_not}"
-        yield Finding(name, "clock", "skipped", said, asking.first)
-    elif "Date" not in asking.accepted.headers:
-        do = "nothing while calls are accepted; keep this machine's clock synchronized (NTP)"
-        yield Finding(name, "clock", "warning", "the service's answers have no Date header", do)
+def _check_clock(probe: ServiceProbe, upstream: UpstreamClient) -> Iterator[Finding]:
+    name, offset = probe.name, upstream.clock.offset(probe.name)
+    if abs(offset) >= NOTEWORTHY_SKEW_SECONDS:
+        advice = "the gateway corrects for it, but synchronize this machine's clock (NTP)"
+        direction = "behind" if offset > 0 else "ahead of"
+        description = f"this machine is {abs(offset):.0f} s {direction} the service"
+        yield Finding(name, "clock", "error", description, advice)
+    elif probe.accepted_reply is None:
+        description = f"skipped: {probe.failure_reason}"
+        yield Finding(name, "clock", "skipped", description, probe.advice_if_skipped)
+    elif "Date" not in probe.accepted_reply.headers:
+        advice = "nothing while calls are accepted; keep this machine's clock synchronized (NTP)"
+        yield Finding(name, "clock", "warning", "the service's answers have no Date header", advice)
     else:
         yield Finding(name, "clock", "ok", "in sync with the service")
 
 
-async def _inferred(
-    asking: Asking, settings: Settings, learned: CapabilityCache
+async def _check_optional_endpoints(
+    probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
 ) -> AsyncIterator[Finding]:
-    name, setting = asking.name, settings.upstream.inferred_operations
+    name, setting = probe.name, settings.upstream.inferred_operations
     if setting == "avoid":
-        told = f"not used: upstream.inferred_operations is {setting!r}"
-        yield Finding(name, "optional endpoints", "ok", told)
+        description = f"not used: upstream.inferred_operations is {setting!r}"
+        yield Finding(name, "optional endpoints", "ok", description)
         return
     if setting == "use":
-        yield await _used(asking)
+        yield await _check_required_endpoints(probe)
         return
     for endpoint in ENDPOINTS:
-        if endpoint.inferred:
-            one = f"{endpoint.method} {endpoint.path}"
-            known = learned.get(name, f"inferred {one}")
-            told_now = await _listing(asking, learned) if one == LISTING else None
-            yield told_now or _of_endpoint(name, one, known)
+        if endpoint.is_optional:
+            endpoint_name = f"{endpoint.method} {endpoint.path}"
+            stored_result = capabilities.get(name, f"inferred {endpoint_name}")
+            tried_now = (
+                await _check_list_endpoint(probe, capabilities)
+                if endpoint_name == LIST_ENDPOINT
+                else None
+            )
+            yield tried_now or _report_stored_endpoint(name, endpoint_name, stored_result)
 
 
-async def _listing(asking: Asking, learned: CapabilityCache) -> Finding | None:
+async def _check_list_endpoint(
+    probe: ServiceProbe, capabilities: CapabilityCache
+) -> Finding | None:
     """Tries the list now. The result is stored, so running gateways use it too."""
-    if asking.accepted is None:
+    if probe.accepted_reply is None:
         return None
-    inferred = InferredOperations("auto", learned)
-    was_there = (learned.get(asking.name, f"inferred {LISTING}") or {}).get("present")
+    optional_endpoints = OptionalEndpoints("auto", capabilities)
+    was_available = (capabilities.get(probe.name, f"inferred {LIST_ENDPOINT}") or {}).get("present")
     refusals: list[int] = []
 
-    async def make(call: Call) -> JSON:
-        reply = await asking.asked(f"/v1{call.path}?{urlencode(call.query)}")
+    async def send_call(call: Call) -> JSON:
+        reply = await probe.try_read(f"/v1{call.path}?{urlencode(call.query)}")
         if reply is None:
             raise Unreachable("no answer")
-        if 200 <= reply.status < 300 and is_service(reply):
+        if 200 <= reply.status < 300 and is_service_reply(reply):
             return {}
         # find_out also sends a documented read, to tell a missing path from a service that is down.
-        if call is A_LIST:
+        if call is LIST_CALL:
             refusals.append(reply.status)
         raise Refused(reply.status)
 
     try:
         # Stores the result, so that running gateways use it too.
-        is_there = await inferred.find_out(A_LIST, asking.name, make)
+        is_available = await optional_endpoints.probe(LIST_CALL, probe.name, send_call)
     except Failure:
         if not refusals:
             return None
-        said = f"inconclusive: status {refusals[-1]}, tried just now"
-        do = (
+        description = f"inconclusive: status {refusals[-1]}, tried just now"
+        advice = (
             "check which server answers at this address, and run `doctor` again; until then GET "
             "/v1/batches is 500"
         )
-        return Finding(asking.name, LISTING, "warning", said, do)
-    if is_there:
-        return Finding(asking.name, LISTING, "ok", "available: tried just now")
-    said = (
+        return Finding(probe.name, LIST_ENDPOINT, "warning", description, advice)
+    if is_available:
+        return Finding(probe.name, LIST_ENDPOINT, "ok", "available: tried just now")
+    description = (
         f"not available (status {refusals[-1]}, just now): batches are listed from the "
         "gateway's records"
     )
-    if not was_there:
-        return Finding(asking.name, LISTING, "ok", said)
-    said += ". It was available before: batches created elsewhere are no longer listed"
-    do = "if a proxy in front of the service gave this answer, fix the proxy and run `doctor` again"
-    return Finding(asking.name, LISTING, "warning", said, do)
+    if not was_available:
+        return Finding(probe.name, LIST_ENDPOINT, "ok", description)
+    description += ". It was available before: batches created elsewhere are no longer listed"
+    advice = (
+        "if a proxy in front of the service gave this answer, fix the proxy and run `doctor` again"
+    )
+    return Finding(probe.name, LIST_ENDPOINT, "warning", description, advice)
 
 
-async def _used(asking: Asking) -> Finding:
+async def _check_required_endpoints(probe: ServiceProbe) -> Finding:
     """Checks the setting "use", which requires all optional endpoints: tries the one that is a
     read.
     """
-    name, looked_at = asking.name, "optional endpoints"
-    set_so = 'upstream.inferred_operations is "use"'
-    target = f"/v1{A_LIST.path}?{urlencode(A_LIST.query)}"
-    reply = await asking.asked(target) if asking.accepted else None
-    is_there = reply is not None and 200 <= reply.status < 300 and is_service(reply)
-    if reply is None or not (is_there or reply.status in LACKING):
-        why = (
-            _untried(asking)
-            if asking.accepted is None
-            else f"the answer to {LISTING} is inconclusive"
+    name, check_name = probe.name, "optional endpoints"
+    setting_text = 'upstream.inferred_operations is "use"'
+    target = f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}"
+    reply = await probe.try_read(target) if probe.accepted_reply else None
+    is_available = reply is not None and 200 <= reply.status < 300 and is_service_reply(reply)
+    if reply is None or not (is_available or reply.status in MISSING_STATUSES):
+        reason = (
+            _describe_skipped(probe)
+            if probe.accepted_reply is None
+            else f"the answer to {LIST_ENDPOINT} is inconclusive"
         )
-        state: State = "skipped" if asking.accepted is None else "warning"
-        return Finding(name, looked_at, state, f"{set_so}; {why}", asking.first)
-    if not is_there:
-        said = f"{LISTING} is not available (status {reply.status}, just now), but {set_so}"
-        do = 'set upstream.inferred_operations to "auto"'
-        return Finding(name, looked_at, "error", said, do)
-    return Finding(name, looked_at, "ok", f"{set_so}; {LISTING} is available: tried just now")
-
-
-def _of_endpoint(name: str, endpoint: str, known: Mapping[str, Any] | None) -> Finding:
-    if known is not None:
-        at = format_check_time(datetime.fromtimestamp(known["at"], UTC))
+        state: State = "skipped" if probe.accepted_reply is None else "warning"
         return Finding(
-            name, endpoint, "ok", f"{describe_endpoint(known)}, detected{at}; not tried now"
+            name, check_name, state, f"{setting_text}; {reason}", probe.advice_if_skipped
         )
-    do = "nothing: the gateway tries it when it first needs it"
-    return Finding(name, endpoint, "skipped", "not tried yet", do)
+    if not is_available:
+        description = f"{LIST_ENDPOINT} is not available (status {reply.status}, just now), but {setting_text}"
+        advice = 'set upstream.inferred_operations to "auto"'
+        return Finding(name, check_name, "error", description, advice)
+    return Finding(
+        name, check_name, "ok", f"{setting_text}; {LIST_ENDPOINT} is available: tried just now"
+    )
+
+
+def _report_stored_endpoint(
+    name: str, endpoint: str, stored_result: Mapping[str, Any] | None
+) -> Finding:
+    if stored_result is not None:
+        checked_at = format_check_time(datetime.fromtimestamp(stored_result["at"], UTC))
+        return Finding(
+            name,
+            endpoint,
+            "ok",
+            f"{describe_endpoint(stored_result)}, detected{checked_at}; not tried now",
+        )
+    advice = "nothing: the gateway tries it when it first needs it"
+    return Finding(name, endpoint, "skipped", "not tried yet", advice)

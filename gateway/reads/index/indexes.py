@@ -23,7 +23,7 @@ from gateway.reads.index.scan import Make, select_page
 from gateway.reads.index.synchronization import NoIndex, Reading
 from gateway.storage.audit_log import covers
 from gateway.storage.ttl_cache import TtlCache
-from mappings.grammar import Find, Found
+from mappings.effects import ListPage, ListQuery
 
 if TYPE_CHECKING:
     from gateway.config.settings import Lists
@@ -39,11 +39,11 @@ _MOST_WITHOUT = 10_000
 
 log = structlog.get_logger()
 
-Ordered = Callable[[Find, Sequence[Entry]], Awaitable[Find]]
+Ordered = Callable[[ListQuery, Sequence[Entry]], Awaitable[ListQuery]]
 """A question with the order of the rows that it is asked of, where they have to be known for it."""
 
 
-async def _as_it_is(question: Find, _rows: Sequence[Entry]) -> Find:
+async def _as_it_is(question: ListQuery, _rows: Sequence[Entry]) -> ListQuery:
     return question
 
 
@@ -96,8 +96,8 @@ class Indexes:
         return Figures(len(its), sum(len(one.rows) for one in its), max(ages, default=0.0))
 
     async def find(
-        self, question: Find, make: Make, owner: Tenant, ordered: Ordered = _as_it_is
-    ) -> Found:
+        self, question: ListQuery, make: Make, owner: Tenant, ordered: Ordered = _as_it_is
+    ) -> ListPage:
         """The page that a question asks for; raises NoIndex, and what a call raises."""
         held = self._held.get(owner)
         if held is None:
@@ -107,7 +107,7 @@ class Indexes:
             )
         reading = Reading(question, make, self._monotonic, held.page_size)
         try:
-            await held.sync(reading, question.gone)
+            await held.sync(reading, question.excluded_ids)
         except Dropped:
             return await self.find(question, make, owner, ordered)
         except NoIndex as why:
@@ -119,11 +119,13 @@ class Indexes:
         metrics.cache_calls.labels(owner.environment).observe(reading.calls)
         if held.age > REFRESHED_AT * self._settings.index_seconds:
             # Beside the queries, so that none of them has to wait for it.
-            held.begin(Reading(question, make, self._monotonic, held.page_size), question.gone)
+            held.begin(
+                Reading(question, make, self._monotonic, held.page_size), question.excluded_ids
+            )
         rows = [*held.rows.values()]
         return await run_in_thread(_page, await ordered(question, rows), rows)
 
-    async def lists_hidden(self, question: Find, owner: Tenant) -> bool:
+    async def lists_hidden(self, question: ListQuery, owner: Tenant) -> bool:
         """Whether the service lists what clients must not see, as far as is known."""
         held = self._held.get(owner)
         return held is None or await run_in_thread(_any_hidden, question, [*held.rows.values()])
@@ -171,10 +173,10 @@ class Indexes:
         return there + n <= most
 
 
-def _any_hidden(question: Find, kept: Sequence[Entry]) -> bool:
-    return any(map(question.hidden, kept))
+def _any_hidden(question: ListQuery, kept: Sequence[Entry]) -> bool:
+    return any(map(question.is_hidden, kept))
 
 
-def _page(question: Find, kept: Sequence[Entry]) -> Found:
+def _page(question: ListQuery, kept: Sequence[Entry]) -> ListPage:
     found = select_page(question, kept)
-    return Found([row.whole() for row in found.rows], found.pages, found.records)
+    return ListPage([row.whole() for row in found.rows], found.pages, found.records)

@@ -25,9 +25,9 @@ from gateway.payloads.worker_thread import run_in_thread
 from gateway.reads.index.rows import Entry
 from gateway.reads.index.scan import PAGE_SIZE
 from gateway.reads.index.synchronization import NoIndex, Reading
-from mappings.grammar import Unreachable
+from mappings.effects import Unreachable
 from mappings.objects import ARCHIVED
-from mappings.paging import FIRST
+from mappings.paging import FIRST_PAGE
 
 if TYPE_CHECKING:
     from gateway.storage.tenants import Tenant
@@ -300,7 +300,7 @@ class RecipientCache:
         archive, or where archiving moves update dates.
         """
         is_dated = True
-        for number in itertools.count(FIRST):
+        for number in itertools.count(FIRST_PAGE):
             read, is_last = await reading.archived(number)
             if not read:
                 break

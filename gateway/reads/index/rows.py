@@ -15,11 +15,11 @@ from functools import lru_cache
 from gateway.payloads import json_codec
 from gateway.reads.index.scan import Row
 from mappings import dates, recipient_rows
-from mappings.grammar import JSON
+from mappings.effects import JSON
 
 _SHARED = ("type", "language", "status", "complianceStatus", "payoutMethod", "primaryCurrency")
 _SHARED_OF_ADDRESS = ("city", "country", "region")
-_OWN_WORDS = tuple(name for name in recipient_rows.TOLD if name not in _SHARED)
+_OWN_WORDS = tuple(name for name in recipient_rows.QUERY_FIELDS if name not in _SHARED)
 
 _FAMILIAR = (
     b'"firstName":null,"lastName":null,"dob":null,"passport":null,"ssn":null,"accountNum":null,'
@@ -50,8 +50,8 @@ class Entry:
     """
 
     __slots__ = (
-        *recipient_rows.TOLD,
-        *recipient_rows.TOLD_OF_ADDRESS,
+        *recipient_rows.QUERY_FIELDS,
+        *recipient_rows.QUERY_ADDRESS_FIELDS,
         "accounts",
         "asked_at",
         "packed",

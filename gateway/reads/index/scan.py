@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
 
-from mappings.grammar import JSON, Call, Find, Found, Refused, Unreachable
-from mappings.paging import FIRST, Page, parse_count
+from mappings.effects import JSON, Call, ListPage, ListQuery, Refused, Unreachable
+from mappings.paging import FIRST_PAGE, Page, parse_count
 
 PAGE_SIZE = 250
 """Rows asked for at a time; the document shows no maximum, the service's ``meta`` tells."""
@@ -40,41 +40,43 @@ class Part:
     records: int | None
 
 
-def select_page(question: Find, rows: Iterable[Any]) -> Found:
+def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
     """The page that is asked for, of all rows."""
-    kept = [row for row in rows if not question.hidden(row) and question.where(row)]
-    if question.order is not None:
+    kept = [row for row in rows if not question.is_hidden(row) and question.is_match(row)]
+    if question.sort_key is not None:
         kept.sort(key=lambda row: str(row["id"]))
-        kept.sort(key=question.order, reverse=question.descending)
-    rows, counts = Page(question.page, question.page_size).of(kept)
-    return Found(rows, counts["pages"], counts["records"])
+        kept.sort(key=question.sort_key, reverse=question.is_descending)
+    rows, counts = Page(question.page, question.page_size).select_rows(kept)
+    return ListPage(rows, counts["pages"], counts["records"])
 
 
-async def load_single_page(question: Find, make: Make) -> list[Row] | None:
+async def load_single_page(question: ListQuery, make: Make) -> list[Row] | None:
     """Every row, where a single page has them all; None where it does not, or it cannot be told."""
     try:
-        part = await _read(question, FIRST, PAGE_SIZE, make)
+        part = await _read(question, FIRST_PAGE, PAGE_SIZE, make)
     except Refused as refused:
         if refused.status not in (400, 406):
             raise
         return (
-            await load_single_page(replace(question, narrow={}), make) if question.narrow else None
+            await load_single_page(replace(question, prefilter={}), make)
+            if question.prefilter
+            else None
         )
-    is_all = part.pages is not None and part.pages <= FIRST
+    is_all = part.pages is not None and part.pages <= FIRST_PAGE
     return part.rows if is_all and part.records in (None, len(part.rows)) else None
 
 
-async def load_all_rows(question: Find, make: Make) -> list[Row]:
+async def load_all_rows(question: ListQuery, make: Make) -> list[Row]:
     """Every row, narrowed where the service takes that."""
     try:
         return await _settled(question, make)
     except Refused as refused:
-        if refused.status not in (400, 406) or not question.narrow:
+        if refused.status not in (400, 406) or not question.prefilter:
             raise
-    return await _settled(replace(question, narrow={}), make)
+    return await _settled(replace(question, prefilter={}), make)
 
 
-async def _settled(question: Find, make: Make) -> list[Row]:
+async def _settled(question: ListQuery, make: Make) -> list[Row]:
     for _ in range(TRIES):
         parts = await _all_parts(question, make)
         if parts is None:
@@ -85,7 +87,7 @@ async def _settled(question: Find, make: Make) -> list[Row]:
     raise Unreachable("the list kept changing while it was read")
 
 
-async def _all_parts(question: Find, make: Make) -> list[Part] | None:
+async def _all_parts(question: ListQuery, make: Make) -> list[Part] | None:
     """Every page; None where rows moved from page to page meanwhile.
 
     The last page is read before the others and again after them: whatever was taken out of the
@@ -93,15 +95,15 @@ async def _all_parts(question: Find, make: Make) -> list[Part] | None:
     """
     size: int | None = PAGE_SIZE
     try:
-        first = await _read(question, FIRST, size, make)
+        first = await _read(question, FIRST_PAGE, size, make)
     except Refused as refused:
-        if not refused.names("invalid_field", "pageSize"):
+        if not refused.has_problem("invalid_field", "pageSize"):
             raise
         size = None  # more than this service gives: its own default, then
-        first = await _read(question, FIRST, size, make)
+        first = await _read(question, FIRST_PAGE, size, make)
     if first.pages is None:
         return await _twice_alike(question, first, size, make)
-    if first.pages <= FIRST:
+    if first.pages <= FIRST_PAGE:
         return [first]
     last = await _read(question, first.pages, size, make)
     others = await _side_by_side(question, first.pages - 1, size, make)
@@ -111,9 +113,9 @@ async def _all_parts(question: Find, make: Make) -> list[Part] | None:
     return [*others, again] if _ids([last]) == _ids([again]) else None
 
 
-async def _side_by_side(question: Find, most: int, size: int | None, make: Make) -> list[Part]:
+async def _side_by_side(question: ListQuery, most: int, size: int | None, make: Make) -> list[Part]:
     """The first pages, as many as there are: a service may tell of more, which bring nothing new."""
-    numbers = count(FIRST)
+    numbers = count(FIRST_PAGE)
     parts = dict[int, Part]()
     seen = set[str]()
     end = most
@@ -146,17 +148,19 @@ def _ids(parts: list[Part]) -> list[str]:
 
 
 async def _twice_alike(
-    question: Find, first: Part, size: int | None, make: Make
+    question: ListQuery, first: Part, size: int | None, make: Make
 ) -> list[Part] | None:
     """For a service that does not say how many pages there are."""
     parts = await _until_empty(question, first, size, make)
-    if len(parts) == FIRST:
+    if len(parts) == FIRST_PAGE:
         return parts
-    again = await _until_empty(question, await _read(question, FIRST, size, make), size, make)
+    again = await _until_empty(question, await _read(question, FIRST_PAGE, size, make), size, make)
     return again if _ids(parts) == _ids(again) else None
 
 
-async def _until_empty(question: Find, first: Part, size: int | None, make: Make) -> list[Part]:
+async def _until_empty(
+    question: ListQuery, first: Part, size: int | None, make: Make
+) -> list[Part]:
     """For a service that does not say how many pages there are."""
     parts = [first]
     seen = {row["id"] for row in first.rows}
@@ -169,17 +173,17 @@ async def _until_empty(question: Find, first: Part, size: int | None, make: Make
     return parts
 
 
-async def _read(question: Find, number: int, size: int | None, make: Make) -> Part:
+async def _read(question: ListQuery, number: int, size: int | None, make: Make) -> Part:
     paging = {"page": str(number)} | ({"pageSize": str(size)} if size else {})
-    query = {**paging, **question.narrow, **question.sorting}
+    query = {**paging, **question.prefilter, **question.scan_sort}
     return parse_page(await make(Call("GET", question.path, query=query)), question, number)
 
 
-def parse_page(body: JSON, question: Find, number: int) -> Part:
+def parse_page(body: JSON, question: ListQuery, number: int) -> Part:
     given: Any = body.get("meta")
     meta = given if isinstance(given, dict) else {}
     return Part(
-        body.get(question.rows) or [],
+        body.get(question.list_field) or [],
         parse_count(meta.get("page"), number),
         _count(meta.get("pages")),
         _count(meta.get("records")),

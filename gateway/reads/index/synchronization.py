@@ -22,9 +22,9 @@ from gateway.reads.index.scan import (
     gather_all,
     parse_page,
 )
-from mappings.grammar import Call, Find, Refused
-from mappings.objects import ARCHIVED, is_gone
-from mappings.paging import FIRST
+from mappings.effects import Call, ListQuery, Refused
+from mappings.objects import ARCHIVED, is_deleted_for_clients
+from mappings.paging import FIRST_PAGE
 
 Keep = Callable[[Sequence[Entry]], None]
 
@@ -43,7 +43,7 @@ class Reading:
     ``page_size`` becomes None where the service refuses pages of that size: its own are read then.
     """
 
-    question: Find
+    question: ListQuery
     make: Make
     monotonic: Callable[[], float] = time.monotonic
     page_size: int | None = PAGE_SIZE
@@ -76,7 +76,7 @@ class Reading:
     async def walk(self, keep: Keep, since: int | None, until: int | None = None) -> list[Entry]:
         """Every row that was last changed in a span, some of them more than once."""
         walked: list[Entry] = []
-        number = FIRST
+        number = FIRST_PAGE
         while True:
             asked_at = self.monotonic()
             part = await self._asked(since, until, number=number)
@@ -89,7 +89,7 @@ class Reading:
             if not read or number >= part.pages:
                 return walked
             if since is None or read[-1].stamp > since:
-                since, number = read[-1].stamp, FIRST
+                since, number = read[-1].stamp, FIRST_PAGE
             else:  # more on one date than a page has
                 number += 1
 
@@ -136,7 +136,7 @@ class Reading:
         row = body.get("recipient") or {}
         if row.get("id") != id_:
             raise NoIndex("it gives another recipient than was asked for")
-        if is_gone(row, {}):
+        if is_deleted_for_clients(row, {}):
             return False
         keep(_entries([row], asked_at))
         return True
@@ -147,7 +147,7 @@ class Reading:
         until: int | None,
         *,
         size: int | None = None,
-        number: int = FIRST,
+        number: int = FIRST_PAGE,
         direction: str = "asc",
         status: str = "",
     ) -> Part:
@@ -164,7 +164,7 @@ class Reading:
         except Refused as refused:
             if refused.status not in (400, 406):
                 raise
-            if asked_for != PAGE_SIZE or not refused.names("invalid_field", "pageSize"):
+            if asked_for != PAGE_SIZE or not refused.has_problem("invalid_field", "pageSize"):
                 raise NoIndex("it does not list by update date") from None
             self.page_size = None  # more than this service gives
         else:

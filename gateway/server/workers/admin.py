@@ -18,7 +18,7 @@ from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from yarl import URL
 
-from gateway.admin.authentication import ASKED_FROM
+from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.port import (
     CHECK_SECONDS,
     create_metrics_handler,
@@ -75,7 +75,7 @@ def create_workers_admin_application(
     async def page(request: web.Request) -> web.Response:
         body = await request.read()
         headers = CIMultiDict(request.headers)
-        headers[ASKED_FROM] = request.remote or ""
+        headers[CLIENT_ADDRESS_HEADER] = request.remote or ""
         for worker in workers():
             try:
                 found = await _page(worker, request.method, request.raw_path, headers, body)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.cli.compare import _kept
+from gateway.cli.compare import _open_report
 from gateway.compare.report_schema import FORMAT, VERSION, Report
 from tests.gateway.compare.towns import (
     CANDIDATE_KEY,
@@ -209,7 +209,7 @@ async def test_an_earlier_report_stays_where_there_is_no_new_one(tmp_path: Path)
 
 def test_what_a_killed_run_left_is_in_nobodys_way(tmp_path: Path) -> None:
     (tmp_path / f".out.json.{os.getpid()}").write_text("")
-    with _kept(tmp_path / "out.json", private=False) as write:
+    with _open_report(tmp_path / "out.json", private=False) as write:
         write("the report")
     assert (tmp_path / "out.json").read_text() == "the report"
 

@@ -15,32 +15,37 @@ from hypothesis import strategies as st
 
 from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ, Difference
-from gateway.compare.examples import Viewer
-from gateway.compare.id_map import Pairing
+from gateway.compare.examples import ExampleBuilder
+from gateway.compare.id_map import IdMap
 from gateway.compare.mask import Redactor
-from gateway.compare.operations import ID, IN_TEXT
-from gateway.compare.rules import Rules, validate_rules
+from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
+from gateway.compare.rules import Rules, build_rules
 from gateway.compare.steps import Step, Template
 
 PAIRS = tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(encoding="utf-8"))["pair"]
 
 
 def found(control: str, candidate: str, **pair: Any) -> list[Difference]:
-    rules = Rules().for_reads.and_then(validate_rules(pair.get("rules", {}), "table"))
+    rules = Rules().read_rules.combine(build_rules(pair.get("rules", {}), "table"))
     differ = Differ(
         rules,
-        Pairing(apart=pair.get("ids", "paired") == "paired"),
+        IdMap(has_separate_ids=pair.get("ids", "paired") == "paired"),
         operation=pair.get("operation", ""),
         key_order=pair.get("key_order", False),
     )
-    return differ.bodies(control.encode(), candidate.encode())
+    return differ.compare_bodies(control.encode(), candidate.encode())
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=[one["name"] for one in PAIRS])
 def test_a_pair_has_the_differences_that_the_table_says(pair: dict[str, Any]) -> None:
-    eye = Redactor(sees_all=True)
+    eye = Redactor(is_unmasked=True)
     told = [
-        [one.kind, one.place, eye.value((), one.control).text, eye.value((), one.candidate).text]
+        [
+            one.kind,
+            one.normal_path,
+            eye.redact_value((), one.control).text,
+            eye.redact_value((), one.candidate).text,
+        ]
         for one in found(**pair)
     ]
     wanted = sorted(pair["found"])
@@ -51,8 +56,12 @@ def test_a_pair_has_the_differences_that_the_table_says(pair: dict[str, Any]) ->
 
 def test_a_difference_says_where_it_is_on_either_side() -> None:
     one, missing = found('{"l":["a","b",{"x":1}]}', '{"l":["b",{"x":2}]}')
-    assert (missing.kind, missing.path) == ("missing", ("l", 0))
-    assert (one.path, one.there, one.place) == (("l", 2, "x"), ("l", 1, "x"), "l[].x")
+    assert (missing.kind, missing.control_path) == ("missing", ("l", 0))
+    assert (one.control_path, one.candidate_path, one.normal_path) == (
+        ("l", 2, "x"),
+        ("l", 1, "x"),
+        "l[].x",
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,17 +98,22 @@ def answer(status: int = 200, body: str = '{"ok":true}', **headers: str) -> Answ
 
 
 def of_answers(control: Answer, candidate: Answer) -> list[list[Any]]:
-    differ = Differ(Rules().for_reads, Pairing())
-    return [[one.kind, one.place] for one in differ.answers(control, candidate)]
+    differ = Differ(Rules().read_rules, IdMap())
+    return [[one.kind, one.normal_path] for one in differ.compare_answers(control, candidate)]
 
 
 REFUSAL = '{"ok":false,"errors":[{"code":"invalid_field","message":"no","field":"email"}]}'
 
 
 def test_a_refusal_where_control_agrees_is_one_difference_and_names_its_code() -> None:
-    differ = Differ(Rules(), Pairing())
-    (one,) = differ.answers(answer(), answer(406, REFUSAL))
-    assert (one.kind, one.place, one.control, one.candidate) == ("status", "@status", 200, 406)
+    differ = Differ(Rules(), IdMap())
+    (one,) = differ.compare_answers(answer(), answer(406, REFUSAL))
+    assert (one.kind, one.normal_path, one.control, one.candidate) == (
+        "status",
+        "@status",
+        200,
+        406,
+    )
     assert one.note == "candidate says invalid_field"
 
 
@@ -107,8 +121,8 @@ def test_a_refusal_where_control_agrees_is_one_difference_and_names_its_code() -
     "errors", [None, 1, "x", {}, [1], [None], [{}], [{"code": 1}], [{"code": "Ada Lovelace"}]]
 )
 def test_a_refusal_of_any_other_shape_names_no_code(errors: Any) -> None:
-    differ = Differ(Rules(), Pairing())
-    (one,) = differ.answers(answer(), answer(406, json.dumps({"errors": errors})))
+    differ = Differ(Rules(), IdMap())
+    (one,) = differ.compare_answers(answer(), answer(406, json.dumps({"errors": errors})))
     assert (one.kind, one.note) == ("status", "")
 
 
@@ -146,7 +160,7 @@ def test_the_headers_that_matter_are_compared_and_no_others(
 # Any document
 
 KEYS = st.sampled_from(["amount", "email", "payments", "status", "x", "a b", "@status", "é", ""])
-TEXTS = st.text(max_size=8).filter(lambda text: not IN_TEXT.search(text))
+TEXTS = st.text(max_size=8).filter(lambda text: not ID_IN_TEXT.search(text))
 NUMBERS = st.one_of(
     st.integers(-(10**20), 10**20), st.decimals(allow_nan=False, allow_infinity=False, places=2)
 )
@@ -234,7 +248,7 @@ def test_a_value_or_type_that_is_changed_is_found_and_typed(document: Any, data:
     assume(not isinstance(old, str | type(None)) or old != "" or new != "")
     (one,) = found(text_of(document), text_of(replaced(document, path, new)))
     assert one.kind == ("value" if kind_of(old) == kind_of(new) else "type")
-    assert one.path == path
+    assert one.control_path == path
 
 
 @given(DOCUMENTS, KEYS, LEAVES, st.data())
@@ -248,9 +262,9 @@ def test_a_field_that_is_added_or_taken_is_found_and_typed(
     more = copy.deepcopy(document)
     at(more, path)[key] = value
     (one,) = found(text_of(document), text_of(more))
-    assert (one.kind, one.there) == ("extra", (*path, key))
+    assert (one.kind, one.candidate_path) == ("extra", (*path, key))
     (one,) = found(text_of(more), text_of(document))
-    assert (one.kind, one.path) == ("missing", (*path, key))
+    assert (one.kind, one.control_path) == ("missing", (*path, key))
 
 
 @given(DOCUMENTS, LEAVES, st.data())
@@ -265,9 +279,9 @@ def test_an_item_that_is_added_or_taken_is_found_and_typed(
     index = data.draw(st.integers(0, len(at(document, path))))
     at(more, path).insert(index, value)
     (one,) = found(text_of(document), text_of(more))
-    assert (one.kind, one.there) == ("extra", (*path, index))
+    assert (one.kind, one.candidate_path) == ("extra", (*path, index))
     (one,) = found(text_of(more), text_of(document))
-    assert (one.kind, one.path) == ("missing", (*path, index))
+    assert (one.kind, one.control_path) == ("missing", (*path, index))
 
 
 @given(st.lists(LEAVES, min_size=2, max_size=6), st.data())
@@ -279,7 +293,7 @@ def test_items_that_change_places_are_one_difference_of_order(items: list[Any], 
     moved = [*items]
     moved[first], moved[second] = items[second], items[first]
     (one,) = found(text_of({"payments": items}), text_of({"payments": moved}))
-    assert (one.kind, one.place) == ("order", "payments")
+    assert (one.kind, one.normal_path) == ("order", "payments")
 
 
 ODD_KEYS = st.one_of(
@@ -298,14 +312,14 @@ ODD = st.recursive(
 def test_whatever_two_sides_answer_a_report_can_be_made_of_it(
     one: Any, other: Any, status: int, another: int, sees_all: bool
 ) -> None:
-    differ = Differ(Rules(), Pairing(), key_order=True)
-    viewer = Viewer(Redactor(("a-secret-key",), sees_all))
+    differ = Differ(Rules(), IdMap(), key_order=True)
+    viewer = ExampleBuilder(Redactor(("a-secret-key",), sees_all))
     step = Step("GET", Template(("/v1/recipients",)), "input", 1)
     control, candidate = answer(status, text_of(one)), answer(another, text_of(other))
-    for difference in differ.answers(control, candidate):
-        made = viewer.example(step, "GET /", (status, another), difference, differ.are_alike)
+    for difference in differ.compare_answers(control, candidate):
+        made = viewer.build_example(step, "GET /", (status, another), difference, differ.are_equal)
         assert made.control.text is not None
-        assert viewer.place(difference)
+        assert viewer.redact_normal_path(difference)
 
 
 IDS = st.builds(
@@ -339,5 +353,5 @@ def test_an_id_that_is_given_to_two_objects_is_a_difference(ids: list[str], data
         for n, id_ in enumerate(ids)
     }
     (wrong,) = found(text_of(document), text_of(confused))
-    assert (wrong.kind, wrong.path[-1]) == ("value", "id")
-    assert ID.fullmatch(wrong.control)
+    assert (wrong.kind, wrong.control_path[-1]) == ("value", "id")
+    assert OBJECT_ID.fullmatch(wrong.control)

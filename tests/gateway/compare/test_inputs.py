@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gateway.compare.errors import Unusable
+from gateway.compare.errors import InputError
 from gateway.compare.inputs import load_input, parse_input
 from gateway.compare.rules import Rules, parse_rules
-from gateway.compare.steps import Input, waits_for
+from gateway.compare.steps import Input, list_prerequisites
 from tests.gateway.compare.towns import EXAMPLES, har
 
 
@@ -20,7 +20,7 @@ def given(text: str) -> Input:
 
 
 def refused(text: str) -> str:
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(InputError) as caught:
         given(text)
     return str(caught.value)
 
@@ -102,10 +102,10 @@ def test_what_cannot_be_used_is_refused_with_its_place_and_reason(text: str, say
 
 
 def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="No such file"):
+    with pytest.raises(InputError, match="No such file"):
         load_input(tmp_path / "nowhere", Rules())
     (tmp_path / "latin").write_bytes(b"\xe9")
-    with pytest.raises(Unusable, match="not UTF-8"):
+    with pytest.raises(InputError, match="not UTF-8"):
         load_input(tmp_path / "latin", Rules())
 
 
@@ -131,7 +131,7 @@ def test_of_recorded_traffic_only_requests_of_the_legacy_interface_are_taken() -
         ("/v1/batches",),
     ]
     assert [step.number for step in read.steps] == [1, 3]
-    assert sum(read.left_out.values()) == 4
+    assert sum(read.omitted_counts.values()) == 4
 
 
 def test_no_secret_of_recorded_traffic_is_taken() -> None:
@@ -153,7 +153,7 @@ def test_a_recorded_body_is_sent_byte_for_byte() -> None:
     traffic["log"]["entries"][0]["request"]["postData"]["text"] = text
     (step,) = given(json.dumps(traffic)).steps
     assert step.body is not None
-    assert step.body.filled(lambda ref: ref.name) == text
+    assert step.body.fill(lambda ref: ref.name) == text
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_body_that_was_recorded_encoded_is_sent_as_it_was(
     traffic = json.loads(har(("POST", "https://old.example/v1/batches", {})))
     traffic["log"]["entries"][0]["request"]["postData"] = {"mimeType": "", **posted}
     (step,) = given(json.dumps(traffic)).steps
-    assert (None if step.body is None else step.body.filled(lambda ref: ref.name)) == sent
+    assert (None if step.body is None else step.body.fill(lambda ref: ref.name)) == sent
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_request_whose_body_was_not_recorded_is_not_sent_without_it(
 ) -> None:
     traffic = json.loads(har(("POST", "https://old.example/v1/batches")))
     traffic["log"]["entries"][0]["request"] |= request_
-    assert given(json.dumps(traffic)).left_out == {"its body was not recorded as text": 1}
+    assert given(json.dumps(traffic)).omitted_counts == {"its body was not recorded as text": 1}
 
 
 def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:
@@ -204,8 +204,8 @@ def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:
     )
     captured = {name: one.path for name, one in read.steps[0].captures.items()}
     assert captured == {"B-1": ("batch", "id"), "P-2": ("batch", "payments", 1, "id")}
-    assert read.steps[1].names == {"B-1", "P-2"}
-    assert read.steps[3].names == set(), "R-1 is what the client itself called it"
+    assert read.steps[1].placeholder_names == {"B-1", "P-2"}
+    assert read.steps[3].placeholder_names == set(), "R-1 is what the client itself called it"
 
 
 # Order
@@ -222,7 +222,7 @@ def test_steps_wait_for_what_they_need_and_for_nothing_else() -> None:
         GET /v1/batches/B-1
         """
     ).steps
-    assert [*waits_for([*steps])] == [0, 0, 2, 2, 0, 5]
+    assert [*list_prerequisites([*steps])] == [0, 0, 2, 2, 0, 5]
 
 
 def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
@@ -230,7 +230,7 @@ def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
         f'[[steps]]\nrequest = "{line}"'
         for line in ("GET /v1/batches", "POST /v1/batches", "GET /v1/batches", "GET /v1/batches")
     )
-    assert [*waits_for([*given(scenario).steps])] == [0, 1, 2, 2]
+    assert [*list_prerequisites([*given(scenario).steps])] == [0, 1, 2, 2]
 
 
 # Rules
@@ -257,13 +257,13 @@ def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
     ],
 )
 def test_a_rule_that_is_not_whole_is_refused(text: str, says: str) -> None:
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(InputError) as caught:
         parse_rules(text, "rules")
     assert str(caught.value).startswith(says)
 
 
 def test_a_refused_rule_is_told_without_what_it_says() -> None:
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(InputError) as caught:
         parse_rules("[[ignore]]\npath = 5\nreason = 'ada@example.com'", "rules")
     assert "ada" not in str(caught.value)
 
@@ -273,9 +273,9 @@ def test_every_built_in_rule_has_a_reason() -> None:
 
 
 def test_headers_in_a_file_take_the_place_of_the_list() -> None:
-    rules = Rules().and_then(parse_rules('headers = ["X-Request-*"]', "rules"))
-    assert rules.matters("x-request-id")
-    assert not rules.matters("content-type")
+    rules = Rules().combine(parse_rules('headers = ["X-Request-*"]', "rules"))
+    assert rules.is_compared_header("x-request-id")
+    assert not rules.is_compared_header("content-type")
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.t*")), ids=lambda path: path.name)

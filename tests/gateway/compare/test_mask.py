@@ -65,7 +65,7 @@ EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
     ],
 )
 def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, shown: str) -> None:
-    assert EYE.value(parse_scenario_path(path), value).text == shown
+    assert EYE.redact_value(parse_scenario_path(path), value).text == shown
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,23 @@ def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, shown: 
     ],
 )
 def test_a_request_is_shown_without_whom_it_is_about(target: str, shown: str) -> None:
-    assert EYE.target(target) == shown
+    assert EYE.redact_target(target) == shown
 
 
 def test_a_key_of_a_field_is_shown_unless_it_is_somebodys() -> None:
-    assert EYE.place(("balances", "USD")) == "balances.USD"
-    assert EYE.place(("by", "ada@example.com")) == 'by["a***@e***"]'
-    assert EYE.place(("by", "DE89370400440532013000")) == 'by["DE******************00"]'
-    assert EYE.place(header_path("retry-after")) == "@header.retry-after"
+    assert EYE.redact_normal_path(("balances", "USD")) == "balances.USD"
+    assert EYE.redact_normal_path(("by", "ada@example.com")) == 'by["a***@e***"]'
+    assert (
+        EYE.redact_normal_path(("by", "DE89370400440532013000")) == 'by["DE******************00"]'
+    )
+    assert EYE.redact_normal_path(header_path("retry-after")) == "@header.retry-after"
 
 
 def test_what_differs_is_marked_in_what_is_shown() -> None:
     def marks(path: str, one: Any, other: Any) -> list[list[tuple[str, bool]]]:
         return [
-            [(piece.text, piece.differs) for piece in shown.pieces]
-            for shown in EYE.both(parse_scenario_path(path), one, other)
+            [(piece.text, piece.differs) for piece in shown.segments]
+            for shown in EYE.redact_pair(parse_scenario_path(path), one, other)
         ]
 
     assert marks("amount", "1250.00", "1205.00") == [
@@ -114,12 +116,12 @@ def test_what_differs_is_marked_in_what_is_shown() -> None:
 @given(st.text(max_size=40), st.sampled_from(["name", "message", "status", "x", "memo", "amount"]))
 def test_no_word_of_four_letters_that_is_not_known_is_shown_whole(text: str, field: str) -> None:
     canary = f"{text} Quesadilla {text}"
-    assert "Quesadilla" not in EYE.value((field,), canary).text
+    assert "Quesadilla" not in EYE.redact_value((field,), canary).text
 
 
 @given(st.text(alphabet="0123456789 -", min_size=5, max_size=30))
 def test_of_a_long_number_no_more_than_two_digits_are_shown(text: str) -> None:
-    shown = EYE.value(("accountNum",), text).text
+    shown = EYE.redact_value(("accountNum",), text).text
     assert sum(map(str.isdigit, shown)) <= 2
 
 
@@ -191,4 +193,4 @@ async def test_no_canary_is_in_a_report_of_text_that_is_no_json() -> None:
     ["/v1/recipients/k%2F%2Bsecret", "/v1/recipients?k%2F%2Bsecret=1", "/v1/x?a=k%2F%2Bsecret"],
 )
 def test_a_key_is_not_shown_percent_encoded_either(target: str) -> None:
-    assert "secret" not in Redactor(("k/+secret",), sees_all=True).target(target)
+    assert "secret" not in Redactor(("k/+secret",), is_unmasked=True).redact_target(target)

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize
 
 from gateway.compare.page import render_report_page
-from gateway.compare.rules import Rules, validate_rules
+from gateway.compare.rules import Rules, build_rules
 from tests.browser import open_browser
 from tests.gateway.compare.towns import Heard, Said, compared
 
@@ -76,10 +76,8 @@ body = {{ a = 1 }}
 
 
 async def written(*, show_values: bool) -> str:
-    rules = Rules().and_then(
-        validate_rules(
-            {"ignore": [{"path": "nowhere", "reason": f"because {HOSTILE}"}]}, "rules.toml"
-        )
+    rules = Rules().combine(
+        build_rules({"ignore": [{"path": "nowhere", "reason": f"because {HOSTILE}"}]}, "rules.toml")
     )
     done = await compared(
         control, candidate, READS, WRITE, rules=rules, show_values=show_values, measure_noise=True

@@ -22,7 +22,7 @@ from gateway.compare.operations import identify_operation
         (("by", "R-abc", "n"), "by.R-abc.n", "by.{id}.n"),
         (("a b", "c"), '["a b"].c', '["a b"].c'),
         (("@status",), '["@status"]', '["@status"]'),
-        (paths.STATUS, "@status", "@status"),
+        (paths.STATUS_PATH, "@status", "@status"),
         (paths.header_path("retry-after"), "@header.retry-after", "@header.retry-after"),
     ],
 )

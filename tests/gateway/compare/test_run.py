@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.compare.rules import Rules, validate_rules
+from gateway.compare.rules import Rules, build_rules
 from tests.gateway.compare.towns import (
     CANDIDATE_KEY,
     CONTROL_KEY,
@@ -631,8 +631,8 @@ async def test_a_limit_that_is_reached_is_told() -> None:
 
 
 async def test_a_rule_in_a_file_is_counted_when_it_was_needed() -> None:
-    rules = Rules().and_then(
-        validate_rules({"ignore": [{"path": "x", "reason": "never read"}]}, "rules.toml")
+    rules = Rules().combine(
+        build_rules({"ignore": [{"path": "x", "reason": "never read"}]}, "rules.toml")
     )
     done = await compared(lambda _: {"x": 1}, lambda _: {}, "GET /v1/batches", rules=rules)
     assert done.differences() == []

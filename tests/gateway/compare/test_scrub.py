@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.compare.inputs import parse_input
 from gateway.compare.rules import Rules
-from gateway.compare.scrub import LEFT_OUT, Scrubber
+from gateway.compare.scrub import OMITTED_BODY, Scrubber
 from gateway.compare.strict_json import dumps_strict, loads_strict
 from tests.gateway.compare.towns import har
 
@@ -70,7 +70,7 @@ CANARIES = (
 
 
 def scrubbed(value: Any) -> Any:
-    return json.loads(SCRUBBER.body(json.dumps(value)))
+    return json.loads(SCRUBBER.scrub_body(json.dumps(value)))
 
 
 def recorded() -> dict[str, Any]:
@@ -104,7 +104,7 @@ def recorded() -> dict[str, Any]:
 
 
 def test_no_key_and_nothing_personal_is_left() -> None:
-    written = json.dumps(SCRUBBER.har(recorded()))
+    written = json.dumps(SCRUBBER.scrub_har(recorded()))
     assert [canary for canary in CANARIES if canary in written] == []
     assert "192.0.2.1" not in written
 
@@ -138,27 +138,27 @@ def test_the_same_person_is_the_same_throughout_a_recording_and_nobody_in_anothe
     made = scrubbed(PERSON)
     assert made["name"] == f"{made['firstName']} {made['lastName']}"
     assert made["payout"]["accounts"]["wallet"]["address"] == made["email"]
-    url = SCRUBBER.url("/v1/recipients?search=quinta.marsh%40private.example")
+    url = SCRUBBER.scrub_url("/v1/recipients?search=quinta.marsh%40private.example")
     assert url == f"/v1/recipients?search={made['email'].replace('@', '%40')}"
-    other = json.loads(Scrubber(b"another").body(json.dumps(PERSON)))
+    other = json.loads(Scrubber(b"another").scrub_body(json.dumps(PERSON)))
     assert other["email"] != made["email"]
     assert other["name"] != made["name"]
 
 
 def test_a_scrubbed_recording_can_be_compared_with() -> None:
-    text = json.dumps(SCRUBBER.har(recorded()))
+    text = json.dumps(SCRUBBER.scrub_har(recorded()))
     read_ = parse_input(text, "scrubbed", Rules())
-    assert [(step.method, step.asked.path) for step in read_.steps] == [
+    assert [(step.method, step.operation.path) for step in read_.steps] == [
         ("POST", "/v1/recipients"),
         ("GET", "/v1/recipients"),
         ("GET", "/v1/recipients/{id}"),
         ("GET", "/v1/recipients/{id}/logs"),
     ]
-    assert read_.steps[3].names == set(), "the first body names R-aaaa itself"
+    assert read_.steps[3].placeholder_names == set(), "the first body names R-aaaa itself"
 
 
 def test_what_har_asks_for_is_there_and_nothing_that_it_does_not_name() -> None:
-    (entry, *_) = SCRUBBER.har(recorded())["log"]["entries"]
+    (entry, *_) = SCRUBBER.scrub_har(recorded())["log"]["entries"]
     assert set(entry) == {"startedDateTime", "time", "request", "response", "cache", "timings"}
     assert set(entry["request"]) == {
         "method", "url", "httpVersion", "cookies", "headers", "queryString", "postData",
@@ -170,13 +170,13 @@ def test_what_har_asks_for_is_there_and_nothing_that_it_does_not_name() -> None:
 
 @pytest.mark.parametrize("text", ["<p>Quinta</p>", "{", '{"a":NaN}', "Quinta", "[" * 100_000])
 def test_a_body_that_is_not_json_is_left_out(text: str) -> None:
-    assert SCRUBBER.body(text) == LEFT_OUT
+    assert SCRUBBER.scrub_body(text) == OMITTED_BODY
 
 
 def test_a_body_that_was_recorded_in_base64_is_scrubbed_too() -> None:
     coded = base64.b64encode(json.dumps(PERSON).encode()).decode()
     content = {"text": coded, "encoding": "base64", "mimeType": "application/json"}
-    entry = SCRUBBER.entry(
+    entry = SCRUBBER.scrub_entry(
         {"request": {"method": "GET", "url": "/v1/a"}, "response": {"content": content}}
     )
     assert json.loads(entry["response"]["content"]["text"])["status"] == "active"
@@ -186,7 +186,7 @@ def test_a_body_that_was_recorded_in_base64_is_scrubbed_too() -> None:
 def test_numbers_keep_their_text_and_doubled_keys_stay_doubled() -> None:
     text = '{"amount":10.50,"value":1E2,"count":12,"a":{"b":1,"b":2}}'
     assert dumps_strict(loads_strict(text.encode())) == text
-    assert SCRUBBER.body('{"amount":10.50,"value":1.20}') == '{"amount":10.50,"value":1.20}'
+    assert SCRUBBER.scrub_body('{"amount":10.50,"value":1.20}') == '{"amount":10.50,"value":1.20}'
 
 
 def test_a_salt_is_in_no_text_of_the_scrubber() -> None:
@@ -216,4 +216,4 @@ def test_no_text_of_a_person_stays_as_it_was(texts: dict[str, str]) -> None:
 @given(st.from_regex(r"R-[A-Za-z0-9]{16}", fullmatch=True))
 def test_ids_stay_as_they_are(id_: str) -> None:
     assert scrubbed({"id": id_, "ids": [id_]}) == {"id": id_, "ids": [id_]}
-    assert SCRUBBER.url(f"/v1/recipients/{id_}/payments") == f"/v1/recipients/{id_}/payments"
+    assert SCRUBBER.scrub_url(f"/v1/recipients/{id_}/payments") == f"/v1/recipients/{id_}/payments"

@@ -13,9 +13,9 @@ from typing import Any
 from aiohttp import web
 
 from gateway.compare.endpoints import Side
-from gateway.compare.examples import Viewer
+from gateway.compare.examples import ExampleBuilder
 from gateway.compare.findings import Findings
-from gateway.compare.id_map import Pairing
+from gateway.compare.id_map import IdMap
 from gateway.compare.inputs import parse_input
 from gateway.compare.mask import Redactor
 from gateway.compare.report import build_report, redact_api_keys
@@ -158,15 +158,15 @@ async def report(
             parse_input(text, f"input {number}", rules or Rules())
             for number, text in enumerate(inputs, start=1)
         ],
-        Side("control", urls[0], keys[0], seconds=seconds, at_once=given.side_by_side),
-        Side("candidate", urls[1], keys[1], seconds=seconds, at_once=given.side_by_side),
-        Findings(Viewer(eye), examples),
-        Pairing(apart=ids == "paired"),
+        Side("control", urls[0], keys[0], timeout_seconds=seconds, concurrency=given.concurrency),
+        Side("candidate", urls[1], keys[1], timeout_seconds=seconds, concurrency=given.concurrency),
+        Findings(ExampleBuilder(eye), examples),
+        IdMap(has_separate_ids=ids == "paired"),
         given,
-        token="token",
-        own=("0123456789ab", "ba9876543210"),
+        run_token="token",
+        own_values=("0123456789ab", "ba9876543210"),
     )
-    await run.play()
+    await run.execute()
     return redact_api_keys(build_report(run), eye)
 
 

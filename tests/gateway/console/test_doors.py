@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from gateway.admin.authentication import ASKED_FROM
+from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.authentication import create_auth_middleware as admin_door
-from gateway.admin.session import COOKIE, SECONDS, Sessions
+from gateway.admin.session import COOKIE, SESSION_SECONDS, Sessions
 from gateway.server.app import Inherited, run_gateway
 from gateway.server.listening import bind_sockets
 from gateway.server.workers.admin import create_worker_metrics, create_workers_admin_application
@@ -83,7 +83,7 @@ async def test_with_a_token_a_browser_logs_in_and_a_program_shows_it(tmp_path: P
         begun = await visitor.post("/login", {"token": TOKEN})
         assert (begun.status, begun.headers["Location"]) == (303, "/")
         cookie = begun.headers["Set-Cookie"]
-        for part in ("HttpOnly", "SameSite=Strict", "Path=/", f"Max-Age={SECONDS}"):
+        for part in ("HttpOnly", "SameSite=Strict", "Path=/", f"Max-Age={SESSION_SECONDS}"):
             assert part in cookie
         assert TOKEN not in cookie
         assert "Secure" not in cookie
@@ -142,10 +142,10 @@ async def test_behind_tls_the_cookie_is_for_tls_alone(tmp_path: Path) -> None:
 def test_a_login_ends_by_itself_and_with_another_token_and_cannot_be_made_up() -> None:
     now = [1_000_000.0]
     sessions = Sessions(TOKEN, lambda: now[0])
-    cookie = sessions.begun_with(TOKEN)
+    cookie = sessions.create_cookie(TOKEN)
     assert cookie
-    assert sessions.is_good(cookie)
-    assert not Sessions(TOKEN + "2", lambda: now[0]).is_good(cookie)
+    assert sessions.is_valid(cookie)
+    assert not Sessions(TOKEN + "2", lambda: now[0]).is_valid(cookie)
     number, until, digest = cookie.split(".")
     for made_up in (
         f"{number}.{int(until) + 1}.{digest}",
@@ -154,11 +154,11 @@ def test_a_login_ends_by_itself_and_with_another_token_and_cannot_be_made_up() -
         f"{cookie} ",
         "",
     ):
-        assert not sessions.is_good(made_up)
-    now[0] += SECONDS
-    assert not sessions.is_good(cookie)
-    assert not Sessions("").is_good(cookie)
-    assert Sessions("").begun_with("") is None
+        assert not sessions.is_valid(made_up)
+    now[0] += SESSION_SECONDS
+    assert not sessions.is_valid(cookie)
+    assert not Sessions("").is_valid(cookie)
+    assert Sessions("").create_cookie("") is None
 
 
 ELSEWHERE: list[dict[str, Any]] = [
@@ -292,7 +292,7 @@ async def test_a_worker_behind_its_parent_logs_in_and_hears_who_asks(tmp_path: P
             assert (await one.post("/login", {"token": "wrong"})).status == 403
             assert (await one.post("/login", {"token": TOKEN})).status == 303
             assert "Overview" in (await one.get("/")).text
-            claimed = {ASKED_FROM: "203.0.113.9"}
+            claimed = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
             assert (await one.post("/switches", FREEZE, **claimed)).status == 303
             assert (await one.post("/logout", {})).status == 303
             assert (await one.get("/")).status == 303
@@ -303,7 +303,7 @@ async def test_a_worker_behind_its_parent_logs_in_and_hears_who_asks(tmp_path: P
 
 async def test_without_a_parent_nobody_is_told_who_asks(tmp_path: Path) -> None:
     async with open_console(tmp_path) as seen, visiting(seen.url) as visitor:
-        claimed = {ASKED_FROM: "203.0.113.9"}
+        claimed = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
         assert (await visitor.post("/switches", FREEZE, **claimed)).status == 303
         async with open_store(seen.house.settings.state) as store:
             _imported, act = await acts_of(store)

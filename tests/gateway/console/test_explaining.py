@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.console.explaining import format_curl_command, parse_request_text
-from gateway.docgen.curl import NoRequest
+from gateway.docgen.curl import InvalidCurlCommand
 from tests.console import Seen, Visitor
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -119,7 +119,7 @@ async def test_every_example_is_explained(visitor: Visitor) -> None:
 async def test_a_file_is_never_read(tmp_path: Path) -> None:
     (tmp_path / "body").write_text("{}")
     for option in ("-d", "--data", "--data-binary"):
-        with pytest.raises(NoRequest):
+        with pytest.raises(InvalidCurlCommand):
             parse_request_text(f"curl /v1/recipients {option} @{tmp_path}/body")
     assert parse_request_text("curl /v1/recipients --data-raw @x").body == b"@x"
 

@@ -36,9 +36,9 @@ def test_bars_stand_on_each_other_inside_the_drawing(given: list[dict[str, float
     assert len(drawn.bars) == len(given)
     for bar, values in zip(drawn.bars, given, strict=True):
         assert bar.total == sum(values.values())
-        assert [part.kind for part in bar.parts] == [name for name in values if values[name] > 0]
+        assert [part.kind for part in bar.segments] == [name for name in values if values[name] > 0]
         below = HEIGHT
-        for part in bar.parts:
+        for part in bar.segments:
             assert 0 <= part.y <= HEIGHT
             assert 0 <= part.x <= part.x + part.width <= WIDTH + 0.01
             assert part.y <= below

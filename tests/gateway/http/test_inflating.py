@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from gateway.http.decompression import NotInflated, TooLarge, decompress_body
+from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 
 TEXT = b'{"name":"Ada"}' * 1000
 
@@ -34,19 +34,19 @@ async def test_a_compressed_body_is_inflated(encoding: str, body: bytes) -> None
 
 @pytest.mark.parametrize(("encoding", "body"), COMPRESSED.values(), ids=COMPRESSED)
 async def test_what_grows_over_the_limit_is_too_large(encoding: str, body: bytes) -> None:
-    with pytest.raises(TooLarge):
+    with pytest.raises(DecompressedBodyTooLarge):
         await decompress_body(body, encoding, len(TEXT) - 1)
 
 
 @pytest.mark.parametrize(("encoding", "body"), COMPRESSED.values(), ids=COMPRESSED)
 async def test_what_is_cut_off_is_not_inflated(encoding: str, body: bytes) -> None:
-    with pytest.raises(NotInflated):
+    with pytest.raises(DecompressionError):
         await decompress_body(body[:-5], encoding, len(TEXT))
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_what_is_something_else_is_not_inflated(encoding: str) -> None:
-    with pytest.raises(NotInflated):
+    with pytest.raises(DecompressionError):
         await decompress_body(b'{"a":1}', encoding, 100)
 
 

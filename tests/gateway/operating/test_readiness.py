@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gateway.operator.readiness import Standing, _standing
+from gateway.operator.readiness import KeyReadiness, _build_readiness
 from gateway.storage import Tenant
 from gateway.storage.difference_rows import Asked, Tally
 
 OWNER = Tenant("acme", "live")
 
 
-def standing(compared: set[str], used: set[str]) -> Standing:
+def standing(compared: set[str], used: set[str]) -> KeyReadiness:
     tallies = {Asked(OWNER, "shop", name): Tally(compared=3) for name in compared}
-    return _standing(OWNER, "shop", tallies, {(*OWNER, "shop", name) for name in used}, [])
+    return _build_readiness(OWNER, "shop", tallies, {(*OWNER, "shop", name) for name in used}, [])
 
 
 def test_a_key_is_ready_when_all_reads_that_it_uses_were_compared() -> None:
@@ -28,7 +28,9 @@ def test_reads_that_no_document_lists_have_to_be_compared_where_they_are_used() 
 
 
 def test_one_of_something_is_told_as_one() -> None:
-    one = Standing(OWNER, "shop", {"list_batches": Tally(compared=1)}, never_seen=["read_batch"])
+    one = KeyReadiness(
+        OWNER, "shop", {"list_batches": Tally(compared=1)}, never_seen=["read_batch"]
+    )
     assert one.sentence == (
         "ready for cutover. 1 answer compared, 0 unexplained differences, 1 read never compared."
     )

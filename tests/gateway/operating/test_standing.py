@@ -71,6 +71,6 @@ async def test_what_is_looked_at_again_is_still_unsettled(
     async with open_store(settings_for(tmp_path, "http://127.0.0.1:9").state) as store:
         await begun(store, state, why, its)
         found = await load_gauges(store)
-        listed = await load_in_doubt_writes(store, watched=0)
+        listed = await load_in_doubt_writes(store, watch_seconds=0)
     assert found.unsettled == len(listed) == number
     assert (found.unsettled_seconds >= LONG_AGO.total_seconds()) == bool(number)

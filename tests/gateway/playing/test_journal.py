@@ -10,21 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from gateway.http.request_ids import token
+from gateway.http.request_ids import generate_id
 from gateway.storage import Ledger, Store, StoreUnavailable, open_store
 from gateway.storage.undertakings import HAPPENED, SENT, Overtaken
-from gateway.upstream.clock import Clock
+from gateway.upstream.clock import ServiceClock
 from gateway.writes.journal import Journal, OperationExecution
 from mappings import OPERATIONS
-from mappings.grammar import Call, Confirmed, Conflict, Record, Request, Unknown
+from mappings.effects import Call, CompareAndSet, Confirmed, Conflict, Request, Unknown
 from tests.house import settings_for
 from tests.simulation.gateway import OWN_KEY
 from tests.states import lay_out
 from tests.test_state_faults import moved
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
-CALL = Call("POST", "/recipients", {"email": "ada@example.com"}, settle=lambda _sending: iter(()))  # type: ignore[arg-type]
-ADA = Confirmed({"recipient": {"id": "R-1"}}, made="R-1")
+CALL = Call(
+    "POST", "/recipients", {"email": "ada@example.com"}, reconcile=lambda _sending: iter(())
+)  # type: ignore[arg-type]
+ADA = Confirmed({"recipient": {"id": "R-1"}}, object_id="R-1")
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def ledger(store: Store) -> Ledger:
 
 @pytest.fixture
 def journal(store: Store, ledger: Ledger) -> Journal:
-    return Journal(store, ledger, Clock())
+    return Journal(store, ledger, ServiceClock())
 
 
 async def sent(journal: Journal) -> OperationExecution:
@@ -80,7 +82,7 @@ async def test_what_was_only_read_is_read_again_where_the_state_could_not_be_tol
     assert first.entered.state == SENT
     with pytest.raises(Unknown):
         await first.found(CALL, ADA)
-    await first.record(Record("recipient", "R-2", {"status": "inactive"}))
+    await first.record(CompareAndSet("recipient", "R-2", {"status": "inactive"}))
     await first.catch_up()
 
 
@@ -91,7 +93,7 @@ async def _claims(second: OperationExecution, first: OperationExecution, journal
     journal.leave(second)
 
 
-WORD = Record("recipient", "R-1", {"status": "inactive"})
+WORD = CompareAndSet("recipient", "R-1", {"status": "inactive"})
 
 
 async def test_what_is_to_be_remembered_of_a_write_is_committed_with_what_follows(
@@ -100,11 +102,11 @@ async def test_what_is_to_be_remembered_of_a_write_is_committed_with_what_follow
     course = await sent(journal)
     course.told(CALL, ADA.body)
     await course.record(WORD)
-    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == {}
+    assert await ledger.recall(OWN_KEY.tenant, "recipient", "R-1") == {}
     course.names["R-1111111111111111"] = "R-1"
     await course.finish()
-    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts
-    assert await ledger.legacy_ids(OWN_KEY.owner, ["R-1"]) == {"R-1": "R-1111111111111111"}
+    assert await ledger.recall(OWN_KEY.tenant, "recipient", "R-1") == WORD.facts
+    assert await ledger.legacy_ids(OWN_KEY.tenant, ["R-1"]) == {"R-1": "R-1111111111111111"}
 
 
 @dataclass
@@ -127,7 +129,7 @@ async def test_whoever_was_held_up_makes_sure_of_its_turn(
     store: Store, ledger: Ledger, wall: float, monotonic: float
 ) -> None:
     hands = Hands()
-    clock = Clock(lambda: hands.wall, lambda: hands.monotonic)
+    clock = ServiceClock(lambda: hands.wall, lambda: hands.monotonic)
     journal = Journal(store, ledger, clock)
     course = await sent(journal)
     assert course.is_fenced
@@ -144,13 +146,17 @@ async def test_whoever_was_held_up_makes_sure_of_its_turn(
 async def test_what_guards_a_write_is_committed_before_it(journal: Journal, ledger: Ledger) -> None:
     course = await sent(journal)
     course.told(CALL, ADA.body)
-    await course.record(Record("recipient", "R-1", {"status": "inactive"}, find={"status": None}))
-    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts
-    await course.record(Record("recipient", "R-1", {"status": "disabled"}))
+    await course.record(
+        CompareAndSet("recipient", "R-1", {"status": "inactive"}, expected={"status": None})
+    )
+    assert await ledger.recall(OWN_KEY.tenant, "recipient", "R-1") == WORD.facts
+    await course.record(CompareAndSet("recipient", "R-1", {"status": "disabled"}))
     with pytest.raises(Conflict):
-        await course.record(Record("recipient", "R-1", {"deleted": True}, find={"status": None}))
+        await course.record(
+            CompareAndSet("recipient", "R-1", {"deleted": True}, expected={"status": None})
+        )
     await course.catch_up()
-    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == {"status": "disabled"}
+    assert await ledger.recall(OWN_KEY.tenant, "recipient", "R-1") == {"status": "disabled"}
 
 
 async def test_what_was_to_be_remembered_is_when_it_is_played_again(
@@ -167,7 +173,7 @@ async def test_what_was_to_be_remembered_is_when_it_is_played_again(
     assert course.replayed(CALL) == ADA.body
     assert course.replayed(WORD) is None
     await course.finish()
-    assert await ledger.recall(OWN_KEY.owner, "recipient", "R-1") == WORD.facts
+    assert await ledger.recall(OWN_KEY.tenant, "recipient", "R-1") == WORD.facts
 
 
 def test_a_request_is_known_again_whenever_its_ids_were_imported(journal: Journal) -> None:
@@ -176,7 +182,7 @@ def test_a_request_is_known_again_whenever_its_ids_were_imported(journal: Journa
 
     def asked(batch: str, payee: str, imported: dict[str, str]) -> Request:
         body = {"recipient": {"id": payee}, "sourceAmount": "8.00"}
-        its = Request(datetime.now(UTC), token(), {"id": batch}, body=body)
+        its = Request(datetime.now(UTC), generate_id(), {"id": batch}, body=body)
         return replace(its, imported=imported)
 
     before = journal.undertaking(OWN_KEY, add, asked("B-OURS", "R-OURS", {}), "a-request")

@@ -13,7 +13,7 @@ import pytest
 from gateway.reads.index.scan import PAGE_SIZE, SIDE_BY_SIDE, TRIES
 from gateway.reads.listing import Listing
 from gateway.storage.tenants import Tenant
-from mappings.grammar import Call, Find, Found, Problem, Refused, Unreachable
+from mappings.effects import Call, ListPage, ListQuery, Problem, Refused, Unreachable
 
 OWNER = Tenant("demo", "sandbox")
 PATH = "/things"
@@ -29,19 +29,19 @@ def things(n: int) -> list[dict[str, Any]]:
     return [thing(number) for number in range(n)]
 
 
-def ask(**changes: Any) -> Find:
+def ask(**changes: Any) -> ListQuery:
     """Everything, by number; decided here unless ``ask`` says otherwise."""
-    question = Find(
+    question = ListQuery(
         PATH,
         "rows",
         page=1,
         page_size=10_000,
-        hidden=lambda row: bool(row.get("hidden")),
-        where=lambda _row: True,
-        order=lambda row: row["number"],
-        descending=False,
-        ask=None,
-        narrow={},
+        is_hidden=lambda row: bool(row.get("hidden")),
+        is_match=lambda _row: True,
+        sort_key=lambda row: row["number"],
+        is_descending=False,
+        native_query=None,
+        prefilter={},
     )
     return dataclasses.replace(question, **changes)
 
@@ -77,11 +77,11 @@ class Memory:
         counts = {"page": number, "pages": pages, "records": len(self.rows)}
         return {"ok": True, "rows": rows, "meta": self.meta(counts)}
 
-    async def find(self, question: Find, listing: Listing | None = None) -> Found:
+    async def find(self, question: ListQuery, listing: Listing | None = None) -> ListPage:
         return await (listing or Listing()).find(question, self.make, OWNER)
 
 
-def numbers(found: Found) -> list[int]:
+def numbers(found: ListPage) -> list[int]:
     return [row["number"] for row in found.rows]
 
 
@@ -403,7 +403,7 @@ async def test_a_whole_list_without_hidden_rows_shows_that_the_service_lists_non
 async def test_a_narrowed_list_without_hidden_rows_shows_nothing_of_the_whole() -> None:
     memory, listing = Memory(things(30)), Listing()
     question = ask(page_size=10, ask=ASKED, gone=GONE)
-    await memory.find(dataclasses.replace(question, narrow={"country": "US"}), listing)
+    await memory.find(dataclasses.replace(question, prefilter={"country": "US"}), listing)
     memory.calls.clear()
     await memory.find(question, listing)
     assert [call.query["pageSize"] for call in memory.calls] == [str(PAGE_SIZE)]

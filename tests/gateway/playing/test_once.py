@@ -19,7 +19,7 @@ from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.once import IdempotencyGuard, Wanted
 from gateway.writes.player import Caller
 from mappings import OPERATIONS
-from mappings.grammar import Answer, Failure, Request, Unknown
+from mappings.effects import Answer, Failure, Request, Unknown
 from tests.house import ENVIRONMENT, KEY, settings_for
 from tests.parts import open_parts
 
@@ -127,7 +127,7 @@ async def test_of_what_is_done_the_answer_is_kept_until_it_has_come_and_nothing_
     assert done is not None
     assert (done.state, done.asked, await counter.rows.given(one)) == (DONE, None, [])
     again, same = await counter.ask()
-    assert (again.data, same and same.id) == (first.data, one.id)
+    assert (again.encoded_body, same and same.id) == (first.encoded_body, one.id)
     assert counter.service.created["recipient"] == 1
     await counter.ask()
     assert counter.service.created["recipient"] == 2

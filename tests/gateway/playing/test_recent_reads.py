@@ -12,14 +12,14 @@ from cachetools import TTLCache
 from gateway.reads.recent_reads import SECONDS, Kept
 from gateway.simulator import Service
 from gateway.storage.tenants import Tenant
-from mappings.grammar import Call
+from mappings.effects import Call
 from tests.house import House, open_house
 from tests.judge import judging
 from tests.operating import eventually
 from tests.payday import done, make_recipient, open_town
 
 OWNER, OTHER = Tenant("acme", "live"), Tenant("bolt", "live")
-CALL = Call("GET", "/recipients", query={"email": "ada@example.com"}, keeps=SECONDS)
+CALL = Call("GET", "/recipients", query={"email": "ada@example.com"}, cache_seconds=SECONDS)
 ANSWER: dict[str, Any] = {"recipients": [{"id": "R-1"}]}
 
 

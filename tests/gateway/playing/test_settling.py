@@ -14,7 +14,7 @@ from gateway.storage.undertakings import OperationRecord, OperationRepository
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.settling import Settling
 from mappings import OPERATIONS
-from mappings.grammar import Call, Request
+from mappings.effects import Call, Request
 from tests.house import settings_for
 from tests.parts import open_parts
 from tests.processes import free_port
@@ -22,7 +22,9 @@ from tests.simulation.gateway import OWN_KEY
 from tests.sockets import until
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
-CALL = Call("POST", "/recipients", {"email": "ada@example.com"}, settle=lambda _sending: iter(()))  # type: ignore[arg-type]
+CALL = Call(
+    "POST", "/recipients", {"email": "ada@example.com"}, reconcile=lambda _sending: iter(())
+)  # type: ignore[arg-type]
 
 
 class Slow(OperationRepository):

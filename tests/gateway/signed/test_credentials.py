@@ -12,9 +12,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.config.settings import CurrentWords
 from gateway.signed_api.credentials import (
-    Malformed,
-    Proof,
+    MalformedSignature,
     SignatureHeader,
+    SignatureVerifier,
     has_scheme,
     parse_signature_header,
 )
@@ -45,7 +45,7 @@ def test_neither_key_nor_signature_is_shown() -> None:
 
 def test_what_is_wrong_is_told_without_quoting_it() -> None:
     given = headers(("Authorization", "svcsign canary:canary"), ("X-SVC-Timestamp", "canary"))
-    with pytest.raises(Malformed) as malformed:
+    with pytest.raises(MalformedSignature) as malformed:
         parse_signature_header(given, WORDS)
     assert "canary" not in str(malformed.value)
 
@@ -82,10 +82,12 @@ def test_what_openssl_signed_is_proven_however_the_body_comes(vector: Path, cut:
     made = json.loads(vector.read_text("utf-8"))
     body = made["body"].encode()
     credentials = signed(made["timestamp"], made["signature"])
-    proof = Proof(["other", made["secret_key"]], credentials, made["method"], made["target"])
+    proof = SignatureVerifier(
+        ["other", made["secret_key"]], credentials, made["method"], made["target"]
+    )
     for part in (body[:cut], b"", body[cut:]):
-        proof.add(part)
-    assert proof.found() == [False, True]
+        proof.update(part)
+    assert proof.match_secrets() == [False, True]
 
 
 def test_a_read_over_the_path_proves_a_target_with_a_query_and_the_other_way_round() -> None:
@@ -93,14 +95,14 @@ def test_a_read_over_the_path_proves_a_target_with_a_query_and_the_other_way_rou
     whole = json.loads((SIGNATURES / "read-over-path-and-query.json").read_text("utf-8"))
     for made in (path, whole):
         credentials = signed(made["timestamp"], made["signature"])
-        proof = Proof([made["secret_key"]], credentials, "GET", whole["target"])
-        assert proof.found() == [True]
+        proof = SignatureVerifier([made["secret_key"]], credentials, "GET", whole["target"])
+        assert proof.match_secrets() == [True]
 
 
 def test_of_no_secret_nothing_is_found() -> None:
-    proof = Proof([], signed(), "GET", "/v1/x")
-    proof.add(b"body")
-    assert proof.found() == []
+    proof = SignatureVerifier([], signed(), "GET", "/v1/x")
+    proof.update(b"body")
+    assert proof.match_secrets() == []
 
 
 VISIBLE = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
@@ -115,6 +117,6 @@ def test_a_body_with_more_or_less_in_it_is_not_proven(
     target = f"/v1/x?{query}"
     credentials = signed(1, by_hand("SK", 1, method, target, body))
     for sent, is_it in ((body, True), (body + more, False), (more + body, more + body == body)):
-        proof = Proof(["SK"], credentials, method, target)
-        proof.add(sent)
-        assert proof.found() == [is_it]
+        proof = SignatureVerifier(["SK"], credentials, method, target)
+        proof.update(sent)
+        assert proof.match_secrets() == [is_it]

@@ -15,7 +15,7 @@ from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_
 from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
-from gateway.signed_api.signers import Signer, Signers
+from gateway.signed_api.signers import Signer, SignerStore
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from tests.key_lines import put
 
@@ -61,8 +61,8 @@ async def keyring(store: Store, time: Time) -> AsyncIterator[ApiKeyStore]:
 
 
 @pytest.fixture
-async def signers(store: Store, keyring: ApiKeyStore) -> AsyncIterator[Signers]:
-    async with Signers(store, keyring) as signers:
+async def signers(store: Store, keyring: ApiKeyStore) -> AsyncIterator[SignerStore]:
+    async with SignerStore(store, keyring) as signers:
         yield signers
 
 
@@ -80,17 +80,19 @@ def asked(store: Store) -> list[str]:
 
 
 def named(signer: Signer) -> tuple[Tenant, Credentials]:
-    return signer.owner, signer.pair
+    return signer.tenant, signer.credentials
 
 
-async def test_a_signer_is_found_with_the_pair_and_its_owner(signers: Signers) -> None:
+async def test_a_signer_is_found_with_the_pair_and_its_owner(signers: SignerStore) -> None:
     (one,) = await signers.find("access-acme")
     assert named(one) == (ACME, Credentials("access-acme", "secret-of-acme"))
     assert not one.is_revoked
     assert await signers.find("access-bolt") == ()
 
 
-async def test_an_access_key_is_found_in_each_environment(store: Store, signers: Signers) -> None:
+async def test_an_access_key_is_found_in_each_environment(
+    store: Store, signers: SignerStore
+) -> None:
     other = line("two", "bolt", environment="sandbox", access_key="access-acme")
     await put(store, other)
     live, sandbox = await signers.find("access-acme")
@@ -102,7 +104,7 @@ async def test_an_access_key_is_found_in_each_environment(store: Store, signers:
 
 
 async def test_a_known_one_costs_one_query_however_many_ask(
-    signers: Signers, asked: list[str]
+    signers: SignerStore, asked: list[str]
 ) -> None:
     found = await asyncio.gather(*(signers.find("access-acme") for _ in range(50)))
     found.append(await signers.find("access-acme"))
@@ -111,7 +113,7 @@ async def test_a_known_one_costs_one_query_however_many_ask(
 
 
 async def test_an_unknown_one_costs_one_query_until_something_changes(
-    store: Store, keyring: ApiKeyStore, signers: Signers, asked: list[str]
+    store: Store, keyring: ApiKeyStore, signers: SignerStore, asked: list[str]
 ) -> None:
     for _ in range(3):
         assert await signers.find("access-bolt") == ()
@@ -122,7 +124,7 @@ async def test_an_unknown_one_costs_one_query_until_something_changes(
 
 
 async def test_one_that_goes_away_does_not_take_the_answer_from_the_others(
-    signers: Signers,
+    signers: SignerStore,
 ) -> None:
     first, second = (asyncio.ensure_future(signers.find("access-acme")) for _ in range(2))
     await asyncio.sleep(0)
@@ -140,7 +142,7 @@ def admits(signer: Signer, address: str) -> bool:
 
 
 async def test_an_address_is_admitted_by_any_of_the_keys_in_use(
-    store: Store, signers: Signers, keyring: ApiKeyStore
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
 ) -> None:
     await put(
         store,
@@ -160,7 +162,9 @@ async def test_an_address_is_admitted_by_any_of_the_keys_in_use(
     assert not admits(one, "192.0.2.7")
 
 
-async def test_a_key_without_a_list_admits_every_address(store: Store, signers: Signers) -> None:
+async def test_a_key_without_a_list_admits_every_address(
+    store: Store, signers: SignerStore
+) -> None:
     await put(store, line("two", allowed_ips=[HERE]))
     (one,) = await signers.find("access-acme")
     assert admits(one, "203.0.113.1")
@@ -171,7 +175,7 @@ async def test_a_key_without_a_list_admits_every_address(store: Store, signers: 
 
 
 async def test_a_pair_whose_keys_are_all_revoked_is_revoked(
-    store: Store, signers: Signers, keyring: ApiKeyStore
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
 ) -> None:
     await put(store, line("two"))
     for name, is_revoked in (("one", False), ("two", True)):
@@ -184,7 +188,7 @@ async def test_a_pair_whose_keys_are_all_revoked_is_revoked(
 
 
 async def test_a_rotated_pair_is_found_by_its_new_access_key_alone(
-    store: Store, signers: Signers, keyring: ApiKeyStore
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
 ) -> None:
     assert await signers.find("access-acme")
     assert await signers.find("new") == ()
@@ -196,17 +200,17 @@ async def test_a_rotated_pair_is_found_by_its_new_access_key_alone(
 
 
 async def test_a_new_secret_under_the_same_access_key_is_seen(
-    store: Store, signers: Signers, keyring: ApiKeyStore
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
 ) -> None:
     await signers.find("access-acme")
     await replace_credentials(store, ACME, Credentials("access-acme", "newer"))
     await keyring.refresh()
     (one,) = await signers.find("access-acme")
-    assert one.pair.secret_key == "newer"
+    assert one.credentials.secret_key == "newer"
 
 
 async def test_an_access_key_that_is_imported_in_the_other_environment_too_is_seen(
-    store: Store, signers: Signers, keyring: ApiKeyStore
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
 ) -> None:
     assert len(await signers.find("access-acme")) == 1
     await put(store, line("two", "bolt", environment="sandbox", access_key="access-acme"))
@@ -215,7 +219,7 @@ async def test_an_access_key_that_is_imported_in_the_other_environment_too_is_se
 
 
 async def test_what_did_not_change_is_not_asked_for_again(
-    store: Store, signers: Signers, keyring: ApiKeyStore, asked: list[str]
+    store: Store, signers: SignerStore, keyring: ApiKeyStore, asked: list[str]
 ) -> None:
     await signers.find("access-acme")
     await put(store, line("two", "bolt"))
@@ -226,19 +230,19 @@ async def test_what_did_not_change_is_not_asked_for_again(
 
 
 async def test_an_answer_that_a_poll_overtook_is_not_kept(
-    store: Store, signers: Signers, keyring: ApiKeyStore, asked: list[str]
+    store: Store, signers: SignerStore, keyring: ApiKeyStore, asked: list[str]
 ) -> None:
-    keyring._count += 1
+    keyring._change_count += 1
     for number in (1, 2):
         assert await signers.find("access-acme")
         assert len(asked) == number
 
 
 async def test_an_earlier_state_of_the_database_makes_nobody_known(
-    signers: Signers, keyring: ApiKeyStore, asked: list[str]
+    signers: SignerStore, keyring: ApiKeyStore, asked: list[str]
 ) -> None:
     await signers.find("access-acme")
-    keyring._count += 5
+    keyring._change_count += 5
     await keyring.refresh()
     asked.clear()
     assert await signers.find("access-acme")
@@ -249,7 +253,7 @@ async def test_an_earlier_state_of_the_database_makes_nobody_known(
 
 
 async def test_known_ones_go_on_as_long_as_api_keys_do(
-    state: State, signers: Signers, time: Time
+    state: State, signers: SignerStore, time: Time
 ) -> None:
     await signers.find("access-acme")
     Path(state.url.removeprefix("sqlite:///")).write_bytes(b"no database" * 1000)
@@ -265,7 +269,7 @@ async def test_known_ones_go_on_as_long_as_api_keys_do(
 # Secrets.
 
 
-async def test_nothing_shows_a_secret_or_an_access_key(signers: Signers) -> None:
+async def test_nothing_shows_a_secret_or_an_access_key(signers: SignerStore) -> None:
     (one,) = await signers.find("access-acme")
     for shown in (repr(one), repr(signers)):
         assert "secret-of" not in shown

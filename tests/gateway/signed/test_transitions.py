@@ -14,13 +14,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.auth.signing import Credentials
-from gateway.signed_api.transitions import Transitions, Written, WrongStatus
+from gateway.signed_api.transitions import SignedWrite, SignedWriteGuard, WrongBatchStatus
 from gateway.storage import Ledger, Store, StoreUnavailable, Tenant
 from gateway.storage.freezes import freeze
 from gateway.storage.restore_marks import Mark, flag_restored
-from gateway.upstream.send_attempt import Turn
+from gateway.upstream.send_attempt import Fence
 from mappings import drafts
-from mappings.grammar import Halted, Record, Unknown, Unreachable
+from mappings.effects import CompareAndSet, Halted, Unknown, Unreachable
 from tests.house import settings_for
 from tests.parts import open_parts
 from tests.processes import free_port
@@ -47,7 +47,7 @@ class Service:
     seen: dict[str, Any] = field(default_factory=dict)
     """What the ledger knew of the batch when it left."""
 
-    async def __call__(self, turn: Turn | None) -> Passed:
+    async def __call__(self, turn: Fence | None) -> Passed:
         self.sent += 1
         self.seen = await facts(self.ledger)
         answer = self.answers.pop(0) if self.answers else 200
@@ -62,12 +62,12 @@ class Gate:
 
     store: Store
     ledger: Ledger
-    transitions: Transitions
+    transitions: SignedWriteGuard
     service: Service
     ahead: timedelta = timedelta()
     """Of NOW."""
 
-    async def send(self, written: Written, *answers: int | Exception) -> int:
+    async def send(self, written: SignedWrite, *answers: int | Exception) -> int:
         self.service.answers = list(answers)
         return (await self.transitions.send(written, self.service)).status
 
@@ -79,7 +79,9 @@ async def gate(tmp_path: Path) -> AsyncIterator[Gate]:
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}", upstream=upstream)
     async with open_parts(settings) as parts:
         rows = parts.journal.rows
-        transitions = Transitions(parts.ledger, rows, parts.once, lambda: NOW + gate.ahead, 1.0)
+        transitions = SignedWriteGuard(
+            parts.ledger, rows, parts.once, lambda: NOW + gate.ahead, 1.0
+        )
         gate = Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
         yield gate
 
@@ -89,9 +91,9 @@ def ledger(gate: Gate) -> Ledger:
     return gate.ledger
 
 
-def write(target: str = START, owner: Tenant | None = ACME) -> Written:
+def write(target: str = START, owner: Tenant | None = ACME) -> SignedWrite:
     stamp = int(NOW.timestamp())
-    return Written(owner, PAIR if owner else None, "sandbox", target, stamp, "a request")
+    return SignedWrite(owner, PAIR if owner else None, "sandbox", target, stamp, "a request")
 
 
 async def facts(ledger: Ledger, batch: str = "B-1", owner: Tenant = ACME) -> dict[str, Any]:
@@ -120,7 +122,7 @@ async def test_an_abandoned_batch_is_not_written_to_however_it_is_spelled(
     gate: Gate, ledger: Ledger, target: str
 ) -> None:
     await ledger.record(ACME, "alias", "B-1", {"abandoned": True})
-    with pytest.raises(WrongStatus):
+    with pytest.raises(WrongBatchStatus):
         await gate.send(write(target))
     assert not gate.service.sent
     await ledger.record(ACME, "alias", "B-1", {"abandoned": None})
@@ -129,9 +131,9 @@ async def test_an_abandoned_batch_is_not_written_to_however_it_is_spelled(
 
 async def _supersede(ledger: Ledger) -> None:
     """What an edit records at a service that has no operation for it."""
-    left = Record("alias", "B-1", {"abandoned": True})
+    left = CompareAndSet("alias", "B-1", {"abandoned": True})
     draft = {"phase": "draft", "upstream": None, "version": 4, "abandoned": ["B-1"]}
-    await ledger.record_all(ACME, [Record("batch", "B-1", draft, also=(left,))])
+    await ledger.record_all(ACME, [CompareAndSet("batch", "B-1", draft, linked=(left,))])
 
 
 @pytest.mark.parametrize("action", ["start-processing", "generate-quote", "payments", ""])
@@ -155,7 +157,7 @@ async def test_a_batch_that_is_superseded_between_any_read_and_the_record_is_not
         await ledger.record(ACME, "alias", "B-1", {"abandoned": None})
         number, reads, gate.service.sent = number + 1, 0, 0
         its = replace(write(f"/v1/batches/B-1/{action}"), request_id=f"request {number}")
-        with suppress(WrongStatus):
+        with suppress(WrongBatchStatus):
             await gate.send(its)
         was_superseded = bool((await plain(ledger, ACME, "alias", "B-1")).get("abandoned"))
         assert gate.service.sent == (not was_superseded), number
@@ -167,7 +169,7 @@ async def test_a_batch_that_took_another_s_place_and_was_left_itself_is_abandone
 ) -> None:
     await ledger.record(ACME, "batch", "B-0", {**SENT, "upstream": "B-2"})
     await ledger.record(ACME, "alias", "B-1", {"id": "B-0", "abandoned": True})
-    with pytest.raises(WrongStatus):
+    with pytest.raises(WrongBatchStatus):
         await gate.send(write())
     assert (await facts(ledger, "B-0"))["phase"] == "sent"
 
@@ -187,7 +189,7 @@ async def test_for_a_key_that_is_not_held_here_anybody_s_abandoned_batch_of_its_
     await ledger.record(owner, "alias", "B-1", {"abandoned": True})
     await ledger.record(owner, "alias", "B-2", {"id": "B-0"})
     if is_refused:
-        with pytest.raises(WrongStatus):
+        with pytest.raises(WrongBatchStatus):
             await gate.send(write(owner=None))
     else:
         assert await gate.send(write(owner=None)) == 200
@@ -226,7 +228,10 @@ async def test_any_other_write_takes_nothing(gate: Gate, ledger: Ledger, target:
 
 async def changes(gate: Gate) -> tuple[int, bool]:
     """How many are under way, and whether one is lost."""
-    signed, now = await gate.ledger.recall(ACME, drafts.SIGNED, "B-1"), NOW + gate.ahead
+    signed, now = (
+        await gate.ledger.recall(ACME, drafts.SIGNED_CHANGES_KIND, "B-1"),
+        NOW + gate.ahead,
+    )
     return len(
         drafts.list_active_signed_changes(signed, now)
     ), not drafts.has_no_lost_signed_change(now, signed)
@@ -243,7 +248,7 @@ async def test_a_change_that_is_lost_is_over_in_its_time_though_others_come_afte
         gate.ahead = timedelta(seconds=seconds)
         assert await gate.send(adds) == 200
         assert await changes(gate) == (0, True)
-    gate.ahead = timedelta(seconds=drafts.SIGNED_SECONDS)
+    gate.ahead = timedelta(seconds=drafts.SIGNED_CHANGE_TTL_SECONDS)
     assert await changes(gate) == (0, False)
     assert await gate.send(adds, 502) == 502
     assert await changes(gate) == (0, True)
@@ -253,7 +258,7 @@ async def test_a_change_that_is_lost_is_over_in_its_time_though_others_come_afte
 async def test_a_change_that_is_cut_off_may_be_carried_out_yet(
     gate: Gate, answer: BaseException
 ) -> None:
-    async def cut_off(_turn: Turn | None) -> Passed:
+    async def cut_off(_turn: Fence | None) -> Passed:
         raise answer
 
     with pytest.raises(type(answer)):
@@ -273,7 +278,7 @@ async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(gate: 
     async def begun(end: asyncio.Event) -> asyncio.Future[Passed]:
         left = asyncio.Event()
 
-        async def long(turn: Turn | None) -> Passed:
+        async def long(turn: Fence | None) -> Passed:
             left.set()
             await end.wait()
             return await gate.service(turn)
@@ -283,7 +288,7 @@ async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(gate: 
         return sending
 
     first = await begun(ends[0])
-    gate.ahead = timedelta(seconds=drafts.SIGNED_SECONDS)
+    gate.ahead = timedelta(seconds=drafts.SIGNED_CHANGE_TTL_SECONDS)
     assert await changes(gate) == (0, False)
     second = await begun(ends[1])
     ends[0].set()
@@ -304,7 +309,7 @@ class Counting(Ledger):
         await asyncio.sleep(0.01)
         return facts
 
-    async def record_all(self, owner: Tenant, records: Sequence[Record]) -> None:
+    async def record_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
         self.recorded += 1
         await super().record_all(owner, records)
 
@@ -313,7 +318,7 @@ async def test_changes_that_come_at_a_time_do_not_keep_each_other_out(tmp_path: 
     async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
         ledger, rows = Counting(parts.store), parts.journal.rows
         transitions, service = (
-            Transitions(ledger, rows, parts.once, lambda: NOW, 30.0),
+            SignedWriteGuard(ledger, rows, parts.once, lambda: NOW, 30.0),
             Service(ledger),
         )
         adds = write("/v1/batches/B-1/payments")
@@ -326,7 +331,7 @@ class Hanging(Ledger):
 
     hangs = False
 
-    async def record_all(self, owner: Tenant, records: Sequence[Record]) -> None:
+    async def record_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
         if self.hangs:
             await asyncio.Event().wait()
         await super().record_all(owner, records)
@@ -336,9 +341,9 @@ async def test_an_answer_does_not_wait_for_a_state_that_hangs(tmp_path: Path) ->
     """Its client would give up, and add the payment once more."""
     async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
         ledger, rows = Hanging(parts.store), parts.journal.rows
-        transitions = Transitions(ledger, rows, parts.once, lambda: NOW, 1.0)
+        transitions = SignedWriteGuard(ledger, rows, parts.once, lambda: NOW, 1.0)
 
-        async def hangs(turn: Turn | None) -> Passed:
+        async def hangs(turn: Fence | None) -> Passed:
             ledger.hangs = True
             return Passed(200)
 
@@ -421,7 +426,7 @@ async def test_a_batch_in_any_other_phase_is_not_started(
 ) -> None:
     since = None if phase in ("draft", "deleted") else NOW.isoformat()
     await ledger.record(ACME, "batch", "B-1", {**SENT, "phase": phase, "since": since})
-    with pytest.raises(WrongStatus):
+    with pytest.raises(WrongBatchStatus):
         await gate.send(write())
     assert (await facts(ledger))["phase"] == phase
     assert not gate.service.sent
@@ -456,7 +461,7 @@ async def test_the_place_of_a_batch_that_another_has_taken_meanwhile_is_not_star
     gate: Gate, ledger: Ledger
 ) -> None:
     await ledger.record(ACME, "batch", "B-1", {**SENT, "upstream": "B-2"})
-    with pytest.raises(WrongStatus):
+    with pytest.raises(WrongBatchStatus):
         await gate.send(write())
     assert (await facts(ledger))["phase"] == "sent"
 
@@ -493,7 +498,7 @@ async def test_an_answer_is_given_though_the_ledger_cannot_be_told_of_it(
 ) -> None:
     await ledger.record(ACME, "batch", "B-1", SENT)
 
-    async def breaks(turn: Turn | None) -> Passed:
+    async def breaks(turn: Fence | None) -> Passed:
         (tmp_path / "gateway.db").write_bytes(b"no database" * 1000)
         return Passed(200)
 

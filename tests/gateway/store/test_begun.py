@@ -11,7 +11,7 @@ from gateway.storage import Ledger, Tenant, open_store
 from gateway.storage.alias_ids import Ids
 from gateway.storage.id_rows import keep
 from gateway.writes.batch_routing import BEGUN, LEGACY, BatchRouting, DecidedOtherwise
-from mappings.grammar import Conflict, Record
+from mappings.effects import CompareAndSet, Conflict
 
 ACME = Tenant("acme", "live")
 
@@ -43,7 +43,7 @@ async def test_who_touches_a_batch_second_finds_that_the_other_was_first(
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.record(ACME, "batch", "B-REAL", facts)
         untouched = await begun.nowhere(ACME, ["B-REAL"])
-        change = Record("batch", "B-REAL", {"phase": "editing"})
+        change = CompareAndSet("batch", "B-REAL", {"phase": "editing"})
         await ledger.record_all(ACME, await begun.marks(ACME, [name], "one"))
         assert await ledger.recall(ACME, "batch", "B-REAL") == facts
         with pytest.raises(Conflict):
@@ -105,7 +105,7 @@ async def test_of_two_instances_that_touch_a_batch_at_once_one_does(state: State
         async def change(batch: str, seconds: float) -> None:
             untouched = await BatchRouting(ledger, Ids(here, "all")).nowhere(ACME, [batch])
             await asyncio.sleep(seconds)
-            editing = Record("batch", batch, {"phase": "editing"}, find={"phase": None})
+            editing = CompareAndSet("batch", batch, {"phase": "editing"}, expected={"phase": None})
             await ledger.record_all(ACME, [*untouched, editing])
 
         async def begin(batch: str) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import Table, event, func, select, text, update
 
 import gateway
 from gateway.config.settings import Retention, State
-from gateway.operator.closing import close_in_doubt_operation
+from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.operator.retention import delete_expired
 from gateway.storage import Ledger, Store, Tenant, journal_asks, open_store
 from gateway.storage.audit_log import acts_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from gateway.auth.key_import import Imported, import_keys
+from gateway.auth.key_import import ImportResult, import_keys
 from gateway.auth.key_lines import ImportRefused, parse_key_lines
 from gateway.auth.key_rows import (
     AccessKeyTaken,
@@ -46,7 +46,7 @@ def lines(*keys: dict[str, Any]) -> bytes:
     return b"\n".join(json.dumps(key).encode() for key in keys)
 
 
-async def imported(store: Store, *keys: dict[str, Any], reactivate: bool = False) -> Imported:
+async def imported(store: Store, *keys: dict[str, Any], reactivate: bool = False) -> ImportResult:
     return await import_keys(store, parse_key_lines(lines(*keys)), reactivate=reactivate)
 
 
@@ -175,7 +175,7 @@ def test_a_prefix_is_at_most_eight_characters_and_a_quarter_of_the_key(
 async def test_keys_are_imported_and_named_after_their_owner(store: Store) -> None:
     done = await imported(store, ACME, SECOND, {**BOLT, "name": "acme-live-2"})
     assert (done.new, done.changed, done.unchanged) == (3, 0, 0)
-    assert done.owners == {Tenant("acme", "live"): 2, Tenant("bolt", "live"): 1}
+    assert done.keys_by_tenant == {Tenant("acme", "live"): 2, Tenant("bolt", "live"): 1}
     names = [key.name for key in await load_listed_keys(store)]
     assert names == ["acme-live", "acme-live-3", "acme-live-2"]
     assert await load_credentials(store, Tenant("acme", "live")) == Credentials(

@@ -10,7 +10,7 @@ from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_
 from gateway.auth.keys import ApiKeyStore
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
-from gateway.signed_api.signers import Signers
+from gateway.signed_api.signers import SignerStore
 from gateway.storage import Tenant, open_store
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
@@ -37,13 +37,13 @@ async def test_a_keyring_follows_import_rotation_and_revocation_by_another_insta
         await keyring.refresh()
         found = await keyring.find(API_KEY)
         assert found
-        assert found.pair == Credentials("access-acme", "secret-of-acme")
+        assert found.credentials == Credentials("access-acme", "secret-of-acme")
 
         await replace_credentials(there, Tenant("acme", "live"), Credentials("new", "newer"))
         await keyring.refresh()
         found = await keyring.find(API_KEY)
         assert found
-        assert found.pair == Credentials("new", "newer")
+        assert found.credentials == Credentials("new", "newer")
 
         (listed,) = await load_listed_keys(there)
         await revoke_key(there, listed.id)
@@ -58,20 +58,20 @@ async def test_signers_follow_import_rotation_and_revocation_by_another_instance
         open_store(state) as here,
         open_store(state) as there,
         ApiKeyStore(here, poll_seconds=1000) as keyring,
-        Signers(here, keyring) as signers,
+        SignerStore(here, keyring) as signers,
     ):
         assert await signers.find("access-acme") == ()
 
         await import_keys(there, parse_key_lines(json.dumps(LINE).encode()))
         await keyring.refresh()
         (one,) = await signers.find("access-acme")
-        assert one.pair == Credentials("access-acme", "secret-of-acme")
+        assert one.credentials == Credentials("access-acme", "secret-of-acme")
 
         await replace_credentials(there, Tenant("acme", "live"), Credentials("new", "newer"))
         await keyring.refresh()
         assert await signers.find("access-acme") == ()
         (one,) = await signers.find("new")
-        assert one.pair == Credentials("new", "newer")
+        assert one.credentials == Credentials("new", "newer")
 
         (listed,) = await load_listed_keys(there)
         await revoke_key(there, listed.id)

@@ -15,8 +15,8 @@ from gateway.payloads.compressed_buffer import PART
 from gateway.storage import Ledger, Place, Store, StoreUnavailable, open_store
 from gateway.storage.tables import pieces, remembered
 from gateway.storage.tenants import Tenant
-from mappings.grammar import Conflict
-from mappings.rows import Packed, map_rows
+from mappings.effects import Conflict
+from mappings.lazy_sequences import CompressedSequence, map_rows
 
 OWNER = Tenant("demo", "sandbox")
 ENTRIES = [
@@ -29,9 +29,9 @@ async def test_very_many_entries_are_recalled_as_they_were_recorded(state: State
     assert len(json_codec.dumps(ENTRIES)) > json_codec.LARGE
     async with open_store(state) as store:
         ledger = Ledger(store)
-        await ledger.record(OWNER, "payments", "B-1", {"entries": Packed(ENTRIES)})
+        await ledger.record(OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)})
         there = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
-        assert isinstance(there, Packed)
+        assert isinstance(there, CompressedSequence)
         assert there == ENTRIES
         async with store.read() as connection:
             kept = str(await connection.scalar(select(remembered.c.facts)))
@@ -44,7 +44,7 @@ async def test_very_many_entries_are_changed_by_whoever_found_them_as_they_are(
 ) -> None:
     async with open_store(state) as store:
         ledger = Ledger(store)
-        await ledger.record(OWNER, "payments", "B-1", {"entries": Packed(ENTRIES)})
+        await ledger.record(OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)})
         there = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
         bare = map_rows(lambda one: {"recipient": one["recipient"]}, there)
         await ledger.record(OWNER, "payments", "B-1", {"entries": bare}, {"entries": there})
@@ -73,10 +73,10 @@ async def test_what_takes_the_place_of_very_many_entries_leaves_none_of_their_pi
 ) -> None:
     async with open_store(state) as store:
         ledger = Ledger(store)
-        await ledger.record(OWNER, "payments", "B-1", {"entries": Packed(ENTRIES * 2)})
+        await ledger.record(OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES * 2)})
         (before,) = (await held(store)).values()
-        await ledger.record(OWNER, "payments", "B-2", {"entries": Packed(ENTRIES)})
-        await ledger.record(OWNER, "payments", "B-1", {"entries": Packed(ENTRIES)})
+        await ledger.record(OWNER, "payments", "B-2", {"entries": CompressedSequence(ENTRIES)})
+        await ledger.record(OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)})
         assert before > 2
         assert len(await held(store)) == 2
         assert max((await held(store)).values()) < before
@@ -91,7 +91,7 @@ async def test_no_value_of_very_many_entries_is_long_and_none_says_what_is_in_it
 ) -> None:
     odd = [{"memo": os.urandom(100).hex()} for _ in range(30_000)]
     async with open_store(state) as store:
-        await Ledger(store).record(OWNER, "payments", "B-1", {"entries": Packed(odd)})
+        await Ledger(store).record(OWNER, "payments", "B-1", {"entries": CompressedSequence(odd)})
         async with store.read() as connection:
             sealed = list(await connection.scalars(select(pieces.c.sealed)))
         assert len(sealed) > 10
@@ -106,7 +106,7 @@ async def test_pieces_that_are_not_as_they_were_put_are_never_read(state: State,
     async with open_store(state) as store:
         ledger = Ledger(store)
         for id_ in ("B-1", "B-2"):
-            await ledger.record(OWNER, "payments", id_, {"entries": Packed(ENTRIES)})
+            await ledger.record(OWNER, "payments", id_, {"entries": CompressedSequence(ENTRIES)})
         async with store.write() as connection:
             of = select(pieces).where(pieces.c.holder.contains("B-1")).order_by(pieces.c.number)
             first, second = (await connection.execute(of)).all()[:2]

@@ -44,12 +44,12 @@ async def test_switches_made_at_once_are_all_counted(state: State) -> None:
 
 async def test_a_gateway_hears_of_what_another_process_switches(state: State) -> None:
     async with open_store(state) as store, Modes(store) as modes:
-        assert not modes.has(ACME)
+        assert not modes.has_switches(ACME)
         async with open_store(state) as other:
             await set_mode(other, ACME, "", GROUPS, "forward")
 
         async def heard() -> bool:
-            return modes.has(ACME)
+            return modes.has_switches(ACME)
 
         await eventually(heard)
 

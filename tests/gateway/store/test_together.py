@@ -14,7 +14,7 @@ from gateway.storage import Ledger, Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.engine import parsed, sqlite_file
 from gateway.storage.statements import Rows, Statement, Steps, Transaction, put, rows_of
 from gateway.storage.tables import learned
-from mappings.grammar import Record
+from mappings.effects import CompareAndSet
 from tests.test_state_faults import full, locked
 
 ACME = Tenant("acme", "live")
@@ -127,7 +127,7 @@ async def test_one_that_the_database_refuses_is_told_so_alone(state: State) -> N
 
 async def test_of_two_that_find_the_same_fact_one_gets_it(state: State) -> None:
     async with open_store(state) as store, open_store(state) as other:
-        first = Record("batch", "B-1", {"phase": "started"}, {"phase": None})
+        first = CompareAndSet("batch", "B-1", {"phase": "started"}, {"phase": None})
         told = await asyncio.gather(
             *(Ledger(one).record_all(ACME, [first]) for one in (store, other) * 4),
             return_exceptions=True,

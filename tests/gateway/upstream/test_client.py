@@ -19,10 +19,10 @@ from gateway.auth.signing import Credentials, compute_signature
 from gateway.config.settings import CurrentWords, Settings
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec import LARGE
-from gateway.upstream.client import Deadline, Upstream, open_upstream
-from gateway.upstream.clock import Clock
-from gateway.upstream.send_attempt import Attempt, build_response_lost
-from mappings.grammar import Unknown, Unreachable
+from gateway.upstream.client import Deadline, UpstreamClient, open_upstream
+from gateway.upstream.clock import ServiceClock
+from gateway.upstream.send_attempt import SignedAttempt, build_response_lost
+from mappings.effects import Unknown, Unreachable
 
 PAIR = Credentials("AK", "SK")
 OK = b'{"ok":true}'
@@ -164,22 +164,24 @@ def configured(port: int, *, prefix: str = "", body_bytes: int = 1 << 26, **upst
 
 
 @asynccontextmanager
-async def between(play: Play, *, clock: Clock | None = None, learned=None, **settings):
+async def between(play: Play, *, clock: ServiceClock | None = None, learned=None, **settings):
     async with (
         running(play) as service,
         open_upstream(
-            configured(service.port, **settings), clock=clock, learned=learned
+            configured(service.port, **settings), clock=clock, capabilities=learned
         ) as upstream,
     ):
         yield service, upstream
 
 
-async def get(upstream: Upstream, target: str = "/v1/recipients/R-1"):
+async def get(upstream: UpstreamClient, target: str = "/v1/recipients/R-1"):
     return await upstream.send("live", PAIR, "GET", target, None, request_id="r", write=False)
 
 
 async def write(
-    upstream: Upstream, method: str = "POST", body: bytes | CompressedBuffer | None = b'{"a":1}'
+    upstream: UpstreamClient,
+    method: str = "POST",
+    body: bytes | CompressedBuffer | None = b'{"a":1}',
 ):
     return await upstream.send(
         "live", PAIR, method, "/v1/batches/B-1", body, request_id="r", write=True
@@ -382,7 +384,7 @@ def test_a_connection_that_was_reset_is_told_in_words_and_not_as_the_name_of_an_
         aiohttp.ClientOSError(errno.ECONNRESET, "Cannot write to ada@example.org")
     )
     assert str(lost) == "the connection failed: connection reset by peer"
-    assert lost.dropped
+    assert lost.is_connection_failure
 
 
 async def test_a_read_that_is_answered_the_second_time_has_two_attempts_each_signed():
@@ -401,7 +403,9 @@ async def test_a_read_that_is_answered_the_second_time_has_two_attempts_each_sig
 async def test_an_attempt_cannot_be_signed_twice():
     headers: dict[str, str] = {}
     words, target = CurrentWords(), "/v1/x"
-    attempt = Attempt(PAIR, words, "GET", target, target, b"", time.time, 0.0, came=lambda _: None)
+    attempt = SignedAttempt(
+        PAIR, words, "GET", target, target, b"", time.time, 0.0, on_bytes_received=lambda _: None
+    )
     await attempt.sign(headers)
     with pytest.raises(RuntimeError, match="once"):
         await attempt.sign(headers)
@@ -495,7 +499,7 @@ UNREADABLE = {
 
 @pytest.fixture(autouse=True)
 def _small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.upstream.client.ANSWER_BYTES", 1024)
+    monkeypatch.setattr("gateway.upstream.client.MAX_ANSWER_BYTES", 1024)
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
@@ -603,7 +607,7 @@ async def test_waiting_for_a_place_does_not_age_the_stamp():
 
 @pytest.mark.parametrize("off", [300.0, -300.0])
 async def test_a_clock_that_is_off_is_corrected_with_one_more_request(off: float):
-    clock = Clock(lambda: time.time() + off)
+    clock = ServiceClock(lambda: time.time() + off)
     async with between(checks(), clock=clock) as (service, upstream):
         with capture_logs() as logs:
             first = await write(upstream)
@@ -633,17 +637,17 @@ class Slept:
 
 async def test_a_machine_that_slept_makes_sure_of_its_turn_before_it_stamps_a_write_anew():
     """By the service's clock alone it can tell that somebody may have sent the write meanwhile."""
-    clock = Clock(lambda: time.time() - 300)
+    clock = ServiceClock(lambda: time.time() - 300)
     async with between(checks(), clock=clock) as (service, upstream):
         with pytest.raises(Taken):
             await upstream.send(
-                "live", PAIR, "POST", "/v1/x", None, request_id="r", write=True, turn=Slept()
+                "live", PAIR, "POST", "/v1/x", None, request_id="r", write=True, fence=Slept()
             )
     assert len(service.seen) == 1
 
 
 async def test_calls_side_by_side_are_all_corrected_and_it_is_said_once():
-    clock = Clock(lambda: time.time() - 300)
+    clock = ServiceClock(lambda: time.time() - 300)
     async with between(checks(), clock=clock) as (service, upstream):
         with capture_logs() as logs:
             replies = await asyncio.gather(*(write(upstream) for _ in range(20)))
@@ -755,7 +759,7 @@ async def test_a_refusal_in_the_other_form_alone_tells_that_it_was_accepted():
 
 
 async def test_clock_and_form_together_take_three_attempts_and_then_one():
-    clock = Clock(lambda: time.time() - 300)
+    clock = ServiceClock(lambda: time.time() - 300)
     async with between(checks(over_query=True), clock=clock) as (service, upstream):
         assert (await get(upstream, QUERY)).attempts == 3
         assert (await get(upstream, QUERY)).attempts == 1
@@ -813,19 +817,19 @@ async def test_an_answer_is_not_lost_when_what_was_learned_cannot_be_kept():
 
 async def test_a_call_has_the_longer_the_more_bytes_it_sends_and_is_answered() -> None:
     deadline = Deadline(1, bytes_per_second=100)
-    with deadline.of(50) as within:
-        when = within.when
+    with deadline.start(50) as within:
+        when = within.deadline
         assert str(deadline) == "no answer within 1.5 s"
-        deadline.came(150)
-        deadline.came(50)
-        assert within.when == pytest.approx(when + 2)
+        deadline.extend(150)
+        deadline.extend(50)
+        assert within.deadline == pytest.approx(when + 2)
     assert str(deadline) == "no answer within 3.5 s"
 
 
 async def test_where_no_rate_is_set_every_call_has_as_long() -> None:
     deadline = Deadline(1, bytes_per_second=0)
-    with deadline.of(10**9) as within:
-        when = within.when
-        deadline.came(10**9)
-        assert within.when == when
+    with deadline.start(10**9) as within:
+        when = within.deadline
+        deadline.extend(10**9)
+        assert within.deadline == when
     assert str(deadline) == "no answer within 1 s"

@@ -12,13 +12,13 @@ import pytest
 from gateway.simulator import Fault, Service, Switches
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.optional_endpoints import (
-    LONGEST_MISSING_SECONDS,
+    MAX_MISSING_SECONDS,
     MISSING_SECONDS,
-    InferredOperations,
+    OptionalEndpoints,
 )
+from mappings.effects import Call, NoSuchOperation, Refused, Unknown, Unreachable
 from mappings.errors import NOT_FOUND
-from mappings.grammar import Call, NoSuchOperation, Refused, Unknown, Unreachable
-from mappings.settling import settle_edited_batch
+from mappings.outcome_rules import build_edited_batch_rule
 from tests.operating import post
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
 
@@ -27,8 +27,8 @@ EDIT = Call(
     "PATCH",
     f"/batches/{BATCH}/payments/{PAYMENT}",
     {},
-    witness=(BATCH, PAYMENT),
-    settle=settle_edited_batch(BATCH, (), "USD"),
+    probe_ids=(BATCH, PAYMENT),
+    reconcile=build_edited_batch_rule(BATCH, (), "USD"),
 )
 NAME = "inferred PATCH /batches/{id}/payments/{payment}"
 THERE = {"batchSummary": {"id": BATCH, "payments": [{"id": PAYMENT}]}}
@@ -39,13 +39,13 @@ class Facts(CapabilityCache):
     """What was learned, without a database."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Any] = {}
+        self._values: dict[tuple[str, str], Any] = {}
 
     async def put(self, environment: str, name: str, value: Any) -> None:
-        self._known[environment, name] = value
+        self._values[environment, name] = value
 
 
-LIST = Call("GET", "/batches", query={"page": "1", "pageSize": "100"}, witness=())
+LIST = Call("GET", "/batches", query={"page": "1", "pageSize": "100"}, probe_ids=())
 LIST_NAME = "inferred GET /batches"
 
 
@@ -58,12 +58,12 @@ class Asked:
         self.calls: list[str] = []
         self.now = 1_000_000.0
         self.facts = Facts()
-        self.inferred = InferredOperations(mode, self.facts, lambda: self.now)
+        self.inferred = OptionalEndpoints(mode, self.facts, lambda: self.now)
 
     async def make(self, call: Call) -> Any:
         self.calls.append(call.method)
         await asyncio.sleep(0)
-        if call.witness is not None:
+        if call.probe_ids is not None:
             said = self.edits.pop(0)
         else:
             said = self.reads.pop(0) if len(self.reads) > 1 else self.reads[0]
@@ -72,10 +72,10 @@ class Asked:
         return said
 
     async def edit(self, environment: str = "live") -> Any:
-        return await self.inferred.call(EDIT, environment, self.make)
+        return await self.inferred.send_call(EDIT, environment, self.make)
 
     async def list(self) -> Any:
-        return await self.inferred.call(LIST, "live", self.make)
+        return await self.inferred.send_call(LIST, "live", self.make)
 
     def present(self, environment: str = "live", name: str = NAME) -> bool | None:
         known: Mapping[str, Any] | None = self.facts.get(environment, name)
@@ -193,11 +193,11 @@ async def test_a_list_that_was_there_is_not_replaced_until_an_operator_finds_it_
     with pytest.raises(Unreachable, match="doctor"):
         await asked.list()
     assert asked.present(name=LIST_NAME) is True
-    assert await asked.inferred.find_out(LIST, "live", asked.make) is False
+    assert await asked.inferred.probe(LIST, "live", asked.make) is False
     with pytest.raises(NoSuchOperation):
         await asked.list()
     asked.edits = [{}]
-    assert await asked.inferred.find_out(LIST, "live", asked.make) is True
+    assert await asked.inferred.probe(LIST, "live", asked.make) is True
     asked.edits = [{"batches": []}]
     assert await asked.list() == {"batches": []}
 
@@ -238,19 +238,21 @@ async def test_it_is_remembered_for_ten_minutes_and_longer_as_it_is_confirmed() 
         with pytest.raises(NoSuchOperation):
             await asked.edit()
         found, calls = asked.now, len(asked.calls)
-        while asked.inferred.lacks(EDIT, "live"):
+        while asked.inferred.find_missing(EDIT, "live"):
             asked.now += 300
         lasted.append(asked.now - found)
         assert len(asked.calls) == calls, "not tried meanwhile"
     assert lasted[:4] == [600, 1200, 2400, 4800]
     assert lasted == sorted(lasted)
-    assert (lasted[0], lasted[-1]) == (MISSING_SECONDS, LONGEST_MISSING_SECONDS)
+    assert (lasted[0], lasted[-1]) == (MISSING_SECONDS, MAX_MISSING_SECONDS)
     await asked.edit()
     assert asked.present() is True
     with pytest.raises(NoSuchOperation):
         await asked.edit()
     asked.now += MISSING_SECONDS
-    assert not asked.inferred.lacks(EDIT, "live"), "after it was there it is ten minutes again"
+    assert not asked.inferred.find_missing(EDIT, "live"), (
+        "after it was there it is ten minutes again"
+    )
 
 
 async def test_requests_that_find_it_out_together_confirm_nothing() -> None:
@@ -258,7 +260,7 @@ async def test_requests_that_find_it_out_together_confirm_nothing() -> None:
     both = await asyncio.gather(asked.edit(), asked.edit(), return_exceptions=True)
     assert [type(one) for one in both] == [NoSuchOperation, NoSuchOperation]
     asked.now += MISSING_SECONDS
-    assert not asked.inferred.lacks(EDIT, "live")
+    assert not asked.inferred.find_missing(EDIT, "live")
 
 
 async def test_of_one_environment_nothing_is_learned_of_another() -> None:

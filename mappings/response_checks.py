@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mappings import funds
-from mappings.current import BALANCE, Endpoint
-from mappings.grammar import JSON
-from mappings.rows import Rows, has_only_type
+from mappings.current import BALANCE_PATH, Endpoint
+from mappings.effects import JSON
+from mappings.lazy_sequences import LazySequence, has_only_type
 
-LISTS = {
+LIST_FIELDS = {
     "/recipients": "recipients",
     "/recipients/{id}/logs": "activities",
     "/recipients/{id}/payments": "payments",
@@ -18,7 +18,7 @@ LISTS = {
 """Path to the field that contains the list in its response."""
 
 
-def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
+def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     """Tells if the response to a read contains the expected list or balances.
 
     Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` is
@@ -27,13 +27,15 @@ def is_readable(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     # Treating the response to a write as an error would leave its outcome in doubt.
     if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
         return True
-    if endpoint.path == BALANCE:
-        told = funds.extract_raw_balances(body)
-        return isinstance(told, dict | list) and (not told or bool(funds.parse_balances(body)))
-    name = LISTS.get(endpoint.path)
-    return name is None or (name in body and _are_rows(body[name]))
+    if endpoint.path == BALANCE_PATH:
+        balances = funds.extract_raw_balances(body)
+        return isinstance(balances, dict | list) and (
+            not balances or bool(funds.parse_balances(body))
+        )
+    name = LIST_FIELDS.get(endpoint.path)
+    return name is None or (name in body and _is_list_of_objects(body[name]))
 
 
-def _are_rows(given: JSON) -> bool:
+def _is_list_of_objects(value: JSON) -> bool:
     """Tells if the value is a list of objects; some services send null for an empty list."""
-    return given is None or (isinstance(given, list | Rows) and has_only_type(given, dict))
+    return value is None or (isinstance(value, list | LazySequence) and has_only_type(value, dict))

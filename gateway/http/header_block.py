@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def encode_header_block(first: str, *headers: Mapping[str, str]) -> bytes:
+def encode_header_block(start_line: str, *headers: Mapping[str, str]) -> bytes:
     """Encodes the start line, the headers in their order, and the empty line.
 
     Raises ValueError if a line break in a value would inject another header.
     """
-    lines = [f"{name}: {value}" for some in headers for name, value in some.items()]
+    lines = [f"{name}: {value}" for header_group in headers for name, value in header_group.items()]
     # Counting line ends in the result finds an injected one in any name or value.
-    text = "\r\n".join([first, *lines, "", ""])
-    ends = len(lines) + 2
-    if text.count("\r") != ends or text.count("\n") != ends or "\0" in text:
+    text = "\r\n".join([start_line, *lines, "", ""])
+    line_count = len(lines) + 2
+    if text.count("\r") != line_count or text.count("\n") != line_count or "\0" in text:
         raise ValueError("a header would be more than one")
     return text.encode()

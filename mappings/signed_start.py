@@ -9,33 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mappings import settling
+from mappings import outcome_rules
 from mappings.batch_reads import WRONG_STATUS
 from mappings.drafts import (
     BEING_CHANGED,
-    ROUNDS,
+    MAX_LOCK_ATTEMPTS,
     build_batch_condition,
     build_external_batch_facts,
     format_timestamp,
     is_unlocked,
 )
-from mappings.grammar import (
+from mappings.effects import (
     JSON,
     Answer,
-    Await,
+    AwaitFacts,
     Call,
+    CompareAndSet,
     Conflict,
     Flow,
     Halted,
     Invalid,
+    LoadFacts,
     Operation,
-    Recall,
-    Record,
     Refused,
     Request,
     Unreachable,
 )
-from mappings.payouts import Sub
+from mappings.payouts import SubFlow
 
 
 def start_signed_batch(request: Request) -> Flow:
@@ -45,55 +45,70 @@ def start_signed_batch(request: Request) -> Flow:
 
     The request's id ``batch`` is the batch's first id, under which its state is stored.
     """
-    upstream, batch = request.ids["id"], request.ids["batch"]
-    facts, taken = yield from _taken(upstream, batch, request)
-    settle = settling.settle_start(upstream)
+    upstream_id, batch_id = request.ids["id"], request.ids["batch"]
+    facts, lock_facts = yield from _acquire_lock(upstream_id, batch_id, request)
+    outcome_rule = outcome_rules.build_start_rule(upstream_id)
     try:
-        yield Call("POST", f"/batches/{upstream}/start-processing", settle=settle, prompt=True)
+        yield Call(
+            "POST",
+            f"/batches/{upstream_id}/start-processing",
+            reconcile=outcome_rule,
+            only_while_client_waits=True,
+        )
     except (Refused, Unreachable, Conflict) as failure:
-        before = {"phase": "sent", "since": None} if facts else dict.fromkeys(taken)
-        yield Record("batch", batch, before)
+        facts_before = {"phase": "sent", "since": None} if facts else dict.fromkeys(lock_facts)
+        yield CompareAndSet("batch", batch_id, facts_before)
         if isinstance(failure, Conflict):  # the upstream batch was superseded meanwhile
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
     # The version counts for a batch created elsewhere too: an edit that loaded it before the start
     # must conflict.
     version = (facts.get("version") or 0) + 1
-    started = {
+    started_facts = {
         "phase": "sent",
         "since": None,
         "version": version,
         "started": format_timestamp(request.now),
     }
-    yield Record("batch", batch, started)
+    yield CompareAndSet("batch", batch_id, started_facts)
     return Answer({})
 
 
-def _taken(upstream: str, batch: str, request: Request) -> Sub:
+def _acquire_lock(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
     """Acquire the lock once no edit is under way; return the facts before and the facts set."""
-    for _ in range(ROUNDS):
-        alias = yield Recall("alias", upstream)
-        if alias.get("abandoned"):
+    for _ in range(MAX_LOCK_ATTEMPTS):
+        redirect = yield LoadFacts("alias", upstream_id)
+        if redirect.get("abandoned"):
             raise Invalid(WRONG_STATUS)
-        facts = yield Recall("batch", batch)
+        facts = yield LoadFacts("batch", batch_id)
         if _is_being_edited(facts):
             try:
-                yield Await("batch", batch, until=lambda those: not _is_being_edited(those))
+                yield AwaitFacts(
+                    "batch",
+                    batch_id,
+                    condition=lambda awaited_facts: not _is_being_edited(awaited_facts),
+                )
             except Conflict:
                 break
             continue
-        if not _may_be_started(facts, upstream):
+        if not _is_startable(facts, upstream_id):
             raise Invalid(WRONG_STATUS)
-        taken: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
+        lock_facts: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
         if not facts:
-            taken |= build_external_batch_facts(upstream)
-        named = {"abandoned": None, "id": alias.get("id")}
-        still = Record("alias", upstream, {}, find=named)
+            lock_facts |= build_external_batch_facts(upstream_id)
+        expected_redirect = {"abandoned": None, "id": redirect.get("id")}
+        redirect_guard = CompareAndSet("alias", upstream_id, {}, expected=expected_redirect)
         try:
-            yield Record("batch", batch, taken, find=build_batch_condition(facts), also=(still,))
+            yield CompareAndSet(
+                "batch",
+                batch_id,
+                lock_facts,
+                expected=build_batch_condition(facts),
+                linked=(redirect_guard,),
+            )
         except Conflict:
             continue
-        return facts, taken
+        return facts, lock_facts
     raise Halted(BEING_CHANGED, retry_after=1)
 
 
@@ -101,9 +116,11 @@ def _is_being_edited(facts: Mapping[str, JSON]) -> bool:
     return not (is_unlocked(facts) or facts.get("phase") == "starting")
 
 
-def _may_be_started(facts: Mapping[str, JSON], upstream: str) -> bool:
+def _is_startable(facts: Mapping[str, JSON], upstream_id: str) -> bool:
     """Whether the batch is unlocked, and ``upstream_id`` is still its id at the service."""
-    return not facts or (facts.get("phase") in (None, "sent") and facts.get("upstream") == upstream)
+    return not facts or (
+        facts.get("phase") in (None, "sent") and facts.get("upstream") == upstream_id
+    )
 
 
 START = Operation(
@@ -113,5 +130,5 @@ START = Operation(
     "current 4.4",
     "exact",
     "passed on as the client signed it",
-    gives=None,
+    answer_shape=None,
 )

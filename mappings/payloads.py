@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mappings.grammar import JSON
-from mappings.rows import Rows, filter_rows, has_only_type
+from mappings.effects import JSON
+from mappings.lazy_sequences import LazySequence, filter_rows, has_only_type
 
 _BATCH_KEYS = ("batchSummary", "batch", "summary")
 
@@ -18,35 +18,35 @@ def extract_batch(body: JSON) -> dict[str, JSON]:
     """Return the batch of a response: under one of its keys, or else the response itself."""
     for key in _BATCH_KEYS:
         if isinstance(body.get(key), dict):
-            found: dict[str, JSON] = body[key]
-            return found
+            batch: dict[str, JSON] = body[key]
+            return batch
     return {name: value for name, value in body.items() if name not in ("ok", "errors")}
 
 
 def extract_payments(body: JSON) -> Sequence[dict[str, JSON]]:
     """Return the payments of a response; empty if it shows none."""
-    return extract_payments_if_told(body) or []
+    return find_payments(body) or []
 
 
-def extract_payments_if_told(body: JSON) -> Sequence[dict[str, JSON]] | None:
+def find_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
     """Find the payments of a response, beside the batch or inside it, as a list or with ``meta``.
 
     None means that the response has no list of payments, which is not an empty list.
     """
     for holder in (extract_batch(body), body):
-        given = holder.get("payments")
-        if isinstance(given, dict):
-            given = given.get("payments")
-        if isinstance(given, list | Rows):
-            if has_only_type(given, dict):
-                return given
-            return filter_rows(given, lambda payment: isinstance(payment, dict))
+        payments = holder.get("payments")
+        if isinstance(payments, dict):
+            payments = payments.get("payments")
+        if isinstance(payments, list | LazySequence):
+            if has_only_type(payments, dict):
+                return payments
+            return filter_rows(payments, lambda payment: isinstance(payment, dict))
     return None
 
 
 def extract_payment(body: JSON) -> dict[str, JSON]:
     """Return the payment of a response: under its key, or else the response itself."""
-    given = body.get("payment")
-    if isinstance(given, dict):
-        return given
+    payment = body.get("payment")
+    if isinstance(payment, dict):
+        return payment
     return {name: value for name, value in body.items() if name not in ("ok", "errors")}

@@ -20,8 +20,8 @@ import pycountry
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from mappings.grammar import MAX_ERRORS, Invalid, Problem
-from mappings.rows import SLICE, Packed, Rows
+from mappings.effects import MAX_ERRORS, Invalid, Problem
+from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, LazySequence
 
 WordName = Literal[
     "wallet",
@@ -52,7 +52,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class WordKey:
     """Marks a field whose *name* is a vocabulary word."""
 
     name: Literal["wallet", "service", "service_total", "avatar_url", "batch_currency"]
@@ -66,54 +66,54 @@ class Id:
 
 
 @dataclass(frozen=True, slots=True)
-class Mentions:
+class TextWithIds:
     """Marks free text that may mention ids; known ids in it are translated."""
 
 
-def wrong(message: str) -> PydanticCustomError:
+def build_invalid_error(message: str) -> PydanticCustomError:
     return PydanticCustomError("invalid_field", "{message}", {"message": message})
 
 
-def missing() -> PydanticCustomError:
+def build_missing_error() -> PydanticCustomError:
     return PydanticCustomError("empty_field", "is required")
 
 
-def _text(value: Any) -> Any:
+def _parse_text(value: Any) -> Any:
     if isinstance(value, str):
         return value
     # A bool is an int in Python, but is never meant as text.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise wrong("must be text")
+    raise build_invalid_error("must be text")
 
 
-def _object(value: Any) -> Any:
+def _require_object(value: Any) -> Any:
     if isinstance(value, dict):
         return value
-    raise wrong("must be an object")
+    raise build_invalid_error("must be an object")
 
 
-def _list(value: Any) -> Any:
+def _require_list(value: Any) -> Any:
     if value is None:
-        raise missing()
+        raise build_missing_error()
     if isinstance(value, list):
         return value
-    raise wrong("must be a list")
+    raise build_invalid_error("must be a list")
 
 
-def _one_of(*words: str) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
+def _build_choice_parser(*words: str) -> Callable[[Any], Any]:
+    def parse_choice(value: Any) -> Any:
         if value is None:
-            raise missing()
+            raise build_missing_error()
         if isinstance(value, str) and value in words:
             return value
-        raise wrong(f"must be one of: {', '.join(words)}")
+        raise build_invalid_error(f"must be one of: {', '.join(words)}")
 
-    return check
+    return parse_choice
 
 
 @lru_cache(maxsize=1024)
-def to_alpha_2(code: str) -> str | None:
+def find_alpha_2_code(code: str) -> str | None:
     """Returns the ISO 3166-1 alpha-2 code for a code of two or three letters, or None."""
     code = code.strip().upper()
     if not re.fullmatch("[A-Z]{2,3}", code):
@@ -121,47 +121,47 @@ def to_alpha_2(code: str) -> str | None:
     if code in ("XK", "XKX"):  # Kosovo: a user-assigned code that banks use, not in the ISO table.
         return "XK"
     countries = pycountry.countries
-    found = countries.get(alpha_2=code) if len(code) == 2 else countries.get(alpha_3=code)
-    return str(found.alpha_2) if found else None
+    country = countries.get(alpha_2=code) if len(code) == 2 else countries.get(alpha_3=code)
+    return str(country.alpha_2) if country else None
 
 
-def _country(value: Any) -> Any:
-    if isinstance(value, str) and (found := to_alpha_2(value)):
-        return found
-    raise wrong("must be a two-letter country code (ISO 3166-1 alpha-2)")
+def _parse_country(value: Any) -> Any:
+    if isinstance(value, str) and (code := find_alpha_2_code(value)):
+        return code
+    raise build_invalid_error("must be a two-letter country code (ISO 3166-1 alpha-2)")
 
 
-def _currency(value: Any) -> Any:
+def _parse_currency(value: Any) -> Any:
     # Clients that send a whole object back send the currency in the form of the answers.
     while isinstance(value, dict):
         value = value.get("code") or value.get("currency")
     if isinstance(value, str) and re.fullmatch("[A-Za-z]{3}", value):
         return value.upper()
-    raise wrong("must be a three-letter currency code (ISO 4217)")
+    raise build_invalid_error("must be a three-letter currency code (ISO 4217)")
 
 
-def _currency_or_none(value: Any) -> Any:
-    if value is None or (isinstance(value, dict) and not _code_of(value)):
+def _parse_optional_currency(value: Any) -> Any:
+    if value is None or (isinstance(value, dict) and not _unwrap_currency(value)):
         return None
-    return _currency(value)
+    return _parse_currency(value)
 
 
-def _code_of(value: Any) -> Any:
+def _unwrap_currency(value: Any) -> Any:
     while isinstance(value, dict):
         value = value.get("code") or value.get("currency")
     return value
 
 
-def _email(value: Any) -> Any:
+def _parse_email(value: Any) -> Any:
     if value is None:
-        raise missing()
+        raise build_missing_error()
     # Deliberately loose: the service decides which addresses it accepts.
     if isinstance(value, str) and re.fullmatch(r"[^@\s]{1,256}@[^@\s]{1,256}", value):
         return value
-    raise wrong("must be an email address")
+    raise build_invalid_error("must be an email address")
 
 
-def _day(value: Any) -> Any:
+def _parse_day(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value[:10]):
         try:
             date.fromisoformat(value[:10])
@@ -171,64 +171,64 @@ def _day(value: Any) -> Any:
             # Answers show full timestamps, which clients send back.
             if len(value) == 10 or value[10] == "T":
                 return value[:10]
-    raise wrong("must be a date written YYYY-MM-DD")
+    raise build_invalid_error("must be a date written YYYY-MM-DD")
 
 
-def _flag(value: Any) -> Any:
+def _parse_flag(value: Any) -> Any:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise wrong("must be true or false")
+    raise build_invalid_error("must be true or false")
 
 
-def _whole(value: Any) -> Any:
+def _parse_integer(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
         return int(value)
-    raise wrong("must be a whole number")
+    raise build_invalid_error("must be a whole number")
 
 
 # The bound on the digits keeps conversions to decimals cheap for hostile input.
-_AN_AMOUNT = re.compile(r"[0-9]{1,1000}(\.[0-9]{2})?")
+_AMOUNT_PATTERN = re.compile(r"[0-9]{1,1000}(\.[0-9]{2})?")
 
 
-def _amount(value: Any) -> Any:
+def _parse_amount(value: Any) -> Any:
     """Parses a positive amount: digits, optionally followed by a point and exactly two digits."""
     # The amount stays text, so that it is sent exactly as written.
     text = value
     if not isinstance(value, str):
         if value is None:
-            raise missing()
+            raise build_missing_error()
         if isinstance(value, int | Decimal) and not isinstance(value, bool):
             text = str(value)
-    if fault := check_amount(text):
-        raise wrong(fault)
+    if fault := validate_amount(text):
+        raise build_invalid_error(fault)
     return text
 
 
-def check_amount(text: Any) -> str | None:
+def validate_amount(text: Any) -> str | None:
     """Returns the fault of an amount to be paid, or None if it is valid."""
-    if not isinstance(text, str) or not _AN_AMOUNT.fullmatch(text):
+    if not isinstance(text, str) or not _AMOUNT_PATTERN.fullmatch(text):
         return "must be an amount: digits, and either two decimals or none"
     # An amount of zero consists of zeros and a point only; comparing text avoids a conversion.
     return None if text.strip("0.") else "must be more than zero"
 
 
-def _shown_amount(value: Any) -> Any:
+def _parse_shown_amount(value: Any) -> Any:
     """Parses an amount that may come from an answer; the caller validates it if it is changed."""
     text = str(value) if isinstance(value, int | Decimal) else value
     if isinstance(text, str) and re.fullmatch(r"[0-9]{1,1000}(\.[0-9]{1,1000})?", text):
         return text
-    return _amount(value)
+    return _parse_amount(value)
 
 
-def _ssn(value: Any) -> Any:
-    value = _text(value)
+def _parse_ssn(value: Any) -> Any:
+    value = _parse_text(value)
     if re.fullmatch("[0-9]{9}", value) or is_mask(value):
         return value
-    raise wrong("must be nine digits, without spaces or hyphens")
+    raise build_invalid_error("must be nine digits, without spaces or hyphens")
 
 
 def is_mask(value: Any) -> bool:
@@ -239,24 +239,24 @@ def is_mask(value: Any) -> bool:
 # The JSON schemas describe the legacy document's rules, for the OpenAPI description. The lax forms
 # (numbers for text, `"False"`) are accepted for existing clients and deliberately not documented.
 
-Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})]
+Text = Annotated[str, BeforeValidator(_parse_text), WithJsonSchema({"type": "string"})]
 Country = Annotated[
     str,
-    BeforeValidator(_country),
+    BeforeValidator(_parse_country),
     WithJsonSchema({"type": "string", "pattern": "^[A-Z]{2}$", "examples": ["US"]}),
 ]
-_CURRENCY = {"pattern": "^[A-Z]{3}$", "examples": ["USD"]}
+_CURRENCY_SCHEMA = {"pattern": "^[A-Z]{3}$", "examples": ["USD"]}
 Currency = Annotated[
-    str, BeforeValidator(_currency), WithJsonSchema({"type": "string", **_CURRENCY})
+    str, BeforeValidator(_parse_currency), WithJsonSchema({"type": "string", **_CURRENCY_SCHEMA})
 ]
 ShownCurrency = Annotated[
     str | None,
-    BeforeValidator(_currency_or_none),
-    WithJsonSchema({"type": ["string", "null"], **_CURRENCY}),
+    BeforeValidator(_parse_optional_currency),
+    WithJsonSchema({"type": ["string", "null"], **_CURRENCY_SCHEMA}),
 ]
 Email = Annotated[
     str,
-    BeforeValidator(_email),
+    BeforeValidator(_parse_email),
     WithJsonSchema(
         {
             "type": "string",
@@ -267,19 +267,19 @@ Email = Annotated[
 ]
 Day = Annotated[
     str,
-    BeforeValidator(_day),
+    BeforeValidator(_parse_day),
     WithJsonSchema({"type": "string", "format": "date", "examples": ["1990-12-10"]}),
 ]
-Flag = Annotated[bool, BeforeValidator(_flag), WithJsonSchema({"type": "boolean"})]
-Whole = Annotated[int, BeforeValidator(_whole), WithJsonSchema({"type": "integer"})]
+Flag = Annotated[bool, BeforeValidator(_parse_flag), WithJsonSchema({"type": "boolean"})]
+Integer = Annotated[int, BeforeValidator(_parse_integer), WithJsonSchema({"type": "integer"})]
 Ssn = Annotated[
     str,
-    BeforeValidator(_ssn),
+    BeforeValidator(_parse_ssn),
     WithJsonSchema({"type": "string", "pattern": "^[0-9]{9}$", "examples": ["900000001"]}),
 ]
 Amount = Annotated[
     str,
-    BeforeValidator(_amount),
+    BeforeValidator(_parse_amount),
     WithJsonSchema(
         {
             "type": "string",
@@ -289,35 +289,35 @@ Amount = Annotated[
         }
     ),
 ]
-ShownAmount = Annotated[str, BeforeValidator(_shown_amount), Amount.__metadata__[1]]
+ShownAmount = Annotated[str, BeforeValidator(_parse_shown_amount), Amount.__metadata__[1]]
 RecipientType = Annotated[
     Literal["individual", "business"],
-    BeforeValidator(_one_of("individual", "business")),
+    BeforeValidator(_build_choice_parser("individual", "business")),
 ]
-An_object = BeforeValidator(_object)
-A_list = BeforeValidator(_list)
+ObjectValue = BeforeValidator(_require_object)
+ListValue = BeforeValidator(_require_list)
 
 
 # Validation of a body against a shape.
 
-MAY_BE_EMPTY = frozenset({"street2"})
+FIELDS_THAT_MAY_BE_EMPTY = frozenset({"street2"})
 """Fields in which an empty string is a value (legacy interface, section 2, address)."""
 
 
-_NESTS = (dict, list)
+_NESTED_TYPES = (dict, list)
 """A tuple, because `dict | list` would build a new union for each field."""
 
 
 def drop_empty_fields(body: Any) -> Any:
     """Drops fields with ``""``, which clients send for fields that they leave out."""
     if isinstance(body, dict):
-        kept = body.copy()
+        fields = body.copy()
         for name, value in body.items():
-            if isinstance(value, _NESTS):
-                kept[name] = drop_empty_fields(value)
-            elif value == "" and name not in MAY_BE_EMPTY:
-                del kept[name]
-        return kept
+            if isinstance(value, _NESTED_TYPES):
+                fields[name] = drop_empty_fields(value)
+            elif value == "" and name not in FIELDS_THAT_MAY_BE_EMPTY:
+                del fields[name]
+        return fields
     if isinstance(body, list):
         return [*map(drop_empty_fields, body)]
     return body
@@ -329,7 +329,7 @@ def build_type_adapter(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
-def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
+def parse_body(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     """Returns the normalized body without its invalid values, and a problem for each of these.
 
     Problems name the client's own fields. Raises Invalid if the body is not an object, if a
@@ -337,138 +337,146 @@ def read(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     """
     if not isinstance(body, dict):
         raise Invalid(Problem("invalid_field", "The body must be a JSON object."))
-    found = _Found(shape)
-    value = found.read(body)
-    problems = tuple(dict.fromkeys(one for those in found.rounds for one in those))
+    parser = _BodyParser(shape)
+    value = parser.parse(body)
+    problems = tuple(dict.fromkeys(problem for found in parser.problem_rounds for problem in found))
     # Beyond the limit the rest was not validated, so the body must not reach a flow.
-    if found.is_full:
-        raise Invalid(*problems, more=found.uncounted)
-    if found.missing:
+    if parser.is_full:
+        raise Invalid(*problems, omitted_count=parser.omitted_count)
+    if parser.missing_fields:
         # A field that was invalid and therefore removed is missing now, but already reported.
-        told = {problem.field: problem for problem in found.missing}
-        named = {re.split(r"[.\[]", problem.field or "")[0] for problem in problems}
-        absent = [problem for name, problem in told.items() if name not in named]
+        missing_by_field = {missing.field: missing for missing in parser.missing_fields}
+        reported_fields = {re.split(r"[.\[]", missing.field or "")[0] for missing in problems}
+        absent = [
+            missing for name, missing in missing_by_field.items() if name not in reported_fields
+        ]
         raise Invalid(*problems, *absent)
     return value, problems
 
 
-def _is_long(value: Any) -> bool:
-    return isinstance(value, Rows) or (isinstance(value, list) and len(value) > SLICE)
+def _is_long_list(value: Any) -> bool:
+    return isinstance(value, LazySequence) or (isinstance(value, list) and len(value) > SLICE_SIZE)
 
 
-def _slices(items: list[Any]) -> Iterator[list[Any]]:
-    return (items[start : start + SLICE] for start in range(0, len(items), SLICE))
+def _slice_list(items: list[Any]) -> Iterator[list[Any]]:
+    return (items[start : start + SLICE_SIZE] for start in range(0, len(items), SLICE_SIZE))
 
 
-def _unpaged(name: str, value: Any) -> Any:
+def _unwrap_page(name: str, value: Any) -> Any:
     """Returns the list inside a page: clients that send an object back send lists as pages."""
-    if isinstance(value, dict) and isinstance(value.get(name), list | Rows):
+    if isinstance(value, dict) and isinstance(value.get(name), list | LazySequence):
         return value[name]
     return value
 
 
 @dataclass(slots=True)
-class _Found:
+class _BodyParser:
     """Validates a body repeatedly, each time without the invalid values of the previous round.
 
     ``problem_rounds`` collects the problems of each round, over all slices of the long lists.
     """
 
     shape: Any
-    rounds: list[list[Problem]] = field(default_factory=list)
-    missing: list[Problem] = field(default_factory=list)
-    uncounted: int = 0
+    problem_rounds: list[list[Problem]] = field(default_factory=list)
+    missing_fields: list[Problem] = field(default_factory=list)
+    omitted_count: int = 0
     """Problems found after ``MAX_ERRORS``: counted, but not built."""
 
     @property
     def is_full(self) -> bool:
-        return sum(map(len, self.rounds)) + len(self.missing) > MAX_ERRORS
+        return sum(map(len, self.problem_rounds)) + len(self.missing_fields) > MAX_ERRORS
 
-    def read(self, body: dict[str, Any]) -> Any:
+    def parse(self, body: dict[str, Any]) -> Any:
         """Returns the normalized body; long lists are validated in slices to bound the memory."""
-        body = {name: _unpaged(name, value) for name, value in body.items()}
-        long = {name: value for name, value in body.items() if _is_long(value)}
+        body = {name: _unwrap_page(name, value) for name, value in body.items()}
+        long_lists = {name: value for name, value in body.items() if _is_long_list(value)}
         # An empty list takes the place of each long one, so that its presence is still validated.
-        value = self._taken(self.shape, drop_empty_fields({**body, **{name: [] for name in long}}))
-        for name, rows in long.items():
+        value = self._parse_part(
+            self.shape, drop_empty_fields({**body, **{name: [] for name in long_lists}})
+        )
+        for name, rows in long_lists.items():
             if value and name in value:
-                found = self._rows(name, rows)
-                read = Packed(found) if isinstance(rows, Rows) else [*found]
-                value |= {name: read} if len(read) == len(rows) else {name: None}
+                items = self._parse_rows(name, rows)
+                result = CompressedSequence(items) if isinstance(rows, LazySequence) else [*items]
+                value |= {name: result} if len(result) == len(rows) else {name: None}
         return value
 
-    def _rows(self, name: str, rows: Rows | list[Any]) -> Iterator[Any]:
+    def _parse_rows(self, name: str, rows: LazySequence | list[Any]) -> Iterator[Any]:
         shape, start = get_type_hints(self.shape, include_extras=True)[name], 0
-        slices = rows.slices() if isinstance(rows, Rows) else _slices(rows)
-        for some in slices:
-            yield from self._taken(shape, drop_empty_fields(some), (name, start)) or []
-            start += len(some)
+        slices = rows.iterate_slices() if isinstance(rows, LazySequence) else _slice_list(rows)
+        for chunk in slices:
+            yield from self._parse_part(shape, drop_empty_fields(chunk), (name, start)) or []
+            start += len(chunk)
 
-    def _taken(self, shape: Any, body: Any, at: tuple[str, int] | None = None) -> Any:
+    def _parse_part(self, shape: Any, body: Any, offset: tuple[str, int] | None = None) -> Any:
         """Normalizes a body, or a slice of a list at ``offset``; None if it cannot be repaired."""
-        told: set[Problem] = set()
-        number = 0
+        reported: set[Problem] = set()
+        round_number = 0
         is_counted_only = self.is_full
         while True:
             try:
                 return build_type_adapter(shape).validate_python(body)
             except ValidationError as error:
                 if is_counted_only:
-                    self.uncounted += error.error_count()
+                    self.omitted_count += error.error_count()
                     return None
-                found = error.errors(include_url=False, include_context=False, include_input=False)
-            wrong_ones = [one for one in found if one["type"] != "missing"]
-            if not wrong_ones:
-                self.missing += [_problem(one, at) for one in found]
+                errors = error.errors(include_url=False, include_context=False, include_input=False)
+            invalid = [detail for detail in errors if detail["type"] != "missing"]
+            if not invalid:
+                self.missing_fields += [_build_problem(detail, offset) for detail in errors]
                 return None
-            places = [one["loc"] for one in wrong_ones]
-            problems = [_problem(one, at) for one in wrong_ones]
+            places = [detail["loc"] for detail in invalid]
+            problems = [_build_problem(detail, offset) for detail in invalid]
             # No new problem: removing these values did not help, so a larger part must go.
-            if told.issuperset(problems):
-                if at:
+            if reported.issuperset(problems):
+                if offset:
                     return None  # An item that is not an object cannot be replaced by an empty one.
                 # The emptied value was still invalid: remove the whole top-level field.
                 places = [place[:1] for place in places]
-            told.update(problems)
-            self.rounds += [[]] if number == len(self.rounds) else []
-            self.rounds[number] += problems
-            number += 1
-            body = _without(body, places)
+            reported.update(problems)
+            self.problem_rounds += [[]] if round_number == len(self.problem_rounds) else []
+            self.problem_rounds[round_number] += problems
+            round_number += 1
+            body = _remove_places(body, places)
 
 
-def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
+def _remove_places(value: Any, places: list[tuple[int | str, ...]]) -> Any:
     """Removes the values at these places; replaces list items by ``{}`` to keep the positions."""
     if not isinstance(value, dict | list):
         return value
-    inside: dict[int | str, list[tuple[int | str, ...]]] = {}
+    inner: dict[int | str, list[tuple[int | str, ...]]] = {}
     for place in places:
         if place:
-            inside.setdefault(place[0], []).append(place[1:])
+            inner.setdefault(place[0], []).append(place[1:])
     if isinstance(value, list):
-        return [_cleaned(one, inside.get(number, []), {}) for number, one in enumerate(value)]
-    cleaned = {name: _cleaned(one, inside.get(name, []), _GONE) for name, one in value.items()}
-    return {name: one for name, one in cleaned.items() if one is not _GONE}
+        return [_clean_value(item, inner.get(number, []), {}) for number, item in enumerate(value)]
+    fields = {
+        name: _clean_value(item, inner.get(name, []), _REMOVED) for name, item in value.items()
+    }
+    return {name: item for name, item in fields.items() if item is not _REMOVED}
 
 
-_GONE = object()
+_REMOVED = object()
 
 
-def _cleaned(value: Any, inner: list[tuple[int | str, ...]], gone: Any) -> Any:
-    if not inner:
+def _clean_value(value: Any, paths: list[tuple[int | str, ...]], default: Any) -> Any:
+    if not paths:
         return value
-    return _without(value, inner) if all(inner) and isinstance(value, dict | list) else gone
+    return (
+        _remove_places(value, paths) if all(paths) and isinstance(value, dict | list) else default
+    )
 
 
-def _problem(error: Mapping[str, Any], at: tuple[str, int] | None = None) -> Problem:
+def _build_problem(error: Mapping[str, Any], offset: tuple[str, int] | None = None) -> Problem:
     """Builds the problem of a pydantic error; ``offset`` is the list and the start of the slice."""
     place = error["loc"]
-    if at:
-        place = (at[0], place[0] + at[1], *place[1:])
-    named = format_field_path(place)
+    if offset:
+        place = (offset[0], place[0] + offset[1], *place[1:])
+    name = format_field_path(place)
     if error["type"] in ("missing", "empty_field"):
-        return Problem("empty_field", f"{named} is required.", named)
-    what = error["msg"] if error["type"] == "invalid_field" else "has a value of the wrong type"
-    return Problem("invalid_field", f"{named} {what}.", named)
+        return Problem("empty_field", f"{name} is required.", name)
+    fault = error["msg"] if error["type"] == "invalid_field" else "has a value of the wrong type"
+    return Problem("invalid_field", f"{name} {fault}.", name)
 
 
 def format_field_path(place: tuple[str | int, ...]) -> str:

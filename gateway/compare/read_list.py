@@ -7,7 +7,7 @@ GET /v1/profile/balances
 
 from __future__ import annotations
 
-from gateway.compare.errors import Unusable
+from gateway.compare.errors import InputError
 from gateway.compare.requests import parse_request_line
 from gateway.compare.rules import Rules
 from gateway.compare.steps import Input, Step, Template
@@ -20,15 +20,15 @@ def parse_read_list(text: str, name: str, rules: Rules) -> Input:
         for number, line in enumerate(text.splitlines(), start=1)
         if line.strip() and not line.strip().startswith("#")
     ]
-    steps = tuple(_step(line, name, number, rules) for number, line in lines)
+    steps = tuple(_parse_step(line, name, number, rules) for number, line in lines)
     return Input(name, "list of reads", steps)
 
 
-def _step(line: str, name: str, number: int, rules: Rules) -> Step:
+def _parse_step(line: str, name: str, number: int, rules: Rules) -> Step:
     method, target = parse_request_line(line, f"{name}, line {number}")
     step = Step(method, Template((target,)), name, number, rules=rules)
-    if not step.reads:
-        raise Unusable(
+    if not step.is_read:
+        raise InputError(
             f"{name}, line {number}: {method} is a write; a list of reads may contain only GET and HEAD"
         )
     return step

@@ -8,10 +8,10 @@ import structlog
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.actions import CHANGES, ENVIRONMENTS, MINUTES, Change, NotDone
-from gateway.console.dependencies import Parts
+from gateway.console.actions import ACTIONS, DURATION_MINUTES, ENVIRONMENTS, Action, ActionRefused
+from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages, redirect_see_other
-from gateway.operator.cutover_windows import (
+from gateway.operator.brownout_windows import (
     describe_window_scope,
     describe_window_state,
     group_operation_names,
@@ -26,20 +26,20 @@ log = structlog.get_logger()
 
 PATH = "/switches"
 
-CHOICES = 200
+MAX_CHOICES = 200
 """With more keys, names are typed instead of chosen from a list."""
 
-ACTS_SHOWN = 30
-BROWNOUTS_SHOWN = 20
+MAX_AUDIT_ENTRIES = 30
+MAX_BROWNOUTS = 20
 
 
-class SwitchesPage:
-    def __init__(self, parts: Parts, pages: Pages) -> None:
-        self._parts = parts
+class TrafficControlPage:
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._dependencies = dependencies
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        store, now = self._parts.store, self._parts.store.clock()
+        store, now = self._dependencies.store, self._dependencies.store.clock()
         keys = [one for one in await load_listed_keys(store) if one.revoked_at is None]
         hits = await hits_of(store)
         brownouts = [
@@ -53,49 +53,49 @@ class SwitchesPage:
         ]
         frozen, _ = await frozen_standing(store)
         switched = await switched_standing(store)
-        acts = (await acts_of(store))[::-1]
-        return self._pages.page(
+        audit_entries = (await acts_of(store))[::-1]
+        return self._pages.render_page(
             request,
             "switches",
-            done=request.query.get("done") in CHANGES,
+            done=request.query.get("done") in ACTIONS,
             keys=keys,
-            typed=len(keys) > CHOICES,
+            typed=len(keys) > MAX_CHOICES,
             merchants=sorted({one.merchant for one in keys}),
             environments=ENVIRONMENTS,
             groups=GROUPS,
             modes=MODES,
-            minutes=MINUTES,
+            minutes=DURATION_MINUTES,
             rooms=group_operation_names(),
-            brownouts=brownouts[:BROWNOUTS_SHOWN],
+            brownouts=brownouts[:MAX_BROWNOUTS],
             open_brownouts=[one for one in brownouts if one[1] in ("under way", "to come")],
             frozen=frozen,
             switched=switched,
-            acts=acts[:ACTS_SHOWN],
+            acts=audit_entries[:MAX_AUDIT_ENTRIES],
         )
 
-    async def asked(self, request: web.Request) -> web.StreamResponse:
+    async def confirm(self, request: web.Request) -> web.StreamResponse:
         """Shows the effect of an action and asks for confirmation; changes nothing."""
         try:
-            plan = await _change(request.query).plan(self._parts, request.query)
-        except NotDone as why:
-            return self._not_done(request, why)
-        return self._pages.page(request, "confirm", plan=plan)
+            plan = await _find_action(request.query).plan(self._dependencies, request.query)
+        except ActionRefused as error:
+            return self._render_refusal(request, error)
+        return self._pages.render_page(request, "confirm", plan=plan)
 
-    async def done(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
-        who = self._pages.asked_from(request)
+    async def execute(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
+        client_address = self._pages.find_client_address(request)
         try:
-            with acting(f"console, from {who}"):
-                did = await _change(fields).do(self._parts, fields)
-        except NotDone as why:
-            return self._not_done(request, why)
-        log.warning("console_change", change=did, **{"client.address": who})
+            with acting(f"console, from {client_address}"):
+                description = await _find_action(fields).execute(self._dependencies, fields)
+        except ActionRefused as error:
+            return self._render_refusal(request, error)
+        log.warning("console_change", change=description, **{"client.address": client_address})
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 
-    def _not_done(self, request: web.Request, why: NotDone) -> web.StreamResponse:
-        return self._pages.page(request, "not_done", 409, why=str(why))
+    def _render_refusal(self, request: web.Request, error: ActionRefused) -> web.StreamResponse:
+        return self._pages.render_page(request, "not_done", 409, why=str(error))
 
 
-def _change(fields: Mapping[str, str]) -> Change:
-    if (change := CHANGES.get(fields.get("do", ""))) is None:
-        raise NotDone("There is no such action.")
-    return change
+def _find_action(fields: Mapping[str, str]) -> Action:
+    if (action := ACTIONS.get(fields.get("do", ""))) is None:
+        raise ActionRefused("There is no such action.")
+    return action

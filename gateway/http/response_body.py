@@ -16,12 +16,12 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.payload import Payload
 
 from gateway.http import progress
-from gateway.http.heads import encode_header_block
+from gateway.http.header_block import encode_header_block
 
-PART = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 
 
-class Whole(web.StreamResponse):
+class CompleteResponse(web.StreamResponse):
     """A response whose body is complete, written in one call at half the cost of ``web.Response``.
 
     Content-Length, Date and Connection are added to ``headers``. Raises ValueError when it is sent
@@ -50,39 +50,44 @@ class Whole(web.StreamResponse):
         if self._is_sent:
             return
         self._is_last = self._is_last or not request.keep_alive
-        began = self._head(request)
+        head = self._encode_head(request)
         writer, transport = request.writer, request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has disconnected")
         # Content-Length stays that of the body that GET would have (RFC 9110, section 9.3.2).
-        whole = began if request.method == "HEAD" else began + self._data
+        message = head if request.method == "HEAD" else head + self._data
         self._is_sent = True
-        writer.output_size += len(whole)
-        transport.write(whole)
+        writer.output_size += len(message)
+        transport.write(message)
         await writer.drain()
 
     async def write_eof(self, _data: bytes = b"") -> None:
         """Does nothing: ``prepare`` has written the body too."""
 
-    def _head(self, request: web.BaseRequest) -> bytes:
+    def _encode_head(self, request: web.BaseRequest) -> bytes:
         version = request.version
-        more = {"Content-Length": str(len(self._data)), "Date": rfc822_formatted_time()}
+        connection_headers = {
+            "Content-Length": str(len(self._data)),
+            "Date": rfc822_formatted_time(),
+        }
         # Only the deviation from the version's default needs a Connection header.
         if self._is_last is (version == HttpVersion11):
-            more["Connection"] = "close" if self._is_last else "keep-alive"
-        first = f"HTTP/{version[0]}.{version[1]} {self.status} {_phrase(self.status)}"
-        return encode_header_block(first, self._fields, more)
+            connection_headers["Connection"] = "close" if self._is_last else "keep-alive"
+        status_line = (
+            f"HTTP/{version[0]}.{version[1]} {self.status} {_find_reason_phrase(self.status)}"
+        )
+        return encode_header_block(status_line, self._fields, connection_headers)
 
 
 @cache
-def _phrase(status: int) -> str:
+def _find_reason_phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
         return ""
 
 
-class Body(Payload):
+class BufferedPayload(Payload):
     """A body in memory; its chunks are written as fast as the client takes them."""
 
     _autoclose = True
@@ -95,12 +100,12 @@ class Body(Payload):
         return b"".join(self._value).decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        went, size = 0, sum(map(len, self._value))
-        for whole in self._value:
-            part = memoryview(whole)
-            for start in range(0, len(part), PART):
-                await writer.write(part[start : start + PART])
+        sent_bytes, total_bytes = 0, sum(map(len, self._value))
+        for buffer in self._value:
+            view = memoryview(buffer)
+            for start in range(0, len(view), CHUNK_BYTES):
+                await writer.write(view[start : start + CHUNK_BYTES])
                 await asyncio.sleep(0)  # a fast client must not keep others waiting
-                went += len(part[start : start + PART])
-                if size > PART:
-                    progress.told("sending_response", went, size)
+                sent_bytes += len(view[start : start + CHUNK_BYTES])
+                if total_bytes > CHUNK_BYTES:
+                    progress.record_progress("sending_response", sent_bytes, total_bytes)

@@ -14,29 +14,29 @@ from gateway.storage import StoreUnavailable
 log = structlog.get_logger()
 
 
-class Watch:
+class SupersededBatchMonitor:
     """A background task that checks every ``seconds`` seconds; 0 disables it."""
 
     def __init__(self, reconciler: Reconciler, seconds: float) -> None:
         self._reconciler = reconciler
         self._seconds = seconds
-        self._watching: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._seconds:
-            self._watching = asyncio.create_task(self._watch(), name="watch")
+            self._task = asyncio.create_task(self._run_checks(), name="watch")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._watching:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _watch(self) -> None:
+    async def _run_checks(self) -> None:
         while True:
             try:
-                for found in await self._reconciler.abandoned():
-                    _tell(found)
+                for finding in await self._reconciler.check_superseded_batches():
+                    _log_finding(finding)
             except StoreUnavailable as unavailable:
                 log.error("abandoned_batch_check_failed", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - the next check may succeed
@@ -44,12 +44,12 @@ class Watch:
             await asyncio.sleep(self._seconds)
 
 
-def _tell(found: Finding) -> None:
+def _log_finding(finding: Finding) -> None:
     log.error(
         "abandoned_batch_started",
-        merchant=found.owner.merchant,
-        environment=found.owner.environment,
-        batch=found.upstream or found.id,
-        reason=f"{found.says}; a recipient may be paid twice, or paid an amount that was withdrawn",
-        hint=found.do,
+        merchant=finding.owner.merchant,
+        environment=finding.owner.environment,
+        batch=finding.upstream or finding.id,
+        reason=f"{finding.says}; a recipient may be paid twice, or paid an amount that was withdrawn",
+        hint=finding.do,
     )

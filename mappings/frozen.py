@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass as unchanging
+    from dataclasses import dataclass as frozen_dataclass
 else:
     from dataclasses import dataclass
     from functools import partial
 
-    def unchanging(*, frozen: bool, slots: bool) -> partial[type]:
+    def frozen_dataclass(*, frozen: bool, slots: bool) -> partial[type]:
         """Accepts the parameters that the type checker needs; equal values have equal hashes."""
         return partial(dataclass, slots=slots, unsafe_hash=frozen)
 
 
-__all__ = ["unchanging"]
+__all__ = ["frozen_dataclass"]

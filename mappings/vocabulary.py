@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mappings.grammar import JSON, Vocabulary
-from mappings.kinds import Word
-from mappings.places import Items, Mark, Object, locate_marks, rewrite_marked_texts
+from mappings.effects import JSON, Vocabulary
+from mappings.field_types import Word
+from mappings.shape_index import ListNode, Mark, ObjectNode, index_shape, rewrite_marked_texts
 
-_NEUTRAL = {
+_NEUTRAL_WORDS = {
     "wallet": "wallet",
     "service": "service",
     "service_total": "ServiceTotal",
@@ -29,80 +29,80 @@ _NEUTRAL = {
 }
 
 
-class Spelling:
+class VocabularyTranslator:
     """Translates the words of one side; ``words`` maps each word's name to the side's own word.
 
     With ``rejects_neutral_words``, a neutral word is unknown if the side has its own word for it: a
     name that the client's real service does not know must not be accepted by the gateway either.
     """
 
-    def __init__(self, words: Mapping[str, str], *, knows_no_other: bool = False) -> None:
+    def __init__(self, words: Mapping[str, str], *, rejects_neutral_words: bool = False) -> None:
         # Only words that differ are kept: in the default configuration nothing is translated.
-        self._words = {name: word for name, word in words.items() if word != _NEUTRAL[name]}
-        self._knows_no_other = knows_no_other
+        self._words = {name: word for name, word in words.items() if word != _NEUTRAL_WORDS[name]}
+        self._rejects_neutral_words = rejects_neutral_words
 
-    def inward(self, shape: Any, value: JSON) -> JSON:
+    def translate_to_neutral(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
             return value
         return rewrite_marked_texts(
-            locate_marks(shape), value, self._neutral_word, self._neutral_field
+            index_shape(shape), value, self._neutralize_word, self._neutralize_field
         )
 
-    def outward(self, shape: Any, value: JSON) -> JSON:
+    def translate_from_neutral(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
             return value
-        return rewrite_marked_texts(locate_marks(shape), value, self._own_word, self._own_field)
+        return rewrite_marked_texts(
+            index_shape(shape), value, self._translate_word, self._translate_field
+        )
 
-    def field(self, shape: Any, name: str) -> str:
+    def translate_field_path(self, shape: Any, name: str) -> str:
         """Translates a field path (``payout.accounts.wallet.address``) to this side's words."""
-        place = locate_marks(shape) if self._words else None
+        node = index_shape(shape) if self._words else None
         parts = []
         for part in name.split("."):
             key, bracket, index = part.partition("[")
-            if isinstance(place, Items):
-                place = place.item
-            if isinstance(place, Object):
-                part = self._own_field(place, key)[1] + bracket + index  # noqa: PLW2901
-                place = place.fields.get(key)
+            if isinstance(node, ListNode):
+                node = node.item
+            if isinstance(node, ObjectNode):
+                part = self._translate_field(node, key)[1] + bracket + index  # noqa: PLW2901
+                node = node.fields.get(key)
             parts.append(part)
         return ".".join(parts)
 
-    def _own_word(self, mark: Mark, value: str) -> str:
-        return self._reworded(mark, value, _NEUTRAL, self._words)
+    def _translate_word(self, mark: Mark, value: str) -> str:
+        return self._replace_word(mark, value, _NEUTRAL_WORDS, self._words)
 
-    def _neutral_word(self, mark: Mark, value: str) -> str:
-        word = self._reworded(mark, value, self._words, _NEUTRAL)
-        is_other = (
-            word == value and isinstance(mark, Word) and self._is_spelled_otherwise(mark, value)
-        )
+    def _neutralize_word(self, mark: Mark, value: str) -> str:
+        word = self._replace_word(mark, value, self._words, _NEUTRAL_WORDS)
+        is_unknown = word == value and isinstance(mark, Word) and self._is_respelled(mark, value)
         # This text equals no word, so flows treat the value like any other unknown word.
-        return f"not {value}" if is_other and self._knows_no_other else word
+        return f"not {value}" if is_unknown and self._rejects_neutral_words else word
 
-    def _is_spelled_otherwise(self, mark: Word, value: str) -> bool:
-        return any(name in self._words and value == _NEUTRAL[name] for name in mark.names)
+    def _is_respelled(self, mark: Word, value: str) -> bool:
+        return any(name in self._words and value == _NEUTRAL_WORDS[name] for name in mark.names)
 
-    def _reworded(
-        self, mark: Mark, value: str, from_: Mapping[str, str], to: Mapping[str, str]
+    def _replace_word(
+        self, mark: Mark, value: str, source: Mapping[str, str], target: Mapping[str, str]
     ) -> str:
         if not isinstance(mark, Word):
             return value
         for name in mark.names:
             if name in self._words and (
-                value == from_[name]
-                or (mark.any_case and value.casefold() == from_[name].casefold())
+                value == source[name]
+                or (mark.any_case and value.casefold() == source[name].casefold())
             ):
-                return to[name]
+                return target[name]
         return value
 
-    def _own_field(self, place: Object, name: str) -> tuple[str, str]:
-        return name, self._words.get(place.keys.get(name, ""), name)
+    def _translate_field(self, node: ObjectNode, name: str) -> tuple[str, str]:
+        return name, self._words.get(node.word_keys.get(name, ""), name)
 
-    def _neutral_field(self, place: Object, spelled: str) -> tuple[str, str] | None:
+    def _neutralize_field(self, node: ObjectNode, own_name: str) -> tuple[str, str] | None:
         """Returns None for a neutral word if the side has its own: such a field is unknown."""
-        for name, word in place.keys.items():
-            if self._words.get(word) == spelled:
+        for name, word in node.word_keys.items():
+            if self._words.get(word) == own_name:
                 return name, name
-        return None if place.keys.get(spelled, "") in self._words else (spelled, spelled)
+        return None if node.word_keys.get(own_name, "") in self._words else (own_name, own_name)
 
 
 def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
@@ -123,11 +123,11 @@ def map_legacy_words(vocabulary: Vocabulary) -> dict[str, str]:
     }
 
 
-def build_legacy_spelling(vocabulary: Vocabulary) -> Spelling:
-    return Spelling(map_legacy_words(vocabulary), knows_no_other=True)
+def build_legacy_translator(vocabulary: Vocabulary) -> VocabularyTranslator:
+    return VocabularyTranslator(map_legacy_words(vocabulary), rejects_neutral_words=True)
 
 
-def build_current_spelling(vocabulary: Vocabulary) -> Spelling:
+def build_current_translator(vocabulary: Vocabulary) -> VocabularyTranslator:
     words = {
         "wallet": vocabulary.current_wallet,
         "avatar_url": vocabulary.current_avatar_url,
@@ -141,4 +141,4 @@ def build_current_spelling(vocabulary: Vocabulary) -> Spelling:
         or vocabulary.legacy_wallet != vocabulary.current_wallet
     ):
         words["wallet_label"] = vocabulary.current_wallet
-    return Spelling(words)
+    return VocabularyTranslator(words)

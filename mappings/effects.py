@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mappings.unchanging import unchanging
+from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,7 +28,7 @@ Never a ``float``: amounts must survive a round trip unchanged.
 """
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The real words of each side for the terms that the documents neutralize (``[vocabulary]``).
 
@@ -54,7 +54,7 @@ class Vocabulary:
     current_batch_currency: str = "currency"
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class LegacyOptions:
     """Options of the translation that the operator sets (``[legacy]``)."""
 
@@ -69,7 +69,7 @@ class LegacyOptions:
 # Requests and answers.
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Request:
     """A legacy request that has passed routing, authentication, the rate limit and body validation.
 
@@ -88,34 +88,36 @@ class Request:
     ids: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: JSON = None
-    manners: LegacyOptions = LegacyOptions()
+    options: LegacyOptions = LegacyOptions()
     problems: tuple[Problem, ...] = ()
-    keys: tuple[str, ...] = field(default=(), repr=False)
-    imported: Mapping[str, str] = field(default_factory=dict)
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    imported_ids: Mapping[str, str] = field(default_factory=dict)
 
-    def refuse(self, found: Iterable[Problem]) -> None:
+    def raise_problems(self, problems: Iterable[Problem]) -> None:
         """Raises Invalid if body validation or the flow found any problem.
 
         Reports only the first problem of a field, and none inside a field that was removed.
         """
         # A field with an invalid value was removed, so a flow would also report it as missing.
-        told = {problem.field for problem in self.problems if problem.field}
-        others = ProblemList()
-        for one in found:
-            if not (told and told.intersection(_places(one.field))):
-                others.add(one)
-        if self.problems or others:
-            raise Invalid(*self.problems, *others, more=others.more)
+        refused_fields = {problem.field for problem in self.problems if problem.field}
+        additional = ProblemList()
+        for finding in problems:
+            if not (
+                refused_fields and refused_fields.intersection(list_enclosing_fields(finding.field))
+            ):
+                additional.add(finding)
+        if self.problems or additional:
+            raise Invalid(*self.problems, *additional, omitted_count=additional.more)
 
 
-def _places(field: str | None) -> list[str]:
+def list_enclosing_fields(field: str | None) -> list[str]:
     """Lists a field and its parents: ``payments[3].memo``, ``payments[3]``, ``payments``."""
     if field is None:
         return []
-    return [field, *(field[: found.start()] for found in re.finditer(r"[.\[]", field))]
+    return [field, *(field[: separator.start()] for separator in re.finditer(r"[.\[]", field))]
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Answer:
     """The body of a successful legacy response (status 200), without ``"ok": true``.
 
@@ -129,7 +131,7 @@ class Answer:
 # The steps of a flow.
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Call:
     """One request of the current interface. Yields the body of its 2xx response.
 
@@ -157,31 +159,31 @@ class Call:
     path: str
     body: JSON = None
     query: Mapping[str, str] = field(default_factory=dict)
-    sent_as: Mapping[str, str] = field(default_factory=dict)
-    witness: tuple[str, ...] | None = None
-    keeps: float = 0
+    field_map: Mapping[str, str] = field(default_factory=dict)
+    probe_ids: tuple[str, ...] | None = None
+    cache_seconds: float = 0
     # Not compared: a rule is a closure, and a replayed flow builds a new one for the same call.
-    settle: Settle | None = field(default=None, compare=False, repr=False)
-    prompt: bool = False
+    reconcile: OutcomeRule | None = field(default=None, compare=False, repr=False)
+    only_while_client_waits: bool = False
     is_cleanup: bool = False
-    known_by: JSON = field(default=None, compare=False, repr=False)
-    in_doubt: Record | None = field(default=None, compare=False, repr=False)
+    match_fields: JSON = field(default=None, compare=False, repr=False)
+    in_doubt: CompareAndSet | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Checked here, so that no flow can send a write whose outcome could stay unknown forever.
-        if not self.reads and self.settle is None:
+        if not self.is_read and self.reconcile is None:
             raise TypeError("a write needs a rule that finds out whether it was executed")
 
     @property
-    def reads(self) -> bool:
+    def is_read(self) -> bool:
         return self.method == "GET"
 
 
-SIDE_BY_SIDE = 8
+MAX_PARALLEL_CALLS = 8
 """Concurrent reads of one request."""
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Parallel:
     """Independent reads, sent concurrently. Yields their results in order.
 
@@ -191,8 +193,8 @@ class Parallel:
     calls: Sequence[Call]
 
 
-@unchanging(frozen=True, slots=True)
-class Find:
+@frozen_dataclass(frozen=True, slots=True)
+class ListQuery:
     """A filtered, sorted page of a list. Yields a ``ListPage``; the executor chooses the strategy.
 
     ``native_query`` is the query with which the service answers it in one call, or None if the
@@ -208,25 +210,25 @@ class Find:
     """
 
     path: str
-    rows: str
+    list_field: str
     page: int
     page_size: int
-    hidden: Callable[[JSON], bool]
-    where: Callable[[JSON], bool]
-    order: Callable[[JSON], Any] | None
-    descending: bool
-    ask: Mapping[str, str] | None
-    narrow: Mapping[str, str]
-    gone: frozenset[str] = frozenset()
-    indexed: bool = False
-    by_id: bool = False
-    sorting: Mapping[str, str] = field(
+    is_hidden: Callable[[JSON], bool]
+    is_match: Callable[[JSON], bool]
+    sort_key: Callable[[JSON], Any] | None
+    is_descending: bool
+    native_query: Mapping[str, str] | None
+    prefilter: Mapping[str, str]
+    excluded_ids: frozenset[str] = frozenset()
+    is_indexed: bool = False
+    is_sorted_by_id: bool = False
+    scan_sort: Mapping[str, str] = field(
         default_factory=lambda: {"orderBy": "createdAt", "sortBy": "asc"}
     )
 
 
-@unchanging(frozen=True, slots=True)
-class Found:
+@frozen_dataclass(frozen=True, slots=True)
+class ListPage:
     """One page of rows, with the total number of pages and rows."""
 
     rows: Sequence[JSON]
@@ -234,8 +236,8 @@ class Found:
     records: int
 
 
-@unchanging(frozen=True, slots=True)
-class Recall:
+@frozen_dataclass(frozen=True, slots=True)
+class LoadFacts:
     """Loads the facts that the gateway stores about an object of the tenant.
 
     Yields a mapping, empty if nothing is stored. Without ``id`` it yields the facts of all objects
@@ -248,8 +250,8 @@ class Recall:
     ids: tuple[str, ...] | None = None
 
 
-@unchanging(frozen=True, slots=True)
-class Record:
+@frozen_dataclass(frozen=True, slots=True)
+class CompareAndSet:
     """Updates the stored facts of an object; a fact of None is deleted. Yields None.
 
     If the stored facts differ from ``expected``, nothing is stored and Conflict is thrown: of two
@@ -260,19 +262,19 @@ class Record:
     kind: str
     id: str
     facts: Mapping[str, JSON]
-    find: Mapping[str, JSON] = field(default_factory=dict)
-    also: Sequence[Record] = ()
+    expected: Mapping[str, JSON] = field(default_factory=dict)
+    linked: Sequence[CompareAndSet] = ()
 
     @property
-    def all(self) -> Iterator[Record]:
+    def members(self) -> Iterator[CompareAndSet]:
         """Iterates over this update and all linked ones."""
         yield self
-        for one in self.also:
-            yield from one.all
+        for member in self.linked:
+            yield from member.members
 
 
-@unchanging(frozen=True, slots=True)
-class Await:
+@frozen_dataclass(frozen=True, slots=True)
+class AwaitFacts:
     """Waits until another request has finished with an object. Yields the object's facts then.
 
     ``condition`` tells from the facts whether it has. Conflict is thrown if it has not within the
@@ -281,17 +283,17 @@ class Await:
 
     kind: str
     id: str
-    until: Callable[[Mapping[str, JSON]], bool]
+    condition: Callable[[Mapping[str, JSON]], bool]
 
 
-Step = Call | Parallel | Find | Recall | Record | Await
+Step = Call | Parallel | ListQuery | LoadFacts | CompareAndSet | AwaitFacts
 Flow = Generator[Step, Any, Answer]
 
 
 # Reconciliation of writes whose outcome is unknown.
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class InDoubtWrite:
     """A write that was sent but not answered, as an outcome rule sees it.
 
@@ -302,22 +304,22 @@ class InDoubtWrite:
     (``is_confirmed_by_operator``).
     """
 
-    since: datetime
-    claimed: frozenset[str] = frozenset()
-    alike: int = 1
-    told: str | None = None
-    happened: bool = False
+    not_before: datetime
+    claimed_ids: frozenset[str] = frozenset()
+    identical_count: int = 1
+    operator_object_id: str | None = None
+    is_confirmed_by_operator: bool = False
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Confirmed:
     """The write was executed; ``body`` is the response to assume."""
 
     body: JSON = field(default_factory=dict)
-    made: str | None = None
+    object_id: str | None = None
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Absent:
     """The service shows no effect of the write.
 
@@ -326,7 +328,7 @@ class Absent:
     """
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class MayExist(Absent):
     """A batch may have been created, but the service lists no batches, so nobody can find it.
 
@@ -334,27 +336,27 @@ class MayExist(Absent):
     """
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Inconclusive:
     """The reads do not decide it; ``reason`` tells the operator, who has to look elsewhere."""
 
-    why: str
+    reason: str
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Unreadable(Inconclusive):
     """The service could not be read; a later attempt may succeed."""
 
 
-Verdict = Confirmed | Absent | Inconclusive
-Settle = Callable[[InDoubtWrite], Generator[Step, Any, Verdict]]
+WriteOutcome = Confirmed | Absent | Inconclusive
+OutcomeRule = Callable[[InDoubtWrite], Generator[Step, Any, WriteOutcome]]
 """A rule that finds out the outcome of a write. It may yield any step of a flow except writes."""
 
 
 # Failures; errors.py translates those that no flow handles.
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Problem:
     """One entry of ``errors``. ``code`` is an error code of the legacy interface, section 7."""
 
@@ -411,11 +413,11 @@ class Invalid(Failure):
 
     error_type = "invalid_request"
 
-    def __init__(self, *problems: Problem, more: int = 0) -> None:
+    def __init__(self, *problems: Problem, omitted_count: int = 0) -> None:
         # Codes only: exception texts end up in logs, and messages can contain personal data.
         super().__init__(", ".join(problem.code for problem in problems))
         self.problems = problems
-        self.more = more
+        self.omitted_count = omitted_count
 
 
 class Refused(Failure):
@@ -428,16 +430,16 @@ class Refused(Failure):
         status: int,
         problems: Sequence[Problem] = (),
         *,
-        sent_as: Mapping[str, str] | None = None,
+        field_map: Mapping[str, str] | None = None,
         retry_after: str | None = None,
     ) -> None:
         super().__init__(f"{status} " + ", ".join(problem.code for problem in problems))
         self.status = status
         self.problems = tuple(problems)
-        self.sent_as = sent_as or {}
+        self.field_map = field_map or {}
         self.retry_after = retry_after
 
-    def names(self, code: str, field: str) -> bool:
+    def has_problem(self, code: str, field: str) -> bool:
         """Tells if the refusal reports this code for this field, by the current field name."""
         # Services name a field with or without the path to it.
         return any(
@@ -466,8 +468,8 @@ class Unreachable(Failure):
 
     error_type = "unreachable"
 
-    def __init__(self, why: str = "", *, retry_after: int | None = None) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str = "", *, retry_after: int | None = None) -> None:
+        super().__init__(reason)
         self.retry_after = retry_after
 
 
@@ -489,9 +491,11 @@ class Unknown(Failure):
 
     error_type = "in_doubt"
 
-    def __init__(self, why: str = "", *, age: float = 0, retry_after: int | None = None) -> None:
-        super().__init__(why)
-        self.age = age
+    def __init__(
+        self, reason: str = "", *, age_seconds: float = 0, retry_after: int | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.age_seconds = age_seconds
         self.retry_after = retry_after
 
 
@@ -500,7 +504,7 @@ class Unknown(Failure):
 Exactness = Literal["exact", "emulated", "inferred", "lossy"]
 
 
-@unchanging(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Operation:
     """One operation of the legacy interface, and the flow that carries it out.
 
@@ -517,18 +521,18 @@ class Operation:
     flow: Callable[[Request], Flow]
     section: str
     exactness: Exactness
-    because: str
-    gives: Any
-    takes: Any = None
-    query: Any = None
-    keyless: bool = False
-    rests_on: str = ""
-    may_write: bool = False
+    exactness_reason: str
+    answer_shape: Any
+    body_shape: Any = None
+    query_shape: Any = None
+    is_keyless: bool = False
+    assumption: str = ""
+    can_write: bool = False
 
     @property
-    def writes(self) -> bool:
+    def is_write(self) -> bool:
         """Whether it can change anything; ``can_write`` marks a GET that submits a draft."""
-        return self.may_write or self.method != "GET"
+        return self.can_write or self.method != "GET"
 
     @property
     def name(self) -> str:

@@ -1,0 +1,113 @@
+"""Creates brownout windows, estimates whom they affect, and describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gateway.auth.key_rows import ListedKey, find_matching_keys
+from gateway.storage import Store
+from gateway.storage.brownout_rows import Brownout, new_brownout
+from gateway.storage.usage_rows import Used, used_since
+from mappings import OPERATIONS, UNLISTED
+
+USAGE_PERIOD = timedelta(days=7)
+
+
+class InvalidWindow(Exception):
+    """A window cannot be created. The message is one line that starts with the option at fault."""
+
+
+def expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
+    """Operation names, with each group replaced by its operations. Raises InvalidWindow."""
+    groups = group_operation_names()
+    all_names = {operation.name for operation in (*OPERATIONS, *UNLISTED)}
+    expanded: dict[str, None] = {}
+    for name_or_group in names_or_groups:
+        names = groups.get(name_or_group) or [name for name in all_names if name == name_or_group]
+        if not names:
+            raise InvalidWindow(
+                f"operation {name_or_group}: not an operation, nor a group: {', '.join(groups)}"
+            )
+        expanded |= dict.fromkeys(names)
+    return tuple(expanded)
+
+
+def group_operation_names() -> dict[str, list[str]]:
+    """Operation names by group, which is the flow's module."""
+    groups: dict[str, list[str]] = {}
+    for operation in (*OPERATIONS, *UNLISTED):
+        groups.setdefault(operation.flow.__module__.rpartition(".")[2], []).append(operation.name)
+    return groups
+
+
+def create_window(
+    now: datetime,
+    span: tuple[datetime, datetime],
+    merchant: str,
+    key: str,
+    operations: tuple[str, ...],
+    *,
+    refuses: bool,
+) -> Brownout:
+    """Creates a window that has not ended; raises InvalidWindow.
+
+    ``resolve_window_key`` checks merchant and key.
+    """
+    begins_at, ends_at = span
+    # Also in the past: it would never take effect, and nobody would notice.
+    if ends_at <= max(begins_at, now):
+        raise InvalidWindow("until: the window would end before it starts")
+    return new_brownout(
+        begins_at=begins_at,
+        ends_at=ends_at,
+        merchant=merchant,
+        key=key,
+        operations=operations,
+        refuses=refuses,
+    )
+
+
+def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
+    """The window with the key's full name. Raises InvalidWindow if no key matches: it would affect
+    no request.
+    """
+    merchant_keys = [key for key in keys if window.merchant in ("", key.merchant)]
+    if window.merchant and not merchant_keys:
+        raise InvalidWindow("merchant: no merchant has this name; `keys list` shows the merchants")
+    # By name, because one name may be used in both environments.
+    names = (
+        {key.name for key in find_matching_keys(merchant_keys, window.key)} if window.key else {""}
+    )
+    if len(names) != 1:
+        match_count = "several keys" if names else "no key"
+        raise InvalidWindow(f"key: matches {match_count}; `keys list` shows the names")
+    return replace(window, key=names.pop())
+
+
+async def load_window_users(store: Store, *windows: Brownout) -> list[Used]:
+    """Usage of the last seven days that the windows would affect. Raises StoreUnavailable."""
+    used = await used_since(store, (store.clock() - USAGE_PERIOD).date())
+    return [usage for usage in used if any(_is_affected(window, usage) for window in windows)]
+
+
+def _is_affected(window: Brownout, usage: Used) -> bool:
+    return bool(usage.key) and window.meets(
+        usage.merchant, usage.key, usage.operation, window.begins_at
+    )
+
+
+def describe_window_scope(window: Brownout) -> str:
+    """The merchant, key and operations that a window affects."""
+    return (
+        ", ".join(filter(None, (window.merchant, window.key, *window.operations))) or "everything"
+    )
+
+
+def describe_window_state(window: Brownout, now: datetime) -> str:
+    if window.ended:
+        return "switched off"
+    if now >= window.ends_at:
+        return "over"
+    return "under way" if now >= window.begins_at else "to come"

@@ -1,0 +1,121 @@
+"""Gives up an operation that cannot be continued, and releases its locks.
+
+For example, one that an earlier version of the gateway started and this version would continue
+differently. An operator completes the missing steps by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gateway.operator.in_doubt_writes import (
+    WriteCommandRefused,
+    find_in_doubt_write,
+    resolve_first_id,
+)
+from gateway.storage import Ledger, Store
+from gateway.storage.undertakings import (
+    ANSWERED,
+    DID_NOT,
+    HAPPENED,
+    RUNNING,
+    SENT,
+    TOLD,
+    UNDONE,
+    UNSETTLED,
+    OperationRecord,
+    OperationRepository,
+    Overtaken,
+    Point,
+    Write,
+)
+from mappings.drafts import release_stale_lock
+from mappings.effects import CompareAndSet, Conflict
+
+CLOSE_EVENT = "closed"
+
+MAX_ATTEMPTS, RETRY_SECONDS = 20, 0.25
+"""Retries and seconds between them: a running gateway briefly claims an operation in doubt each
+time it tries to resolve it.
+"""
+
+
+async def close_in_doubt_operation(store: Store, write_id: str) -> None:
+    """Closes the operation of a write. Raises WriteCommandRefused if it cannot be closed or stays
+    busy.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        if await _try_close(store, write_id):
+            return
+        await asyncio.sleep(RETRY_SECONDS)
+    raise WriteCommandRefused(
+        f"a running gateway is resolving {write_id} right now; try again in a minute"
+    )
+
+
+async def _try_close(store: Store, write_id: str) -> bool:
+    """Tries once. False if a running gateway claims the operation; raises WriteCommandRefused."""
+    record, _write = await find_in_doubt_write(store, write_id)
+    # A gateway has claimed it to resolve it, which takes only a moment. Its result may change the
+    # answer, so wait.
+    if record.state == RUNNING and record.why is not None:
+        return False
+    if record.state != UNSETTLED:
+        raise WriteCommandRefused(
+            f"{write_id} belongs to a request that is {record.state}; it does not need to be closed"
+        )
+    ledger = Ledger(store)
+    repository = OperationRepository(store, ledger)
+    record_writes = (await repository.writes_of(record.id))[record.id]
+    # Closing frees the batches. If an unknown write had started one, a retry would pay it again.
+    if any(write.state == SENT and write.told is None for write in record_writes):
+        raise WriteCommandRefused(
+            f"it is not known whether {write_id} happened; record that with `writes settle` first"
+        )
+    settled_writes = [
+        _apply_verdict(write, store) for write in record_writes if write.state == SENT
+    ]
+    final_writes = {write.number: write for write in [*record_writes, *settled_writes]}
+    has_happened = any(write.state in (ANSWERED, HAPPENED) for write in final_writes.values())
+    point = Point(
+        settled=settled_writes,
+        made=[write.made for write in settled_writes if write.made],
+        records=await _build_unlock_records(store, record, list(final_writes.values())),
+        changes={"state": ANSWERED if has_happened else UNDONE, "why": None},
+        # Nothing continues the operation, so its encrypted request and steps are no longer needed.
+        drops=True,
+        act=CLOSE_EVENT,
+    )
+    try:
+        await repository.keep(record, point)
+    # Another process claimed the operation, or a client changed one of its batches, since the read.
+    except (Overtaken, Conflict):
+        return False
+    return True
+
+
+def _apply_verdict(write: Write, store: Store) -> Write:
+    state = DID_NOT if write.told == DID_NOT else HAPPENED
+    created_id = None if write.told in TOLD else write.told
+    return replace(write, state=state, made=created_id, settled_at=store.clock())
+
+
+async def _build_unlock_records(
+    store: Store, record: OperationRecord, final_writes: Sequence[Write]
+) -> list[CompareAndSet]:
+    """Records that unlock the operation's batches, with the effect of its last write."""
+    records: dict[str, CompareAndSet] = {}
+    last_write, ledger = final_writes[-1], Ledger(store)
+    has_happened = last_write.state in (ANSWERED, HAPPENED)
+    # The format of the service's timestamps, which the batch record uses.
+    time = f"{last_write.entered_at:%Y-%m-%dT%H:%M:%S.000Z}"
+    for subject_id in record.subjects:
+        batch_id = await resolve_first_id(store, record.owner, subject_id)
+        facts = await ledger.recall(record.owner, "batch", batch_id)
+        if unlock_record := release_stale_lock(
+            batch_id, facts, time if has_happened else None, last_write.made
+        ):
+            records[batch_id] = unlock_record
+    return list(records.values())

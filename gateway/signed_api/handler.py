@@ -1,0 +1,452 @@
+"""HTTP handler of signed requests: checks them and passes them on unchanged.
+
+Checks the path, headers, access key, address, timestamp, body, signature, rate limit, admission
+and recorded batch state, in this order. The signature covers the body, and only verified requests
+count against a tenant's limit, so that strangers cannot use it up. The service verifies each
+request again. Refusals have the codes of the current interface (section 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from gateway.admission.limits import Admission
+from gateway.admission.load import AdmissionSlot, Load, Overloaded
+from gateway.config.settings import Settings
+from gateway.http import request_reader, responses
+from gateway.http.client_address import (
+    Address,
+    format_limit_name,
+    parse_networks,
+    resolve_client_address,
+)
+from gateway.http.request_paths import PathTemplates, is_forwardable, parse_path_parts
+from gateway.http.request_reader import BodyPace
+from gateway.http.responses import LegacyResponse
+from gateway.migration.usage import NO_TENANT, UsageCounter
+from gateway.observability import access_log, logs, metrics, traces
+from gateway.payloads import json_codec
+from gateway.reads.recent_reads import Kept
+from gateway.signed_api import refusals
+from gateway.signed_api.credentials import (
+    MalformedSignature,
+    SignatureHeader,
+    SignatureVerifier,
+    parse_signature_header,
+)
+from gateway.signed_api.refusals import Refusal, build_invalid_key_refusal
+from gateway.signed_api.replies import StreamedResponse, WaitingClient, stream_response
+from gateway.signed_api.senders import AuthenticatedSender, SenderAuthenticator
+from gateway.signed_api.signers import Signer
+from gateway.signed_api.transitions import (
+    Send,
+    SignedWrite,
+    SignedWriteGuard,
+    WrongBatchStatus,
+    extract_added_payment,
+    is_add,
+)
+from gateway.storage import StoreUnavailable, Tenant
+from gateway.upstream import header_filter, instrumentation
+from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, PassthroughResponse
+from gateway.upstream.send_attempt import Fence
+from gateway.upstream.spool import Spool
+from mappings import errors
+from mappings.effects import JSON, Failure, Invalid, Problem, Unknown, Unreachable
+
+READ_METHODS = ("GET", "HEAD", "OPTIONS")
+PREFLIGHT_METHODS = (*READ_METHODS[:2], "POST", "PUT", "PATCH", "DELETE")
+"""Methods in a preflight response; a request may have any method that is not refused."""
+
+REFUSED_METHODS = ("CONNECT", "TRACE")
+"""Addressed to intermediaries; and a response to TRACE would repeat the credentials."""
+
+UNKNOWN_TENANT = "unknown keys"
+"""Admission name of all senders with unknown access keys, which share the slots of one tenant."""
+
+CLIENT_DISCONNECTED = "the client disconnected before anything was sent"
+
+CLIENT_CLOSED_REQUEST = 499
+"""Logged status if the client disconnected before its response, as in nginx; never sent."""
+
+
+@dataclass(slots=True)
+class SignedRequestContext:
+    """A request and what has been found out about it, for the response and the log.
+
+    ``start_time`` is in seconds of the event loop's clock.
+    """
+
+    request_id: str
+    start_time: float
+    address: Address | None
+    route: str
+    status: int = CLIENT_CLOSED_REQUEST
+    tenant: Tenant | None = None
+    admission: Admission | None = None
+    calls: int = 0
+    service_seconds: float = 0.0
+    log_fields: dict[str, Any] = field(default_factory=dict)
+    slot: AdmissionSlot | None = None
+
+    def handle_disconnect(self, _has_acknowledged_all: bool = False) -> None:
+        if self.slot:
+            self.slot.forsake()
+
+
+class SignedHandler:
+    """Answers signed requests; an aiohttp handler."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        sender_authenticator: SenderAuthenticator,
+        passthrough: PassthroughClient,
+        write_guard: SignedWriteGuard,
+        recent_reads: Kept,
+        usage: UsageCounter,
+        load: Load,
+    ) -> None:
+        self._load = load
+        self._pace = BodyPace(settings.load.body_seconds, settings.load.body_bytes_per_second)
+        self._usage = usage
+        self._sender_authenticator = sender_authenticator
+        self._passthrough = passthrough
+        self._write_guard = write_guard
+        self._recent_reads = recent_reads
+        self._words = settings.vocabulary.current
+        self._path_templates = PathTemplates(settings.vocabulary.for_mappings())
+        self._max_body_bytes = settings.limits.body_bytes
+        self._timeout_seconds = settings.upstream.timeout_seconds
+        self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        context = SignedRequestContext(
+            request_reader.resolve_request_id(request),
+            asyncio.get_running_loop().time(),
+            self._resolve_address(request),
+            self._path_templates.redact(request.raw_path),
+        )
+        on_disconnect: Callable[[bool], None] = context.handle_disconnect
+        request[request_reader.ON_DISCONNECT] = on_disconnect
+        try:
+            response = await self._respond(request, context)
+            if request.transport is not None or context.calls:
+                # Otherwise the client disconnected before anything was sent, and 499 stays.
+                context.status = response.status
+        finally:
+            if context.slot:
+                context.slot.end()
+            _log_request(request, context)
+            # Counted beside the legacy operations, to show how far a tenant has migrated.
+            start_time, now = context.start_time, asyncio.get_running_loop().time()
+            self._usage.count(
+                context.tenant or NO_TENANT,
+                "",
+                "signed",
+                context.status,
+                seconds=now - start_time,
+                service_seconds=context.service_seconds,
+            )
+        return response
+
+    async def _respond(
+        self, request: web.BaseRequest, context: SignedRequestContext
+    ) -> web.StreamResponse:
+        try:
+            return await self._handle_request(request, context)
+        except Refusal as refusal:
+            context.log_fields["reason"] = refusal.reason
+            error_response = responses.build_error_response(refusal.answer)
+        except request_reader.BodyTooLarge as too_large:
+            error_response = responses.build_error_response(
+                too_large.answer, closes_connection=True
+            )
+        except Overloaded as overloaded:
+            context.log_fields["reason"] = overloaded.why
+            error_response = responses.build_error_response(
+                errors.translate_failure(overloaded), closes_connection=not request.content.is_eof()
+            )
+        except Failure as failure:
+            error_response = _build_failure_response(failure, context)
+        except StoreUnavailable as unavailable:
+            context.log_fields |= {
+                "error.type": metrics.DATABASE_UNAVAILABLE,
+                "reason": str(unavailable),
+            }
+            error_response = responses.build_error_response(
+                errors.build_legacy_error(errors.INTERNAL_ERROR)
+            )
+        except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
+            context.log_fields |= logs.describe_exception(error)
+            is_in_doubt = bool(context.calls) and request.method not in READ_METHODS
+            unknown = errors.translate_failure(Unknown(type(error).__name__))
+            error_response = responses.build_error_response(
+                unknown if is_in_doubt else errors.build_legacy_error(errors.INTERNAL_ERROR)
+            )
+        return responses.build_web_response(error_response, context.request_id, context.admission)
+
+    async def _handle_request(
+        self, request: web.BaseRequest, context: SignedRequestContext
+    ) -> web.StreamResponse:
+        # Before authentication, because parsers may disagree about what such a path means.
+        if request.method in REFUSED_METHODS or not is_forwardable(request.raw_path):
+            raise Refusal(errors.NOT_FOUND, "the path must not be forwarded")
+        if "Authorization" not in request.headers:
+            # Only a preflight gets here without Authorization (``InterfaceRouter``).
+            return responses.build_web_response(
+                self._build_preflight_response(), context.request_id
+            )
+        signature_header, address = self._parse_signature_header(request), context.address
+        signers = await self._sender_authenticator.find_signers(signature_header, address)
+        if request_reader.is_read_with_body(request):
+            # Servers disagree about such bodies, which allows request smuggling.
+            raise Refusal(BODY_ON_READ, "a GET or HEAD has a body")
+        request_reader.check_content_length(request, self._max_body_bytes)
+        secrets = [signer.credentials.secret_key for signer in signers]
+        verifier = SignatureVerifier(secrets, signature_header, request.method, request.raw_path)
+        slot = self._acquire_slot(request, context, signers, address)
+        async with self._spool_body(request, verifier, slot) as body:
+            sender = self._sender_authenticator.require_sender(signers, verifier.match_secrets())
+            context.tenant = sender.tenant
+            request_reader.mark_authenticated(request, sender.tenant or UNKNOWN_TENANT)
+            await self._admit(sender, signature_header, address, context)
+            await slot.begin(str(sender.tenant or UNKNOWN_TENANT))
+            stamp = int(signature_header.stamp)
+            return await self._forward_request(request, context, sender, body, stamp)
+
+    def _build_preflight_response(self) -> LegacyResponse:
+        headers = ("Authorization", self._words.timestamp_header, "Content-Type", "X-Request-Id")
+        return responses.build_preflight_response(PREFLIGHT_METHODS, headers)
+
+    def _parse_signature_header(self, request: web.BaseRequest) -> SignatureHeader:
+        try:
+            return parse_signature_header(request.headers, self._words)
+        except MalformedSignature as malformed:
+            raise build_invalid_key_refusal(str(malformed)) from None
+
+    def _resolve_address(self, request: web.BaseRequest) -> Address | None:
+        forwarded_for = request.headers.getall("X-Forwarded-For", [])
+        return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
+
+    def _acquire_slot(
+        self,
+        request: web.BaseRequest,
+        context: SignedRequestContext,
+        signers: Sequence[Signer],
+        address: Address | None,
+    ) -> AdmissionSlot:
+        """Acquires an admission slot in the name of the client's address.
+
+        The signature is not verified yet, so the body must not use up the tenant's share.
+        """
+        tenant = str(signers[0].tenant if signers else UNKNOWN_TENANT)
+        connection = request.get(request_reader.CONNECTION)
+        context.slot = self._load.stay(f"unproven {format_limit_name(address)}", connection)
+        context.slot.check(tenant)
+        return context.slot
+
+    @asynccontextmanager
+    async def _spool_body(
+        self, request: web.BaseRequest, verifier: SignatureVerifier, slot: AdmissionSlot
+    ) -> AsyncIterator[Spool]:
+        spool = Spool()
+        try:
+            async for part in request_reader.iter_body_chunks(
+                request, self._max_body_bytes, slot, self._pace
+            ):
+                # Verified while it arrives, so that the body is not read twice.
+                verifier.update(part)
+                await spool.append(part)
+            yield spool
+        finally:
+            spool.close()
+
+    async def _admit(
+        self,
+        sender: AuthenticatedSender,
+        signature_header: SignatureHeader,
+        address: Address | None,
+        context: SignedRequestContext,
+    ) -> None:
+        admission = context.admission = await self._sender_authenticator.admit(
+            sender, signature_header, address
+        )
+        if not admission.admitted:
+            reason = metrics.OVER_LIMIT
+            raise Refusal(errors.RATE_LIMIT_EXCEEDED, reason, retry_after=admission.retry_after)
+
+    # Passing on
+
+    async def _forward_request(
+        self,
+        request: web.BaseRequest,
+        context: SignedRequestContext,
+        sender: AuthenticatedSender,
+        body: Spool,
+        stamp: int,
+    ) -> web.StreamResponse:
+        is_write = request.method not in READ_METHODS
+        headers = header_filter.filter_request_headers(request.headers)
+        # The client's own id is passed on unchanged.
+        headers.setdefault("X-Request-Id", context.request_id)
+        passthrough_request = PassthroughRequest(
+            sender.environment,
+            request.method,
+            request.raw_path,
+            headers,
+            body if body.size else None,
+            is_write=is_write,
+            stamp=stamp,
+        )
+        # A read is cancelled if its client disconnects. A write that has been sent is not.
+        client = WaitingClient(request, None if is_write else asyncio.current_task())
+        async with AsyncExitStack() as stack:
+            send = partial(self._send, stack, passthrough_request, client, context)
+            try:
+                upstream_response = await (
+                    self._send_write(send, passthrough_request, sender, context, stamp)
+                    if is_write
+                    else send()
+                )
+            finally:
+                path_parts = parse_path_parts(passthrough_request.target) if is_write else []
+                if sender.tenant and path_parts[:1] == ["recipients"]:
+                    # Even if the write failed: it may have changed the recipient, and a cached one
+                    # would be stale.
+                    self._recent_reads.forget(sender.tenant, "".join(path_parts[1:2]))
+            if upstream_response.status == 401 and sender.tenant:
+                # Hints at clock skew or credentials that were replaced at the service only.
+                context.log_fields["reason"] = "the service refuses a signature that is valid here"
+            response = StreamedResponse(upstream_response, context.request_id, context.admission)
+            trouble = await stream_response(
+                client,
+                response,
+                upstream_response,
+                reads_to_end=is_write,
+                seconds=self._timeout_seconds,
+            )
+            if trouble:
+                context.log_fields["reason"] = trouble
+        return response
+
+    async def _send_write(
+        self,
+        send: Send[PassthroughResponse],
+        passthrough_request: PassthroughRequest,
+        sender: AuthenticatedSender,
+        context: SignedRequestContext,
+        stamp: int,
+    ) -> PassthroughResponse:
+        write_fields = (
+            sender.tenant,
+            sender.credentials,
+            passthrough_request.environment,
+            passthrough_request.target,
+        )
+        payment = await _read_added_payment(passthrough_request)
+        written = SignedWrite(*write_fields, stamp, context.request_id, payment)
+        try:
+            return await self._write_guard.send(written, send)
+        except WrongBatchStatus:
+            reason = "the recorded state of the batch does not allow this write"
+            raise Refusal(refusals.WRONG_STATUS, reason) from None
+
+    async def _send(
+        self,
+        stack: AsyncExitStack,
+        passthrough_request: PassthroughRequest,
+        client: WaitingClient,
+        context: SignedRequestContext,
+        fence: Fence | None = None,
+    ) -> PassthroughResponse:
+        """Sends the request, and returns the response once its headers have arrived.
+
+        Sends nothing for a disconnected client, which may already have sent the request again.
+        """
+        if client.is_disconnected:
+            raise Unreachable(CLIENT_DISCONNECTED)
+        start_time = asyncio.get_running_loop().time()
+        context.calls = 1
+        path = self._path_templates.find_endpoint_path(
+            passthrough_request.method, passthrough_request.target
+        )
+        try:
+            with instrumentation.instrument_call(
+                passthrough_request.environment, passthrough_request.method, path
+            ) as call_recorder:
+                # Within the span, so that the service's span becomes its child.
+                passthrough_request.headers.update(traces.build_trace_headers())
+                upstream_response = await stack.enter_async_context(
+                    self._passthrough.send(passthrough_request, fence or _ClientFence(client))
+                )
+                call_recorder.record_status(upstream_response.status)
+                return upstream_response
+        finally:
+            context.service_seconds = asyncio.get_running_loop().time() - start_time
+
+
+LONGEST_PAYMENT = 64 * 1024
+"""Bytes of the body of a payment that is read besides being passed on."""
+
+
+async def _read_added_payment(passage: PassthroughRequest) -> Mapping[str, JSON] | None:
+    body = passage.body
+    if body is None or body.size > LONGEST_PAYMENT or not is_add(passage.method, passage.target):
+        return None
+    try:
+        return extract_added_payment(
+            json_codec.read(b"".join([part async for part in body.iter_chunks()]))
+        )
+    except json_codec.Unreadable:
+        return None
+
+
+BODY_ON_READ = Problem("invalid_field", "A GET or HEAD has no body.")
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientFence:
+    """A fence that stops the request if the client disconnects before there is a connection."""
+
+    client: WaitingClient
+
+    @property
+    def is_fenced(self) -> bool:
+        return not self.client.is_disconnected
+
+    async def fence(self) -> None:
+        raise Unreachable(CLIENT_DISCONNECTED)
+
+
+def _build_failure_response(failure: Failure, context: SignedRequestContext) -> LegacyResponse:
+    """Builds the response to an invalid body, an unreachable service, or a write in doubt."""
+    if isinstance(failure, Invalid):
+        context.log_fields["reason"] = "the body did not arrive completely"
+        return responses.build_error_response(refusals.build_refusal_answer(*failure.problems))
+    context.log_fields |= {"error.type": failure.error_type, "reason": str(failure)}
+    return responses.build_error_response(errors.translate_failure(failure))
+
+
+def _log_request(request: web.BaseRequest, context: SignedRequestContext) -> None:
+    access_log.log_request(
+        status=context.status,
+        method=request.method,
+        took=asyncio.get_running_loop().time() - context.start_time,
+        request_id=context.request_id,
+        api="signed",
+        route=context.route,
+        client_address=context.address,
+        owner=context.tenant,
+        calls=context.calls,
+        seconds=context.service_seconds,
+        more=context.log_fields,
+    )

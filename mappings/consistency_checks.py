@@ -1,0 +1,232 @@
+"""Comparison of the gateway's records with the service, for `payout-gateway reconcile`.
+
+The flows only read from the service. Their answers contain ``differences``, each with a ``kind``
+and a description (``says``) without personal data. One difference is also recorded, because the
+service is authoritative for it: that a batch was started outside the gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from mappings import money
+from mappings.batch_bodies import has_requested_payments
+from mappings.batch_reads import load_batch
+from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
+from mappings.current import SUMMARY_PATH
+from mappings.drafts import is_unlocked
+from mappings.effects import (
+    JSON,
+    Answer,
+    Call,
+    CompareAndSet,
+    Flow,
+    Invalid,
+    LoadFacts,
+    NoSuchOperation,
+    Refused,
+)
+from mappings.ids import needs_alias_id
+from mappings.paging import count_pages_to_read
+from mappings.payloads import extract_batch
+from mappings.payouts import SubFlow
+
+Difference = Mapping[str, JSON]
+
+
+def _build_answer(*differences: Difference, **more: JSON) -> Answer:
+    return Answer({"differences": list(differences), **more})
+
+
+def _build_difference(kind: str, description: str, **more: JSON) -> Difference:
+    return {"kind": kind, "says": description, **more}
+
+
+# Batches that the gateway has records of
+
+
+def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
+    """GET /batch/:id/summary, unless it is deleted or a draft
+
+    ``is_busy`` means that a request that writes to the batch is running, so it may be changing now.
+    Raises Conflict if the batch was changed concurrently.
+    """
+    facts = yield LoadFacts("batch", batch_id)
+    phase = facts.get("phase")
+    stuck = _build_difference(
+        "stuck", f"a change of it ({phase}) was begun, but no request continues it"
+    )
+    # A lock without a running request is one that no process will release.
+    stuck_differences = [] if is_unlocked(facts) or is_busy else [stuck]
+    if phase == "deleted" or facts.get("upstream") is None:
+        return _build_answer(*stuck_differences)
+    try:
+        batch = yield from load_batch(batch_id)
+    except Invalid:  # deleted meanwhile
+        return _build_answer()
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return _build_answer(
+            *stuck_differences, _build_difference("missing", "the service does not have it")
+        )
+    differences = [*stuck_differences, *(yield from _compare_status(batch, now))]
+    if is_unlocked(facts) and not is_busy:
+        differences += yield from _compare_payments(batch)
+    return _build_answer(*differences)
+
+
+def _compare_status(batch: Batch, now: str) -> SubFlow:
+    status, started_at = (
+        derive_batch_status(drop_nulls(batch.service_fields)),
+        batch.facts.get("started"),
+    )
+    if status is None or not is_unlocked(batch.facts):
+        return []
+    if started_at and status in EDITABLE_STATUSES:
+        says = (
+            f"it was started through the gateway at {started_at}, but its status there is {status}"
+        )
+        return [_build_difference("not_started", says)]
+    if started_at or status in EDITABLE_STATUSES:
+        return []
+    when = batch.service_fields.get("sentAt") or now
+    says = f"it was started outside the gateway ({when}): its status there is {status}"
+    expected = {name: batch.facts.get(name) for name in ("phase", "version", "started")}
+    yield CompareAndSet("batch", batch.id, {"started": when}, expected=expected)
+    return [_build_difference("started_elsewhere", f"{says}; this is now recorded", recorded=True)]
+
+
+def _compare_payments(batch: Batch) -> SubFlow:
+    """Compares the payments as `verify_before_start` does."""
+    is_created_by_gateway = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
+    if not is_created_by_gateway or (yield from has_requested_payments(batch)):
+        return []
+    currency = batch.facts.get("currency")
+    service_totals, requested_totals = (
+        _describe_totals(batch.payments, currency),
+        _describe_totals(batch.entries, currency),
+    )
+    description = (
+        f"it pays {service_totals}, but {requested_totals} was requested through the gateway"
+    )
+    if service_totals == requested_totals:
+        description = (
+            f"it pays {service_totals} as requested, but to other recipients or in other amounts"
+        )
+    return [_build_difference("payments", description)]
+
+
+def _describe_totals(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
+    """Describes the number of payments, and their total by currency."""
+    sums: dict[str, Decimal] = {}
+    for payment in payments:
+        side = "source" if payment.get("sourceAmount") else "target"
+        currency_code = str(currency if side == "source" else payment.get("targetCurrency"))
+        amount = money.parse_amount(payment.get(f"{side}Amount")) or Decimal(0)
+        sums[currency_code] = money.add_decimals(sums.get(currency_code, Decimal(0)), amount)
+    totals = " and ".join(
+        f"{money.format_amount(amount)} {currency_code}"
+        for currency_code, amount in sorted(sums.items())
+    )
+    count = len(payments)
+    return f"{count} payment{'' if count == 1 else 's'}" + (f" of {totals}" if totals else "")
+
+
+# Superseded batches
+
+
+def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
+    """GET /batch/:id/summary; reports a superseded batch that was started, as it must never be."""
+    try:
+        batch = extract_batch((yield Call("GET", SUMMARY_PATH.format(id=upstream))))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return _build_answer()
+    status = derive_batch_status(drop_nulls(batch))
+    if status is None or status in EDITABLE_STATUSES:
+        return _build_answer()
+    redirect = yield LoadFacts("alias", upstream)
+    started_at = redirect.get("started") or batch.get("sentAt") or now
+    # Recorded once, so that a later run reports the same time and does not alert again.
+    if not redirect.get("started"):
+        yield CompareAndSet("alias", upstream, {"started": started_at})
+    description = (
+        f"it is superseded, but was started outside the gateway ({started_at}): its status there is "
+        f"{status}. Its payments were changed or deleted, or another batch pays them"
+    )
+    difference = _build_difference(
+        "abandoned_started", description, alert=True, recorded=not redirect.get("started")
+    )
+    return _build_answer(difference)
+
+
+# Batches that the gateway has no records of
+
+
+def find_unknown_batches() -> Flow:
+    """GET /batches, if the service has it; else ``listed`` is None."""
+    facts_by_id, redirects = (yield LoadFacts("batch")), (yield LoadFacts("alias"))
+    known_ids = {
+        *facts_by_id,
+        *redirects,
+        *(facts.get("upstream") for facts in facts_by_id.values()),
+    }
+    status_by_id: dict[str, JSON] = {}
+    number, pages, previous_count = 1, 1, 0
+    while number <= pages:
+        query = {"page": str(number), "pageSize": "100"}
+        try:
+            body = yield Call("GET", "/batches", query=query, probe_ids=())
+        except NoSuchOperation:
+            return _build_answer(listed=None)
+        rows = [row for row in body.get("batches") or [] if isinstance(row, dict)]
+        status_by_id |= {str(row.get("id")): derive_batch_status(drop_nulls(row)) for row in rows}
+        pages = count_pages_to_read(body, number, is_new=len(status_by_id) > previous_count)
+        number, previous_count = number + 1, len(status_by_id)
+    unknown = {id_: status for id_, status in status_by_id.items() if id_ not in known_ids}
+    return _build_answer(listed=len(status_by_id), unknown=unknown)
+
+
+# Recipients
+
+
+def find_unnamed_recipients() -> Flow:
+    """GET /recipients, newest first; ``unnamed`` are those that have no alias id yet.
+
+    Stops after a page without any: older recipients got their alias ids when they were last listed.
+    """
+    unnamed: list[JSON] = []
+    number, pages = 1, 1
+    while number <= pages:
+        newest = {"orderBy": "createdAt", "sortBy": "desc"}
+        query = {"page": str(number), "pageSize": "100", **newest}
+        body = yield Call("GET", "/recipients", query=query)
+        ids = [row["id"] for row in body.get("recipients") or [] if row.get("id")]
+        names = yield LoadFacts("legacy id", ids=tuple(ids))
+        new = [id_ for id_ in ids if id_ not in names and needs_alias_id("recipient", id_, "all")]
+        unnamed += new
+        pages = count_pages_to_read(body, number, is_new=bool(new))
+        number += 1
+    return _build_answer(unnamed=unnamed)
+
+
+def find_deleted_recipient_differences(recipient_id: str) -> Flow:
+    """GET /recipients/:id; reports a recipient that clients deleted but that can be paid."""
+    facts = yield LoadFacts("recipient", recipient_id)
+    try:
+        recipient: Any = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return _build_answer()
+    if recipient.get("status") == "archived" or not facts.get("deleted"):
+        return _build_answer()
+    if facts.get("still_there"):
+        description = "its creation failed and could not be undone; archive it in the dashboard"
+        return _build_answer(_build_difference("left_over", description))
+    description = f"clients deleted it, but its status at the service is {recipient.get('status')}"
+    return _build_answer(_build_difference("active_again", description))

@@ -1,0 +1,59 @@
+"""Loading the recipient that the request path names, as most flows about recipients begin."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from mappings.effects import JSON, Call, CompareAndSet, Invalid, LoadFacts, Parallel, Step
+from mappings.errors import NOT_FOUND
+from mappings.objects import Facts, is_deleted_for_clients, is_status_word_valid
+
+RecipientWithFacts = tuple[Mapping[str, JSON], Facts]
+
+
+def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts]:
+    """Reads a recipient with GET /recipients/:id, and its stored facts.
+
+    Raises Invalid ("not found") if it is archived or was deleted through the gateway.
+    """
+    facts = yield from load_recipient_facts(recipient_id)
+    recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+    return recipient, (yield from drop_stale_facts(recipient_id, recipient, facts))
+
+
+def load_recipient_with_call(
+    recipient_id: str, call: Call
+) -> Generator[Step, Any, tuple[RecipientWithFacts, Any]]:
+    """Reads a recipient and makes one more read concurrently."""
+    facts = yield from load_recipient_facts(recipient_id)
+    recipient_result, call_result = yield Parallel(
+        [Call("GET", f"/recipients/{recipient_id}"), call]
+    )
+    for result in (recipient_result, call_result):
+        if isinstance(result, Exception):
+            raise result
+    result = recipient_result["recipient"]
+    return (result, (yield from drop_stale_facts(recipient_id, result, facts))), call_result
+
+
+def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
+    facts: Facts = yield LoadFacts("recipient", recipient_id)
+    # Known without a call, and true even if the service could not delete the recipient.
+    if facts.get("deleted"):
+        raise Invalid(NOT_FOUND)
+    return facts
+
+
+def drop_stale_facts(
+    recipient_id: str, recipient: Mapping[str, JSON], facts: Facts
+) -> Generator[Step, Any, Facts]:
+    """Deletes a stored status that no longer fits the service's; returns the remaining facts."""
+    if is_deleted_for_clients(recipient, facts):
+        raise Invalid(NOT_FOUND)
+    word = facts.get("status")
+    if word and not is_status_word_valid(word, recipient.get("status")):
+        yield CompareAndSet("recipient", recipient_id, {"status": None})
+        other_facts = {name: fact for name, fact in facts.items() if name != "status"}
+        return {**other_facts, "status_shown_before": word}
+    return facts

@@ -1,0 +1,237 @@
+"""Index of the marked values in a shape, so that translating a body visits only those.
+
+The shapes in ``legacy.py`` and ``current.py`` mark ids (``Id``) and vocabulary words (``Word`` for
+a value, ``WordKey`` for a field name). The index is built once for each shape. Parts of a body
+without marks are neither walked nor copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from types import UnionType
+from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin, get_type_hints
+
+from typing_extensions import is_typeddict
+
+from mappings.effects import JSON
+from mappings.field_types import Id, TextWithIds, Word, WordKey
+from mappings.lazy_sequences import LazySequence, map_rows
+
+Mark = Id | TextWithIds | Word
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectNode:
+    fields: Mapping[str, ShapeNode | None]
+    word_keys: Mapping[str, str]
+    """Field name to vocabulary word, for the fields whose names are words."""
+    marked_fields: tuple[tuple[str, ShapeNode], ...]
+    """The fields that contain marks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListNode:
+    item: ShapeNode
+
+
+@dataclass(frozen=True, slots=True)
+class ValueNode:
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class MapNode:
+    """An object with arbitrary keys, such as balances by currency."""
+
+    name: ShapeNode | None
+    item: ShapeNode | None
+
+
+MarkTypes = tuple[type[Mark] | type[WordKey], ...]
+"""The marks to index: a search for ids need not visit words."""
+
+ShapeNode = ObjectNode | ListNode | MapNode | ValueNode
+
+TextRewriter = Callable[[Mark, str], str]
+FieldRenamer = Callable[[ObjectNode, str], tuple[str, str] | None]
+"""Returns a field's name in the shape and its new name, or None to drop the field."""
+
+
+def rewrite_marked_texts(
+    node: ShapeNode | None, value: JSON, rewrite: TextRewriter, rename: FieldRenamer | None = None
+) -> JSON:
+    """Returns the value with all marked texts rewritten and fields renamed."""
+    if node is None:
+        return value
+    if isinstance(value, str):
+        return rewrite(node.mark, value) if isinstance(node, ValueNode) else value
+    if isinstance(value, list | LazySequence):
+        # Some services send a list of the items instead of the map.
+        item_node = node.item if isinstance(node, ListNode | MapNode) else None
+        return (
+            map_rows(lambda item: rewrite_marked_texts(item_node, item, rewrite, rename), value)
+            if item_node
+            else value
+        )
+    if not isinstance(value, dict):
+        return value
+    if isinstance(node, MapNode):
+        return {
+            rewrite_marked_texts(node.name, key, rewrite): rewrite_marked_texts(
+                node.item, item, rewrite, rename
+            )
+            for key, item in value.items()
+        }
+    if not isinstance(node, ObjectNode):
+        return value
+    # Without renaming, unmarked fields keep their place, so copying the dict is enough.
+    if rename is None:
+        return _rewrite_fields(node, value, rewrite)
+    renamed_fields = [(rename(node, name), item) for name, item in value.items()]
+    return {
+        new: rewrite_marked_texts(node.fields.get(name), item, rewrite, rename)
+        for (name, new), item in ((names, item) for names, item in renamed_fields if names)
+    }
+
+
+def _rewrite_fields(
+    node: ObjectNode, value: dict[str, JSON], rewrite: TextRewriter
+) -> dict[str, JSON]:
+    copy = value.copy()
+    for name, field_node in node.marked_fields:
+        field_value = value.get(name)
+        if isinstance(field_node, ValueNode) and isinstance(
+            field_value, str
+        ):  # The common case, without a call.
+            copy[name] = rewrite(field_node.mark, field_value)
+        elif field_value is not None:
+            copy[name] = rewrite_marked_texts(field_node, field_value, rewrite)
+    return copy
+
+
+def iterate_marked_texts(node: ShapeNode | None, value: JSON) -> Iterator[tuple[Mark, str]]:
+    """Iterates over the marked texts of a value, with their marks; lazy lists stay lazy."""
+    if node is None:
+        return iter(())
+    texts: list[tuple[Mark, str]] = []
+    lazy_lists: list[tuple[ShapeNode, LazySequence]] = []
+    _collect_texts(node, value, texts, lazy_lists)
+    return chain(texts, _iterate_lazy_texts(lazy_lists)) if lazy_lists else iter(texts)
+
+
+def _iterate_lazy_texts(
+    lazy_lists: list[tuple[ShapeNode, LazySequence]],
+) -> Iterator[tuple[Mark, str]]:
+    for node, rows in lazy_lists:
+        # Collecting may append nested lazy lists to the list that is iterated over: they follow.
+        for chunk in rows.iterate_slices():
+            texts: list[tuple[Mark, str]] = []
+            _collect_texts(ListNode(node), chunk, texts, lazy_lists)
+            yield from texts
+
+
+def _collect_texts(
+    node: ShapeNode,
+    value: JSON,
+    texts: list[tuple[Mark, str]],
+    lazy_lists: list[tuple[ShapeNode, LazySequence]],
+) -> None:
+    """Appends the marked texts to ``texts``, and lazy lists, unread, to ``lazy_lists``."""
+    # Appending is faster than nested generators, and every response passes through here.
+    if isinstance(node, ObjectNode):
+        if isinstance(value, dict):
+            _collect_fields(node, value, texts, lazy_lists)
+    elif isinstance(value, str):
+        if isinstance(node, ValueNode):
+            texts.append((node.mark, value))
+    elif isinstance(node, ListNode | MapNode):
+        if isinstance(value, list | dict):
+            for child_node, child in _iterate_children(node, value):
+                if child_node is not None:
+                    _collect_texts(child_node, child, texts, lazy_lists)
+        elif isinstance(value, LazySequence) and node.item is not None:
+            lazy_lists.append((node.item, value))
+
+
+def _collect_fields(
+    node: ObjectNode,
+    value: dict[str, JSON],
+    texts: list[tuple[Mark, str]],
+    lazy_lists: list[tuple[ShapeNode, LazySequence]],
+) -> None:
+    for name, field_node in node.marked_fields:
+        field_value = value.get(name)
+        if isinstance(field_node, ValueNode):
+            if isinstance(field_value, str):
+                texts.append((field_node.mark, field_value))
+        elif field_value is not None:
+            _collect_texts(field_node, field_value, texts, lazy_lists)
+
+
+def _iterate_children(
+    node: ListNode | MapNode, value: list[JSON] | dict[str, JSON]
+) -> Iterator[tuple[ShapeNode | None, JSON]]:
+    """Iterates over the direct children of a list or map, with their nodes."""
+    if isinstance(value, list):
+        yield from ((node.item, item) for item in value)
+    elif isinstance(node, MapNode):
+        yield from ((node.name, name) for name in value)
+        yield from ((node.item, item) for item in value.values())
+
+
+WORD_MARKS: MarkTypes = (Word, WordKey)
+ID_MARKS: MarkTypes = (Id, TextWithIds)
+
+
+@cache
+def index_shape(shape: Any, mark_types: MarkTypes = WORD_MARKS + ID_MARKS) -> ShapeNode | None:
+    """Builds the index of these marks in a shape; None if the shape contains none."""
+    origin = get_origin(shape)
+    if origin is Annotated:
+        inner, *annotations = get_args(shape)
+        mark = next(
+            (
+                member
+                for member in annotations
+                if isinstance(member, mark_types) and _is_value_mark(member)
+            ),
+            None,
+        )
+        return ValueNode(mark) if mark else index_shape(inner, mark_types)
+    # The unions are optional types: at most one member contains marks.
+    if origin in (Union, UnionType):
+        return next(
+            (node for member in get_args(shape) if (node := index_shape(member, mark_types))), None
+        )
+    if origin is list:
+        item = index_shape(get_args(shape)[0], mark_types)
+        return ListNode(item) if item else None
+    if origin is dict:
+        name, item = (index_shape(member, mark_types) for member in get_args(shape))
+        return MapNode(name, item) if name or item else None
+    return _index_object(shape, mark_types) if is_typeddict(shape) else None
+
+
+def _is_value_mark(mark: object) -> TypeGuard[Mark]:
+    return isinstance(mark, Id | TextWithIds | Word)
+
+
+def _index_object(shape: Any, mark_types: MarkTypes) -> ObjectNode | None:
+    hints = get_type_hints(shape, include_extras=True)
+    fields = {name: index_shape(hint, mark_types) for name, hint in hints.items()}
+    word_keys = {
+        name: word
+        for name, hint in hints.items()
+        if WordKey in mark_types and (word := _find_word_key(hint))
+    }
+    marked_fields = tuple((name, node) for name, node in fields.items() if node)
+    return ObjectNode(fields, word_keys, marked_fields) if word_keys or marked_fields else None
+
+
+def _find_word_key(hint: Any) -> str | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((mark.name for mark in get_args(hint)[1:] if isinstance(mark, WordKey)), None)
