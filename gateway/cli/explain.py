@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from gateway.cli.errors import CommandError
 from gateway.cli.options import load_command_settings
 from gateway.cli.output import print_table
 from gateway.docgen.curl import InvalidCurlCommand, parse_curl, split_curl_options
+
+if TYPE_CHECKING:
+    from gateway.docgen.explain import Explanation
 
 OPTIONS_WITH_VALUE = ("--config",)
 
@@ -70,12 +73,12 @@ def _read_data_file(path: str) -> bytes:
         raise CommandError(f"{path}: {error.strerror}") from None
 
 
-def _print_explanation(explanation: Any) -> None:
+def _print_explanation(explanation: Explanation) -> None:
     operation = explanation.operation
     click.echo(
         f"{operation.method} /v1{operation.path}: {operation.name} (legacy interface, section {operation.section}; {operation.exactness})"
     )
-    click.echo(f"    {operation.because}")
+    click.echo(f"    {operation.exactness_reason}")
     if explanation.refusal:
         click.echo(f"\nThe gateway rejects this request with status {explanation.refusal.status}:")
         for problem in explanation.refusal.problems:
@@ -108,14 +111,14 @@ def _print_explanation(explanation: Any) -> None:
     _print_list("Stored by the gateway", explanation.remembered)
     if explanation.refusal:
         click.echo(
-            f"\nAnswer: status {explanation.refusal.status}, {json.dumps(explanation.refusal.body())}"
+            f"\nAnswer: status {explanation.refusal.status}, {json.dumps(explanation.refusal.build_body())}"
         )
     else:
         _print_answer(explanation)
 
 
-def _print_answer(explanation: Any) -> None:
-    click.echo(f"\nAnswer: status 200, with the fields {', '.join(explanation.answer)}")
+def _print_answer(explanation: Explanation) -> None:
+    click.echo(f"\nAnswer: status 200, with the fields {', '.join(explanation.answer or ())}")
     if explanation.answered:
         rows = [[f"    {name}", source, rule] for name, source, rule in explanation.answered]
         print_table(["    field", "from", "rule"], rows)
@@ -132,7 +135,7 @@ def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _build_explanation_json(explanation: Any) -> dict[str, Any]:
+def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
     operation = explanation.operation
     return {
         "operation": operation.name,
@@ -140,7 +143,7 @@ def _build_explanation_json(explanation: Any) -> dict[str, Any]:
         "path": f"/v1{operation.path}",
         "section": operation.section,
         "exactness": operation.exactness,
-        "because": operation.because,
+        "because": operation.exactness_reason,
         "calls": [
             {
                 "method": call.method,
@@ -164,7 +167,7 @@ def _build_explanation_json(explanation: Any) -> dict[str, Any]:
         ],
         "not_sent": [{"field": name, "why": reason} for name, reason in explanation.kept],
         "remembered": explanation.remembered,
-        "refusal": {"status": explanation.refusal.status, **explanation.refusal.body()}
+        "refusal": {"status": explanation.refusal.status, **explanation.refusal.build_body()}
         if explanation.refusal
         else None,
         "answer": {
