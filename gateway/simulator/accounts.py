@@ -71,6 +71,7 @@ def read_change(
 def change(
     world: World, recipient: Recipient, account: Account, fields: JsonObject, *, primary: bool
 ) -> None:
+    # A new id for each change (rule 3); clients that use the old one get `not_found`.
     account.id, account.fields = _new_id(world), fields
     if primary or account.primary:
         make_primary(recipient, account)

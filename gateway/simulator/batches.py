@@ -66,6 +66,7 @@ def update(world: World, batch: Batch, body: JsonObject) -> None:
         problems.invalid(word, "Cannot be changed")
     description = read_text(problems, {"description": batch.description, **body}, "description")
     added = _read_orders(world, problems, body, batch)
+    # One set for both arrays: a request cannot change and remove the same payment.
     named: set[str] = set()
     changes = [
         (payment, read_change(world, inside, entry, payment))

@@ -56,9 +56,11 @@ class Face:
         if exchange.arrived is not None:
             await self._perform(exchange, exchange.arrived, fault)
         exchange.dropped = fault is not None and fault.close is not None
+        # After the operation, because a recipient's log also contains the response.
         activity.enter(self.service, exchange)
         if exchange.dropped and request.transport is not None:
             request.transport.abort()
+        # aiohttp needs a response even if the connection has been aborted; it is not sent then.
         return self._response(exchange)
 
     def _admit(self, exchange: Exchange) -> Fault | None:

@@ -42,5 +42,6 @@ def same_path(pattern: str, path: str) -> bool:
     """Whether a pattern matches a path: `*` is one segment, or any path if it stands alone."""
     if pattern == "*":
         return True
+    # `*` must not match across a slash.
     segment_wise = "[^/]*".join(re.escape(part) for part in pattern.split("*"))
     return re.fullmatch(segment_wise, path) is not None

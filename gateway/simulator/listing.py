@@ -52,6 +52,7 @@ def recipients(world: World, query: Mapping[str, str]) -> JsonObject:
     if not (world.switches.lists_archived or _asks_for_archived(world, query)):
         tests.append(lambda each: not each.archived)
     found = [each for each in world.recipients.values() if all(test(each) for test in tests)]
+    # Two stable sorts, so that `reverse` does not reverse the order of ties.
     found.sort(key=lambda each: each.id)
     found.sort(key=ORDERS[order], reverse=direction == "desc")
     return {

@@ -34,6 +34,7 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\\{[A-Za-z]+\\\}", "([^/]+)", re.escape(path)))
 
 
+# Cached per vocabulary, because tests run services with different words.
 @lru_cache
 def _documented(words: Words) -> Table:
     return _table(

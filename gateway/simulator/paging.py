@@ -22,6 +22,7 @@ class Page:
         return entries[start : start + self.size]
 
     def meta(self, records: int) -> JsonObject:
+        # Rounded up: `-(-a // b)` is ceiling division.
         return {"page": self.number, "pages": -(-records // self.size), "records": records}
 
 

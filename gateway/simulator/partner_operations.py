@@ -92,6 +92,7 @@ def delete_sandbox(arrived: Arrived) -> JsonObject:
             each.status = "deleted"
             arrived.world.merchants.remove_keys(each)
             return {}
+    # 403 contradicts section 7, but this operation's own description has it.
     raise Refusal(
         Problem("invalid_field", "Is not the id of a sandbox sub-merchant", "id"), http_status=403
     )

@@ -62,6 +62,7 @@ def delete(world: World, payment: Payment) -> None:
 
 
 def remove(world: World, payment: Payment) -> None:
+    # A payment is in two indexes: of its batch, and of its tenant.
     del payment.batch.payments[payment.id], world.payments[payment.id]
     payment.batch.updated_at = world.now()
 

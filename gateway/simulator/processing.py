@@ -21,6 +21,7 @@ def start(world: World, batch: Batch) -> None:
     for position, payment in enumerate(batch.payments.values()):
         _check(world, problems.within(f"payments[{position}]."), payment)
     problems.refuse_if_any()
+    # Last, because problems of fields and recipients are reported first.
     if not balances.covers(world, batch):
         raise invalid_status("Balance does not cover the batch")
     batch.state = "processing"

@@ -38,6 +38,7 @@ def agree(world: World, batch: Batch, payee: Recipient, amount: Decimal, currenc
         rate = rates.rate(source, target, quotes)
         return Terms(method, amount, source, money.times(amount, rate), target, rate, fee)
     rate = rates.rate(source, currency, quotes)
+    # The target amount is fixed; the rate decides what the merchant pays.
     return Terms(method, money.over(amount, rate), source, amount, currency, rate, fee)
 
 

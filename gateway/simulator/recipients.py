@@ -73,6 +73,7 @@ def update(world: World, recipient: Recipient, body: JsonObject) -> None:
 
 def change(world: World, recipient: Recipient, fields: JsonObject, sent: Iterable[str]) -> None:
     """Store `fields` from `parse_recipient_fields`; `sent_names` are those in the request."""
+    # A recipient has its status in an attribute, not among its fields.
     status = fields.pop("status", None)
     recipient.fields = fields
     recipient.updated_at = world.now()

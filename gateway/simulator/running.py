@@ -82,6 +82,7 @@ async def start(
     try:
         legacy = await _listen(Listener(Face(service, Legacy(service)), host), legacy_port)
     except NotListening:
+        # The caller gets no simulator to stop, so the first listener must not stay open.
         await current.stop()
         raise
     return Simulator(service, current, legacy)

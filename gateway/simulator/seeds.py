@@ -152,6 +152,7 @@ def payments(payee: Recipient, n: int, seed: int) -> list[JsonObject]:
 
     They have no `recipient`: responses show the recipient in its current state.
     """
+    # Seeded per recipient, so that the order of calls does not matter.
     rng = dice("payments", payee.id, seed)
     made = sorted(
         (_payment(rng, payee) for _ in range(n)),

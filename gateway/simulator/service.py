@@ -195,6 +195,7 @@ class Service:
     def take_fault(self, method: str, path: str, face: FaceName = "current") -> Fault | None:
         for fault in self.faults:
             if fault.face == face and fault.meets(method, path):
+                # A fault with several uses stays in the queue until they are used up.
                 fault.times -= 1
                 if fault.times <= 0:
                     self.faults.remove(fault)

@@ -13,6 +13,7 @@ MAX_AGE = 30  # In either direction.
 
 def signature_of(secret_key: str, timestamp: str, method: str, target: str, body: bytes) -> str:
     """Return the HMAC-SHA256 of the four parts, each followed by LF, in lower-case hexadecimal."""
+    # Bytes that are not UTF-8 arrive as lone surrogates: they are signed as sent.
     head = f"{timestamp}\n{method.upper()}\n{target}\n".encode("utf-8", "surrogateescape")
     return hmac.new(secret_key.encode(), head + body + b"\n", hashlib.sha256).hexdigest()
 

@@ -97,6 +97,7 @@ class Terms:
     fee: Decimal
 
 
+# Compared by identity: two payments with equal fields are still two payments.
 @dataclass(eq=False)
 class Payment:
     """A payment; `amount` and `currency` are the request's, `overrides` as for a recipient."""
@@ -115,6 +116,7 @@ class Payment:
     extra: JsonObject = field(default_factory=dict)
 
 
+# Compared by identity, like payments.
 @dataclass(eq=False)
 class Batch:
     """A batch; `state` is `open` until the start; responses show `pending` if funds are missing."""

@@ -59,11 +59,13 @@ def read_edit(names: Names, body: JsonObject, batch: Batch) -> Edit:
     read_currency(problems, {"sourceCurrency": currency}, "sourceCurrency")
     if currency != batch.currency and batch.payments:
         problems.invalid("sourceCurrency", "Can be changed only while there are no payments")
+    # A copy: new payments get the new currency, and a refused request changes nothing.
     batch = replace(batch, currency=currency)
     sent = list(entries(problems, body, "payments"))
     new = [(inside, entry) for inside, entry in sent if entry.get("id") is None]
     known = [(inside, entry) for inside, entry in sent if entry.get("id") is not None]
     added = [orders.read(names, inside, entry, batch) for inside, entry in new]
+    # One set for all arrays: a request cannot change and remove the same payment.
     named: set[str] = set()
     updates = [*known, *entries(problems, body, "update_payments")]
     changed = [

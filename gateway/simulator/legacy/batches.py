@@ -77,6 +77,7 @@ def start_processing(asked: Asked) -> JsonObject:
     try:
         processing.start(asked.world, batch)
     except Refusal as refusal:
+        # The rules of the current interface report fields that legacy clients did not send.
         raise _said(asked, refusal, list(batch.payments.values())) from None
     return {"batch": batch_views.batch(asked.names, batch)}
 

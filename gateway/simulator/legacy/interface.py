@@ -36,6 +36,7 @@ class Legacy:
         """Find the route, then check the API key, which geography and preflights do not need."""
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
         if exchange.method == "OPTIONS" or not self._found(exchange).needs_key:
+            # These operations need no data, so they get a tenant without a merchant.
             return Arrived(self.service.world("", ""), (), query, {})
         key = self.service.merchants.with_api_key(exchange.headers.get("X-API-Key", ""))
         if key is None:

@@ -12,6 +12,7 @@ from gateway.simulator.wire import JsonObject
 TRUTHS = {"true": True, "false": False}
 
 
+# The text is needed because 10.0 and 10.00 are equal numbers, but only 10.00 is a valid amount.
 class Number(Decimal):
     """A JSON number with a point or an exponent; `written` is its original text."""
 

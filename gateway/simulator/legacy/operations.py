@@ -51,6 +51,7 @@ def _act(method: str, path: str, operation: Operation) -> Line:
     return Line(method, _pattern(path), operation)
 
 
+# Cached per vocabulary, because tests run services with different words.
 @cache
 def operations(words: LegacyWords) -> tuple[Line, ...]:
     return (

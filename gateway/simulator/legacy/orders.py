@@ -102,6 +102,7 @@ def _read_amount(
         return None
     name = given[0]
     value = sent[name].written if isinstance(sent[name], loose.Number) else sent[name]
+    # The original text, because 1.50 is a valid amount and 1.5 is not.
     wrong = money.amount(value)
     if wrong:
         problems.invalid(name, "Must be a positive number with two decimals or none")

@@ -81,6 +81,7 @@ class Reading:
 
     def read(self) -> Plan:
         self._read_holds()
+        # A separate collection, to know whether the objects themselves are well-formed.
         shapes = Problems([], self.problems.prefix)
         primary = loose.inside(shapes, self.sent, "primary")
         sent = loose.inside(shapes, self.sent, "accounts")

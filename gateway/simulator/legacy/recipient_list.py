@@ -28,6 +28,7 @@ def found(names: Names, query: Mapping[str, str]) -> list[Recipient]:
         if not each.archived and all(test(each) for test in tests)
     ]
     look = ORDERS.get(query.get("orderBy", ""), ORDERS["createdAt"])
+    # Two stable sorts, so that `reverse` does not reverse the order of ties.
     left.sort(key=lambda each: names.shown(each.id))
     left.sort(
         key=lambda each: str(look(names, each) or ""),

@@ -72,6 +72,7 @@ def recipient(names: Names, shown: Recipient) -> JsonObject:
 
 def laid_over(view: JsonObject, extra: JsonObject) -> JsonObject:
     """Apply a test's overrides to the fields that legacy clients see, except translated ones."""
+    # Translated fields are excluded, because overrides have the service's words.
     known = (view.keys() & extra.keys()) - TRANSLATED
     return view | {name: extra[name] for name in view if name in known}
 

@@ -52,6 +52,7 @@ def update(asked: Asked) -> JsonObject:
         sent = {each for each in sent if not _is_shown(asked.body, fields, each, shown)}
     if sent or status is not None:
         recipients.change(asked.world, recipient, fields, sent)
+    # After the change, which clears the previous word.
     if status is not None:
         recipient.legacy_status = recipient_bodies.STATUSES[status][1]
     if asked.body.get("payout"):
