@@ -43,7 +43,7 @@ def list_recipients(arrived: Arrived) -> JsonObject:
 
 def list_logs(arrived: Arrived) -> JsonObject:
     """List the activity log, newest first."""
-    # Not `load_recipient`, which would enter this request in the log.
+    # Not `require_path_recipient`, which would enter this request in the log.
     recipient = arrived.world.recipient(arrived.ids[0])
     return arrived.page("activities", list(reversed(recipient.activities)), dict)
 

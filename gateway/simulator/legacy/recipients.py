@@ -103,7 +103,7 @@ def list_all(asked: Asked) -> JsonObject:
 
 def list_logs(asked: Asked) -> JsonObject:
     """List the activity log, newest first."""
-    # Not `load_recipient`, which would enter this request in the log.
+    # Not `require_path_recipient`, which would enter this request in the log.
     recipient = asked.find_recipient(asked.ids[0])
     known_as = asked.names.shown(recipient.id)
 
