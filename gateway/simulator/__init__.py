@@ -1,12 +1,12 @@
-"""A stateful stand-in for the payout service: its current interface, and its legacy one.
+"""A stateful simulator of the payout service, with its current and its legacy interface.
 
-It is its own reading of the two documents: it imports nothing else of this
-project, so that tests which run against it cannot agree with the code under test by accident.
-It is not the service: what the documents do not show is a choice made here, and said so where
-it is made, and can often be switched (`Switches`).
+It is written from the two interface documents alone and imports nothing else of this project, so
+that a test against it cannot pass because both sides share a mistake. It is not the service:
+behaviour that the documents leave open is chosen here. Each such choice is noted in the code, and
+many of them are options (`ServiceOptions`).
 
-    simulator = await start(service=Service(seed=1))
-    ... simulator.url, simulator.service; with a legacy_port simulator.legacy.url ...
+    simulator = await start_simulator(service=Service(seed=1))
+    ... simulator.url, simulator.service; with a legacy_port also simulator.legacy.url ...
     await simulator.stop()
 """
 

@@ -1,4 +1,4 @@
-"""Whether an account can be what a request says (current interface, sections 2.6 and 4.2)."""
+"""Validation of accounts (current interface, sections 2.6 and 4.2)."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -50,10 +50,10 @@ def read_account(
     before: JsonObject,
     switches: Switches,
 ) -> JsonObject:
-    """The fields of one account of a known type, over `before`; unknown ones are ignored."""
+    """Merge a request into an account's previous fields and check them; ignores unknown fields."""
     names, check = _KINDS.get(kind, (("emailAddress",), _check_wallet))
     sent = {name: body[name] for name in ("currency", *names) if name in body}
-    if kind == MOBILE_WALLET and "phone" in body:  # section 2.6 gives the field both names
+    if kind == MOBILE_WALLET and "phone" in body:  # Section 2.6 uses both names.
         sent["phoneNumber"] = body["phone"]
     after = {**before, **sent}
     if kind != BANK and blank(after.get("currency")):
@@ -65,7 +65,7 @@ def read_account(
 
 
 def lacks_government_id(recipient: JsonObject, account_country: str) -> bool:
-    """Whether section 2.4 asks for an id of that country which the recipient has not given."""
+    """Whether the recipient lacks the government id that section 2.4 requires in a country."""
     if government_id_digits(account_country, str(recipient.get("type"))) is None:
         return False
     return not any(
@@ -86,7 +86,7 @@ def _check_bank(problems: Problems, fields: JsonObject, switches: Switches) -> N
     for name in BANK_FIELDS:
         if name in given and not isinstance(given[name], str):
             problems.invalid(name, "Must be a string")
-            given[name] = ""  # given, and told about: no rule below has more to say
+            given[name] = ""  # One problem per field: the rules below ignore an empty text.
     country = given.get("country", "")
     if country and not is_country(country):
         problems.invalid("country", "Must be ISO 3166-1 alpha-2")

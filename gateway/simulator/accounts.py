@@ -1,4 +1,4 @@
-"""What happens to a recipient's accounts (current interface, section 4.2)."""
+"""Changes of recipients' accounts (current interface, section 4.2)."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ ID_LENGTH = 16
 
 
 def draft(world: World, problems: Problems, recipient: JsonObject, body: JsonObject) -> Account:
-    """An account of the recipient with these fields, not yet theirs.
+    """Build an account from a request without attaching it to its recipient.
 
-    It is only worth anything when `problems` found none.
+    The result is valid only if no problem was added.
     """
     kinds = (BANK, world.words.wallet, CHECK, MOBILE_WALLET)
     kind = body.get("type")
@@ -33,7 +33,7 @@ def draft(world: World, problems: Problems, recipient: JsonObject, body: JsonObj
         fields = read_account(problems, kind, body, {}, world.switches)
         _check_primary(problems, body)
         _check_government_id(world, problems, recipient, str(kind), fields)
-    if blank(fields.get("currency")):  # only bank accounts must name one
+    if blank(fields.get("currency")):  # Only bank accounts require a currency.
         fields["currency"] = recipient.get("primaryCurrency") or "USD"
     return Account(_new_id(world), str(kind), body.get("primary") is True, fields)
 
@@ -45,12 +45,12 @@ def attach(recipient: Recipient, account: Account) -> None:
 
 
 def update(world: World, recipient: Recipient, account: Account, body: JsonObject) -> Account:
-    """Rule 3: the account has a new id afterwards; its place in the list stays."""
+    """Change an account. It gets a new id (rule 3) and keeps its position in the list."""
     problems = Problems()
     if "type" in body and body["type"] != account.type:
         problems.invalid("type", "Cannot be changed")
     if account.primary and body.get("primary") is False:
-        # Rule 2 leaves exactly one: another is made primary instead.
+        # Rule 2: exactly one account is primary, so a client must choose the next one.
         problems.invalid("primary", "Make another account primary")
     fields = read_change(world, problems, recipient.fields, account, body)
     _check_primary(problems, body)
@@ -62,7 +62,7 @@ def update(world: World, recipient: Recipient, account: Account, body: JsonObjec
 def read_change(
     world: World, problems: Problems, recipient: JsonObject, account: Account, body: JsonObject
 ) -> JsonObject:
-    """The account's fields as they would be; only worth anything when `problems` found none."""
+    """Return the account's fields after a change; they are valid only if no problem was added."""
     fields = read_account(problems, account.type, body, account.fields, world.switches)
     _check_government_id(world, problems, recipient, account.type, fields)
     return fields
@@ -71,13 +71,15 @@ def read_change(
 def change(
     world: World, recipient: Recipient, account: Account, fields: JsonObject, *, primary: bool
 ) -> None:
+    # A new id for each change (rule 3); clients that use the old one get `not_found`.
     account.id, account.fields = _new_id(world), fields
     if primary or account.primary:
         make_primary(recipient, account)
 
 
 def remove(recipient: Recipient, account: Account) -> None:
-    """Which account follows a primary one is not shown: here the first that is left."""
+    """Remove an account from its recipient."""
+    # The document does not show which account becomes primary: here the first remaining one.
     recipient.accounts.remove(account)
     if account.primary and recipient.accounts:
         make_primary(recipient, recipient.accounts[0])
@@ -90,7 +92,7 @@ def make_primary(recipient: Recipient, account: Account) -> None:
 
 
 def of(recipient: Recipient, account_id: str) -> Account:
-    """Raises Refusal `not_found`, for an id that an update has replaced too."""
+    """Raises ApiError `not_found`, also for an id that an update has replaced."""
     for account in recipient.accounts:
         if account.id == account_id:
             return account

@@ -1,4 +1,4 @@
-"""What is kept of each request: for tests, and in recipients' logs (section 2.8)."""
+"""Recording of requests, for tests and in recipients' activity logs (section 2.8)."""
 
 from collections.abc import Mapping
 
@@ -34,7 +34,7 @@ def enter(service: Service, exchange: Exchange) -> None:
 
 
 def _without_secret(name: str, value: str) -> str:
-    """A signature goes; whose it was may stay, in what tests look at."""
+    # Tests may see the access key of an Authorization header, but never the signature.
     if name.lower() not in SECRET_HEADERS:
         return value
     whose, colon, _ = value.partition(":")
@@ -42,7 +42,7 @@ def _without_secret(name: str, value: str) -> str:
 
 
 def _readable(value: str) -> str:
-    """Bytes that are not UTF-8 travel as lone surrogates, which JSON cannot carry."""
+    # Header bytes that are not UTF-8 arrive as lone surrogates, which JSON cannot represent.
     return value.encode("utf-8", "replace").decode()
 
 

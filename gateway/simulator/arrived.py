@@ -1,4 +1,4 @@
-"""One accepted request, as operations see it."""
+"""The authenticated request that an operation of the current interface gets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +14,10 @@ Entry = TypeVar("Entry")
 
 @dataclass
 class Arrived:
-    """`body` has the query's arguments too (section 4).
+    """An authenticated request.
 
-    `touched` are the recipients that it was about, for their activity logs.
+    `body` includes the query parameters (section 4). `recipients` are those that the request
+    concerns; it is entered in their activity logs.
     """
 
     world: World
@@ -34,7 +35,7 @@ class Arrived:
         return self.world.batch(self.ids[0])
 
     def wanted_ids(self) -> list[str]:
-        """The `ids` of a request about several."""
+        """Parse `ids` of a request that names several objects. Raises ApiError."""
         ids = self.body.get("ids")
         problems = Problems()
         if ids is None or ids == []:

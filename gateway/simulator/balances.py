@@ -1,4 +1,4 @@
-"""What the merchant has (current interface, sections 1 and 4.3; earlier interface, section 2)."""
+"""Balances of a merchant (current interface, sections 1, 4.3; earlier interface, section 2)."""
 
 from decimal import Decimal
 
@@ -20,10 +20,10 @@ def credit(world: World, currency: str, amount: Decimal) -> None:
 
 
 def shown(world: World) -> JsonObject:
-    """Payload not shown: keyed as the earlier interface's, or a list of the same entries.
+    """Build the response: an object by currency as in the earlier interface, or a list.
 
-    The wallet balance is there once a test has set one. No payment draws on it: from which
-    balance a payment to a wallet is funded is not shown.
+    The document does not show it. The wallet balance is present once a test has set one. No
+    payment debits it, because the document does not say which balance funds payments to wallets.
     """
     words = world.words
     entries = {

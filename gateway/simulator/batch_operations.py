@@ -1,6 +1,7 @@
-"""The operations on batches, payments and balances (current interface, section 4.3).
+"""Operations on batches, payments and balances (current interface, section 4.3).
 
-Payloads of answers are not shown there: they are the earlier interface's, sections 4.3 to 4.5.
+The document does not show the responses: they are those of the earlier interface, sections 4.3 to
+4.5.
 """
 
 from gateway.simulator import (
@@ -71,11 +72,11 @@ def read_balance(arrived: Arrived) -> JsonObject:
     return balances.shown(arrived.world)
 
 
-# The rest is inferred: `operations` says from what.
+# The document has no paths for the operations below; `operations` says how they were inferred.
 
 
 def list_batches(arrived: Arrived) -> JsonObject:
-    """The newest first; `search` is anywhere in the id."""
+    """List batches, newest first; `search` matches any part of the id."""
     search = arrived.query.get("search", "").casefold()
     found = [each for each in arrived.world.batches.values() if search in each.id.casefold()]
     shown = reversed(found)
@@ -83,7 +84,7 @@ def list_batches(arrived: Arrived) -> JsonObject:
 
 
 def read_batch(arrived: Arrived) -> JsonObject:
-    """Its payments are paged like any others."""
+    """Return a batch with one page of its payments."""
     batch = arrived.batch()
     page = arrived.page("payments", payment_lists.of_batch(arrived.world, batch, ""), Listed.shown)
     return {"batch": {**batch_views.batch(arrived.world, batch), "payments": page}}
@@ -100,7 +101,7 @@ def delete_batch(arrived: Arrived) -> JsonObject:
 
 
 def delete_batches(arrived: Arrived) -> JsonObject:
-    """One unknown id, and nothing is deleted."""
+    """Delete several batches, or none if one id is unknown."""
     batches.delete(arrived.world, [arrived.world.batch(each) for each in arrived.wanted_ids()])
     return _done(arrived, "deleted")
 

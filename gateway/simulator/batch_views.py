@@ -1,4 +1,4 @@
-"""How batches and their payments are shown: as the earlier interface's document, section 2, does."""
+"""JSON of batches and their payments, as in section 2 of the earlier interface's document."""
 
 from gateway.simulator import balances, money, rates, views
 from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
@@ -9,7 +9,7 @@ METHODS = {BANK: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"
 
 
 def status(world: World, batch: Batch) -> str:
-    """A batch is pending for as long as the balance does not cover it."""
+    """Return the status to show: an open batch that the balance does not cover is pending."""
     lacking = batch.state == "open" and not balances.covers(world, batch)
     return "pending" if lacking else batch.state
 
@@ -38,13 +38,13 @@ def _moments(shown: Batch) -> JsonObject:
 
 
 def summary(world: World, shown: Batch) -> JsonObject:
-    """Section 4.3: the batch's status and all payment details."""
+    """Build a summary: the batch's status and all payment details (section 4.3)."""
     details = [listed_payment(world, each) for each in shown.payments.values()]
     return {**batch(world, shown), "payments": details, **shown.extra}
 
 
 def payment(world: World, shown: Payment) -> JsonObject:
-    """With the recipient as it is now."""
+    """Build a payment, with the recipient in its current state."""
     return {
         "id": shown.id,
         "recipient": views.recipient(world, shown.recipient),
@@ -54,7 +54,7 @@ def payment(world: World, shown: Payment) -> JsonObject:
 
 
 def listed_payment(world: World, shown: Payment) -> JsonObject:
-    """As listings of a batch have it: a reduced recipient, and three fields more."""
+    """Build a payment of a batch's list: with a reduced recipient and three more fields."""
     method = shown.terms.method
     wallet = world.words.wallet
     return {

@@ -1,6 +1,6 @@
-"""What happens to a batch until it is started (current interface, sections 1 and 4.3).
+"""Changes of batches before the start (current interface, sections 1 and 4.3).
 
-How one is edited and deleted is the earlier interface's document, sections 4.3 and 4.4.
+Editing and deleting follow the earlier interface's document, sections 4.3 and 4.4.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def create(world: World, body: JsonObject) -> Batch:
 
 
 def enter(world: World, batch: Batch, orders: Iterable[Order]) -> None:
-    """Here a batch that could be made gets its id."""
+    """Give a validated batch its id, and insert it with its payments."""
     batch.id = _new_id(world)
     world.batches[batch.id] = batch
     world.know(batch.id)
@@ -57,14 +57,16 @@ def _read_orders(world: World, problems: Problems, body: JsonObject, batch: Batc
 
 
 def update(world: World, batch: Batch, body: JsonObject) -> None:
-    """All of it, or nothing. The currency stays: what the payments are worth hangs on it."""
+    """Apply all changes of a request, or none. Raises ApiError."""
     batch.must_be_open()
     problems = Problems()
     word = world.words.batch_currency
+    # The terms of the payments depend on the currency.
     if body.get(word, batch.currency) != batch.currency:
         problems.invalid(word, "Cannot be changed")
     description = read_text(problems, {"description": batch.description, **body}, "description")
     added = _read_orders(world, problems, body, batch)
+    # One set for both arrays: a request cannot change and remove the same payment.
     named: set[str] = set()
     changes = [
         (payment, read_change(world, inside, entry, payment))
@@ -77,7 +79,7 @@ def update(world: World, batch: Batch, body: JsonObject) -> None:
 
 @dataclass(frozen=True)
 class Edit:
-    """What is to become of a batch's payments; an order is None where nothing changes."""
+    """Validated changes of a batch; an order is None if its payment does not change."""
 
     description: str
     added: list[Order]
@@ -102,7 +104,7 @@ def change(world: World, batch: Batch, edit: Edit) -> None:
 def _named(
     problems: Problems, batch: Batch, body: JsonObject, name: str, named: set[str]
 ) -> Iterable[tuple[Problems, JsonObject, Payment]]:
-    """The entries of an array that names payments of the batch, each one at most once."""
+    """Yield the entries of an array that refers to payments of the batch, each at most once."""
     for inside, entry in entries(problems, body, name):
         wanted = entry.get("id")
         if blank(wanted):
@@ -117,7 +119,7 @@ def _named(
 
 
 def delete(world: World, found: list[Batch]) -> None:
-    """One that cannot be deleted, and nothing is."""
+    """Delete all of the batches, or none if one has been started. Raises ApiError."""
     for batch in found:
         batch.must_be_open()
     for batch in found:

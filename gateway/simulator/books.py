@@ -1,4 +1,4 @@
-"""What the service has done, for tests that must know how often."""
+"""Record of executed writes, for tests that check that nothing happens twice."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Start:
-    """One executed start; `at` in seconds of the service's clock."""
+    """An executed start; `started_at` is in seconds of the service's clock."""
 
     merchant: str
     environment: str
@@ -16,7 +16,7 @@ class Start:
 
 @dataclass
 class Books:
-    """`created` counts `recipient`, `account`, `batch` and `payment`; seeded ones are not."""
+    """Starts, and counts of created objects by type, without seeded ones."""
 
     starts: list[Start] = field(default_factory=list)
     created: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""What the service knows of countries: its own tables, from sections 2.4 to 2.6."""
+"""Tables of countries (current interface, sections 2.4 to 2.6)."""
 
 
 def codes(text: str) -> frozenset[str]:
@@ -17,7 +17,7 @@ COUNTRIES = codes(
     "ZW"
 )
 
-# Section 2.4: digits of the government id that a bank transfer needs, least and most.
+# Section 2.4: minimum and maximum digits of the government id that a bank transfer needs.
 INDIVIDUAL_ID_DIGITS = {
     "AR": (11, 11),
     "AZ": (10, 10),
@@ -31,10 +31,10 @@ INDIVIDUAL_ID_DIGITS = {
 }
 BUSINESS_ID_DIGITS = {"AR": (11, 11), "BR": (14, 14)}
 
-# Section 2.5: where a bank transfer needs the recipient's phone.
+# Section 2.5: countries in which a bank transfer needs the recipient's phone.
 PHONE_COUNTRIES = codes("AR BD BR CL CN CO CR ET FJ GT JO KZ KI KR MN RU ZA TW TH TV TG TO")
 
-# Section 2.6: shapes of what identifies a bank and its branch, where it is required.
+# Section 2.6: patterns of bank and branch ids, in the countries that require them.
 BANK_ID = {"CA": r"[0-9]{3}"}
 BRANCH_ID = {
     "US": r"[0-9]{9}",
@@ -45,7 +45,7 @@ BRANCH_ID = {
     "IN": r"[A-Z]{4}[A-Z0-9]{7}",
 }
 
-# Length of a country's IBAN. Kosovo is left out: it has no ISO 3166-1 code.
+# IBAN length by country, without Kosovo, which has no ISO 3166-1 code.
 IBAN_LENGTH = {
     "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22,
     "BR": 29, "BY": 28, "CH": 21, "CR": 22, "CY": 28, "CZ": 24, "DE": 22, "DK": 18, "DO": 28,
@@ -57,8 +57,8 @@ IBAN_LENGTH = {
     "SI": 19, "SK": 24, "SM": 27, "SV": 28, "TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24,
 }  # fmt: skip
 
-# An IBAN exists there and is taken, but local transfers go by other numbers: the United Kingdom
-# has its sort code in the same table of section 2.6, the rest banks by account number.
+# These countries have IBANs, which are accepted, but local transfers use other numbers: sort codes
+# in the United Kingdom (the same table of section 2.6), account numbers in the others.
 IBAN_NOT_REQUIRED = frozenset({"GB", "BR", "CR", "DO", "GT", "SV", "MU", "SC", "VG"})
 
 SEPA = codes(

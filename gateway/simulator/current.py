@@ -49,7 +49,7 @@ class Current:
 
 
 def _arguments(query: Mapping[str, str]) -> JsonObject:
-    """A query's arguments as a body would have them: some are not text there."""
+    """Parse query parameters into the types that the same fields have in a body."""
     arguments: dict[str, Any] = dict(query)
     if "ids" in query:
         arguments["ids"] = query["ids"].split(",")
@@ -60,7 +60,7 @@ def _arguments(query: Mapping[str, str]) -> JsonObject:
 
 
 def _read_body(exchange: Exchange) -> JsonObject:
-    """No body is as good as an empty object."""
+    """Parse the request body; an empty one counts as an empty object."""
     if not exchange.body:
         return {}
     # Section 5 requires the header when a body is sent.

@@ -1,4 +1,4 @@
-"""One request, and what becomes of it."""
+"""One HTTP exchange: a request and its response."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,11 @@ FaceName = Literal["current", "legacy"]
 
 @dataclass
 class Exchange:
-    """`arrived` is there once the caller is known; `dropped` where nothing is answered."""
+    """An exchange in progress.
+
+    `request` is set once the caller is authenticated. `is_dropped` means that the connection is
+    closed without a response.
+    """
 
     method: str
     target: str
@@ -32,10 +36,10 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Seen:
-    """A request that arrived, as tests look at it.
+    """A received request, recorded for tests.
 
-    `target` is as written, query included; header names are found in any case, and their
-    secrets masked. `status` is None where the connection was dropped instead of answered.
+    `target` is the raw request target with its query. Header names are case-insensitive, and
+    secret values are masked. `status` is None if the connection was closed without a response.
     """
 
     method: str

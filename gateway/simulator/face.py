@@ -1,4 +1,4 @@
-"""An interface of the service over HTTP: what both faces have in common."""
+"""HTTP request handling that both interfaces share."""
 
 import asyncio
 import logging
@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 
 
 class Interface(Protocol):
-    """What one document says; all of it raises Refusal."""
+    """The rules of one interface document. Each method that handles a request raises ApiError."""
 
     name: FaceName
     headers: Mapping[str, str]
 
     def admit(self, exchange: Exchange) -> Arrived:
-        """Who is calling."""
+        """Identify the caller."""
 
     def answer(self, exchange: Exchange, arrived: Arrived) -> JsonObject:
-        """What follows `ok`."""
+        """Run the operation and return the fields that follow `ok` in the response."""
 
     def status(self, refusal: Refusal) -> int: ...
 
 
 class Face:
-    """The current interface's, unless told otherwise."""
+    """Handles the requests of one interface, by default of the current one."""
 
     def __init__(self, service: Service, interface: Interface | None = None) -> None:
         self.service = service
@@ -56,13 +56,16 @@ class Face:
         if exchange.arrived is not None:
             await self._perform(exchange, exchange.arrived, fault)
         exchange.dropped = fault is not None and fault.close is not None
+        # After the operation, because a recipient's log also contains the response.
         activity.enter(self.service, exchange)
         if exchange.dropped and request.transport is not None:
             request.transport.abort()
+        # aiohttp needs a response even if the connection has been aborted; it is not sent then.
         return self._response(exchange)
 
     def _admit(self, exchange: Exchange) -> Fault | None:
-        """Who is calling comes first: a fault is met by accepted requests only."""
+        """Authenticate the caller, then take the next matching fault."""
+        # In this order: a request that is refused for its credentials must not use up a fault.
         try:
             exchange.arrived = self.interface.admit(exchange)
         except Refusal as refusal:

@@ -1,4 +1,4 @@
-"""Answers gone wrong on purpose, for tests of what stands in front of the service."""
+"""Fault injection, for tests of clients and proxies of the service."""
 
 import re
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from typing import Literal
 
 @dataclass
 class Fault:
-    """What happens to the next `times` accepted requests of a method and path.
+    """A fault for the next authenticated requests with this method and path.
 
-    `*` in a path stands for one segment; `*` alone for any path, or any method. With a `status`
-    the given answer takes the place of the service's, and the request is not executed unless
-    `executes`. `close` drops the connection before or after executing. `delay` is waited before
-    executing, `answer_delay` after it, both in seconds.
+    It applies `remaining_uses` times. `*` in a path matches one segment; `*` alone matches any path
+    or method. With a `status`, this response replaces the service's, and the operation does not run
+    unless `executes` is set. `close` closes the connection before or after the operation runs.
+    `delay` is waited before the operation and `answer_delay` after it, in seconds.
     """
 
     method: str
@@ -39,8 +39,9 @@ class Fault:
 
 
 def same_path(pattern: str, path: str) -> bool:
-    """`*` stands for one segment; alone, for any path."""
+    """Whether a pattern matches a path: `*` is one segment, or any path if it stands alone."""
     if pattern == "*":
         return True
+    # `*` must not match across a slash.
     segment_wise = "[^/]*".join(re.escape(part) for part in pattern.split("*"))
     return re.fullmatch(segment_wise, path) is not None

@@ -1,4 +1,4 @@
-"""IBANs (ISO 13616), as far as the service checks them (current interface, section 2.6)."""
+"""IBANs (ISO 13616), as the service checks them (current interface, section 2.6)."""
 
 import re
 
@@ -8,7 +8,7 @@ SHAPE = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}")
 
 
 def compact(iban: str) -> str:
-    """Without the spaces that people write between groups."""
+    """Remove the spaces between groups, and convert to upper case."""
     return iban.replace(" ", "").upper()
 
 
@@ -25,5 +25,5 @@ def valid_iban(iban: str) -> bool:
 
 
 def make_iban(country: str, domestic: str) -> str:
-    """The IBAN of a domestic account number, with its check digits."""
+    """Build the IBAN of a domestic account number by computing its check digits."""
     return f"{country}{98 - _remainder(f'{country}00{domestic}'):02d}{domestic}"

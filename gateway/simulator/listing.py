@@ -1,4 +1,4 @@
-"""The list of recipients and its questions (current interface, section 4.1)."""
+"""The list of recipients with its filters and sort orders (current interface, section 4.1)."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -31,16 +31,17 @@ ORDERS: dict[str, Callable[[Recipient], Any]] = {
 
 @dataclass(frozen=True)
 class Filter:
-    """What a parameter may say, and which recipients it then leaves."""
+    """A query parameter: a check of its value, and the test for recipients that it creates."""
 
     check: Check
     test: Callable[[str], Test]
 
 
 def recipients(world: World, query: Mapping[str, str]) -> JsonObject:
-    """An empty parameter is as good as none; unknown ones are ignored.
+    """List recipients; empty and unknown parameters are ignored. Raises ApiError.
 
-    The order without `orderBy` is not shown: here the last updated come first. Ties are by id.
+    The document does not show the order without `orderBy`: here the last updated come first. Ties
+    are sorted by id.
     """
     problems = Problems()
     page = read_page(problems, query, world.switches.max_page_size)
@@ -51,6 +52,7 @@ def recipients(world: World, query: Mapping[str, str]) -> JsonObject:
     if not (world.switches.lists_archived or _asks_for_archived(world, query)):
         tests.append(lambda each: not each.archived)
     found = [each for each in world.recipients.values() if all(test(each) for test in tests)]
+    # Two stable sorts, so that `reverse` does not reverse the order of ties.
     found.sort(key=lambda each: each.id)
     found.sort(key=ORDERS[order], reverse=direction == "desc")
     return {
@@ -104,7 +106,7 @@ def _filters(world: World) -> dict[str, Filter]:
             values.one_of("active", "incomplete", "suspended", "archived"),
             lambda value: lambda each: each.status == value,
         ),
-        # `review` exists as a status and not as a filter.
+        # `review` is a compliance status, but the document does not list it for the filter.
         "complianceStatus": Filter(
             values.one_of("pending", "verified", "blocked"),
             lambda value: lambda each: each.compliance_status == value,
@@ -158,7 +160,7 @@ def _in_countries(value: str) -> Test:
 
 
 def _paid_in(value: str) -> Test:
-    """Section 4.1's "currency of the bank account": of the one that payments go to."""
+    # Section 4.1 filters by "currency of the bank account": of the account that gets payments.
     return lambda each: (
         each.primary is not None
         and each.primary.type == BANK
@@ -176,5 +178,5 @@ def _date(value: str) -> str | None:
 
 
 def _moment(value: str) -> datetime:
-    """A date without a time is its first moment."""
+    """Parse a UTC date; without a time it is midnight."""
     return datetime.fromisoformat(value).replace(tzinfo=UTC)

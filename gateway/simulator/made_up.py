@@ -1,4 +1,4 @@
-"""Names and places that seeded recipients are made of."""
+"""Sample names and places for seeded recipients."""
 
 import random
 import string
@@ -33,8 +33,8 @@ TAGS = ("designer", "2024 cohort", "équipe", "priority", "seller")
 
 
 def dice(*seed: object) -> random.Random:
-    """The same for the same seed: what is made up protects nothing."""
-    return random.Random(" ".join(map(str, seed)))  # noqa: S311
+    """Create a reproducible random generator."""
+    return random.Random(" ".join(map(str, seed)))  # noqa: S311  # sample data protects nothing
 
 
 def digits(rng: random.Random, n: int) -> str:
@@ -43,7 +43,7 @@ def digits(rng: random.Random, n: int) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """`bank` gives what identifies an account there (current interface, section 2.6)."""
+    """A country; `generate_bank_ids` creates account and bank numbers (section 2.6)."""
 
     country: str
     currency: str

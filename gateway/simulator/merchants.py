@@ -12,9 +12,10 @@ FIRST_ID = 1001
 
 @dataclass
 class Merchant:
-    """`merchant_id` is what its keys and its world go by; `parent_id` is another's.
+    """A merchant in one environment.
 
-    No operation shows one, and what would only be shown is not kept.
+    `merchant_id` identifies its credentials and its tenant; `parent_id` is the merchant id of a
+    sub-merchant's parent. No operation returns a merchant, so fields without effect are not kept.
     """
 
     id: int
@@ -34,14 +35,14 @@ class Merchant:
 
 @dataclass
 class Merchants:
-    """All of a service's, whoever's they are; `keys` by access key."""
+    """All merchants of a service, and the credentials by access key."""
 
     keys: dict[str, Key]
     known: dict[tuple[str, str], Merchant] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST_ID))
 
     def of(self, merchant_id: str, environment: str) -> Merchant:
-        """One that no operation has made is known by its keys only, and called by its id."""
+        # No operation created a merchant that is known by its credentials only: its id is its name.
         at = (merchant_id, environment)
         if at not in self.known:
             self.add(Merchant(self.new_id(), merchant_id, environment, name=merchant_id))
@@ -54,7 +55,8 @@ class Merchants:
         self.known[merchant.merchant_id, merchant.environment] = merchant
 
     def with_api_key(self, api_key: str) -> Key | None:
-        """For the legacy face. Every key without one has none to be found by."""
+        """Find the credentials of an API key of the legacy interface."""
+        # Credentials without an API key have an empty one, which must not match an empty header.
         found = (key for key in self.keys.values() if key.api_key == api_key)
         return next(found, None) if api_key else None
 

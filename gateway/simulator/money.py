@@ -1,4 +1,4 @@
-"""Amounts: exact Decimals, and text with two decimals where they travel (section 2.1)."""
+"""Amounts: exact Decimals in memory, text with two decimals in JSON (section 2.1)."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import reduce
 from typing import Any
 
-# More digits than anybody pays, and few enough that a sum of many stays within EXACT.
+# At most 30 digits, so that a sum of many amounts stays within the context's precision.
 AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{2})?")
 EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
 CENT = Decimal("0.01")
@@ -14,7 +14,7 @@ ZERO = Decimal("0.00")
 
 
 def amount(value: Any) -> str | None:
-    """A JSON number is refused: the document calls an amount a string."""
+    # A JSON number is refused, because the document says that an amount is a string.
     if isinstance(value, str) and AMOUNT.fullmatch(value) and Decimal(value) > 0:
         return None
     return "Must be a positive number in a string, with two decimals or none"
@@ -37,7 +37,7 @@ def less(value: Decimal, spent: Decimal) -> Decimal:
 
 
 def times(value: Decimal, rate: Decimal) -> Decimal:
-    """Rounded half up, as `over` is."""
+    """Multiply and round half up to cents, as `divide_by_rate` does."""
     return cents(EXACT.multiply(value, rate))
 
 

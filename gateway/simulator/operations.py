@@ -1,4 +1,4 @@
-"""Every operation of the current interface that the simulator has: its path and its answer."""
+"""Routes of the current interface."""
 
 import re
 from functools import lru_cache
@@ -34,6 +34,7 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\\{[A-Za-z]+\\\}", "([^/]+)", re.escape(path)))
 
 
+# Cached per vocabulary, because tests run services with different words.
 @lru_cache
 def _documented(words: Words) -> Table:
     return _table(
@@ -72,8 +73,8 @@ def _documented(words: Words) -> Table:
     )
 
 
-# What neither document has in its tables: section 1 says that open batches can be edited and
-# deleted, and the paths are taken to be the earlier interface's; clients list payments.
+# Operations without a path in the document. Section 1 says that open batches can be edited and
+# deleted: the paths are assumed to be those of the earlier interface.
 INFERRED = _table(
     ("GET", BATCHES, batch.list_batches),
     ("DELETE", BATCHES, batch.delete_batches),
@@ -90,9 +91,10 @@ PAYMENT_LIST = _table(("GET", "/v1/payments", batch.list_payments))
 def find_operation(
     method: str, path: str, words: Words, switches: Switches
 ) -> tuple[Operation, tuple[str, ...]]:
-    """Paths are taken as written: no trailing slash, nothing decoded.
+    """Return the operation and the ids in the path.
 
-    Raises NoSuchOperation for an unknown path, and for a method that a path does not have.
+    Paths are compared as sent: nothing is decoded, and a trailing slash is significant. Raises
+    OperationNotFound for an unknown path and for a method that the path does not have.
     """
     if found := _look(_documented(words), method, path):
         return found

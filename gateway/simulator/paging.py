@@ -1,4 +1,4 @@
-"""Pages of a list (current interface, section 4, and section 8)."""
+"""Pages of lists (current interface, sections 4 and 8)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,12 @@ class Page:
     size: int
 
     def of(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Past the end there is an empty page."""
+        """Return the entries of this page; a page past the end is empty."""
         start = (self.number - 1) * self.size
         return entries[start : start + self.size]
 
     def meta(self, records: int) -> JsonObject:
+        # Rounded up: `-(-a // b)` is ceiling division.
         return {"page": self.number, "pages": -(-records // self.size), "records": records}
 
 

@@ -1,4 +1,4 @@
-"""The operations of parent merchants and their sub-merchants (current interface, section 4.4)."""
+"""Operations of parent merchants and sub-merchants (current interface, section 4.4)."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ SANDBOX = "sandbox"
 
 
 def create_submerchant(arrived: Arrived) -> JsonObject:
-    """Onboarding that is incomplete leaves it pending; its keys work all the same."""
+    """Create a sub-merchant. Its keys work even while incomplete onboarding leaves it pending."""
     parent = _parent(arrived)
     problems = Problems()
     sent = rules.inside(problems, arrived.body, "merchant")
@@ -44,7 +44,7 @@ def create_submerchant(arrived: Arrived) -> JsonObject:
 
 
 def create_sandbox(arrived: Arrived) -> JsonObject:
-    """Its world is in the sandbox, wherever the parent calls from."""
+    """Create a sandbox sub-merchant, in the sandbox environment even for a live parent."""
     parent = _parent(arrived)
     problems = Problems()
     sent = rules.inside(problems, arrived.body, "merchant")
@@ -67,7 +67,7 @@ def create_sandbox(arrived: Arrived) -> JsonObject:
 
 
 def _entered(world: World, made: Merchant, *, with_keys: bool) -> JsonObject:
-    """The only time that the pair is shown."""
+    """Insert a sub-merchant and build the answer; only this one shows the keys."""
     world.merchants.add(made)
     shown: JsonObject = {"id": made.id}
     if with_keys:
@@ -83,7 +83,7 @@ def _entered(world: World, made: Merchant, *, with_keys: bool) -> JsonObject:
 
 
 def delete_sandbox(arrived: Arrived) -> JsonObject:
-    """403 with `invalid_field` is this operation's own. The keys go with the merchant."""
+    """Delete a sandbox sub-merchant and its keys. Raises ApiError `invalid_field` with 403."""
     parent = _parent(arrived)
     wanted = str(arrived.body.get("id", ""))
     for each in arrived.world.merchants.known.values():
@@ -92,13 +92,14 @@ def delete_sandbox(arrived: Arrived) -> JsonObject:
             each.status = "deleted"
             arrived.world.merchants.remove_keys(each)
             return {}
+    # 403 contradicts section 7, but this operation's own description has it.
     raise Refusal(
         Problem("invalid_field", "Is not the id of a sandbox sub-merchant", "id"), http_status=403
     )
 
 
 def _parent(arrived: Arrived) -> Merchant:
-    """Raises Refusal `not_authorized`: the partner feature is the parent's."""
+    """Return the calling parent merchant. Raises ApiError `not_authorized` for other callers."""
     caller = arrived.world.owner
     if caller.parent_id is not None or not arrived.world.switches.partner:
         raise _not_authorized()
@@ -110,7 +111,7 @@ def _not_authorized() -> Refusal:
 
 
 def update_onboarding(arrived: Arrived) -> JsonObject:
-    """Must be called with the sub-merchant's key."""
+    """Update the onboarding of the calling sub-merchant. Raises ApiError for a parent."""
     merchant = arrived.world.owner
     if merchant.parent_id is None:
         raise _not_authorized()
@@ -124,7 +125,7 @@ def update_onboarding(arrived: Arrived) -> JsonObject:
 
 
 def read_funding(arrived: Arrived) -> JsonObject:
-    """One account for each currency with a balance; the memo routes funds to the merchant."""
+    """List a funding account for each currency; the memo assigns a transfer to the merchant."""
     merchant = arrived.world.owner
     return {"info": [_funding(merchant, currency) for currency in arrived.world.balances]}
 
@@ -161,7 +162,7 @@ def write_bank_account(arrived: Arrived) -> JsonObject:
 
 
 def _bank_account(given: dict[str, Any]) -> JsonObject:
-    """What only a document that is uploaded elsewhere could tell is null."""
+    # The null fields come from a document that is uploaded elsewhere.
     return {
         "currency": given["currency"],
         "accountName": given["accountName"],
@@ -183,7 +184,7 @@ def _bank_account(given: dict[str, Any]) -> JsonObject:
 
 
 def write_widget_colors(arrived: Arrived) -> JsonObject:
-    """The colors of whose key it is; those not given stay as they were."""
+    """Set the widget colors of the calling merchant; colors that are not sent stay."""
     problems = Problems()
     if not arrived.body.get("colors"):
         problems.empty("colors")

@@ -1,4 +1,4 @@
-"""Whether a sub-merchant can be what a request says (current interface, section 4.4)."""
+"""Validation of sub-merchants (current interface, section 4.4)."""
 
 import re
 from collections.abc import Mapping
@@ -87,8 +87,8 @@ MERCHANT: dict[str, Check] = {
     "country": country,
 }
 
-# In section 4.4's order. Where one is missing onboarding is incomplete, which refuses nothing;
-# a place that has no postal codes does without businessZip.
+# In the order of section 4.4. If one is missing, onboarding is incomplete and nothing is refused.
+# businessZip is optional because some countries have no postal codes.
 ONBOARDING: dict[str, Check] = {
     "businessLegalName": values.text,
     "businessPhone": values.phone,
@@ -110,7 +110,7 @@ ONBOARDING_CHANGE: dict[str, Check] = {
     "businessPpm": values.one_of(*PAYOUTS_PER_MONTH),
 }
 
-# "These last five digits only": branchId to accountNum.
+# "These last five digits only" in the document refers to branchId through accountNum.
 BANK_ACCOUNT: dict[str, Check] = {
     "accountName": values.text,
     "currency": values.currency,
@@ -129,7 +129,7 @@ color = values.matching(COLOR, "Must be a hex color of 3 or 6 digits")
 def read(
     problems: Problems, sent: Mapping[str, Any], checks: Mapping[str, Check], *, required: bool
 ) -> JsonObject:
-    """The fields that were given, all of them checked; unknown ones are ignored."""
+    """Return the fields that the body has, after checking them; ignores unknown fields."""
     given = {name: sent[name] for name in checks if not blank(sent.get(name))}
     for name, check in checks.items():
         if name not in given:
@@ -141,7 +141,7 @@ def read(
 
 
 def inside(problems: Problems, body: Mapping[str, Any], name: str) -> JsonObject:
-    """An object in a body; none is as good as an empty one."""
+    """Return an object in a body; a missing one counts as empty."""
     value = body.get(name)
     if isinstance(value, dict | None):
         return value or {}

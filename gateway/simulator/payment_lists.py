@@ -1,4 +1,4 @@
-"""Lists of payments, those of batches and those that a test has seeded (section 4)."""
+"""Lists of payments of batches and of seeded payments (section 4)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,9 +11,10 @@ from gateway.simulator.wire import JsonObject
 
 @dataclass(frozen=True)
 class Listed:
-    """`show` makes the entry of an answer: only of those that are on the page.
+    """A payment in a list.
 
-    `source` is what it is made of: a payment, or the fields of one that a test has seeded.
+    `build_view` builds its JSON and is called only for entries of the requested page. `source` is a
+    payment of a batch, or the fields of a seeded one.
     """
 
     id: str
@@ -39,13 +40,13 @@ def of_all(world: World, search: str) -> list[Listed]:
 
 
 def of_batch(world: World, batch: Batch, search: str) -> list[Listed]:
-    """In the order in which they were added."""
+    """List the payments of a batch in the order in which they were added."""
     made = (_made(world, each, batch_views.listed_payment) for each in batch.payments.values())
     return [each for each in made if matches(each, search, each.id)]
 
 
 def one(world: World, payment_id: str) -> Listed:
-    """Raises Refusal `not_found`."""
+    """Return a payment of a batch or a seeded one. Raises ApiError `not_found`."""
     if payment_id in world.payments:
         return _made(world, world.payments[payment_id])
     for payee in world.recipients.values():
@@ -67,7 +68,7 @@ def _made(
 
 
 def _seeded(world: World, payee: Recipient) -> Iterable[Listed]:
-    """With the recipient as it is now, unless the seeded payment brought its own."""
+    """Yield a recipient's seeded payments; they show the current recipient or their own."""
 
     def shown(payment: JsonObject) -> Callable[[], JsonObject]:
         return lambda: {"recipient": views.recipient(world, payee), **payment}
@@ -78,13 +79,13 @@ def _seeded(world: World, payee: Recipient) -> Iterable[Listed]:
 
 
 def _newest_first(world: World, payments: list[Payment], seeded: Iterable[Listed]) -> list[Listed]:
-    """Of those made in the same moment the last one comes first."""
+    # Reversed before a stable sort: of payments with equal dates, the last created comes first.
     made = [_made(world, each) for each in reversed(payments)]
     return sorted([*made, *seeded], key=lambda each: each.created, reverse=True)
 
 
 def matches(listed: Listed, search: str, known_as: str) -> bool:
-    """What is searched is not shown: here anywhere in these, in any case."""
+    # The document does not say which fields `search` covers.
     fields = listed.payee.fields
     searched = (known_as, listed.memo, fields["name"], fields["email"], fields.get("referenceId"))
     return any(search.casefold() in str(text or "").casefold() for text in searched)

@@ -1,4 +1,4 @@
-"""Whether a payment can be what a request says (current interface, sections 2.1 and 4.3)."""
+"""Validation of payments (current interface, sections 2.1 and 4.3)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ REFUSED = ("suspended", "archived")
 
 @dataclass(frozen=True)
 class Order:
-    """A payment that could be made."""
+    """A validated payment of a request."""
 
     recipient: Recipient
     amount: Decimal
@@ -29,7 +29,7 @@ class Order:
 def entries(
     problems: Problems, body: JsonObject, name: str
 ) -> Iterable[tuple[Problems, JsonObject]]:
-    """The objects of an array in a body; none is as good as an empty one."""
+    """Yield the objects of an array in a body; a missing array counts as empty."""
     sent = body.get(name)
     if not isinstance(sent, list | None):
         problems.invalid(name, "Must be an array")
@@ -42,7 +42,7 @@ def entries(
 
 
 def read(world: World, problems: Problems, sent: JsonObject, batch: Batch) -> Order | None:
-    """Only worth anything when `problems` found none."""
+    """Parse a new payment; the result is valid only if no problem was added."""
     payee = _payee(world, problems, sent.get("recipient"))
     return _read_rest(world, problems, _in_current_names(sent, batch), batch, payee)
 
@@ -50,7 +50,7 @@ def read(world: World, problems: Problems, sent: JsonObject, batch: Batch) -> Or
 def read_change(
     world: World, problems: Problems, sent: JsonObject, payment: Payment
 ) -> Order | None:
-    """Who is paid is not among what can be changed (earlier interface, section 4.4)."""
+    """Parse a changed payment; its recipient cannot change (earlier interface, section 4.4)."""
     before = {
         "amount": money.text(payment.amount),
         "currency": payment.currency,
@@ -63,7 +63,7 @@ def read_change(
 
 
 def _in_current_names(sent: JsonObject, batch: Batch) -> JsonObject:
-    """Paths that the document does not list are known from the earlier one, with its payloads."""
+    # Clients of inferred paths send the payloads of the earlier document.
     if sent.get("sourceAmount") is not None:
         return {"amount": sent["sourceAmount"], "currency": batch.currency, **sent}
     if sent.get("targetAmount") is not None:
@@ -80,7 +80,7 @@ def _read_rest(
     *,
     kept: Terms | None = None,
 ) -> Order | None:
-    """`kept` are the terms of a payment whose amount stays: only a quote rates it anew."""
+    # If the amount does not change, neither do the terms: only a quote computes a new rate.
     amount = _read_amount(problems, sent.get("amount"))
     currency = read_currency(problems, sent, "currency")
     memo = read_text(problems, sent, "memo")
@@ -95,7 +95,7 @@ def _read_rest(
 
 
 def _payee(world: World, problems: Problems, sent: Any) -> Recipient | None:
-    """An incomplete recipient may be in a batch: it is the start that asks for more."""
+    # An incomplete recipient is accepted here; only the start requires an active one.
     if not isinstance(sent, dict | None):
         problems.invalid("recipient", "Must be an object")
         return None

@@ -1,4 +1,4 @@
-"""What happens to payments in a batch (current interface, section 4.3)."""
+"""Changes of payments in a batch (current interface, section 4.3)."""
 
 from gateway.simulator.payment_rules import Order, read, read_change
 from gateway.simulator.refusals import Problems, not_found
@@ -62,12 +62,13 @@ def delete(world: World, payment: Payment) -> None:
 
 
 def remove(world: World, payment: Payment) -> None:
+    # A payment is in two indexes: of its batch, and of its tenant.
     del payment.batch.payments[payment.id], world.payments[payment.id]
     payment.batch.updated_at = world.now()
 
 
 def of(batch: Batch, payment_id: str) -> Payment:
-    """Raises Refusal `not_found`, for a payment of another batch too."""
+    """Raises ApiError `not_found`, also for a payment of another batch."""
     if payment_id not in batch.payments:
         raise not_found("Payment")
     return batch.payments[payment_id]

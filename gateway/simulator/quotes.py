@@ -1,4 +1,4 @@
-"""What a payment is worth, and the quotes that say it anew (current interface, section 1, item 8)."""
+"""Payment terms, and quotes that renew them (current interface, section 1, item 8)."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -9,7 +9,7 @@ from gateway.simulator.state import Batch, Payment, Recipient, Terms, World
 
 
 def generate(world: World, batch: Batch) -> None:
-    """Repeatable until the start; the quote before is forgotten."""
+    """Generate a quote that replaces the previous one. Raises ApiError after the start."""
     batch.must_be_open()
     batch.quotes += 1
     for payment in batch.payments.values():
@@ -24,10 +24,11 @@ def renew(world: World, payment: Payment) -> None:
 
 
 def agree(world: World, batch: Batch, payee: Recipient, amount: Decimal, currency: str) -> Terms:
-    """An amount in the batch's currency is what is sent, in any other what arrives.
+    """Compute a payment's terms.
 
-    What is sent arrives in the currency of the account that it goes to. Only bank transfers are
-    re-rated by quotes.
+    An amount in the batch's currency is the source amount, which arrives in the currency of the
+    recipient's primary account. In another currency it is the target amount. Quotes change the
+    rates of bank transfers only.
     """
     method = payee.primary.type if payee.primary else None
     quotes = batch.quotes if method == BANK else 0
@@ -37,6 +38,7 @@ def agree(world: World, batch: Batch, payee: Recipient, amount: Decimal, currenc
         rate = rates.rate(source, target, quotes)
         return Terms(method, amount, source, money.times(amount, rate), target, rate, fee)
     rate = rates.rate(source, currency, quotes)
+    # The target amount is fixed; the rate decides what the merchant pays.
     return Terms(method, money.over(amount, rate), source, amount, currency, rate, fee)
 
 

@@ -1,10 +1,10 @@
-"""Currencies that the service pays in, and what they are worth: made up, and fixed."""
+"""Supported currencies, with fixed invented exchange rates."""
 
 from decimal import Decimal
 
 from gateway.simulator.money import EXACT
 
-# How much of it one US dollar buys.
+# Name, and units of the currency that one US dollar buys.
 CURRENCIES = {
     "AED": ("UAE Dirham", "3.6725"),
     "AOA": ("Angolan Kwanza", "850"),
@@ -96,9 +96,9 @@ def name(code: str) -> str:
 
 
 def rate(source: str, target: str, quotes: int = 0) -> Decimal:
-    """How much of the target one of the source buys, to ten decimals.
+    """Return how much of the target currency one unit of the source buys, to ten decimals.
 
-    Each quote moves it by a twentieth of a percent, so that a test can see that one was made.
+    Each quote raises the rate by 0.05 %, so that a test can see that a quote was made.
     """
     if source == target:
         return Decimal(1)
@@ -108,5 +108,5 @@ def rate(source: str, target: str, quotes: int = 0) -> Decimal:
 
 
 def text(shown: Decimal) -> str:
-    """Without zeros that say nothing: 0.92, not 0.9200000000."""
+    """Format without trailing zeros: 0.92, not 0.9200000000."""
     return f"{shown.normalize(EXACT):f}"

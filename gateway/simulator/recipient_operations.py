@@ -1,4 +1,4 @@
-"""The operations on recipients and their accounts (current interface, sections 4.1 and 4.2)."""
+"""Operations on recipients and their accounts (current interface, sections 4.1 and 4.2)."""
 
 from gateway.simulator import accounts, listing, payment_lists, recipients, views
 from gateway.simulator.arrived import Arrived
@@ -30,7 +30,7 @@ def delete_recipient(arrived: Arrived) -> JsonObject:
 
 
 def delete_recipients(arrived: Arrived) -> JsonObject:
-    """One unknown id, and nothing is deleted."""
+    """Delete several recipients, or none if one id is unknown."""
     found = [arrived.world.recipient(each) for each in arrived.wanted_ids()]
     arrived.touched.extend(found)
     recipients.archive(arrived.world, found)
@@ -42,7 +42,8 @@ def list_recipients(arrived: Arrived) -> JsonObject:
 
 
 def list_logs(arrived: Arrived) -> JsonObject:
-    """The newest first. Reading the log is not itself entered in it."""
+    """List the activity log, newest first."""
+    # Not `require_path_recipient`, which would enter this request in the log.
     recipient = arrived.world.recipient(arrived.ids[0])
     return arrived.page("activities", list(reversed(recipient.activities)), dict)
 

@@ -1,4 +1,4 @@
-"""What happens to recipients (current interface, sections 3 and 4.1)."""
+"""Changes of recipients (current interface, sections 3 and 4.1)."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,8 @@ from gateway.simulator.wire import JsonObject
 
 
 def create(world: World, body: JsonObject) -> Recipient:
-    """Accounts may come with it. Their name in the body is not shown: `account`, or `accounts`."""
+    """Create a recipient, with accounts if the body has any. Raises ApiError."""
+    # The document does not name the field for accounts: `account` and `accounts` are both accepted.
     problems = Problems()
     fields = read_fields(problems, body, ON_CREATE, {})
     drafts = [
@@ -59,11 +60,9 @@ def _nested_accounts(problems: Problems, body: JsonObject) -> Iterable[tuple[str
 
 
 def update(world: World, recipient: Recipient, body: JsonObject) -> None:
-    """Accounts are not changed here: one in the body is ignored like any unknown field.
-
-    Section 3 lets a status be set in any state, so it also takes a recipient out of the archive;
-    anything else written to an archived one is refused.
-    """
+    """Change a recipient's own fields; accounts in the body are ignored. Raises ApiError."""
+    # Section 3 allows setting a status in any state, which also takes a recipient out of the
+    # archive. An archived recipient accepts no other change.
     if "status" not in body:
         writable(recipient)
     problems = Problems()
@@ -73,7 +72,8 @@ def update(world: World, recipient: Recipient, body: JsonObject) -> None:
 
 
 def change(world: World, recipient: Recipient, fields: JsonObject, sent: Iterable[str]) -> None:
-    """`fields` as `read_fields` gives them, of which `sent` are what the request named."""
+    """Store `fields` from `parse_recipient_fields`; `sent_names` are those in the request."""
+    # A recipient has its status in an attribute, not among its fields.
     status = fields.pop("status", None)
     recipient.fields = fields
     recipient.updated_at = world.now()
@@ -95,22 +95,23 @@ def archive(world: World, recipients: Iterable[Recipient]) -> None:
 
 
 def settle(recipient: Recipient) -> None:
-    """Moves between `incomplete` and `active`; a status that somebody chose stays."""
+    """Set `incomplete` or `active` by the recipient's data; a status set by a client stays."""
     if recipient.status in ("incomplete", "active"):
         move(recipient, "active" if payable(recipient) else "incomplete")
 
 
 def move(recipient: Recipient, status: str) -> None:
-    """A legacy client's own word for a status goes with the status that it stood for."""
+    # The legacy interface's own word belongs to the previous status.
     if status != recipient.status:
         recipient.legacy_status = None
     recipient.status = status
 
 
 def payable(recipient: Recipient) -> bool:
-    """Section 1, item 6, with what sections 2.4 and 2.5 ask for bank transfers.
+    """Whether a recipient has all data that payments need (section 1, item 6).
 
-    No address is needed where payments go to a wallet (earlier interface, section 3).
+    Bank transfers also need the data of sections 2.4 and 2.5. Payments to a wallet need no address
+    (earlier interface, section 3).
     """
     address, primary = recipient.address, recipient.primary
     if primary is None:

@@ -1,4 +1,4 @@
-"""How the service says no (current interface, section 7)."""
+"""Errors that the service answers with (current interface, section 7)."""
 
 from dataclasses import dataclass, field
 
@@ -14,8 +14,8 @@ STATUS = {
 }
 
 
-# One answer has one status: what is wrong with fields is told before what does not exist, and
-# that before what is in the wrong state.
+# A response has one status, so problems of different statuses cannot be reported together: fields
+# first, then objects that do not exist, then objects in the wrong state.
 TOLD_TOGETHER = (
     frozenset({"empty_field", "invalid_field"}),
     frozenset({"not_found"}),
@@ -35,9 +35,9 @@ class Problem:
 
 
 class Refusal(Exception):
-    """Leaves the service as `{ok: false, errors}`.
+    """An error response, `{ok: false, errors}`.
 
-    `http_status` is for what an operation's own description says against section 7.
+    `http_status` is set if an operation's own description contradicts section 7.
     """
 
     def __init__(self, *problems: Problem, http_status: int | None = None) -> None:
@@ -53,7 +53,7 @@ class Refusal(Exception):
 
 
 class NoSuchOperation(Refusal):
-    """For a path, or a method that a path does not have."""
+    """The path does not exist, or does not have the method."""
 
     def __init__(self, http_status: int = 404) -> None:
         super().__init__(Problem("not_found", "Path does not exist"), http_status=http_status)
@@ -69,13 +69,13 @@ def invalid_status(message: str) -> Refusal:
 
 @dataclass
 class Problems:
-    """Collects what is wrong with one request, so that it is all told at once."""
+    """Collects the problems of one request, so that one response reports them all."""
 
     found: list[Problem] = field(default_factory=list)
     prefix: str = ""
 
     def within(self, prefix: str) -> "Problems":
-        """The same collection, for fields one level down: `address.`, `governmentIds[0].`"""
+        """Return a view of this collection for nested fields: `address.`, `governmentIds[0].`"""
         return Problems(self.found, self.prefix + prefix)
 
     def empty(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a recipient can be what a request says (current interface, sections 2.3 to 2.5, 4.1)."""
+"""Validation of recipients (current interface, sections 2.3 to 2.5 and 4.1)."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ ADDRESS: dict[str, Check] = {
     "phone": nullable(lambda value: None if value == "" else values.phone(value)),
 }
 
-# Section 4.1's create body. Governmental ids and the address have checks of their own below.
+# The create body of section 4.1, without government ids and address, which are checked below.
 ON_CREATE: dict[str, Check] = {
     "referenceId": nullable(values.text),
     "type": values.one_of("business", "individual"),
@@ -33,7 +33,7 @@ ON_CREATE: dict[str, Check] = {
     "phone": ADDRESS["phone"],
 }
 
-# "Any recipient fields to change": section 2.3 without what the service itself fills.
+# "Any recipient fields to change": those of section 2.3 that the service does not fill itself.
 ON_UPDATE: dict[str, Check] = {
     **ON_CREATE,
     "status": values.one_of("active", "suspended"),
@@ -58,9 +58,9 @@ def is_country(value: Any) -> bool:
 def read_fields(
     problems: Problems, body: Mapping[str, Any], checks: Mapping[str, Check], before: JsonObject
 ) -> JsonObject:
-    """The fields of a write that the service takes, over `before`; unknown ones are ignored.
+    """Merge a request into a recipient's previous fields and check them; ignores unknown fields.
 
-    An address is merged into the one before, field by field; government ids replace theirs.
+    An address is merged field by field; government ids replace all previous ones.
     """
     sent = {name: body[name] for name in checks if name in body}
     after = {**before, **sent}
@@ -83,7 +83,7 @@ def _missing(fields: JsonObject) -> list[str]:
 
 
 def _named(fields: JsonObject) -> JsonObject:
-    """For an individual the service fills the name (section 2.3)."""
+    # The service derives the name of an individual (section 2.3).
     if fields.get("type") == "individual":
         fields["name"] = f"{fields.get('firstName')} {fields.get('lastName')}"
     return fields
@@ -103,7 +103,7 @@ def _read_address(problems: Problems, body: Mapping[str, Any], after: JsonObject
             address[name] = sent[name]
             if wrong := check(sent[name]):
                 inside.invalid(name, wrong)
-    # Section 4.1 has a phone beside the address, section 2.5 one in it: one and the same here.
+    # Section 4.1 has a phone next to the address, section 2.5 in it: both set the same field here.
     phone = after.pop("phone", None)
     if not blank(phone) and "phone" not in sent:
         address["phone"] = phone
@@ -131,7 +131,7 @@ def check_government_id(problems: Problems, entry: JsonObject, recipient_type: s
         problems.empty(name)
     if "country" not in missing and not is_country(entry["country"]):
         problems.invalid("country", "Must be ISO 3166-1 alpha-2")
-    # "Values seen" are SSN, passport and other (section 2.4): others may exist.
+    # Section 2.4 lists SSN, passport and other as "values seen", so other types may exist.
     if "type" not in missing and (wrong := values.text(entry["type"])):
         problems.invalid("type", wrong)
     if "value" not in missing and (wrong := _government_id_value(entry, recipient_type)):
@@ -147,7 +147,7 @@ def _government_id_value(entry: JsonObject, recipient_type: str) -> str | None:
     bounds = (9, 9) if kind == "SSN" else government_id_digits(country, recipient_type)
     if bounds is None:
         return None
-    # Written with or without the usual dots and hyphens; a Chilean RUT may end in K.
+    # Clients may send the usual dots and hyphens; a Chilean RUT may end in K.
     plain = re.sub(r"[ ./-]", "", entry["value"])
     last = "[0-9Kk]" if country == "CL" else "[0-9]"
     if re.fullmatch(f"[0-9]+{last}", plain) and bounds[0] <= len(plain) <= bounds[1]:

@@ -1,4 +1,4 @@
-"""A simulator that listens."""
+"""The simulator as an HTTP server on one or two ports."""
 
 import asyncio
 from typing import Any
@@ -10,21 +10,21 @@ from gateway.simulator.faults import Fault
 from gateway.simulator.legacy.interface import Legacy
 from gateway.simulator.service import Service
 
-SHUTDOWN_SECONDS = 0.5  # a delayed answer need not hold up the end
+SHUTDOWN_SECONDS = 0.5  # Short: a response that a fault delays must not delay the shutdown.
 
 
 class Listener:
-    """One face of a service at one address; `url` is without /v1."""
+    """A listening socket for one interface of a service; `url` is without /v1."""
 
     def __init__(self, face: Face, host: str) -> None:
-        # The low-level server: nothing between the socket and the face that would rewrite a path
-        # or answer an unknown one in its own words.
+        # The low-level server, because aiohttp's router would normalize paths and answer unknown
+        # ones itself.
         server = web.Server(face.handle, request_factory=_request, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
         self.host = host
 
     async def listen(self, port: int) -> None:
-        """Raises OSError where it cannot, and leaves nothing open."""
+        """Start listening. Raises OSError after closing what was opened."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self.host, port).start()
@@ -47,7 +47,7 @@ class Listener:
 
 
 class Simulator:
-    """Made by `start`; `legacy` is there where its port was asked for."""
+    """A running simulator; `legacy` is None unless `start_simulator` got a legacy port."""
 
     def __init__(self, service: Service, current: Listener, legacy: Listener | None) -> None:
         self.service = service
@@ -58,7 +58,7 @@ class Simulator:
         self.url = current.url
 
     def next(self, fault: Fault) -> None:
-        """Faults wait in line; the first that a request meets is the one that happens."""
+        """Queue a fault; each request takes the first one that matches it."""
         self.service.faults.append(fault)
 
     async def stop(self) -> None:
@@ -74,7 +74,7 @@ async def start(
     port: int = 0,
     legacy_port: int | None = None,
 ) -> Simulator:
-    """Port 0 takes a free one. Raises NotListening where it cannot listen."""
+    """Start a simulator; port 0 selects a free port. Raises ListenError."""
     service = service or Service()
     current = await _listen(Listener(Face(service), host), port)
     if legacy_port is None:
@@ -82,13 +82,14 @@ async def start(
     try:
         legacy = await _listen(Listener(Face(service, Legacy(service)), host), legacy_port)
     except NotListening:
+        # The caller gets no simulator to stop, so the first listener must not stay open.
         await current.stop()
         raise
     return Simulator(service, current, legacy)
 
 
 class NotListening(OSError):
-    """`port` is the one that was asked for."""
+    """A port could not be opened; `port` is the requested one."""
 
     def __init__(self, port: int, reason: OSError) -> None:
         super().__init__(reason.errno, reason.strerror)
@@ -106,6 +107,6 @@ async def _listen(listener: Listener, port: int) -> Listener:
 def _request(
     message: Any, payload: Any, protocol: Any, writer: Any, task: "asyncio.Task[None]"
 ) -> web.BaseRequest:
-    """Section 8: a batch has no upper limit, so a body has none either."""
+    """Create aiohttp's request without a size limit: a batch has none (section 8)."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=0)

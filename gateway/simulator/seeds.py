@@ -1,4 +1,4 @@
-"""Made-up recipients and payments, the same for the same seed."""
+"""Sample recipients and payments, reproducible by seed."""
 
 import random
 import string
@@ -22,8 +22,8 @@ from gateway.simulator.recipients import settle
 from gateway.simulator.state import Account, Recipient, World, iso
 from gateway.simulator.wire import JsonObject
 
-# Creation is spread over two years from here; updates follow within a year. All of it is past, so
-# that what a test does afterwards is newer.
+# Creation dates are spread over two years from here, and updates follow within a year. All are in
+# the past, so that objects a test creates later are newer.
 FIRST_CREATED = datetime(2022, 1, 1, tzinfo=UTC)
 TWO_YEARS = 2 * 365 * 24 * 3600
 ONE_YEAR = 365 * 24 * 3600
@@ -70,7 +70,7 @@ def _recipient(world: World, rng: random.Random, position: int) -> Recipient:
 
 
 def _fields(rng: random.Random, place: Place, position: int) -> JsonObject:
-    # The document names a business id for Argentina and Brazil only, which have other digits.
+    # No businesses in countries with government ids: business ids have other numbers of digits.
     business = place.government_id_digits is None and rng.random() < 0.25
     first, last = rng.choice(FIRST_NAMES), rng.choice(LAST_NAMES)
     name = f"{rng.choice(COMPANIES)} {position}" if business else f"{first} {last}"
@@ -114,7 +114,7 @@ def _address(rng: random.Random, place: Place) -> JsonObject:
 
 
 def _kinds(rng: random.Random, world: World, place: Place) -> list[str]:
-    """The types of a recipient's accounts, the primary one first."""
+    """Choose the types of a recipient's accounts, the primary one first."""
     if rng.random() < 0.08:
         return []
     kinds = [BANK, world.words.wallet]
@@ -148,10 +148,11 @@ def _account(rng: random.Random, owner: Recipient, place: Place, kind: str) -> A
 
 
 def payments(payee: Recipient, n: int, seed: int) -> list[JsonObject]:
-    """Processed payments, the newest first, in the shape of the earlier interface, section 2.
+    """Create processed payments, newest first, as JSON of the earlier interface (section 2).
 
-    Their `recipient` is left out: answers show the one that is current.
+    They have no `recipient`: responses show the recipient in its current state.
     """
+    # Seeded per recipient, so that the order of calls does not matter.
     rng = dice("payments", payee.id, seed)
     made = sorted(
         (_payment(rng, payee) for _ in range(n)),
@@ -200,7 +201,7 @@ def _payment(rng: random.Random, payee: Recipient) -> JsonObject:
 
 
 def offline_payments(payee: Recipient, n: int, seed: int) -> list[JsonObject]:
-    """Section 2.7."""
+    """Create offline payments (section 2.7)."""
     rng = dice("offline payments", payee.id, seed)
     made = [_offline_payment(rng, payee) for _ in range(n)]
     payee.offline_payments.extend(made)

@@ -1,4 +1,4 @@
-"""The simulated service: its worlds, its keys, and what tests may do to it from inside."""
+"""The simulated service: its tenants and credentials, and access to its state for tests."""
 
 import random
 import string
@@ -21,10 +21,11 @@ REQUESTS_KEPT = 10_000
 
 
 class Service:
-    """`clock` gives Unix time in seconds; ids follow from `seed` where one is given.
+    """The state of a simulated service.
 
-    `wallet_balance` is what each merchant's wallet account holds from the beginning, currency and
-    amount; without one there is no such account until it is set.
+    `clock` returns Unix time in seconds. With a `seed`, generated ids are reproducible.
+    `wallet_balance` is the initial currency and amount of each merchant's wallet account; without
+    it, a merchant has none until `set_wallet_balance`.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Service:
 
     @property
     def starts(self) -> list[Start]:
-        """Every start that was executed, in order."""
+        """All executed starts, in order."""
         return self.books.starts
 
     @property
@@ -82,11 +83,11 @@ class Service:
         return self.books.created
 
     def _seconds(self) -> float:
-        """Looks the clock up each time, so that a test can put another one in its place."""
+        # Tenants get this method instead of the clock: a test may replace `clock` later.
         return self.clock()
 
     def _new_id(self, prefix: str, length: int) -> str:
-        """Each kind has a sequence of its own: of one more account no batch has another id."""
+        # One sequence per prefix: creating one more account must not change the ids of batches.
         if prefix not in self._random:
             seed = None if self._seed is None else f"{self._seed} {prefix}"
             self._random[prefix] = random.Random(seed)  # noqa: S311  # ids protect nothing here
@@ -95,14 +96,14 @@ class Service:
         )
 
     def recipient(self, recipient_id: str) -> Recipient:
-        """Whoever's it is, archived ones too."""
+        """Return a recipient of any tenant, also an archived one. Raises ApiError `not_found`."""
         for world in self.worlds.values():
             if recipient_id in world.recipients:
                 return world.recipients[recipient_id]
         raise not_found("Recipient")
 
     def batch(self, batch_id: str) -> Batch:
-        """Whoever's it is, as it is by now. Raises Refusal `not_found`."""
+        """Return a batch of any tenant in its current state. Raises ApiError `not_found`."""
         for world in self.worlds.values():
             if batch_id in world.batches:
                 processing.finish_due(world)
@@ -110,7 +111,7 @@ class Service:
         raise not_found("Batch")
 
     def payment(self, payment_id: str) -> Payment:
-        """As `batch`; seeded payments are their recipient's."""
+        """Like `require_batch`, for a payment; seeded payments are kept with their recipients."""
         for world in self.worlds.values():
             if payment_id in world.payments:
                 processing.finish_due(world)
@@ -132,7 +133,7 @@ class Service:
         *,
         environment: str = DEMO_KEY.environment,
     ) -> None:
-        """For each merchant five currencies are funded from the beginning, and no other."""
+        """Set one balance; initially each merchant has funds in five currencies."""
         self.world(merchant, environment).balances[currency] = money.cents(Decimal(amount))
 
     def set_wallet_balance(
@@ -147,13 +148,14 @@ class Service:
         world.wallet_balance = (currency, money.cents(Decimal(amount)))
 
     def set_outcome(self, recipient_id: str, outcome: Outcome) -> None:
-        """What becomes of the recipient's payments in every batch that ends from now on."""
+        """Set the final status of the recipient's payments in all batches that finish later."""
+        # Batches that are due now must still finish with the previous outcome.
         for world in self.worlds.values():
             processing.finish_due(world)
         self.recipient(recipient_id).outcome = outcome
 
     def set_compliance(self, recipient_id: str, status: str) -> None:
-        """`pending`, `review`, `verified` or `blocked`: no operation of the interface moves it."""
+        """Set `pending`, `review`, `verified` or `blocked`, which no operation can change."""
         recipient = self.recipient(recipient_id)
         now = self.world().now()
         recipient.compliance_status = status
@@ -168,7 +170,7 @@ class Service:
         merchant: str = DEMO_KEY.merchant,
         environment: str = DEMO_KEY.environment,
     ) -> list[Recipient]:
-        """Varied, and the same for the same seed and switches."""
+        """Create varied recipients; the same seed and options give the same recipients."""
         return seeds.recipients(self.world(merchant, environment), n, seed)
 
     def seed_payments(self, recipient_id: str, n: int, seed: int = 0) -> list[JsonObject]:
@@ -183,7 +185,7 @@ class Service:
     def calls(
         self, method: str = "*", path: str = "*", *, face: FaceName = "current"
     ) -> list[Seen]:
-        """The requests so far; `*` in a path stands for one segment."""
+        """List the recorded requests of one interface, oldest first, by method and path pattern."""
         return [
             each
             for each in self.requests
@@ -193,6 +195,7 @@ class Service:
     def take_fault(self, method: str, path: str, face: FaceName = "current") -> Fault | None:
         for fault in self.faults:
             if fault.face == face and fault.meets(method, path):
+                # A fault with several uses stays in the queue until they are used up.
                 fault.times -= 1
                 if fault.times <= 0:
                     self.faults.remove(fault)

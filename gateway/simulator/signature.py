@@ -1,4 +1,4 @@
-"""Who is calling (current interface, section 5)."""
+"""Request authentication of the current interface (section 5)."""
 
 import hashlib
 import hmac
@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from gateway.simulator.refusals import Problem, Refusal
 from gateway.simulator.switches import Key, Switches, Words
 
-MAX_AGE = 30  # seconds, to either side
+MAX_AGE = 30  # In either direction.
 
 
 def signature_of(secret_key: str, timestamp: str, method: str, target: str, body: bytes) -> str:
-    """Lower-case hexadecimal HMAC-SHA256 of the four, with an LF after each."""
+    """Return the HMAC-SHA256 of the four parts, each followed by LF, in lower-case hexadecimal."""
+    # Bytes that are not UTF-8 arrive as lone surrogates: they are signed as sent.
     head = f"{timestamp}\n{method.upper()}\n{target}\n".encode("utf-8", "surrogateescape")
     return hmac.new(secret_key.encode(), head + body + b"\n", hashlib.sha256).hexdigest()
 
@@ -33,17 +34,17 @@ def caller(
     target: str,
     body: bytes,
 ) -> Key:
-    """The key whose signature the request carries.
+    """Return the credentials that signed the request.
 
-    Raises Refusal `invalid_api_key` for anything else: the document leaves the code of a stale
-    timestamp open, and gives the caller no other.
+    Raises ApiError `invalid_api_key` for any mistake: the document has no other code for the
+    caller, and does not say which one a stale timestamp gets.
     """
     timestamp = headers.get(words.timestamp_header, "")
     key, signature = _credentials(keys, words, headers.get("Authorization", ""))
     if key is None or not _fresh(timestamp, now):
         raise _refusal()
     expected = signature_of(key.secret_key, timestamp, method, target, body)
-    # As bytes: compare_digest raises on text that is not ASCII.
+    # As bytes, because compare_digest raises on text that is not ASCII.
     if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogateescape")):
         raise _refusal()
     return key

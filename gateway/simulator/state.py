@@ -1,4 +1,4 @@
-"""What the service remembers."""
+"""The state of the service, per tenant."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +19,7 @@ ACTIVITIES_KEPT = 200
 FUNDED = ("USD", "EUR", "GBP", "CAD", "AUD")
 FUNDS = Decimal("1000000.00")
 WALLET_FUNDS = ("USD", FUNDS)
-"""What `simulate` and the demo put into each merchant's wallet account."""
+"""The initial wallet balance of each merchant in `simulate` and in the demo."""
 
 Outcome = Literal["processed", "failed", "returned"]
 LegacyStatus = Literal["inactive", "disabled"]
@@ -31,7 +31,7 @@ def no_hold() -> JsonObject:
 
 @dataclass
 class Account:
-    """`fields` as written: nothing masked, `bankRegion` under its request name."""
+    """An account; `fields` are unmasked and have the names that requests use."""
 
     id: str
     type: str
@@ -41,13 +41,13 @@ class Account:
 
 @dataclass
 class Recipient:
-    """`fields` as written; the rest is what the service adds.
+    """A recipient: the request's `fields`, and what the service adds.
 
-    `extra` is laid over the answers last, for tests that want a field to read otherwise, or a
-    field that the document does not have. `outcome` is what will become of payments to them.
+    `overrides` replace or add fields of a response, for tests that need values or fields which the
+    document does not have. `outcome` is the final status of payments to this recipient.
 
-    Of the rest only the legacy face speaks: `legacy_status` is a word of its own for the status,
-    as long as that lasts, and `autoswitch` and `holdup` are remembered without effect.
+    Only the legacy interface shows the rest: `legacy_status` is its own word for the status and is
+    cleared when the status changes; `autoswitch` and `holdup` are stored and have no effect.
     """
 
     id: str
@@ -83,9 +83,9 @@ class Recipient:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a payment moves: `rate` is how much of the target currency one of the source buys.
+    """Amounts and rate of a payment: one unit of the source currency buys `rate` of the target's.
 
-    `method` is None while the recipient has no account.
+    `account_type` is None while the recipient has no account.
     """
 
     method: str | None
@@ -97,9 +97,10 @@ class Terms:
     fee: Decimal
 
 
+# Compared by identity: two payments with equal fields are still two payments.
 @dataclass(eq=False)
 class Payment:
-    """`amount` and `currency` as written; `extra` as a recipient's."""
+    """A payment; `amount` and `currency` are the request's, `overrides` as for a recipient."""
 
     id: str
     batch: "Batch" = field(repr=False)
@@ -115,9 +116,10 @@ class Payment:
     extra: JsonObject = field(default_factory=dict)
 
 
+# Compared by identity, like payments.
 @dataclass(eq=False)
 class Batch:
-    """`state` is `open` until it is started; answers say `pending` where funds are lacking."""
+    """A batch; `state` is `open` until the start; responses show `pending` if funds are missing."""
 
     id: str
     currency: str
@@ -133,7 +135,7 @@ class Batch:
     extra: JsonObject = field(default_factory=dict)
 
     def must_be_open(self) -> None:
-        """Section 1, item 8: from the start on it can be neither edited nor deleted."""
+        """Raise ApiError `invalid_status` if the batch has been started (section 1, item 8)."""
         if self.state != "open":
             raise invalid_status(f"Batch is {self.state}")
 
@@ -143,7 +145,7 @@ class Batch:
 
     @property
     def cost(self) -> Decimal:
-        """Payouts plus fees (current interface, section 1, item 8)."""
+        """Amount plus fees (current interface, section 1, item 8)."""
         return total(
             part for each in self.payments.values() for part in (each.terms.source, each.terms.fee)
         )
@@ -151,7 +153,7 @@ class Batch:
 
 @dataclass
 class World:
-    """All that belongs to one merchant in one environment; nothing in it is seen from another."""
+    """The state of one tenant: a merchant in one environment, isolated from all others."""
 
     merchant: str
     environment: str
@@ -175,23 +177,23 @@ class World:
         return self.merchants.of(self.merchant, self.environment)
 
     def know(self, real: str) -> None:
-        """Of ids that legacy clients know by another, so that it is found again."""
+        """Make an id resolvable by the shorter id that legacy clients get, if it has one."""
         if (known_as := legacy_id(self.merchant, real)) != real:
             self.legacy_ids[known_as] = real
 
     def now(self) -> datetime:
-        """To the millisecond, which is what answers show, so that a shown date finds its record."""
+        # Milliseconds, as responses show: a client must find a record by the date it was shown.
         return datetime.fromtimestamp(int(self.seconds() * 1000) / 1000, UTC)
 
     def recipient(self, recipient_id: str) -> Recipient:
-        """Raises Refusal `not_found`, for an archived recipient too unless those can be read."""
+        """Raises ApiError `not_found`, also for an archived recipient unless `reads_archived`."""
         found = self.recipients.get(recipient_id)
         if found is None or (found.archived and not self.switches.reads_archived):
             raise not_found("Recipient")
         return found
 
     def batch(self, batch_id: str) -> Batch:
-        """Raises Refusal `not_found`."""
+        """Raises ApiError `not_found`."""
         if batch_id not in self.batches:
             raise not_found("Batch")
         return self.batches[batch_id]
@@ -201,5 +203,5 @@ class World:
 
 
 def iso(moment: datetime) -> str:
-    """Section 2.1: ISO 8601 in UTC with trailing Z."""
+    """Format as ISO 8601 in UTC with a trailing Z (section 2.1)."""
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

@@ -1,6 +1,7 @@
 """Webhook subscriptions (current interface, sections 2.10, 4.5 and 6).
 
-They are kept and nothing is called: which operation emits what is not shown.
+They are stored only. No webhook is sent, because the document does not show which operations emit
+which events.
 """
 
 import re
@@ -73,7 +74,7 @@ def _subscription(arrived: Arrived) -> JsonObject:
 
 
 def update(arrived: Arrived) -> JsonObject:
-    """The answer is flat, and without the id."""
+    """Update a subscription; the response has the fields at the top level and no id."""
     subscription = _subscription(arrived)
     fields = _read(arrived, subscription)
     subscription |= fields

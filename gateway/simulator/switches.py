@@ -1,4 +1,4 @@
-"""What can be set on a simulated service, and whom it lets in."""
+"""Options, vocabulary and credentials of a simulated service."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -6,10 +6,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class LegacyWords:
-    """The same of the legacy document (its sections 2 and 4.5), which the legacy face speaks.
+    """Neutral words of the legacy document (sections 2 and 4.5).
 
-    wallet, service: the kinds of method and balance, in paths too. The labels are texts to be shown:
-    `methodDisplay`, and a summary's `displayName` and `accountType`.
+    wallet, service: types of payout methods and balances, also used in paths. The labels are
+    display texts: `methodDisplay`, and `displayName` and `accountType` of a summary.
     """
 
     wallet: str = "wallet"
@@ -26,12 +26,12 @@ class LegacyWords:
 
 @dataclass(frozen=True)
 class Words:
-    """Words that the document made neutral; a real service has its own (section 1, item 7).
+    """Neutral words of the current document; a real service uses its own (section 1, item 7).
 
-    wallet, service: the kinds of account and balance, and the key of the wallet balance.
-    batch_currency: what a request calls the currency of a batch; answers call it `currency`.
-    summary: the key of a summary's answer. `{id}` in summary_path is the batch's.
-    legacy: the legacy face's.
+    wallet, service: types of accounts and balances, and the key of the wallet balance.
+    batch_currency: the request field for a batch's currency; responses call it `currency`.
+    summary: the key of a summary in its response. `{id}` in summary_path is the batch id.
+    legacy: the words of the legacy interface.
     """
 
     scheme: str = "svcsign"
@@ -48,31 +48,37 @@ class Words:
 
 @dataclass(frozen=True)
 class Switches:
-    """Behaviour that the document leaves open, or gives twice. The defaults are its plainest words.
+    """Behaviour that the document leaves open or describes in two ways.
+
+    The defaults follow the plainest reading of the document.
 
     signed_target: whether "request path" (section 5) includes the query string.
-    account_number_with_iban: "required" is section 4.2's create table to the letter: `accountNum`
-        even where there is an IBAN.
-    missing_government_id: a bank account in a country of section 2.4, for a recipient with no
-        government id there, is "refused", or accepted with the recipient left "incomplete".
-    validation_status: 400 is section 7's; some operation descriptions list 406.
-    lists_archived, reads_archived: whether a deleted recipient is still in lists, and by id.
-    filters_archived: whether they are listed where `status` asks for them. Section 3 names the state,
-        and section 4.1 filters by recipient status; its words show `archived` nowhere.
-    max_page_size: larger page sizes are cut to it (section 8: maximum not shown).
-    inferred: whether there are operations that the document speaks of (section 1, item 8: open
-        batches can be edited and deleted) and gives no path for; lists_payments: whether all
-        payments can be listed, of which it says nothing. Where not, their paths answer
+    account_number_with_iban: "required" follows the create table of section 4.2 literally: an
+        account needs `accountNum` even if it has an IBAN.
+    missing_government_id: a bank account in a country of section 2.4, of a recipient without a
+        government id of that country, is "refused", or accepted and leaves the recipient
+        "incomplete".
+    validation_status: section 7 says 400; some operation descriptions list 406.
+    lists_archived, reads_archived: whether lists contain deleted recipients, and whether they can
+        be read by id.
+    filters_archived: whether `status=archived` lists them. Section 3 names the state and section
+        4.1 filters by recipient status, but no list of filter values contains `archived`.
+    max_page_size: larger page sizes are reduced to it (section 8: maximum not shown).
+    inferred: whether the operations exist that the document mentions (section 1, item 8: open
+        batches can be edited and deleted) without giving a path. lists_payments: whether all
+        payments can be listed, which it does not mention. Without them, their paths answer with
         inferred_status.
-    answers: payloads of writes on batches and payments, which are not shown: "full" is the earlier
-        interface's, "bare" an id for what was made and nothing for the rest. Reads are complete.
-    balance_shape: whether balances are an "object" by currency, or a "list".
-    unknown_recipient: the status where a body names a recipient that does not exist.
-    processing_seconds, quote_seconds: how long processing takes, and how long a quote holds.
-    processed_word: what a batch is once processed (section 1); the earlier interface has another.
-    partner: whether the partner feature is enabled for merchants that are not somebody's
-        sub-merchant (section 4.4).
-    wire_countries: where `swiftBic`, bank address and city are required (section 2.6 names none).
+    answers: responses to writes on batches and payments, which are not shown: "full" responses are
+        those of the earlier interface, "bare" ones have an id after a create and no fields
+        otherwise. Responses to reads are always complete.
+    balance_shape: whether balances are an "object" by currency or a "list".
+    unknown_recipient: the status if a body names a recipient that does not exist.
+    processing_seconds, quote_seconds: how long processing takes and how long a quote is valid.
+    processed_word: the status of a processed batch (section 1); the earlier interface has another.
+    partner: whether the partner feature is enabled for merchants that are not sub-merchants
+        (section 4.4).
+    wire_countries: countries in which `swiftBic`, bank address and city are required (section 2.6
+        names none).
     """
 
     signed_target: Literal["path", "path-and-query"] = "path"
@@ -103,9 +109,9 @@ class Switches:
 
 @dataclass(frozen=True)
 class Key:
-    """A key pair, and the legacy face's one key where it has one.
+    """An access key with its secret key, and the API key for the legacy interface, if any.
 
-    Keys of one merchant and environment see the same world.
+    All credentials of one merchant and environment share one tenant's state.
     """
 
     access_key: str
@@ -115,7 +121,7 @@ class Key:
     api_key: str = field(default="", repr=False)
 
 
-# Public by design: they open a simulator and nothing else. What a gateway in front may call the
-# demo pair is also what the legacy face takes; the current one has no such key.
+# Public by design: they give access to a simulator and nothing else. A gateway in front of the
+# simulator can use the same API key for the demo credentials.
 DEMO_API_KEY = "simulator-api-key"
 DEMO_KEY = Key("SIMULATORACCESSKEY", "simulator-secret-key", api_key=DEMO_API_KEY)

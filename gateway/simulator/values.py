@@ -1,4 +1,4 @@
-"""What one value may look like. Each check answers None, or what is wrong in words."""
+"""Checks of single values. Each returns None, or a message that says what the value must be."""
 
 import re
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def one_of(*words: str) -> Check:
 
 
 def unmasked(value: Any) -> str | None:
-    """What answers show masked cannot be written back."""
+    # Responses show masked values: a client that sends one back would overwrite the real value.
     if not isinstance(value, str):
         return "Must be a string"
     return "Must not be masked" if "*" in value else None
@@ -75,5 +75,5 @@ currency = matching(re.compile(r"[A-Z]{3}"), "Must be an ISO 4217 code")
 
 
 def mask(value: str | None) -> str | None:
-    """All but the last two characters hidden (current interface, section 2.6)."""
+    """Hide all but the last two characters (current interface, section 2.6)."""
     return None if value is None else f"****{value[-2:]}"

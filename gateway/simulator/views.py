@@ -1,4 +1,4 @@
-"""How the service shows what it remembers (current interface, sections 2.3 to 2.7)."""
+"""JSON of recipients and accounts (current interface, sections 2.3 to 2.7)."""
 
 from decimal import Decimal
 
@@ -11,7 +11,7 @@ from gateway.simulator.wire import JsonObject
 
 BANK_NAMES = ("Harbour Bank", "Meridian Savings", "Unión de Crédito", "First Orchard Bank")
 
-# Route of a bank transfer, least amount and fee of a route: made up, their shapes are not.
+# Routes of bank transfers, and minimum and fee by route: invented, in the document's format.
 LOCAL_ROUTE = {"US": "ach", "GB": "fps", "CA": "eft", "AU": "eft", "NZ": "eft"}
 ROUTE_MINIMUM = {"ach": "1", "fps": "1", "eft": "1", "sepa": "2", "transfer": "5", "wire": "30"}
 ROUTE_FEE = {"ach": "1.00", "fps": "1.00", "eft": "1.50", "sepa": "1.00", "wire": "15.00"}
@@ -59,7 +59,7 @@ def recipient(world: World, shown: Recipient) -> JsonObject:
 
 
 def route_minimum(world: World, shown: Recipient) -> str | None:
-    """Section 2.3: null means that the profile is incomplete."""
+    # Section 2.3: null means that the profile is incomplete.
     if shown.status == "incomplete":
         return None
     return ROUTE_MINIMUM.get(str(_route(world, shown.primary)))
@@ -70,7 +70,7 @@ def estimated_fees(world: World, shown: Recipient) -> str:
 
 
 def minimum(world: World, shown: Recipient) -> Decimal | None:
-    """The least amount, as answers show it: a test may have laid another over it."""
+    """Return the minimum amount as responses show it, including a test's override."""
     told = shown.extra.get("routeMinimum", route_minimum(world, shown))
     return None if told is None else Decimal(str(told))
 

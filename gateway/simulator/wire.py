@@ -1,4 +1,4 @@
-"""JSON as it travels: numbers exact, text as UTF-8."""
+"""JSON codec with exact numbers, in UTF-8."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -14,12 +14,13 @@ class NotJson(ValueError):
 
 
 def read_json(data: bytes, parse_float: Callable[[str], Decimal] = Decimal) -> Any:
-    """Numbers with a point or exponent become `Decimal`, never float.
+    """Decode JSON; numbers with a point or exponent become `Decimal`, never float.
 
-    Raises NotJson, also for text that could not be written again: a lone surrogate.
+    Raises InvalidJson.
     """
     try:
         value = simplejson.loads(data.decode(), parse_float=parse_float)
+        # A lone surrogate decodes but cannot be encoded: refuse it before it is stored.
         write_json(value)
     except (ValueError, RecursionError) as reason:
         raise NotJson from reason

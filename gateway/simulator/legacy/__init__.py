@@ -1,8 +1,7 @@
-"""The legacy face: the same merchants, recipients, batches and balances, as the earlier
-interface's document describes them.
+"""The legacy interface, over the same merchants, recipients, batches and balances.
 
-It is written from that document; where it is silent, from what clients of it are known to do and
-expect. It shares the simulator's state and rules, and nothing with what translates between the
-two interfaces. Names of sections are those of the earlier interface's document here, unless they
-are said to be the current one's.
+It is written from the earlier interface's document and, if that is silent, from the known behaviour
+of its clients. It shares state and rules with the rest of the simulator, and no code with the
+gateway's translation. Sections in this package are those of the earlier interface's document,
+unless the current one is named.
 """

@@ -1,4 +1,4 @@
-"""One accepted legacy request, as operations see it."""
+"""The authenticated request that an operation of the legacy interface gets."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ Entry = TypeVar("Entry")
 
 @dataclass
 class Asked:
-    """`touched` are the recipients that it was about, for their activity logs."""
+    """An authenticated request; it is entered in the activity logs of `logged_recipients`."""
 
     world: World
     names: Names
@@ -32,7 +32,7 @@ class Asked:
         return found
 
     def find_recipient(self, wanted: str) -> Recipient:
-        """Raises Refusal `not_found`, for a deleted one too: here that is permanent."""
+        """Raises ApiError `not_found`, also for a deleted recipient: deletion is permanent here."""
         found = self.world.recipients.get(self.names.real(wanted))
         if found is None or found.archived:
             raise not_found("Recipient")
@@ -45,7 +45,7 @@ class Asked:
         return self.world.batch(self.names.real(wanted))
 
     def wanted_ids(self) -> list[str]:
-        """The `ids` of a request about several, each once; what is no text is nobody's id."""
+        """Parse `ids` without duplicates. Raises ApiError."""
         ids = self.body.get("ids")
         problems = Problems()
         if ids is None or ids == []:
@@ -53,6 +53,7 @@ class Asked:
         elif not isinstance(ids, list):
             problems.invalid("ids", "Must be an array")
         problems.refuse_if_any()
+        # A value that is not text is kept as text: it matches no id and answers `not_found`.
         return list(dict.fromkeys(map(str, ids or [])))
 
     def page(
@@ -64,7 +65,7 @@ class Asked:
 
 
 def _count(query: Mapping[str, str], name: str, default: int) -> int:
-    """Lists have no status for what makes no sense (section 4.1): it is as good as none."""
+    # Lists have no status for an invalid number (section 4.1), so the default applies.
     given = query.get(name, "")
     return int(given) if re.fullmatch(r"[0-9]{1,9}", given) and int(given) else default
 

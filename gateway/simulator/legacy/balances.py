@@ -1,4 +1,4 @@
-"""The operations on balances (sections 2 and 4.5): an object by currency, and by the wallet's word."""
+"""Operations on balances (sections 2 and 4.5), keyed by currency and by the wallet's word."""
 
 from gateway.simulator import money
 from gateway.simulator.legacy.asked import Asked

@@ -1,6 +1,6 @@
-"""A bank account as legacy clients write it (section 4.2), in the words of the service.
+"""Translation of accounts from the legacy fields to the service's (section 4.2).
 
-What identifies a branch has a name for each country there, and one name for all here.
+Legacy clients use a different field for the branch in each country; the service has one.
 """
 
 import re
@@ -25,14 +25,15 @@ SAME = (
     "bankPostalCode",
 )
 MASKED = ("accountNum", "iban")
-SORT_CODE = slice(8, 14)  # of a British IBAN
+SORT_CODE = slice(8, 14)  # In a British IBAN.
 
 
 @dataclass
 class Written:
-    """`names` are the client's own, by the service's, where they differ.
+    """Translated account fields; `client_names` maps the service's names to the client's.
 
-    A currency is among them where it was sent with the account, not only as the primary one.
+    It contains only names that differ, and `currency` if the account itself has one (otherwise the
+    currency comes from `primary`).
     """
 
     body: JsonObject
@@ -40,13 +41,16 @@ class Written:
 
 
 def is_masked(sent: JsonObject, before: JsonObject) -> bool:
-    """Whether one of the numbers is the mask that answers show of it."""
+    """Whether one of the numbers equals the mask that responses show."""
     shown = {name: mask(before.get(name)) for name in MASKED}
     return any(sent.get(name) is not None and sent[name] == shown[name] for name in MASKED)
 
 
 def bank(sent: JsonObject, before: JsonObject) -> Written:
-    """`sent` has no nulls; `before` are the fields of the account that the client sees, if any."""
+    """Translate a bank account.
+
+    `sent_fields` has no nulls; `previous_fields` are those of the account that the client sees.
+    """
     body = {name: sent[name] for name in SAME if name in sent}
     if "country" in body:
         body["country"] = loose.country(body["country"])
@@ -64,7 +68,8 @@ def bank(sent: JsonObject, before: JsonObject) -> Written:
 
 
 def wallet(sent: JsonObject) -> Written:
-    """It has no currency of its own in the document; one is taken as a bank account's is."""
+    """Translate a wallet account."""
+    # The document has no currency for it, but one is accepted as for a bank account.
     body = {"emailAddress": sent["address"]} if "address" in sent else {}
     if sent.get("currency") is not None:
         body["currency"] = sent["currency"]
@@ -80,7 +85,7 @@ def _write_currency(written: Written) -> None:
 
 
 def _write_bank(written: Written, sent: JsonObject, country: str) -> None:
-    """Elsewhere than in Canada `institution` is what answers call the bank."""
+    # Outside Canada `institution` is the name of the bank in responses, not its id.
     if country == "CA" and sent.get("institution") is not None:
         written.body["bankId"] = sent["institution"]
     province = "bankProvince" if "bankProvince" in sent else "bankRegion"
@@ -105,14 +110,14 @@ def _write_branch(written: Written, sent: JsonObject, country: str) -> None:
 
 
 def add_account_number(written: Written) -> None:
-    """An IBAN is enough for a legacy client: the number in it is what the service is told."""
+    """Fill a missing account number from the IBAN, which is enough for a legacy client."""
     iban = written.body.get("iban")
     if isinstance(iban, str) and valid_iban(iban) and blank(written.body.get("accountNum")):
         written.body["accountNum"] = IBAN(iban, allow_invalid=True).account_code
 
 
 def branch_names(country: str) -> tuple[str, ...]:
-    """`routing` in the US, `branchNum` in Canada, either where else a branch is asked for."""
+    """List the branch fields: `routing` (US), `branchNum` (Canada), either in other countries."""
     if country not in BRANCH_ID:
         return ()
     return {"US": ("routing",), "CA": ("branchNum",)}.get(country, ("branchNum", "routing"))

@@ -1,4 +1,4 @@
-"""What a request says of a batch (section 4.3)."""
+"""Parsing of batches in request bodies (section 4.3)."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from gateway.simulator.wire import JsonObject
 
 
 def read_new(names: Names, body: JsonObject) -> tuple[Batch, list[Order]]:
-    """A batch without an id, and its payments. Raises Refusal."""
+    """Parse a new batch, which has no id yet, and its payments. Raises ApiError."""
     problems = Problems()
     now = names.world.now()
     currency = _read_currency(problems, body)
@@ -29,7 +29,7 @@ def read_new(names: Names, body: JsonObject) -> tuple[Batch, list[Order]]:
 
 
 def _read_currency(problems: Problems, body: JsonObject) -> str:
-    """The batch's own, or the one that its payments agree on."""
+    """Parse the batch's currency, or take it from the first payment that has one."""
     own = loose.currency(body.get("sourceCurrency"))
     if not blank(own):
         return read_currency(problems, {"sourceCurrency": own}, "sourceCurrency") or ""
@@ -47,7 +47,7 @@ def _read_currency(problems: Problems, body: JsonObject) -> str:
 
 
 def read_edit(names: Names, body: JsonObject, batch: Batch) -> Edit:
-    """All of it, or nothing: raises Refusal. Whole objects may be sent back as they were read."""
+    """Parse all changes of a batch; clients may send back a whole batch. Raises ApiError."""
     problems = Problems()
     body = {**body, "payments": _unpaged(body.get("payments"))}
     changed_fields = {name: body[name] for name in ("description",) if name in body}
@@ -59,11 +59,13 @@ def read_edit(names: Names, body: JsonObject, batch: Batch) -> Edit:
     read_currency(problems, {"sourceCurrency": currency}, "sourceCurrency")
     if currency != batch.currency and batch.payments:
         problems.invalid("sourceCurrency", "Can be changed only while there are no payments")
+    # A copy: new payments get the new currency, and a refused request changes nothing.
     batch = replace(batch, currency=currency)
     sent = list(entries(problems, body, "payments"))
     new = [(inside, entry) for inside, entry in sent if entry.get("id") is None]
     known = [(inside, entry) for inside, entry in sent if entry.get("id") is not None]
     added = [orders.read(names, inside, entry, batch) for inside, entry in new]
+    # One set for all arrays: a request cannot change and remove the same payment.
     named: set[str] = set()
     updates = [*known, *entries(problems, body, "update_payments")]
     changed = [
@@ -79,14 +81,14 @@ def read_edit(names: Names, body: JsonObject, batch: Batch) -> Edit:
 
 
 def _unpaged(sent: object) -> object:
-    """The list of a page, as a batch that is read has it."""
+    """Return the payments of a page object, which a client may send back as it was read."""
     return sent["payments"] if isinstance(sent, dict) and "payments" in sent else sent
 
 
 def _payments(
     names: Names, sent: Iterable[tuple[Problems, JsonObject]], batch: Batch, named: set[str]
 ) -> Iterable[tuple[Problems, JsonObject, Payment]]:
-    """Each payment of the batch at most once."""
+    """Yield the entries that refer to payments of the batch, each at most once."""
     for inside, entry in sent:
         wanted = entry.get("id")
         if blank(wanted):

@@ -1,4 +1,4 @@
-"""How batches are shown (section 2, Batch)."""
+"""JSON of batches (section 2, Batch)."""
 
 from gateway.simulator import batch_views, money
 from gateway.simulator.legacy.names import Names
@@ -6,7 +6,7 @@ from gateway.simulator.legacy.recipient_views import laid_over
 from gateway.simulator.state import Batch, iso
 from gateway.simulator.wire import JsonObject
 
-# Section 3. A batch that has ended is complete, whatever became of its payments.
+# Section 3. A finished batch is complete, regardless of the outcome of its payments.
 STATUSES = frozenset({"open", "pending", "processing", "accepted", "complete"})
 ENDED = frozenset({"processed", "failed"})
 

@@ -1,4 +1,4 @@
-"""The operations on batches (section 4.3)."""
+"""Operations on batches (section 4.3)."""
 
 from gateway.simulator import batches, processing, quotes
 from gateway.simulator.legacy import batch_bodies, batch_views, filters, payment_views
@@ -29,7 +29,7 @@ def _with_payments(asked: Asked, batch: Batch) -> JsonObject:
 
 
 def editable(asked: Asked, batch: Batch) -> Batch:
-    """Raises Refusal `invalid_status`: rules 1 and 2, open or pending."""
+    """Raises ApiError `invalid_status` unless the batch is open or pending (rules 1 and 2)."""
     if batch.state != "open":
         raise invalid_status(f"Batch is {batch_views.status(asked.names, batch)}")
     return batch
@@ -47,14 +47,14 @@ def delete(asked: Asked) -> JsonObject:
 
 
 def delete_several(asked: Asked) -> JsonObject:
-    """All are looked at before the first is deleted."""
+    """Delete several batches, or none if one is unknown or has been started."""
     found = [asked.find_batch(each) for each in asked.wanted_ids()]
     batches.delete(asked.world, [editable(asked, each) for each in found])
     return DELETED
 
 
 def list_all(asked: Asked) -> JsonObject:
-    """The newest first, ties by id."""
+    """List batches, newest first; ties are sorted by id."""
     found = filters.batches(asked, asked.world.batches.values())
     found.sort(key=lambda each: asked.names.shown(each.id))
     found.sort(key=lambda each: each.created_at, reverse=True)
@@ -62,7 +62,7 @@ def list_all(asked: Asked) -> JsonObject:
 
 
 def generate_quote(asked: Asked) -> JsonObject:
-    """The rates are the payments', so the batch comes with them."""
+    """Generate a quote; the response contains the payments, because they have the rates."""
     batch = editable(asked, asked.batch())
     quotes.generate(asked.world, batch)
     return _with_payments(asked, batch)
@@ -77,12 +77,13 @@ def start_processing(asked: Asked) -> JsonObject:
     try:
         processing.start(asked.world, batch)
     except Refusal as refusal:
+        # The rules of the current interface report fields that legacy clients did not send.
         raise _said(asked, refusal, list(batch.payments.values())) from None
     return {"batch": batch_views.batch(asked.names, batch)}
 
 
 def _said(asked: Asked, refusal: Refusal, sent: list[Payment]) -> Refusal:
-    """Without fields: the client sent none. Which payment it is stands in the message."""
+    # The client sent no fields, so the message and not `field` names the payment.
     said = []
     for problem in refusal.problems:
         if problem.field is None:

@@ -1,7 +1,7 @@
-"""Filters of the lists of batches and payments, which clients send and the document does not list.
+"""Filters of the lists of batches and payments, which clients send although no document lists them.
 
-They mean what those of recipients mean (section 4.1): a word that does not exist finds nothing, a date
-that makes no sense is as good as none.
+They work like the filters of recipients (section 4.1): an unknown word matches nothing, and an
+invalid date is ignored.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,10 @@ NAMES = frozenset(
 
 
 def batches(asked: Asked, found: Iterable[Batch]) -> list[Batch]:
-    """`search` is anywhere in the id; whom it pays, where and in what is told by its payments."""
+    """Filter batches; `search` matches any part of the id.
+
+    Recipient, country and target currency match if one payment of the batch matches them all.
+    """
     names, query = asked.names, asked.query
     search = query.get("search", "").casefold()
     wanted = _payment_tests(asked)
@@ -84,7 +87,7 @@ def _payment_tests(asked: Asked) -> list[Callable[[JsonObject], bool]]:
 
 
 def _country(recipient: JsonObject) -> object:
-    """Of a reduced recipient, or a full one."""
+    """Return the country of a full or a reduced recipient."""
     return recipient.get("country") or (recipient.get("address") or {}).get("country")
 
 

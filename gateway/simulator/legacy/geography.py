@@ -24,7 +24,7 @@ SUPPORTED = listed(
 
 
 def read_country(asked: Asked) -> JsonObject:
-    """Raises Refusal `not_found`, for the countries under sanctions as for those that are none."""
+    """Raises ApiError `not_found` for unknown codes and for countries under sanctions."""
     code = asked.ids[0].upper()
     if code not in SUPPORTED:
         raise not_found("Country")
@@ -42,10 +42,8 @@ def _country(code: str) -> JsonObject:
 
 
 def _currency(country: str) -> JsonObject:
-    """Where there are several, the country's own: its code begins with the country's.
-
-    Without a date: what is tender with no end known, so that an answer does not change overnight.
-    """
+    """Select a country's currency; of several, the one whose code begins with the country's."""
+    # Currencies without an end date rather than today's, so that answers do not depend on the date.
     known = get_territory_currencies(country, include_details=True)
     codes = [each["currency"] for each in known if each["tender"] and each["to"] is None]
     code = next((each for each in codes if each.startswith(country)), codes[0])

@@ -1,4 +1,4 @@
-"""One government id: `ssn` of a recipient, `governmentId` of a bank account (sections 2, 4.2)."""
+"""Government ids: `ssn` of a recipient, `governmentId` of a bank account (sections 2, 4.2)."""
 
 from gateway.simulator.refusals import Problems
 from gateway.simulator.rules import check_government_id
@@ -9,7 +9,7 @@ SSN_COUNTRY = "US"
 
 
 def shown(recipient: JsonObject, country: str | None) -> str | None:
-    """Masked; of that country, and of the kind that a payment there is made with."""
+    """Return the masked id of a country, of the type that payments there need."""
     for entry in recipient.get("governmentIds", []):
         if (entry.get("country"), entry.get("type")) == (country, _kind(country)):
             return mask(str(entry["value"]))
@@ -17,7 +17,7 @@ def shown(recipient: JsonObject, country: str | None) -> str | None:
 
 
 def ssn(recipient: JsonObject) -> str | None:
-    """Masked; the service has it as a field of its own, or among the government ids."""
+    """Return the masked SSN, from its own field or from the government ids."""
     return mask(recipient.get("ssn")) or shown(recipient, SSN_COUNTRY)
 
 
@@ -28,7 +28,7 @@ def _kind(country: str | None) -> str:
 def added(
     problems: Problems, name: str, value: object, country: str, recipient: JsonObject
 ) -> list[JsonObject] | None:
-    """All ids of a new recipient, of which this is one."""
+    """Return the ids of a new recipient including this one, or None without a value."""
     if value is None:
         return None
     entry = _checked(problems, name, value, country, recipient)
@@ -49,12 +49,13 @@ def replaced(
     *,
     also: str | None = None,
 ) -> list[JsonObject] | None:
-    """The recipient's ids from now on; None where they stay as they are.
+    """Return the recipient's new ids, or None if they do not change.
 
-    An id takes the place of all others, and is refused where one of another country is among
-    them: the service takes them together, and nobody can say again what is only shown masked.
-    `also` is the country of another id that the same request gives.
+    The id replaces all others. It is refused if the recipient has an id of another country, except
+    of `other_country`, for which the same request has an id.
     """
+    # The service replaces all ids together, and responses show them masked: a client cannot repeat
+    # the id of another country, which would be lost.
     if value is None or value == shown(recipient, country):
         return None
     if any(each["country"] not in (country, also) for each in recipient.get("governmentIds", [])):
@@ -70,6 +71,6 @@ def _checked(
     found = Problems()
     check_government_id(found, entry, str(recipient.get("type")))
     for each in found.found:
-        if each.field == "value":  # of a wrong country the account's own rules speak
+        if each.field == "value":  # The account's own rules report a wrong country.
             problems.add(each.code, name, each.message)
     return entry

@@ -13,7 +13,7 @@ from gateway.simulator.refusals import NoSuchOperation, Problem, Refusal
 from gateway.simulator.service import Service
 from gateway.simulator.wire import JsonObject, NotJson, read_json
 
-# Section 7. Those that no operation here comes to are left to what stands in front.
+# Section 7, without codes that no operation here returns.
 STATUS = {
     "invalid_api_key": 403,
     "not_authorized": 403,
@@ -33,9 +33,10 @@ class Legacy:
         self.service = service
 
     def admit(self, exchange: Exchange) -> Arrived:
-        """A path is looked for before the key, which geography and a preflight do without."""
+        """Find the route, then check the API key, which geography and preflights do not need."""
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
         if exchange.method == "OPTIONS" or not self._found(exchange).needs_key:
+            # These operations need no data, so they get a tenant without a merchant.
             return Arrived(self.service.world("", ""), (), query, {})
         key = self.service.merchants.with_api_key(exchange.headers.get("X-API-Key", ""))
         if key is None:
@@ -72,7 +73,7 @@ class Legacy:
 
 
 def _read_body(sent: bytes) -> JsonObject:
-    """What kind it says it is does not matter."""
+    # The Content-Type is not checked: section 5 asks for one, but clients omit it.
     try:
         body = read_json(sent, Number)
     except NotJson:

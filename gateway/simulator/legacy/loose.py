@@ -1,4 +1,4 @@
-"""What clients send where the document says something stricter."""
+"""Lenient parsing of values that clients send although the document is stricter."""
 
 import re
 from decimal import Decimal
@@ -12,8 +12,9 @@ from gateway.simulator.wire import JsonObject
 TRUTHS = {"true": True, "false": False}
 
 
+# The text is needed because 10.0 and 10.00 are equal numbers, but only 10.00 is a valid amount.
 class Number(Decimal):
-    """A JSON number with a point or an exponent, and how it was written."""
+    """A JSON number with a point or an exponent; `written` is its original text."""
 
     written: str
 
@@ -27,10 +28,10 @@ MAY_BE_EMPTY = "street2"  # section 2, Recipient
 
 
 def tidied(value: Any) -> Any:
-    """A body as the rules read it.
+    """Normalize a body: remove empty texts, and convert whole numbers to text.
 
-    An empty text is a field that was left out, required or not. A whole number is its text:
-    account numbers and the like are sent as either.
+    An empty text counts as a missing field. Clients send account numbers and similar fields as
+    numbers or as text.
     """
     if isinstance(value, dict):
         return {
@@ -42,7 +43,7 @@ def tidied(value: Any) -> Any:
 
 
 def inside(problems: Problems, sent: JsonObject, name: str) -> JsonObject:
-    """An object in a body; null is as good as none."""
+    """Return an object in a body; null counts as missing, and a missing one as empty."""
     value = sent.get(name)
     if isinstance(value, dict | None):
         return value or {}
@@ -51,7 +52,7 @@ def inside(problems: Problems, sent: JsonObject, name: str) -> JsonObject:
 
 
 def truth(value: Any) -> bool | None:
-    """None for what is neither true nor false."""
+    """Return None if the value is neither true nor false."""
     if isinstance(value, str):
         return TRUTHS.get(value.lower())
     return value if isinstance(value, bool) else None
@@ -62,7 +63,7 @@ def whole(value: Any) -> int | None:
 
 
 def country(value: Any) -> Any:
-    """In either case; three letters are taken too: an example in section 2 has them."""
+    """Return an upper-case alpha-2 code; alpha-3 is accepted, as in an example of section 2."""
     if not isinstance(value, str):
         return value
     code = value.upper()
@@ -71,6 +72,6 @@ def country(value: Any) -> Any:
 
 
 def currency(value: Any) -> Any:
-    """Sent as a code, in either case, and as the object that answers have."""
+    """Return an upper-case currency code, from a code or from the object that responses have."""
     code = value.get("code") if isinstance(value, dict) else value
     return code.upper() if isinstance(code, str) else code

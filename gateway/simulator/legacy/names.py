@@ -1,4 +1,4 @@
-"""What a legacy client calls things (section 2, Identifiers)."""
+"""Ids of legacy clients (section 2, Identifiers)."""
 
 from dataclasses import dataclass, field
 
@@ -8,13 +8,16 @@ from gateway.simulator.state import World
 
 @dataclass
 class Names:
-    """Of one request: an id that it spelled as the service does is spelled so in its answer."""
+    """Maps ids between clients and the service for one request.
+
+    If a request uses the service's own id of an object, its response uses it too.
+    """
 
     world: World
     spelled: set[str] = field(default_factory=set)
 
     def real(self, wanted: str) -> str:
-        """The service's own id; one that nobody knows stays as it is."""
+        """Return the service's id for a client's; an unknown one is returned unchanged."""
         if wanted in self.world.legacy_ids:
             return self.world.legacy_ids[wanted]
         self.spelled.add(wanted)

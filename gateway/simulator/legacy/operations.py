@@ -1,4 +1,4 @@
-"""Every legacy operation: its path and what answers it (sections 4.1 to 4.6)."""
+"""Routes of the legacy interface (sections 4.1 to 4.6)."""
 
 import re
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Found:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """Paths are taken as written, but for a slash at the end."""
+    """Compile a path; a request's path must match as sent, apart from a trailing slash."""
     return re.compile("/v1" + re.sub(r":[a-z]+", "([^/]+)", path) + "/?")
 
 
@@ -47,10 +47,11 @@ def _write(method: str, path: str, operation: Operation) -> Line:
 
 
 def _act(method: str, path: str, operation: Operation) -> Line:
-    """Without a body; one that is sent is not looked at."""
+    """Build the route of an operation that ignores the request body."""
     return Line(method, _pattern(path), operation)
 
 
+# Cached per vocabulary, because tests run services with different words.
 @cache
 def operations(words: LegacyWords) -> tuple[Line, ...]:
     return (
@@ -83,14 +84,14 @@ def operations(words: LegacyWords) -> tuple[Line, ...]:
         _read(f"/profile/balances/{re.escape(words.service)}", balances.read_service),
         _read(f"/profile/balances/{re.escape(words.wallet)}", balances.read_wallet),
         _read("/geography/countries/:code", geography.read_country, needs_key=False),
-        # In no table of the document, and used by its clients.
+        # Not in the document, but clients use them.
         _read("/payments/:id", payments.read_any),
         _read("/payments", payments.list_any),
     )
 
 
 OPERATIONS = operations(LegacyWords())
-"""In the document's own words."""
+"""The routes with the document's own words."""
 
 
 def find(method: str, path: str, words: LegacyWords) -> Found | None:

@@ -1,4 +1,4 @@
-"""What a request says of payments (sections 4.3 and 4.4)."""
+"""Parsing of payments in request bodies (sections 4.3 and 4.4)."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from gateway.simulator.wire import JsonObject
 
 @dataclass(frozen=True)
 class Amount:
-    """`name` is the field that it was sent in."""
+    """An amount of a request; `field_name` is the field that contained it."""
 
     name: str
     value: Decimal
@@ -25,7 +25,7 @@ class Amount:
 
 
 def read(names: Names, problems: Problems, sent: JsonObject, batch: Batch) -> Order | None:
-    """A payment that could be made; only worth anything when `problems` found none."""
+    """Parse a new payment; the result is valid only if no problem was added."""
     payee = _payee(names, problems, sent)
     _check_source_currency(problems, sent, batch.currency)
     amount = _read_amount(problems, sent, batch.currency, needed=True)
@@ -41,10 +41,10 @@ def read(names: Names, problems: Problems, sent: JsonObject, batch: Batch) -> Or
 def read_change(
     names: Names, problems: Problems, sent: JsonObject, payment: Payment
 ) -> Order | None:
-    """Who is paid, and from which currency, is not among what can be changed (section 4.4).
+    """Parse a changed payment; recipient and source currency cannot change (section 4.4).
 
-    An amount that stays is worth what it was: it is quotes that rate it anew (section 1, item 6). One
-    that is sent back as it is shown stays.
+    Without another amount the terms stay, because only quotes compute new rates (section 1, item
+    6). An amount that equals the shown one is no change: clients send whole objects back.
     """
     sent = _without_shown(sent, payment.terms)
     amount = _read_amount(problems, sent, payment.batch.currency, needed=False)
@@ -83,7 +83,7 @@ def _agree(
 
 
 def _check_source_currency(problems: Problems, sent: JsonObject, currency: str) -> None:
-    """It may be given per payment, but a batch has one."""
+    # Each payment may name the source currency, but a batch has only one.
     own = loose.currency(sent.get("sourceCurrency"))
     if own is not None and currency and own != currency:
         problems.invalid("sourceCurrency", "Is not the batch's")
@@ -102,6 +102,7 @@ def _read_amount(
         return None
     name = given[0]
     value = sent[name].written if isinstance(sent[name], loose.Number) else sent[name]
+    # The original text, because 1.50 is a valid amount and 1.5 is not.
     wrong = money.amount(value)
     if wrong:
         problems.invalid(name, "Must be a positive number with two decimals or none")
@@ -140,13 +141,14 @@ def _by_id(names: Names, wanted: Any) -> list[Recipient]:
 
 
 def _by_email(names: Names, address: Any) -> list[Recipient]:
-    """Exactly, and not among those that are deleted."""
+    """Find recipients by the exact address, without deleted ones."""
     everybody = names.world.recipients.values()
     return [each for each in everybody if each.fields["email"] == address and not each.archived]
 
 
 def _check_minimum(names: Names, problems: Problems, payee: Recipient, amount: Amount) -> None:
-    """Of a recipient that was looked up, the least amount is known; else the start asks for it."""
+    # Only for recipients given by email, which this request looked up; others are checked at the
+    # start.
     least = views.minimum(names.world, payee)
     in_theirs = amount.currency == payee.fields.get("primaryCurrency")
     if least is not None and in_theirs and amount.value < least:

@@ -1,4 +1,4 @@
-"""How payments are shown (section 2, Payment)."""
+"""JSON of payments (section 2, Payment)."""
 
 from gateway.simulator import money, rates
 from gateway.simulator.legacy import payout_views, recipient_views
@@ -11,14 +11,14 @@ STATUSES = frozenset({"pending", "processed", "failed", "returned"})
 
 
 def whole(names: Names, listed: Listed) -> JsonObject:
-    """With the full recipient, as it is now."""
+    """Build a payment with the full recipient in its current state."""
     if isinstance(listed.source, Payment):
         return payment(names, listed.source)
     return _seeded(names, listed, listed.source)
 
 
 def listed(names: Names, shown: Listed) -> JsonObject:
-    """As listings of a batch have it, where it is in one."""
+    """Build an entry of the list of all payments."""
     if isinstance(shown.source, Payment):
         return in_batch(names, shown.source)
     return _seeded(names, shown, shown.source)
@@ -33,7 +33,7 @@ def payment(names: Names, shown: Payment) -> JsonObject:
 
 
 def in_batch(names: Names, shown: Payment) -> JsonObject:
-    """As listings of a batch have it: a reduced recipient, and three fields more."""
+    """Build an entry of a batch's list: with a reduced recipient and three more fields."""
     method = shown.terms.method
     view = {
         "id": names.shown(shown.id),
@@ -86,7 +86,7 @@ def _batch(names: Names, batch: Batch) -> JsonObject:
 
 
 def _seeded(names: Names, listed: Listed, payment: JsonObject) -> JsonObject:
-    """One that a test has put there, in this document's shape already, with ids of its own."""
+    """Build a seeded payment, whose fields already have the names of this document."""
     compliance = payment.get("compliance") or {}
     view = {
         "id": names.shown(listed.id),

@@ -1,4 +1,4 @@
-"""The operations on payments (section 4.4)."""
+"""Operations on payments (section 4.4)."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ def read(asked: Asked) -> JsonObject:
 
 
 def _payment(asked: Asked) -> Payment:
-    """Raises Refusal `not_found`, for a payment of another batch too."""
+    """Raises ApiError `not_found`, also for a payment of another batch."""
     return payments.of(asked.batch(), asked.names.real(asked.ids[1]))
 
 
@@ -48,7 +48,7 @@ def delete(asked: Asked) -> JsonObject:
 
 
 def list_of_batch(asked: Asked) -> JsonObject:
-    """In the order in which they were added; `search` as in the list of all."""
+    """List the payments of a batch in the order in which they were added."""
     search = asked.query.get("search", "")
     listed = payment_lists.of_batch(asked.world, asked.batch(), "")
     found = [each for each in listed if matches(each, search, asked.names.shown(each.id))]
@@ -62,7 +62,7 @@ def read_any(asked: Asked) -> JsonObject:
 
 
 def list_any(asked: Asked) -> JsonObject:
-    """The newest first; shown as in the lists of batches, of which it is made."""
+    """List the payments of all batches, newest first, as the lists of batches show them."""
     show = partial(payment_views.listed, asked.names)
     found = filters.payments(asked, payment_lists.of_all(asked.world, ""), show)
     return asked.page("payments", found, show)

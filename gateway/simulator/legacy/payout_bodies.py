@@ -1,6 +1,7 @@
-"""What a request says of a recipient's payout methods (sections 2 and 4.2).
+"""Parsing of payout methods in request bodies (sections 2 and 4.2).
 
-Each method is one account of the service. A request is read whole, and then carried out whole.
+Each method is one account of the service. A request is parsed completely before any of it is
+applied.
 """
 
 from dataclasses import dataclass, field
@@ -26,13 +27,13 @@ from gateway.simulator.state import Account, Recipient, World, no_hold
 from gateway.simulator.values import blank
 from gateway.simulator.wire import JsonObject
 
-# A create of a recipient may leave methods out, a POST may not; a PATCH says what changes.
+# Creating a recipient allows a body without methods, a POST does not, and a PATCH contains changes.
 Mode = Literal["create", "post", "patch"]
 
 
 @dataclass
 class Plan:
-    """What is to become of the accounts; `made` come with those whose place they take."""
+    """Validated changes of accounts; `new_accounts` has pairs of new and replaced account."""
 
     primary: str | None = None
     made: list[tuple[Account, Account | None]] = field(default_factory=list)
@@ -61,7 +62,11 @@ class Plan:
 
 @dataclass
 class Reading:
-    """`fields` are the recipient's, with what the same request says of them: `ssn`, where it does."""
+    """Parses one request body into a plan.
+
+    `recipient_fields` already include the other changes of the same request; `ssn` is the new SSN
+    in that request, if any.
+    """
 
     world: World
     problems: Problems
@@ -76,13 +81,14 @@ class Reading:
 
     def read(self) -> Plan:
         self._read_holds()
+        # A separate collection, to know whether the objects themselves are well-formed.
         shapes = Problems([], self.problems.prefix)
         primary = loose.inside(shapes, self.sent, "primary")
         sent = loose.inside(shapes, self.sent, "accounts")
         written = {
             word: loose.inside(shapes.within("accounts."), sent, word) for word in self._methods
         }
-        if shapes.found:  # of what should be inside no more needs to be said
+        if shapes.found:  # If the objects are malformed, problems of their fields mean nothing.
             self.problems.found.extend(shapes.found)
             return self.plan
         self.currency = self._read_currency(primary.get("currency"))
@@ -122,10 +128,10 @@ class Reading:
         if blank(method) and self.mode == "patch":
             if given or self.currency is None:
                 return None
-            now = self._shown_method()  # a currency alone is the primary method's
+            now = self._shown_method()  # A currency alone changes the primary method.
             return now if now in self._methods else None
         if blank(method):
-            if len(given) == 1:  # the only one is the primary one
+            if len(given) == 1:  # A single method is the primary one.
                 self.plan.primary = self._kind(given[0])
                 return given[0]
             if given or self.mode == "post":
@@ -134,7 +140,7 @@ class Reading:
         if isinstance(method, str) and method in self._methods:
             self.plan.primary = self._kind(method)
             return method
-        if method != self._shown_method():  # else it is sent back
+        if method != self._shown_method():  # The shown method may be sent back unchanged.
             self.problems.invalid("primary.method", f"Must be one of: {', '.join(self._methods)}")
         return None
 
@@ -142,7 +148,7 @@ class Reading:
         return method_word(self.world, self.recipient.primary) if self.recipient else None
 
     def _is_another_currency(self) -> bool:
-        """Than answers show for the payout: the method may be changed alone, in what was sent back."""
+        """Whether `primary.currency` differs from the shown one, which a client may send back."""
         primary = self.recipient.primary if self.recipient else None
         shown = primary.fields["currency"] if primary else None
         return self.currency != shown
@@ -154,7 +160,7 @@ class Reading:
         return shown_account(self.recipient, self._kind(word)) if self.recipient else None
 
     def _choose(self, word: str) -> None:
-        """A method that the recipient has already may be made the primary one by a PATCH."""
+        """Make an existing method the primary one, which only a PATCH can do."""
         before = self._before(word)
         if before is None or self.mode != "patch":
             self.accounts.empty(word)
@@ -163,7 +169,7 @@ class Reading:
             self._change(word, before, Written(sent))
 
     def _read_account(self, word: str, given: JsonObject, chosen: str | None) -> None:
-        # Typed clients send every field of an account that they know: null is as good as none.
+        # Typed clients send null for each field that they do not set.
         sent = {name: value for name, value in given.items() if value is not None}
         before = self._before(word)
         written = bank(sent, before.fields if before else {}) if word == "bank" else wallet(sent)
@@ -181,10 +187,10 @@ class Reading:
             self._make(word, before, written, sent.get("governmentId"))
 
     def _is_change(self, word: str, sent: JsonObject, before: Account, written: Written) -> bool:
-        """A PATCH changes the account that there is, and so does a POST that sends it back.
+        """Whether the request changes the current account rather than replacing it.
 
-        That it is the same account a POST can say by the mask that was shown, of a number that nobody
-        but the service knows.
+        A PATCH changes it unless the country differs. A POST does if it sends the account back,
+        which the masked number shows: the client could not know the mask otherwise.
         """
         if self.mode == "patch":
             return _same_country(before, written)
@@ -203,7 +209,7 @@ class Reading:
         self._read_government_id(word, government_id, country)
         fields = accounts.read_change(self.world, found, self._with_ids(), before, written.body)
         self._say(word, written, found)
-        # What is only shown masked is a change wherever it is said anew.
+        # An unmasked number is always a change: clients cannot know that it equals the stored one.
         said = fields != before.fields or not written.body.keys().isdisjoint(MASKED)
         if said or (self.plan.primary == before.type and not before.primary):
             self.plan.changed.append((before, fields))
@@ -223,7 +229,7 @@ class Reading:
         self.plan.made.append((made, before))
 
     def _own_name(self) -> str:
-        """The recipient's; one that is wrong is told of where it stands."""
+        # A wrong name of the recipient is reported for its own field, so a placeholder will do.
         name = self.fields.get("name")
         return name if isinstance(name, str) and name else "-"
 
@@ -234,10 +240,10 @@ class Reading:
     def _read_government_id(self, word: str, value: object, country: object) -> None:
         if word == "bank" and is_country(country):
             country = str(country)
-            # An `ssn` of the same request has been looked at: the two are taken together.
+            # The ids already include the request's `ssn`, if any: this id is added to them.
             together = self.recipient is None or self.ssn is not None
             if self.recipient and value == government_ids.shown(self.recipient.fields, country):
-                return  # sent back as it was shown
+                return  # Sent back as shown.
             keep = government_ids.added if together else government_ids.replaced
             inside = self.accounts.within("bank.")
             if self._is_another_ssn(value, country):
@@ -247,7 +253,7 @@ class Reading:
             self.plan.government_ids = ids
 
     def _is_another_ssn(self, value: object, country: str) -> bool:
-        """There is one of the US: the recipient's `ssn` and the account's id are the same."""
+        """Whether the id contradicts the request's `ssn`: a recipient has one US id."""
         now = government_ids.shown(self.recipient.fields, country) if self.recipient else None
         is_new = value is not None and value != now
         of_us = country == government_ids.SSN_COUNTRY and self.ssn is not None
@@ -258,7 +264,7 @@ class Reading:
         names = {name: f"{place}.{sent}" for name, sent in written.names.items()}
         names["governmentIds"] = f"{place}.governmentId"
         if word == "bank" and _has_no_number(written.body):
-            # Section 4.2: of an account in an IBAN country it is the IBAN that is missing.
+            # Section 4.2: in an IBAN country the client must send the IBAN, not the number.
             names["accountNum"] = f"{place}.iban"
         if "currency" not in written.names:
             names["currency"] = "primary.currency"
@@ -268,13 +274,13 @@ class Reading:
 
 
 def _has_no_number(body: JsonObject) -> bool:
-    """Neither of the two, where a country has IBANs."""
+    """Whether IBAN and account number are both missing in a country with IBANs."""
     is_missing = blank(body.get("iban")) and blank(body.get("accountNum"))
     return is_missing and body.get("country") in IBAN_LENGTH
 
 
 def _leave_out_currency_shown(before: Account, written: Written) -> None:
-    """Sent back as it was shown it is no change: what was changed stands in `primary.currency`."""
+    """Remove an unchanged currency from an account, so that `primary.currency` applies."""
     if written.body.get("currency") == before.fields.get("currency"):
         written.body.pop("currency", None)
         written.names.pop("currency", None)
@@ -286,7 +292,8 @@ def _same_country(before: Account, written: Written) -> bool:
 
 
 def _is_given(word: str, sent: object, method: object) -> bool:
-    """Not where nothing is in its fields and its method is not named: a typed client's way to say none."""
+    """Whether the body has this method."""
+    # Typed clients send an object with blank fields for a method that they do not set.
     says_nothing = isinstance(sent, dict) and all(map(blank, sent.values()))
     return sent is not None and not (says_nothing and method != word)
 

@@ -1,4 +1,4 @@
-"""The operations on payout methods (section 4.2)."""
+"""Operations on payout methods (section 4.2)."""
 
 from gateway.simulator.legacy import payout_bodies, payout_views
 from gateway.simulator.legacy.asked import Asked

@@ -1,4 +1,4 @@
-"""How payout methods are shown (section 2, Payout object)."""
+"""JSON of payout methods (section 2, Payout object)."""
 
 from babel.numbers import get_currency_name
 
@@ -13,13 +13,13 @@ DISPLAYED = {CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
 
 def shown_account(recipient: Recipient, kind: str) -> Account | None:
-    """A legacy client sees one of each kind: the primary one, else the last."""
+    """Return the one account of a type that legacy clients see: the primary or the last one."""
     found = [account for account in recipient.accounts if account.type == kind]
     return next((account for account in found if account.primary), found[-1] if found else None)
 
 
 def method_word(world: World, account: Account | None) -> str | None:
-    """`bank` or the wallet's word; kinds that have no legacy word keep their own."""
+    """Return `bank` or the wallet's word; other account types have no legacy word and stay."""
     if account is None:
         return None
     words = {BANK: "bank", world.words.wallet: world.words.legacy.wallet}
@@ -27,7 +27,7 @@ def method_word(world: World, account: Account | None) -> str | None:
 
 
 def filter_word(world: World, kind: str | None) -> str | None:
-    """As the list of recipients and the payments call it: `bank-transfer` or the wallet's word."""
+    """Return the type as filters and payments name it: `bank-transfer` or the wallet's word."""
     return world.words.legacy.wallet if kind == world.words.wallet else kind
 
 
@@ -38,7 +38,7 @@ def method_display(world: World, kind: str | None) -> str | None:
 
 
 def display_name(world: World, kind: str) -> str | None:
-    """Of a summary's figures by method."""
+    """Return the display name of an account type in a summary."""
     words = world.words
     own = {BANK: words.legacy.bank_display_name, words.wallet: words.legacy.wallet_display_name}
     return {**DISPLAYED, **own}.get(kind)
@@ -49,7 +49,7 @@ def of_recipient(world: World, recipient: Recipient) -> JsonObject:
 
 
 def payout(world: World, recipient: Recipient) -> JsonObject | None:
-    """None where there is no method."""
+    """Build the payout object, or return None if the recipient has no account."""
     primary = recipient.primary
     if primary is None:
         return None
@@ -65,7 +65,7 @@ def payout(world: World, recipient: Recipient) -> JsonObject | None:
 
 
 def _currency(code: str) -> JsonObject:
-    """Nested once more, for clients of either form in section 2."""
+    # Section 2 shows a flat and a nested form: this one serves clients of both.
     named = {"code": code, "name": get_currency_name(code, locale="en")}
     return {**named, "currency": named}
 

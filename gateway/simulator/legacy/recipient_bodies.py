@@ -1,4 +1,4 @@
-"""What a request says of a recipient (section 4.1)."""
+"""Parsing of recipients in request bodies (section 4.1)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ AS_SENT = (
 )
 ADDRESS = ("street1", "street2", "city", "region", "postalCode", "country", "phone")
 
-# Section 3: what a client may choose, as the service knows it, and the word to be shown.
+# Section 3: statuses that a client may set, with the service's status and the word to show.
 STATUSES: dict[str, tuple[str, LegacyStatus | None]] = {
     "active": ("active", None),
     "inactive": ("active", "inactive"),
@@ -48,7 +48,7 @@ def read_new(problems: Problems, body: JsonObject) -> JsonObject:
 def read_change(
     problems: Problems, body: JsonObject, recipient: Recipient
 ) -> tuple[JsonObject, set[str]]:
-    """The fields as they would be, and which of them the request changes."""
+    """Return the merged fields and the names of those that the request contains."""
     sent = _in_service_words(problems, body)
     fields = _read(problems, sent, body, recipient.fields)
     keep = partial(government_ids.replaced, also=_country_of_another_id(body, recipient))
@@ -58,7 +58,7 @@ def read_change(
 
 
 def _country_of_another_id(body: JsonObject, recipient: Recipient) -> str | None:
-    """Of the bank account in the same request, where that comes with an id that is not the shown."""
+    """Return the country of the request's bank account if it has a new government id."""
     bank: object = body
     for name in ("payout", "accounts", "bank"):
         bank = bank.get(name) if isinstance(bank, dict) else None
@@ -71,7 +71,8 @@ def _country_of_another_id(body: JsonObject, recipient: Recipient) -> str | None
 
 
 def read_status(problems: Problems, body: JsonObject, now_shown: str) -> str | None:
-    """One of STATUSES. Clients send whole objects back: what is shown already asks for nothing."""
+    """Return a status to set, or None."""
+    # Clients send whole objects back, so the current status is not a change.
     wanted = body.get("status")
     if wanted in (None, now_shown, "incomplete"):
         return None
@@ -92,7 +93,7 @@ def _read(problems: Problems, sent: JsonObject, body: JsonObject, before: JsonOb
 def _in_service_words(problems: Problems, body: JsonObject) -> JsonObject:
     sent: JsonObject = {name: body[name] for name in AS_SENT if name in body}
     for name in ("currency", "primaryCurrency"):
-        if body.get(name) is None:  # as a recipient without one is shown
+        if body.get(name) is None:  # Responses show null if there is none.
             continue
         code = loose.currency(body[name])
         if "primaryCurrency" in sent and (wrong := values.currency(code)):
@@ -105,7 +106,7 @@ def _in_service_words(problems: Problems, body: JsonObject) -> JsonObject:
 
 def _address(problems: Problems, body: JsonObject) -> JsonObject | None:
     if body["address"] is None:
-        return None  # nothing of it is left
+        return None  # Removes the whole address.
     address = loose.inside(problems, body, "address")
     sent = {name: address[name] for name in ADDRESS if name in address}
     if "country" in sent:
@@ -116,7 +117,7 @@ def _address(problems: Problems, body: JsonObject) -> JsonObject | None:
 def _read_ssn(
     problems: Problems, body: JsonObject, fields: JsonObject, keep: KeepId
 ) -> list[JsonObject] | None:
-    """US, without spaces or hyphens; one that the service holds by that name is not changed."""
+    """Parse a US SSN without spaces and hyphens; the current value counts as no change."""
     value = body.get("ssn")
     if value is None or value == government_ids.ssn(fields):
         return None

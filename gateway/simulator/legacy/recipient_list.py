@@ -1,7 +1,7 @@
-"""The list of recipients and its questions (section 4.1, List query parameters).
+"""The list of recipients with its filters and sort orders (section 4.1, List query parameters).
 
-The operation has no status to refuse anything with: a filter by a word that does not exist finds
-nobody, an order or a date that makes no sense is as good as none.
+The operation has no error status for parameters: a filter with an unknown word matches nobody, and
+an invalid order or date is ignored.
 """
 
 import re
@@ -20,7 +20,7 @@ DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def found(names: Names, query: Mapping[str, str]) -> list[Recipient]:
-    """An empty parameter is as good as none; unknown ones are ignored. Ties are by id."""
+    """List matching recipients; ignores empty and unknown parameters. Ties are sorted by id."""
     tests = [ask(names, query[name]) for name, ask in QUESTIONS.items() if query.get(name)]
     left = [
         each
@@ -28,6 +28,7 @@ def found(names: Names, query: Mapping[str, str]) -> list[Recipient]:
         if not each.archived and all(test(each) for test in tests)
     ]
     look = ORDERS.get(query.get("orderBy", ""), ORDERS["createdAt"])
+    # Two stable sorts, so that `reverse` does not reverse the order of ties.
     left.sort(key=lambda each: names.shown(each.id))
     left.sort(
         key=lambda each: str(look(names, each) or ""),
@@ -103,7 +104,7 @@ def _from(_: Names, value: str) -> Test:
 
 
 def _until(_: Names, value: str) -> Test:
-    """A date without a time is its whole day."""
+    """Create a test for an end date; a date without a time includes the whole day."""
     end = moment(value)
     if end is None:
         return lambda _: True

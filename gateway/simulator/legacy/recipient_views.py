@@ -1,4 +1,4 @@
-"""How recipients are shown (section 2, Recipient)."""
+"""JSON of recipients (section 2, Recipient)."""
 
 from gateway.simulator.legacy import government_ids, payout_views
 from gateway.simulator.legacy.names import Names
@@ -6,8 +6,7 @@ from gateway.simulator.rules import ADDRESS
 from gateway.simulator.state import Recipient, iso
 from gateway.simulator.wire import JsonObject
 
-# Section 3. A recipient that is deleted is shown nowhere but in payments made before, and is no
-# longer active there.
+# Section 3. A deleted recipient appears only in earlier payments, where it is inactive.
 STATUSES = {
     "active": "active",
     "incomplete": "incomplete",
@@ -62,7 +61,7 @@ def recipient(names: Names, shown: Recipient) -> JsonObject:
         "ssn": government_ids.ssn(fields),
         "address": {name: shown.address.get(name) for name in ADDRESS},
         "payout": payout_views.of_recipient(names.world, shown),
-        # Not in the document; clients read it, in the words of the list's filter.
+        # Not in the document, but clients read it; the words are those of the list filter.
         "payoutMethod": payout_method(names, shown),
         "primaryCurrency": fields.get("primaryCurrency"),
         "createdAt": iso(shown.created_at),
@@ -72,7 +71,8 @@ def recipient(names: Names, shown: Recipient) -> JsonObject:
 
 
 def laid_over(view: JsonObject, extra: JsonObject) -> JsonObject:
-    """What a test wants to read otherwise, where a legacy client sees it at all."""
+    """Apply a test's overrides to the fields that legacy clients see, except translated ones."""
+    # Translated fields are excluded, because overrides have the service's words.
     known = (view.keys() & extra.keys()) - TRANSLATED
     return view | {name: extra[name] for name in view if name in known}
 
@@ -83,7 +83,7 @@ def payout_method(names: Names, shown: Recipient) -> str | None:
 
 
 def reduced(names: Names, shown: Recipient) -> JsonObject:
-    """As listings of a batch have it; the country under both names that clients read."""
+    """Build the recipient of a batch's list, with both names of the country that clients read."""
     country = shown.address.get("country")
     view = {
         "id": names.shown(shown.id),

@@ -1,4 +1,4 @@
-"""The operations on recipients (section 4.1)."""
+"""Operations on recipients (section 4.1)."""
 
 import re
 from functools import partial
@@ -47,11 +47,12 @@ def update(asked: Asked) -> JsonObject:
     problems.refuse_if_any()
     if status is not None:
         fields["status"] = recipient_bodies.STATUSES[status][0]
-    if asked.body.get("id"):  # a whole object sent back: what was shown is no change
+    if asked.body.get("id"):  # A whole object sent back: unchanged fields are not changes.
         shown = recipient_views.recipient(asked.names, recipient)
         sent = {each for each in sent if not _is_shown(asked.body, fields, each, shown)}
     if sent or status is not None:
         recipients.change(asked.world, recipient, fields, sent)
+    # After the change, which clears the previous word.
     if status is not None:
         recipient.legacy_status = recipient_bodies.STATUSES[status][1]
     if asked.body.get("payout"):
@@ -60,10 +61,11 @@ def update(asked: Asked) -> JsonObject:
 
 
 def _is_shown(body: JsonObject, fields: JsonObject, name: str, shown: JsonObject) -> bool:
-    """Of an address the fields that were sent; a currency may go by another name than it is shown by."""
+    """Whether a sent field equals the shown one; for an address, only the fields that were sent."""
     value, was = body.get(name), shown.get(name)
     if isinstance(value, dict) and isinstance(was, dict):
         return all(part == was.get(field) for field, part in value.items())
+    # Not `body`: a currency may be sent under another name than it is shown.
     return bool(fields.get(name) == was)
 
 
@@ -85,7 +87,7 @@ def delete(asked: Asked) -> JsonObject:
 
 
 def delete_several(asked: Asked) -> JsonObject:
-    """One unknown id, and nothing is deleted."""
+    """Delete several recipients, or none if one id is unknown."""
     found = [asked.find_recipient(each) for each in asked.wanted_ids()]
     asked.touched.extend(found)
     recipients.archive(asked.world, found)
@@ -100,7 +102,8 @@ def list_all(asked: Asked) -> JsonObject:
 
 
 def list_logs(asked: Asked) -> JsonObject:
-    """The newest first. Reading the log is not itself entered in it."""
+    """List the activity log, newest first."""
+    # Not `require_path_recipient`, which would enter this request in the log.
     recipient = asked.find_recipient(asked.ids[0])
     known_as = asked.names.shown(recipient.id)
 

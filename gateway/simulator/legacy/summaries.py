@@ -1,6 +1,6 @@
-"""A batch's figures (section 2, Batch summary): JSON numbers, exact, in the batch's currency.
+"""Batch summaries (section 2, Batch summary).
 
-They are written as numbers are, 15.5 and not 15.50.
+Amounts are exact JSON numbers in the batch's currency, without trailing zeros: 15.5, not 15.50.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from gateway.simulator.wire import JsonObject
 
 
 def summary(names: Names, shown: Batch) -> JsonObject:
-    """Both legacy methods are there always, the others where something goes by them."""
+    """Build a summary; it lists bank and wallet always, other methods only if used."""
     world, sent = names.world, list(shown.payments.values())
     wallet, service_total = world.words.wallet, world.words.legacy.service_total
     used = {each.terms.method for each in sent}
@@ -45,7 +45,7 @@ def summary(names: Names, shown: Batch) -> JsonObject:
 
 
 def _method(world: World, kind: str, sent: Iterable[Payment]) -> JsonObject:
-    # A payment to somebody who has no method yet is counted where it would be by default.
+    # A payment to a recipient without a payout method counts as a bank transfer, the default.
     legacy, is_wallet = world.words.legacy, kind == world.words.wallet
     return {
         **_figures(each for each in sent if (each.terms.method or BANK) == kind),
@@ -55,7 +55,7 @@ def _method(world: World, kind: str, sent: Iterable[Payment]) -> JsonObject:
 
 
 def _figures(sent: Iterable[Payment]) -> JsonObject:
-    """`net` is what it takes from the merchant."""
+    """Sum up payments; `net` is the total cost for the merchant."""
     counted = list(sent)
     value = money.total(each.terms.source for each in counted)
     fees = money.total(each.terms.fee for each in counted)
