@@ -10,9 +10,10 @@ from typing import NamedTuple
 from mappings import batch_bodies, outcome_rules
 from mappings.banking import build_empty_problem, build_invalid_problem
 from mappings.batch_bodies import SentPayment, collect_sent_payments
+from mappings.batch_locks import finish_without_change
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import Batch, PaymentRef
-from mappings.drafts import Edit, edit_batch, finish_without_change
+from mappings.drafts import Edit, edit_batch
 from mappings.effects import JSON, Call, Invalid, Problem, Request
 from mappings.ids import derive_id
 from mappings.lazy_sequences import (

@@ -12,6 +12,17 @@ from mappings import batch_bodies, batch_lists, legacy, money, outcome_rules, su
 from mappings.banking import build_empty_problem
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments
+from mappings.batch_locks import (
+    BEING_CHANGED,
+    MAX_LOCK_ATTEMPTS,
+    acquire_batch_lock,
+    build_unlocked_facts,
+    call_under_lock,
+    change_batch,
+    release_batch_lock,
+    reload_batch,
+    wait_for_batch_lock,
+)
 from mappings.batch_reads import (
     WRONG_STATUS,
     add_missing_status,
@@ -31,19 +42,7 @@ from mappings.batch_views import (
     restore_original_fields,
 )
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
-from mappings.drafts import (
-    BEING_CHANGED,
-    MAX_LOCK_ATTEMPTS,
-    acquire_batch_lock,
-    build_unlocked_facts,
-    call_under_lock,
-    change_batch,
-    format_timestamp,
-    release_batch_lock,
-    reload_batch,
-    submit_draft,
-    wait_for_batch_lock,
-)
+from mappings.drafts import format_timestamp, submit_draft
 from mappings.effects import (
     JSON,
     Answer,

@@ -13,10 +13,10 @@ from typing import Any
 
 from mappings import money
 from mappings.batch_bodies import has_requested_payments
+from mappings.batch_locks import is_unlocked
 from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
 from mappings.current import SUMMARY_PATH
-from mappings.drafts import is_unlocked
 from mappings.effects import (
     JSON,
     Answer,

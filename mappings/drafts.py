@@ -1,52 +1,48 @@
-"""Batch locks, and drafts: batches that are edited in the gateway and submitted to the service.
+"""Drafts: batches that are edited in the gateway and submitted to the service later.
 
-Of an edit and a start of one batch at the same time only one may win, or a client pays what it has
-just removed. Each acquires the batch's lock: it sets the fact ``phase`` on condition that the facts
-are as it loaded them. A request that finds the lock taken waits and loads the batch again; it is
-never refused for good because of another request. An edit also waits for changes that clients have
-sent with their own signature, because a payment that such a change adds may be missing from the
-summary, and a draft made from that would lose it. In addition, the transaction that records an
-upstream write rejects one that names a superseded batch.
-
-A payment that is being added is among the batch's facts (``ADDS``) until its outcome is known. While it is in
-doubt, the batch is unlocked for other adds only (contract, section 7, Blocking).
+From the first edit that the service has no path for, the gateway keeps the batch, and the service's
+batch is superseded (contract, section 5).
 """
 
 from __future__ import annotations
 
 import re
 from collections import ChainMap
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from mappings import money, outcome_rules
 from mappings.batch_bodies import AMOUNT_FIELDS, apply_changes, build_batch_body
-from mappings.batch_reads import WRONG_STATUS, load_batch, load_batch_with_facts
+from mappings.batch_locks import (
+    ADDS,
+    BEING_CHANGED,
+    MAX_LOCK_ATTEMPTS,
+    acquire_batch_lock,
+    build_batch_condition,
+    build_signed_guard,
+    build_unlocked_facts,
+    call_under_lock,
+    is_unlocked,
+    release_batch_lock,
+    reload_batch,
+)
+from mappings.batch_reads import load_batch_with_facts
 from mappings.batch_views import Batch, build_batch_record
 from mappings.effects import (
     JSON,
-    AwaitFacts,
     Call,
     CompareAndSet,
     Conflict,
-    Failure,
     Halted,
     Invalid,
-    LoadFacts,
     NoSuchOperation,
     Problem,
     Refused,
     Request,
-    Step,
-    Unknown,
-    Unreachable,
 )
 from mappings.errors import (
-    NOT_FOUND,
-    OTHER_IN_DOUBT,
     convert_not_found,
     convert_not_found_in_fields,
 )
@@ -62,394 +58,6 @@ CURRENCY_UNKNOWN = Problem(
 PAYEE_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells whom all of its payments pay."
 )
-
-BEING_CHANGED = Problem(
-    "internal_server_error",
-    "Another change of this batch is under way; nothing was done. Try again later.",
-)
-
-# Edits, one at a time
-
-
-def change_batch(
-    request: Request,
-    change: Callable[[Batch], SubFlow],
-    is_open: Callable[[Mapping[str, JSON]], bool] | None = None,
-) -> SubFlow:
-    """Run ``change``, an edit that acquires the lock, on the batch, and return its result.
-
-    ``is_open`` says of the batch's facts whether this edit may acquire the lock.
-
-    The first attempt loads the batch without a lock, which is enough if no other edit is under way.
-    If it conflicts, the second attempt acquires the lock first: clients add payments to one batch
-    by many requests at a time, and each must load the batch only once.
-    """
-    id_ = request.ids["id"]
-    signed_changes = yield LoadFacts(SIGNED_CHANGES_KIND, id_)
-    batch: Batch = yield from load_batch(id_)
-    now = request.now
-    # State is stored under the first id: signed changes of another id are not those of the batch.
-    if (
-        batch.id == id_
-        and has_no_active_signed_change(now, signed_changes)
-        and has_no_lost_signed_change(now, signed_changes)
-    ):
-        try:
-            return (yield from change(replace(batch, signed_changes=signed_changes)))
-        except Conflict:
-            pass
-    locked_batch = yield from _acquire_lock_before_load(batch.id, request, is_open or is_unlocked)
-    try:
-        return (yield from change(locked_batch))
-    except Failure:
-        yield from _release_lock_if_held(locked_batch)
-        raise
-
-
-MAX_LOCK_WAITS = 1000
-"""How many edits by other requests one waits for: more than can be under way at a time."""
-
-
-def _acquire_lock_before_load(
-    batch_id: str, request: Request, is_open: Callable[[Mapping[str, JSON]], bool]
-) -> SubFlow:
-    """Acquire the lock for an edit, then load the batch: a waiting request loads it only once."""
-    # The value identifies the lock when it is released, so it is unique even with a coarse clock.
-    since = f"{request.now.isoformat()} {request.seed}"
-    for _ in range(MAX_LOCK_WAITS):
-        try:
-            # A lost signed change may still add a payment, which the summary does not show yet.
-            yield AwaitFacts(
-                SIGNED_CHANGES_KIND,
-                batch_id,
-                condition=partial(has_no_lost_signed_change, request.now),
-            )
-            facts = yield AwaitFacts("batch", batch_id, condition=is_open)
-        except Conflict:
-            break
-        if facts.get("phase") == "deleted":
-            raise Invalid(NOT_FOUND)
-        # A batch created elsewhere has no facts if a start of it was refused meanwhile.
-        lock_facts = ({} if facts else build_external_batch_facts(batch_id)) | {
-            "phase": "editing",
-            "since": since,
-        }
-        try:
-            yield CompareAndSet(
-                "batch", batch_id, lock_facts, expected=build_batch_condition(facts)
-            )
-        except Conflict:
-            continue
-        facts_before = {name: facts.get(name) for name in lock_facts}
-        try:
-            # While the batch is locked no signed change starts, so this wait ends.
-            signed_changes = yield AwaitFacts(
-                SIGNED_CHANGES_KIND,
-                batch_id,
-                condition=partial(has_no_active_signed_change, request.now),
-            )
-        except Conflict:
-            yield CompareAndSet("batch", batch_id, facts_before)
-            break
-        # One of them was lost meanwhile: unlock, and wait until it can no longer be executed.
-        if not has_no_lost_signed_change(request.now, signed_changes):
-            yield CompareAndSet("batch", batch_id, facts_before)
-            continue
-        try:
-            batch: Batch = yield from load_batch(batch_id)
-        except Failure:
-            yield CompareAndSet("batch", batch_id, facts_before)
-            raise
-        return replace(batch, has_lock=True)
-    raise Halted(BEING_CHANGED, retry_after=1)
-
-
-def finish_without_change(batch: Batch) -> SubFlow:
-    """Finish an edit that changes nothing, and release the lock if it was acquired."""
-    if batch.has_lock:
-        yield from _release_lock_if_held(batch)
-
-
-def _release_lock_if_held(batch: Batch) -> SubFlow:
-    """Release a lock acquired before the batch was loaded, unless it is released already."""
-    try:
-        yield CompareAndSet(
-            "batch",
-            batch.id,
-            _build_released_facts(batch),
-            expected=build_batch_condition(batch.facts),
-        )
-    except Conflict:
-        return
-
-
-SIGNED_CHANGES_KIND = "signed"
-"""The kind under which changes of a batch with a client's own signature are stored.
-
-Each that is under way has a name of its own, with the time it began as its value; ``last`` is the
-name of the last to begin, and ``lost`` when one was last found to have no response, so that it may
-still be executed. With a name for each, changes that begin and end at the same time do not
-conflict."""
-
-SIGNED_CHANGE_TTL_SECONDS = 90
-"""After which a signed change without a known end has ended: the service accepts a timestamp that
-is up to 30 seconds ahead, and for 30 seconds from then; the rest is a margin."""
-
-_LAST_KEY, _LOST_KEY = "last", "lost"
-
-
-def list_active_signed_changes(signed_changes: Mapping[str, JSON], now: datetime) -> list[str]:
-    """Return the names of a batch's signed changes that are under way."""
-    names = signed_changes.keys() - {_LAST_KEY, _LOST_KEY}
-    return [name for name in names if _is_unexpired(signed_changes[name], now)]
-
-
-def has_no_active_signed_change(now: datetime, signed_changes: Mapping[str, JSON]) -> bool:
-    return not list_active_signed_changes(signed_changes, now)
-
-
-def has_no_lost_signed_change(now: datetime, signed_changes: Mapping[str, JSON]) -> bool:
-    """Whether no signed change without a response may still be executed."""
-    return not (signed_changes.get(_LOST_KEY) and _is_unexpired(signed_changes[_LOST_KEY], now))
-
-
-def _is_unexpired(since: JSON, now: datetime) -> bool:
-    return (now - datetime.fromisoformat(str(since))).total_seconds() < SIGNED_CHANGE_TTL_SECONDS
-
-
-def add_signed_change(
-    signed_changes: Mapping[str, JSON], name: str, now: datetime
-) -> dict[str, JSON]:
-    """Build the facts that add a signed change and remove expired ones."""
-    expired_names = signed_changes.keys() - {
-        _LAST_KEY,
-        _LOST_KEY,
-        *list_active_signed_changes(signed_changes, now),
-    }
-    return {**dict.fromkeys(expired_names), name: now.isoformat(), _LAST_KEY: name}
-
-
-def remove_signed_change(name: str, lost_at: datetime | None = None) -> dict[str, JSON]:
-    """Build the facts that remove a signed change, and record when it was lost if so."""
-    return {name: None} if lost_at is None else {name: None, _LOST_KEY: lost_at.isoformat()}
-
-
-def build_signed_condition(signed_changes: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Build the condition that no signed change has begun since these facts were loaded."""
-    return {_LAST_KEY: signed_changes.get(_LAST_KEY)}
-
-
-def _build_signed_guard(batch_id: str, signed_changes: Mapping[str, JSON]) -> CompareAndSet:
-    return CompareAndSet(
-        SIGNED_CHANGES_KIND, batch_id, {}, expected=build_signed_condition(signed_changes)
-    )
-
-
-def reload_batch(batch_id: str) -> SubFlow:
-    """Wait until no change is under way, and load the batch. Raises Halted if it takes too long."""
-    try:
-        yield AwaitFacts("batch", batch_id, condition=is_unlocked)
-    except Conflict:
-        # Not a definite refusal: the conflict is with the client's own other requests.
-        raise Halted(BEING_CHANGED, retry_after=1) from None
-    return (yield from load_batch(batch_id))
-
-
-def wait_for_batch_lock(batch: Batch, phase: str, now: datetime) -> SubFlow:
-    """Acquire the lock, waiting for others, and return the batch as it was at that moment."""
-    for _ in range(MAX_LOCK_ATTEMPTS):
-        try:
-            yield from acquire_batch_lock(batch, phase, now)
-        except Conflict:
-            batch = yield from reload_batch(batch.id)
-        else:
-            return batch
-    raise Halted(BEING_CHANGED, retry_after=1)
-
-
-def acquire_batch_lock(
-    batch: Batch, phase: str, now: datetime, guards: Sequence[CompareAndSet] = ()
-) -> SubFlow:
-    """Acquire the batch's lock. Raises Conflict if the batch changed since it was loaded.
-
-    ``guards`` are further conditions, checked in the same transaction.
-    """
-    if not batch.is_editable:
-        raise Invalid(WRONG_STATUS)
-    if batch.has_lock:
-        return
-    if not is_unlocked(batch.facts):
-        raise Conflict("batch")
-    yield _taking(batch, {"phase": phase, "since": now.isoformat()}, guards)
-
-
-def _taking(
-    batch: Batch, facts: dict[str, JSON], also: Sequence[CompareAndSet] = ()
-) -> CompareAndSet:
-    if not batch.facts:
-        facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency}
-        facts |= {name: batch.service_fields.get(name) for name in ("description", "createdAt")}
-    return CompareAndSet(
-        "batch", batch.id, facts, expected=build_batch_condition(batch.facts), linked=also
-    )
-
-
-# Adding a payment
-
-ADDS = "adds"
-"""The fact of a batch that has the bodies of payments whose add is under way or in doubt, by a name of
-each add, and of those that were added meanwhile and whose response told no id."""
-
-_IS_ADDED = "is_added"
-
-
-def is_open_to_adds(facts: Mapping[str, JSON]) -> bool:
-    """Whether no change of a batch is under way, but for adds that are in doubt."""
-    return facts.get("phase") in _UNLOCKED
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    """A payment that is being added to a batch, from when it is taken for that."""
-
-    batch: Batch
-    name: str
-    body: Mapping[str, JSON]
-    since: str
-    """By which it is seen whether the batch is still taken for this add."""
-
-    def others(self) -> Generator[Step, Any, list[JSON]]:
-        """The bodies of the other payments whose add is under way or in doubt, or told no id."""
-        facts = yield LoadFacts("batch", self.batch.id)
-        adds = facts.get(ADDS) or {}
-        return [body for name, body in adds.items() if name != self.name]
-
-    @property
-    def in_doubt(self) -> CompareAndSet:
-        """Gives the batch back to other adds, while the outcome of this one is unknown."""
-        facts = build_unlocked_facts(self.batch, "sent")
-        find = {"phase": "editing", "since": self.since}
-        return CompareAndSet("batch", self.batch.id, facts, expected=find)
-
-
-def begin_add(batch: Batch, request: Request, body: Mapping[str, JSON]) -> SubFlow:
-    """Takes the batch to add a payment; Conflict if another change has or had it."""
-    if not batch.is_editable:
-        raise Invalid(WRONG_STATUS)
-    adds = batch.facts.get(ADDS) or {}
-    if body in adds.values():
-        raise Halted(OTHER_IN_DOUBT, retry_after=1)
-    if not (batch.has_lock or is_open_to_adds(batch.facts)):
-        raise Conflict("batch")
-    named = {ADDS: {**adds, request.seed: body}}
-    if batch.has_lock:
-        yield CompareAndSet("batch", batch.id, named)
-        return Add(batch, request.seed, body, str(batch.facts.get("since")))
-    since = f"{request.now.isoformat()} {request.seed}"
-    yield _taking(batch, {"phase": "editing", "since": since, **named})
-    return Add(batch, request.seed, body, since)
-
-
-def confirm_add(add: Add, entry: Entry) -> SubFlow:
-    """Gives the batch back with the payment that was added; whether it was in doubt before or not."""
-    facts, entries = yield from _hold(add)
-    id_ = entry.get("upstream")
-    # An add that came between may have seen it.
-    others = filter_rows(entries, lambda one: id_ is None or id_ not in _ids_of(one))
-    left = {**facts.get(ADDS, {})}
-    if id_ is None:
-        left[add.name] = {**add.body, _IS_ADDED: True}
-    else:
-        left.pop(add.name, None)
-    yield build_batch_record(add.batch.id, _after_add(facts, left), chain_rows(others, [entry]))
-
-
-def drop_add(add: Add) -> SubFlow:
-    """Gives the batch back without a payment that was not added."""
-    facts, _ = yield from _hold(add)
-    left = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
-    after = _after_add(facts, left)
-    if facts.get("since") == add.since:  # nobody has found anything of it
-        del after["version"]
-    yield CompareAndSet("batch", add.batch.id, after)
-
-
-def _ids_of(entry: Entry) -> tuple[JSON, JSON]:
-    return entry.get("id"), entry.get("upstream")
-
-
-def _after_add(
-    facts: Mapping[str, JSON], left: Mapping[str, Mapping[str, JSON]]
-) -> dict[str, JSON]:
-    """The facts with which an add is over; of those that are added nobody asks once none is in doubt."""
-    is_open = any(not body.get(_IS_ADDED) for body in left.values())
-    version = (facts.get("version") or 0) + 1
-    return {"phase": "sent", "since": None, "version": version, ADDS: left if is_open else None}
-
-
-def _hold(add: Add) -> SubFlow:
-    """The batch's facts and entries, taken again if it was given back while the add was in doubt."""
-    facts = yield LoadFacts("batch", add.batch.id)
-    if facts.get("since") == add.since:
-        return facts, build_entries(add.batch)
-    for _ in range(MAX_LOCK_WAITS):
-        facts = yield AwaitFacts("batch", add.batch.id, condition=is_open_to_adds)
-        again = {"phase": "editing", "since": f"{add.since} again"}
-        try:
-            yield CompareAndSet("batch", add.batch.id, again, expected=build_batch_condition(facts))
-        except Conflict:
-            continue
-        return facts, (yield LoadFacts("payments", add.batch.id)).get("entries", [])
-    raise Unknown("other changes of the batch are under way")
-
-
-def build_external_batch_facts(upstream_id: str) -> dict[str, JSON]:
-    """Build the facts to store for a batch created elsewhere, when it is first locked."""
-    # A batch with facts and without an upstream id would be a draft.
-    return {"upstream": upstream_id, "version": 0, "elsewhere": True}
-
-
-def build_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Build the condition that no request has locked or changed the batch since it was loaded."""
-    return {name: facts.get(name) for name in ("phase", "version", "since")}
-
-
-def is_unlocked(facts: Mapping[str, JSON]) -> bool:
-    """Whether no change of the batch is under way."""
-    return facts.get("phase") in _UNLOCKED and not facts.get(ADDS)
-
-
-_UNLOCKED = (None, "sent", "draft", "deleted")
-
-
-def call_under_lock(
-    batch: Batch,
-    call: Call,
-    convert_refusal: Callable[[Refused], Refused] = lambda refusal: refusal,
-) -> SubFlow:
-    """Make the call the batch was locked for; release the lock if it certainly had no effect.
-
-    A write without a response (``Unknown``) keeps the lock: it may have been executed.
-    """
-    try:
-        return (yield call)
-    except Refused as original_refusal:
-        yield from release_batch_lock(batch)
-        raise convert_refusal(original_refusal) from None
-    except Unreachable:
-        yield from release_batch_lock(batch)
-        raise
-    except Conflict:  # the upstream batch was superseded meanwhile
-        yield from release_batch_lock(batch)
-        raise Halted(BEING_CHANGED, retry_after=1) from None
-
-
-def release_batch_lock(batch: Batch) -> SubFlow:
-    yield CompareAndSet("batch", batch.id, _build_released_facts(batch))
-
-
-def _build_released_facts(batch: Batch) -> dict[str, JSON]:
-    return {"phase": "draft" if batch.is_draft else "sent", "since": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,7 +127,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
     batch, which is never started through the gateway from then on.
     """
     yield from acquire_batch_lock(
-        batch, "editing", request.now, (_build_signed_guard(batch.id, batch.signed_changes),)
+        batch, "editing", request.now, (build_signed_guard(batch.id, batch.signed_changes),)
     )
     now = format_timestamp(request.now)
     if "currency" in edit.facts and not batch.is_draft:
@@ -645,12 +253,6 @@ def _record_draft(
     yield replace(batch_record, linked=(*batch_record.linked, *batch_redirects))
 
 
-def build_unlocked_facts(batch: Batch, phase: str) -> dict[str, JSON]:
-    """Build the facts that end a change and release the lock."""
-    # The new version makes a request conflict that loaded the batch before the change.
-    return {"phase": phase, "since": None, "version": (batch.facts.get("version") or 0) + 1}
-
-
 def build_entries(batch: Batch) -> Sequence[Entry]:
     """Build an entry for every payment of a batch, including those created elsewhere."""
     return map_rows(_build_payment_entry, batch.payments)
@@ -748,10 +350,6 @@ def format_timestamp(now: datetime) -> str:
 
 
 # Submitting drafts
-
-
-MAX_LOCK_ATTEMPTS = 20
-"""How often a request waits for another to finish before it is answered with a retry later."""
 
 
 def submit_draft(batch: Batch, request: Request) -> SubFlow:

@@ -8,6 +8,7 @@ from functools import partial
 from mappings import batch_bodies, legacy, outcome_rules
 from mappings.banking import build_invalid_problem
 from mappings.batch_bodies import SentPayment
+from mappings.batch_locks import BEING_CHANGED, change_batch, finish_without_change
 from mappings.batch_reads import WRONG_STATUS, load_batch
 from mappings.batch_views import (
     Batch,
@@ -16,17 +17,7 @@ from mappings.batch_views import (
     drop_nulls,
     iterate_payee_ids,
 )
-from mappings.drafts import (
-    BEING_CHANGED,
-    Edit,
-    begin_add,
-    change_batch,
-    confirm_add,
-    drop_add,
-    edit_batch,
-    finish_without_change,
-    is_open_to_adds,
-)
+from mappings.drafts import Edit, edit_batch
 from mappings.effects import (
     Answer,
     Call,
@@ -49,6 +40,7 @@ from mappings.newest_payments import load_newest_payments
 from mappings.objects import build_payment_answer, build_recipient_answer
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
+from mappings.payment_adds import begin_add, confirm_add, drop_add, is_open_to_adds
 from mappings.payouts import SubFlow
 
 # Create

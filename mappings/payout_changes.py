@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mappings import banking, legacy, outcome_rules
+from mappings import banking, legacy, recipient_outcomes
 from mappings.banking import build_empty_problem
 from mappings.effects import JSON, Call, LegacyOptions, Problem, Refused
 from mappings.government_ids import ClientGovernmentId
@@ -267,7 +267,7 @@ def _update_account(
         build_account_path(id_, account),
         fields,
         field_map=map_account_fields(changes.payout, method, country),
-        reconcile=outcome_rules.build_changed_account_rule(id_, account, fields),
+        reconcile=recipient_outcomes.build_changed_account_rule(id_, account, fields),
     )
     try:
         return (yield from send_account(call, country, options))
@@ -281,7 +281,7 @@ def _update_account(
             raise
         path, reconcile = (
             build_account_path(id_, current_account),
-            outcome_rules.build_changed_account_rule(id_, current_account, fields),
+            recipient_outcomes.build_changed_account_rule(id_, current_account, fields),
         )
         return (
             yield from send_account(replace(call, path=path, reconcile=reconcile), country, options)

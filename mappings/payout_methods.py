@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mappings import government_ids, legacy, outcome_rules, payout_changes, payouts, recipient_reads
+from mappings import (
+    government_ids,
+    legacy,
+    payout_changes,
+    payouts,
+    recipient_outcomes,
+    recipient_reads,
+)
 from mappings.effects import Answer, Call, CompareAndSet, Flow, Invalid, Operation, Request
 from mappings.errors import NOT_FOUND
 from mappings.objects import build_payout_answer
@@ -106,7 +113,7 @@ def _build_government_id_update(
         f"/recipients/{recipient_id}",
         fields,
         field_map=government_ids.map_government_id_fields(ids),
-        reconcile=outcome_rules.build_changed_recipient_rule(recipient_id, fields),
+        reconcile=recipient_outcomes.build_changed_recipient_rule(recipient_id, fields),
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mappings import banking, current, legacy, outcome_rules
+from mappings import banking, current, legacy, recipient_outcomes
 from mappings.banking import build_empty_problem, build_invalid_problem
 from mappings.effects import (
     JSON,
@@ -341,7 +341,7 @@ def add_accounts(
         for account, field_map in plan.accounts:
             path = f"/recipients/{recipient['id']}/accounts"
             existing = [*(original.get("accounts") or []), *new_accounts]
-            reconcile = outcome_rules.build_added_account_rule(
+            reconcile = recipient_outcomes.build_added_account_rule(
                 recipient["id"], account, collect_account_ids(existing)
             )
             call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
@@ -376,7 +376,7 @@ def _set_wallet_currency(
     if not currency or wallet.get("currency") in (None, currency):
         return {}
     fields = {"currency": currency}
-    reconcile = outcome_rules.build_changed_account_rule(recipient["id"], wallet, fields)
+    reconcile = recipient_outcomes.build_changed_account_rule(recipient["id"], wallet, fields)
     path = build_account_path(recipient["id"], wallet)
     response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
     return {**fields, **response.get("account", {})}
@@ -434,12 +434,12 @@ def _drop_volatile_fields(account: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def _build_promotion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
     fields = {"primary": True}
-    reconcile = outcome_rules.build_changed_account_rule(recipient_id, account, fields)
+    reconcile = recipient_outcomes.build_changed_account_rule(recipient_id, account, fields)
     return Call("PATCH", build_account_path(recipient_id, account), fields, reconcile=reconcile)
 
 
 def _build_account_deletion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
-    reconcile = outcome_rules.build_deleted_account_rule(
+    reconcile = recipient_outcomes.build_deleted_account_rule(
         recipient_id, account["recipientAccountId"]
     )
     return Call(

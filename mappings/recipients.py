@@ -10,10 +10,10 @@ from mappings import (
     government_ids,
     legacy,
     money,
-    outcome_rules,
     payout_changes,
     payouts,
     recipient_bodies,
+    recipient_outcomes,
     recipient_queries,
     recipient_reads,
 )
@@ -96,8 +96,8 @@ def create_recipient(request: Request) -> Flow:
         "/recipients",
         body_to_send,
         field_map=field_map,
-        reconcile=outcome_rules.build_created_recipient_rule(body_to_send),
-        match_fields=outcome_rules.select_recipient_match_fields(body_to_send),
+        reconcile=recipient_outcomes.build_created_recipient_rule(body_to_send),
+        match_fields=recipient_outcomes.select_recipient_match_fields(body_to_send),
     )
     new_recipient = (yield call)["recipient"]
     try:
@@ -129,7 +129,9 @@ def _complete_recipient(
         field_map = RECIPIENT.build_field_map() | {
             "primaryCurrency": recipient_bodies.choose_currency_field(body)
         }
-        reconcile = outcome_rules.build_changed_recipient_rule(new_recipient["id"], later_fields)
+        reconcile = recipient_outcomes.build_changed_recipient_rule(
+            new_recipient["id"], later_fields
+        )
         call = Call("PATCH", path, later_fields, field_map=field_map, reconcile=reconcile)
         recipient = {**new_recipient, **(yield call)["recipient"]}
     if not payout.methods:
@@ -161,7 +163,7 @@ def _undo_creation(recipient_id: str) -> SubFlow:
 
 
 def _build_recipient_deletion(recipient_id: str) -> Call:
-    reconcile = outcome_rules.build_deleted_recipients_rule(recipient_id)
+    reconcile = recipient_outcomes.build_deleted_recipients_rule(recipient_id)
     return Call("DELETE", f"/recipients/{recipient_id}", reconcile=reconcile)
 
 
@@ -444,7 +446,7 @@ def update_recipient(request: Request) -> Flow:
         )
         path, reconcile = (
             f"/recipients/{id_}",
-            outcome_rules.build_changed_recipient_rule(id_, fields),
+            recipient_outcomes.build_changed_recipient_rule(id_, fields),
         )
         response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
         updated = (
@@ -486,7 +488,7 @@ def delete_recipients(request: Request) -> Flow:
     if not ids:
         request.raise_problems([build_empty_problem("ids")])
     yield from _require_recipients(ids)
-    reconcile = outcome_rules.build_deleted_recipients_rule(*ids)
+    reconcile = recipient_outcomes.build_deleted_recipients_rule(*ids)
     yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)
     first_update, *other_updates = (
         CompareAndSet("recipient", id_, {"deleted": True}) for id_ in ids

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mappings import outcome_rules
-from mappings.batch_reads import WRONG_STATUS
-from mappings.drafts import (
+from mappings.batch_locks import (
     BEING_CHANGED,
     MAX_LOCK_ATTEMPTS,
     build_batch_condition,
     build_external_batch_facts,
-    format_timestamp,
     is_unlocked,
 )
+from mappings.batch_reads import WRONG_STATUS
+from mappings.drafts import format_timestamp
 from mappings.effects import (
     JSON,
     Answer,

@@ -34,8 +34,8 @@ from gateway.writes.journal import Journal
 from gateway.writes.player import Caller, Player
 from gateway.writes.settler import Settler
 from mappings import cutover
+from mappings.batch_locks import build_batch_condition
 from mappings.batch_views import EDITABLE_STATUSES, build_batch_record
-from mappings.drafts import build_batch_condition
 from mappings.effects import JSON, CompareAndSet, Conflict, Failure, Flow
 from mappings.ids import ID_PATTERN
 

@@ -36,7 +36,7 @@ from gateway.storage.tables import (
 )
 from gateway.storage.traffic_rows import forget_traffic
 from gateway.storage.undertakings import ANSWERED, SENT, UNDONE, OperationRepository
-from mappings.drafts import SIGNED_CHANGES_KIND
+from mappings.batch_locks import SIGNED_CHANGES_KIND
 from mappings.effects import CompareAndSet, Conflict
 from mappings.lazy_sequences import map_rows
 

@@ -27,7 +27,7 @@ from gateway.storage.undertakings import OperationRepository
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.once import IdempotencyGuard, Wanted
 from gateway.writes.player import FIRST_PAUSE, Caller
-from mappings import drafts, errors
+from mappings import batch_locks, errors
 from mappings.batch_bodies import SIGNED_ADDS
 from mappings.effects import (
     JSON,
@@ -168,9 +168,10 @@ class SignedWriteGuard:
             # An unanswered change may still take effect while its timestamp is valid. A quote
             # changes nothing.
             lost_at = self._now() if is_in_doubt and action != _QUOTE_ACTION else None
-            its = drafts.remove_signed_change(change_id, lost_at)
+            its = batch_locks.remove_signed_change(change_id, lost_at)
             await self._unregister_change(
-                tenant, CompareAndSet(drafts.SIGNED_CHANGES_KIND, first_batch, its, linked=added)
+                tenant,
+                CompareAndSet(batch_locks.SIGNED_CHANGES_KIND, first_batch, its, linked=added),
             )
         return response
 
@@ -189,25 +190,25 @@ class SignedWriteGuard:
             first_batch = str(alias.get("id") or batch)
             facts = await self._object_state.recall(tenant, "batch", first_batch)
             signed_changes = await self._object_state.recall(
-                tenant, drafts.SIGNED_CHANGES_KIND, first_batch
+                tenant, batch_locks.SIGNED_CHANGES_KIND, first_batch
             )
             # What is added here is claimed by no write: one in doubt could be taken for it.
-            if facts.get("phase") in _BUSY_PHASES or facts.get(drafts.ADDS):
+            if facts.get("phase") in _BUSY_PHASES or facts.get(batch_locks.ADDS):
                 await asyncio.sleep(pause)
                 # Backs off, because many requests may wait for one edit.
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
                 await self._check_not_frozen(tenant)  # an operator may freeze it while this waits
                 continue
-            updated_changes = drafts.add_signed_change(signed_changes, change_id, self._now())
+            updated_changes = batch_locks.add_signed_change(signed_changes, change_id, self._now())
             batch_check = CompareAndSet(
-                "batch", first_batch, {}, expected=drafts.build_batch_condition(facts)
+                "batch", first_batch, {}, expected=batch_locks.build_batch_condition(facts)
             )
             alias_check = CompareAndSet(
                 "alias", batch, {}, expected={"abandoned": None, "id": alias.get("id")}
             )
             with suppress(Conflict):
                 record = CompareAndSet(
-                    drafts.SIGNED_CHANGES_KIND,
+                    batch_locks.SIGNED_CHANGES_KIND,
                     first_batch,
                     updated_changes,
                     linked=(batch_check, alias_check),

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from gateway.storage import Ledger, Tenant
 from gateway.storage.alias_ids import Ids
-from mappings.drafts import build_batch_condition
+from mappings.batch_locks import build_batch_condition
 from mappings.effects import CompareAndSet, Conflict
 
 BEGUN = "begun"

@@ -14,7 +14,7 @@ from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.once import IdempotencyGuard
 from gateway.writes.player import Player
 from gateway.writes.settler import Settler
-from mappings import batches, drafts
+from mappings import batch_locks, batches
 from mappings.batch_views import Batch
 from tests.simulation.network import FATES
 from tests.simulation.stories import a_contested_batch, a_recipient
@@ -90,7 +90,7 @@ def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
 
 def _whoever_writes_to_a_batch_holds_nothing() -> Iterator[tuple[Any, str, Any]]:
     """Not to start it, nor to quote it; nor does the record of the write look at what it names."""
-    plain = drafts.acquire_batch_lock
+    plain = batch_locks.acquire_batch_lock
 
     def taken(batch: Batch, phase: str, *more: Any) -> Any:
         if phase not in ("starting", "quoting"):

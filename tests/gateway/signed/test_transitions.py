@@ -19,7 +19,7 @@ from gateway.storage import Ledger, Store, StoreUnavailable, Tenant
 from gateway.storage.freezes import freeze
 from gateway.storage.restore_marks import Mark, flag_restored
 from gateway.upstream.send_attempt import Fence
-from mappings import drafts
+from mappings import batch_locks
 from mappings.effects import CompareAndSet, Halted, Unknown, Unreachable
 from tests.house import settings_for
 from tests.parts import open_parts
@@ -229,12 +229,12 @@ async def test_any_other_write_takes_nothing(gate: Gate, ledger: Ledger, target:
 async def changes(gate: Gate) -> tuple[int, bool]:
     """How many are under way, and whether one is lost."""
     signed, now = (
-        await gate.ledger.recall(ACME, drafts.SIGNED_CHANGES_KIND, "B-1"),
+        await gate.ledger.recall(ACME, batch_locks.SIGNED_CHANGES_KIND, "B-1"),
         NOW + gate.ahead,
     )
     return len(
-        drafts.list_active_signed_changes(signed, now)
-    ), not drafts.has_no_lost_signed_change(now, signed)
+        batch_locks.list_active_signed_changes(signed, now)
+    ), not batch_locks.has_no_lost_signed_change(now, signed)
 
 
 async def test_a_change_that_is_lost_is_over_in_its_time_though_others_come_after_it(
@@ -248,7 +248,7 @@ async def test_a_change_that_is_lost_is_over_in_its_time_though_others_come_afte
         gate.ahead = timedelta(seconds=seconds)
         assert await gate.send(adds) == 200
         assert await changes(gate) == (0, True)
-    gate.ahead = timedelta(seconds=drafts.SIGNED_CHANGE_TTL_SECONDS)
+    gate.ahead = timedelta(seconds=batch_locks.SIGNED_CHANGE_TTL_SECONDS)
     assert await changes(gate) == (0, False)
     assert await gate.send(adds, 502) == 502
     assert await changes(gate) == (0, True)
@@ -288,7 +288,7 @@ async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(gate: 
         return sending
 
     first = await begun(ends[0])
-    gate.ahead = timedelta(seconds=drafts.SIGNED_CHANGE_TTL_SECONDS)
+    gate.ahead = timedelta(seconds=batch_locks.SIGNED_CHANGE_TTL_SECONDS)
     assert await changes(gate) == (0, False)
     second = await begun(ends[1])
     ends[0].set()

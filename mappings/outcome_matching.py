@@ -1,0 +1,132 @@
+"""Helpers of the outcome rules: which object in a response a write in doubt may have made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from mappings import paging
+from mappings.effects import (
+    JSON,
+    Absent,
+    Call,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    Step,
+    Unreachable,
+)
+from mappings.payloads import extract_payments, find_payments
+
+MAX_LIST_PAGES = 20
+"""How many pages of a list are read to find one object; a longer list is inconclusive."""
+
+JSONObject = Mapping[str, JSON]
+
+
+def fetch_list(
+    path: str, rows_key: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
+) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
+    """Fetch every row of a list; None if it is too long. Raises Unreachable if it is no list."""
+    found_rows: list[dict[str, JSON]] = []
+    for number in range(1, MAX_LIST_PAGES + 1):
+        params = {**query, "page": str(number), "pageSize": "100"}
+        body = yield Call("GET", path, query=params, probe_ids=witness)
+        # Without the list nothing is known to be absent.
+        if rows_key not in body:
+            raise Unreachable(f"its answer has no {rows_key}")
+        page_rows = [row for row in body[rows_key] or [] if isinstance(row, dict)]
+        found_rows += page_rows
+        pages = paging.parse_count((body.get("meta") or {}).get("pages"), 1)
+        if number >= pages or not page_rows:
+            return found_rows
+    return None
+
+
+def confirm_named_object(
+    object_id: str, kind: str, match: dict[str, JSON] | None
+) -> Confirmed | Inconclusive:
+    """Confirm the account or payment that an operator named, if it is a possible match."""
+    if match is None:
+        return Inconclusive(f"no new {kind} like it has the id {object_id}, named by the operator")
+    return Confirmed({kind: match}, object_id=object_id)
+
+
+def has_all_payees(summary: JSON) -> bool:
+    payments = find_payments(summary)
+    return payments is not None and all(map(has_payee, payments))
+
+
+NO_PAYMENT_IDS_REASON = "the service does not show the ids of the batch's payments"
+
+
+def has_payment_ids(summary: JSON) -> bool:
+    """Whether every payment has an id: without ids a new payment looks like an earlier one."""
+    return all(payment.get("id") for payment in extract_payments(summary))
+
+
+def has_payee(payment: JSONObject) -> bool:
+    return bool(payment.get("recipient") or payment.get("recipientId"))
+
+
+def select_created_object(
+    candidates: Sequence[dict[str, JSON]],
+    write: InDoubtWrite,
+    id_key: str = "id",
+    *,
+    is_dated: bool = True,
+    is_full_match: Callable[[dict[str, JSON]], bool] = lambda _candidate: True,
+) -> dict[str, JSON] | Absent | Inconclusive:
+    """Select the object that a write created among the candidates.
+
+    ``is_full_match`` compares all sent values. It is used if there are several candidates or
+    several identical writes in doubt.
+    """
+    matches = [
+        candidate for candidate in candidates if candidate.get(id_key) not in write.claimed_ids
+    ]
+    if is_dated:
+        matches = [candidate for candidate in matches if is_new_object(candidate, write)]
+    if not matches:
+        return Absent()
+    if write.identical_count > 1 or len(matches) > 1:
+        matches = [candidate for candidate in matches if is_full_match(candidate)]
+    if not 0 < len(matches) <= write.identical_count:
+        return Inconclusive("others are like it")
+    # Identical writes each claim one of the identical objects, so it does not matter which.
+    return min(matches, key=lambda candidate: str(candidate.get("createdAt")))
+
+
+def is_new_object(row: JSONObject, write: InDoubtWrite) -> bool:
+    """Whether an object was created since the write was sent; True if it has no readable date."""
+    try:
+        created_at = datetime.fromisoformat(str(row.get("createdAt")))
+    except ValueError:
+        return True
+    return created_at >= write.not_before if created_at.tzinfo else True
+
+
+def is_compatible(expected: JSON, actual: JSON) -> bool:
+    """Whether a shown value may be the sent one; a masked value shows only its last characters."""
+    if isinstance(expected, Mapping):
+        actual_fields = actual if isinstance(actual, Mapping) else {}
+        return all(
+            is_compatible(value, actual_fields.get(name)) for name, value in expected.items()
+        )
+    if isinstance(expected, list):
+        actual_items = actual if isinstance(actual, list) else []
+        return all(
+            any(is_compatible(item, actual_item) for actual_item in actual_items)
+            for item in expected
+        )
+    if isinstance(expected, str) and isinstance(actual, str):
+        return is_same_text(expected, actual)
+    return expected == actual or (not expected and not actual)
+
+
+def is_same_text(sent_text: str, shown_text: str) -> bool:
+    if "*" in shown_text:
+        visible_end = shown_text.rpartition("*")[2]
+        return sent_text.replace(" ", "").endswith(visible_end)
+    return sent_text.strip().casefold() == shown_text.strip().casefold()

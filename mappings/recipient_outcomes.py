@@ -1,0 +1,218 @@
+"""Outcome rules for recipients and their accounts: how reads show whether a write in doubt was executed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from mappings.effects import (
+    JSON,
+    Absent,
+    Call,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    OutcomeRule,
+    Parallel,
+    Refused,
+    Step,
+)
+from mappings.outcome_matching import (
+    JSONObject,
+    confirm_named_object,
+    fetch_list,
+    is_compatible,
+    select_created_object,
+)
+from mappings.outcome_rules import OutcomeReads
+
+
+def build_created_recipient_rule(body: JSONObject) -> OutcomeRule:
+    """GET /recipients?email=, then the recipient itself."""
+
+    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
+        if write.operator_object_id is not None:
+            return (yield from _check_named_recipient(write.operator_object_id, body))
+        rows = yield from fetch_list("/recipients", "recipients", {"email": str(body.get("email"))})
+        if rows is None:
+            return Inconclusive("too many recipients have its address")
+        match_fields = select_recipient_match_fields(body)
+        candidates = [
+            row
+            for row in rows
+            if all(is_compatible(match_fields[name], row.get(name)) for name in match_fields)
+        ]
+        match = select_created_object(
+            candidates, write, is_full_match=lambda row: _has_values(body, row)
+        )
+        if isinstance(match, dict):
+            return (yield from _fetch_recipient(match["id"]))
+        return match
+
+    return read_outcome
+
+
+_NAME_FIELDS = {"business": ("name",), "individual": ("firstName", "lastName")}
+
+
+def select_recipient_match_fields(body: JSONObject) -> dict[str, JSON]:
+    names = ("email", "type", "referenceId", *_NAME_FIELDS[str(body.get("type"))])
+    return {name: body.get(name) for name in names}
+
+
+def _has_values(values: JSONObject, row: JSONObject) -> bool:
+    return all(is_compatible(value, row.get(name)) for name, value in values.items())
+
+
+def _fetch_recipient(recipient_id: str) -> Generator[Step, Any, Confirmed]:
+    answer = yield Call("GET", f"/recipients/{recipient_id}")
+    return Confirmed({"recipient": answer["recipient"]}, object_id=recipient_id)
+
+
+def _check_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:
+    """Check the recipient that an operator named as the one created."""
+    # A mistyped id would pay another person, so the address has to agree.
+    try:
+        outcome = yield from _fetch_recipient(recipient_id)
+    except Refused as refusal:
+        if refusal.status != 404:
+            raise
+        return Inconclusive(f"the service has no recipient {recipient_id}, named by the operator")
+    if is_compatible(body.get("email"), outcome.body["recipient"].get("email")):
+        return outcome
+    return Inconclusive(f"{recipient_id}, named by the operator, has another address")
+
+
+def build_changed_recipient_rule(recipient_id: str, fields: JSONObject) -> OutcomeRule:
+    """GET /recipients/:id"""
+
+    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
+        recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+        is_executed = _has_values(fields, recipient) or write.is_confirmed_by_operator
+        return Confirmed({"recipient": recipient}) if is_executed else Absent()
+
+    return read_outcome
+
+
+def build_deleted_recipients_rule(*ids: str) -> OutcomeRule:
+    """GET /recipients/:id, each"""
+
+    def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
+        answers = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in ids])
+        deletions = [_is_gone(answer) for answer in answers]
+        if None in deletions:  # one of the reads failed
+            return Inconclusive("the service could not be read")
+        if all(deletions):
+            return Confirmed()
+        return Inconclusive("some of them are gone") if any(deletions) else Absent()
+
+    return read_outcome
+
+
+def _is_gone(answer: Any) -> bool | None:
+    if isinstance(answer, Refused):
+        return True if answer.status == 404 else None
+    if isinstance(answer, Exception):
+        return None
+    return bool(answer["recipient"].get("status") == "archived")
+
+
+def build_added_account_rule(
+    recipient_id: str, fields: JSONObject, ids_before: Iterable[str]
+) -> OutcomeRule:
+    """GET /recipients/:id"""
+    known_ids = frozenset(ids_before)
+
+    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
+        accounts = yield from _fetch_accounts(recipient_id)
+        if write.operator_object_id is not None:
+            named_account = next(
+                (
+                    account
+                    for account in accounts
+                    if account.get(_ACCOUNT_ID) == write.operator_object_id
+                ),
+                None,
+            )
+            is_match = (
+                named_account is not None
+                and write.operator_object_id not in known_ids
+                and _is_matching_account(fields, named_account)
+            )
+            return confirm_named_object(
+                write.operator_object_id, "account", named_account if is_match else None
+            )
+        matching_accounts = [
+            account for account in accounts if _is_matching_account(fields, account)
+        ]
+        new_accounts = [
+            account
+            for account in matching_accounts
+            if account.get("recipientAccountId") not in known_ids
+        ]
+        # Accounts have no date: a new one is one that was not there before.
+        match = select_created_object(new_accounts, write, id_key=_ACCOUNT_ID, is_dated=False)
+        if isinstance(match, dict):
+            return Confirmed({"account": match}, object_id=match[_ACCOUNT_ID])
+        return match
+
+    return read_outcome
+
+
+_ACCOUNT_ID = "recipientAccountId"
+
+
+def build_changed_account_rule(
+    recipient_id: str, old_account: JSONObject, fields: JSONObject
+) -> OutcomeRule:
+    """GET /recipients/:id; the change gives the account another id (current interface, 4.2)."""
+    account_id = old_account["recipientAccountId"]
+
+    def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
+        accounts = yield from _fetch_accounts(recipient_id)
+        for account in accounts:
+            if account.get("recipientAccountId") == account_id:
+                return (
+                    Confirmed({"account": account})
+                    if _is_matching_account(fields, account)
+                    else Absent()
+                )
+        # The account has another id after the change, so it is found by its fields.
+        expected_fields = {"type": old_account.get("type"), **fields}
+        matching_accounts = [
+            account for account in accounts if _is_matching_account(expected_fields, account)
+        ]
+        if len(matching_accounts) == 1:
+            return Confirmed({"account": matching_accounts[0]})
+        return Inconclusive("the account does not exist any more")
+
+    return read_outcome
+
+
+def build_deleted_account_rule(recipient_id: str, account_id: str) -> OutcomeRule:
+    """GET /recipients/:id"""
+
+    def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
+        accounts = yield from _fetch_accounts(recipient_id)
+        is_present = any(account.get("recipientAccountId") == account_id for account in accounts)
+        return Absent() if is_present else Confirmed({"object": "deleted"})
+
+    return read_outcome
+
+
+def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:
+    try:
+        recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+    except Refused as refusal:
+        if refusal.status != 404:
+            raise
+        return []
+    return list(recipient.get("accounts") or [])
+
+
+def _is_matching_account(fields: JSONObject, account: JSONObject) -> bool:
+    shown_names = {**fields, "bankRegionCode": fields.get("bankRegion")}
+    shown_names.pop("bankRegion", None)
+    return all(
+        is_compatible(value, account.get(name)) for name, value in shown_names.items() if value
+    )
