@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mappings import current, legacy, money
 from mappings.current import BALANCE_PATH
-from mappings.effects import JSON, Answer, Call, Flow, Invalid, Operation, Request
+from mappings.effects import JSON, Answer, Call, Flow, Operation, Request
 from mappings.errors import NOT_FOUND
+from mappings.failures import Invalid
 from mappings.funds import parse_balances
 from mappings.payouts import SubFlow
 

@@ -18,7 +18,8 @@ from schwifty.exceptions import SchwiftyException
 from schwifty.registry import get_iban_spec
 
 from mappings import objects
-from mappings.effects import JSON, Problem
+from mappings.effects import JSON
+from mappings.failures import Problem
 from mappings.field_types import is_mask
 
 

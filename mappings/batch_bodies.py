@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mappings import money, outcome_rules, paging
 from mappings.banking import build_empty_problem, build_invalid_problem
 from mappings.batch_views import Batch, drop_nulls
-from mappings.effects import (
-    JSON,
-    Call,
-    Invalid,
-    LoadFacts,
-    Parallel,
-    Problem,
-    ProblemList,
-    Unreachable,
-)
+from mappings.effects import JSON, Call, LoadFacts, Parallel
+from mappings.failures import Invalid, Problem, ProblemList, Unreachable
 from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_chunks, map_rows
@@ -437,106 +428,3 @@ def apply_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
         for name in (*AMOUNT_FIELDS, "told"):
             updated.pop(name, None)
     return {name: value for name, value in {**updated, **changes}.items() if value is not None}
-
-
-# Upstream bodies
-
-
-def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
-    """Build a payment of POST ``/batches`` (current interface, section 4.3).
-
-    If the batch's currency is not known, ``currency`` is omitted, and the service uses the batch's.
-    """
-    if entry.get("sourceAmount"):
-        amount, amount_currency = entry["sourceAmount"], currency
-    else:
-        amount, amount_currency = entry["targetAmount"], entry["targetCurrency"]
-    body = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount}
-    if amount_currency is not None:
-        body["currency"] = amount_currency
-    if memo and (text := entry.get("memo")):
-        body["memo"] = text
-    return body
-
-
-def build_batch_body(
-    currency: str, description: JSON, entries: Sequence[Entry], *, memo: bool
-) -> dict[str, JSON]:
-    """Build the body of POST ``/batches`` (current interface, section 4.3)."""
-    description_field = {} if description is None else {"description": description}
-    payments = map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
-    return {"currency": currency, **description_field, "payments": payments}
-
-
-def map_payments_fields(
-    payments: Sequence[SentPayment], prefix: str = "payments[{}]."
-) -> dict[str, str]:
-    """Map the field names of a call's payments to those in the client's request."""
-    field_names: dict[str, str] = {}
-    for number, payment in enumerate(payments):
-        field_names |= map_payment_fields(payment, prefix.format(number))
-    return field_names
-
-
-def map_change_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
-    """Like ``map_payment_fields``, for a call whose payments have the legacy document's fields."""
-    change_fields = {
-        f"{call_prefix}{name}": f"{payment.prefix}{name}"
-        for name in ("id", "sourceCurrency", *AMOUNT_FIELDS)
-    }
-    return change_fields | map_payment_fields(payment, call_prefix)
-
-
-def map_payment_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
-    """Map the field names of one payment of a call to those in the client's request."""
-    side = payment.amount_side
-    field = "id" if payment.recipient.get("id") else "email"
-    item = {call_prefix.removesuffix("."): payment.prefix.removesuffix(".")} if call_prefix else {}
-    return item | {
-        f"{call_prefix}recipient": f"{payment.prefix}recipient.{field}",
-        f"{call_prefix}recipient.id": f"{payment.prefix}recipient.{field}",
-        f"{call_prefix}amount": f"{payment.prefix}{side}Amount",
-        f"{call_prefix}currency": f"{payment.prefix}targetCurrency"
-        if side == "target"
-        else "sourceCurrency",
-        f"{call_prefix}memo": f"{payment.prefix}memo",
-    }
-
-
-class FieldNames(Mapping[str, str]):
-    """Maps the field names of a batch and its payments to the client's, computed on demand.
-
-    Stored for a hundred thousand payments, the names would take more memory than the payments.
-    ``payment_lists`` are the lists of the call's body by name; ``map_fields`` maps the fields of
-    one payment.
-    """
-
-    def __init__(
-        self,
-        batch_fields: Mapping[str, str],
-        payment_lists: Mapping[str, Sequence[SentPayment]],
-        map_fields: Callable[[SentPayment, str], dict[str, str]],
-    ) -> None:
-        self._batch_fields = batch_fields
-        self._payment_lists = payment_lists
-        self._map_fields = map_fields
-
-    def __getitem__(self, name: str) -> str:
-        if name in self._batch_fields:
-            return self._batch_fields[name]
-        # The name comes from the service. ``int`` raises for a number of thousands of digits.
-        match = re.match(r"([a-z_]+)\[(0|[1-9][0-9]{0,17})\](?:\.|$)", name)
-        payments = self._payment_lists.get(match[1], ()) if match else ()
-        if match is None or int(match[2]) >= len(payments):
-            raise KeyError(name)
-        return self._map_fields(payments[int(match[2])], f"{match[1]}[{match[2]}].")[name]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._batch_fields
-        for name, payments in self._payment_lists.items():
-            for position, payment in enumerate(payments):
-                yield from self._map_fields(payment, f"{name}[{position}].")
-
-    def __len__(self) -> int:
-        field_count = len(self._map_fields(SentPayment({}, ""), "[0]."))
-        return len(self._batch_fields) + field_count * sum(map(len, self._payment_lists.values()))

@@ -7,14 +7,15 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from mappings import batch_bodies, outcome_rules
+from mappings import batch_bodies, outcome_rules, payment_bodies
 from mappings.banking import build_empty_problem, build_invalid_problem
 from mappings.batch_bodies import SentPayment, collect_sent_payments
 from mappings.batch_locks import finish_without_change
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import Batch, PaymentRef
 from mappings.drafts import Edit, edit_batch
-from mappings.effects import JSON, Call, Invalid, Problem, Request
+from mappings.effects import JSON, Call, Request
+from mappings.failures import Invalid, Problem
 from mappings.ids import derive_id
 from mappings.lazy_sequences import (
     LazySequence,
@@ -218,8 +219,8 @@ def _build_patch_call(
             ),
             **fields,
         },
-        field_map=batch_bodies.FieldNames(
-            {name: name for name in (*lists, *fields)}, lists, batch_bodies.map_change_fields
+        field_map=payment_bodies.FieldNames(
+            {name: name for name in (*lists, *fields)}, lists, payment_bodies.map_change_fields
         ),
         probe_ids=(batch.upstream_id,),
         reconcile=outcome_rules.build_edited_batch_rule(

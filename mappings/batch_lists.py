@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from mappings.batch_answers import build_batch_list_item
 from mappings.batch_reads import (
     SUMMARIES_PER_CHUNK,
     add_missing_statuses,
@@ -16,24 +17,13 @@ from mappings.batch_reads import (
 from mappings.batch_views import (
     Batch,
     build_batch,
-    build_batch_list_item,
     derive_batch_status,
     drop_nulls,
     is_draft,
     restore_original_fields,
 )
-from mappings.effects import (
-    JSON,
-    MAX_PARALLEL_CALLS,
-    Call,
-    CompareAndSet,
-    Invalid,
-    LoadFacts,
-    NoSuchOperation,
-    Parallel,
-    Refused,
-    Unreachable,
-)
+from mappings.effects import JSON, MAX_PARALLEL_CALLS, Call, CompareAndSet, LoadFacts, Parallel
+from mappings.failures import Invalid, NoSuchOperation, Refused, Unreachable
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.newest_payments import build_completion_records

@@ -18,22 +18,9 @@ from functools import partial
 
 from mappings.batch_reads import WRONG_STATUS, load_batch
 from mappings.batch_views import Batch
-from mappings.effects import (
-    JSON,
-    AwaitFacts,
-    Call,
-    CompareAndSet,
-    Conflict,
-    Failure,
-    Halted,
-    Invalid,
-    LoadFacts,
-    Problem,
-    Refused,
-    Request,
-    Unreachable,
-)
+from mappings.effects import JSON, AwaitFacts, Call, CompareAndSet, LoadFacts, Request
 from mappings.errors import NOT_FOUND
+from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused, Unreachable
 from mappings.payouts import SubFlow
 
 BEING_CHANGED = Problem(

@@ -9,19 +9,9 @@ from mappings import funds
 from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS, extract_listed_recipient
 from mappings.batch_views import Batch, Facts, build_batch, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
-from mappings.effects import (
-    JSON,
-    Call,
-    CompareAndSet,
-    Conflict,
-    Failure,
-    Invalid,
-    LoadFacts,
-    Parallel,
-    Problem,
-    Refused,
-)
+from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel
 from mappings.errors import NOT_FOUND, is_transient
+from mappings.failures import Conflict, Failure, Invalid, Problem, Refused
 from mappings.lazy_sequences import filter_rows, iterate_chunks, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, extract_recipient_id, match_payments
 from mappings.payloads import extract_batch, find_payments

@@ -20,12 +20,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NamedTuple
 
-from mappings import current, legacy, money, objects, paging
+from mappings import current, legacy, money
 from mappings.effects import JSON, CompareAndSet
 from mappings.fields import FieldTable, mark_read_only, set_in_code
 from mappings.lazy_sequences import build_row_mapping, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, match_payments
-from mappings.objects import build_payment_answer, format_method_display
 
 Facts = Mapping[str, JSON]
 
@@ -409,6 +408,11 @@ def _fill_same_currency(payment: Payment) -> None:
             payment[side] = payment.get(other_side)
 
 
+def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return the fields that are not null: a null from the service means that it gives no value."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 # Stored form
 
 
@@ -422,103 +426,3 @@ def build_batch_record(
     return CompareAndSet(
         "batch", batch_id, {**facts, "has_memos": has_memos}, linked=(entries_record,)
     )
-
-
-# Answers
-
-
-def build_batch_answer(batch: Batch) -> dict[str, JSON]:
-    """Build a ``Batch`` (legacy interface, section 2)."""
-    answer = BATCH.translate_to_legacy(
-        {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.id}
-    )
-    # The sum agrees with the payments that the client sees; the service's total may not.
-    total = batch.merged_payments.amount
-    amount = money.normalize_amount(batch.service_fields.get("amount"))
-    answer["status"] = batch.status
-    answer["sentAt"] = batch.sent_at
-    answer["amount"] = (
-        money.format_amount(total) if total is not None and batch.has_known_payments else amount
-    )
-    count = (
-        len(batch.merged_payments)
-        if batch.has_known_payments
-        else batch.service_fields.get("totalPayments")
-    )
-    answer["totalPayments"] = count
-    answer["currency"] = batch.currency
-    return answer
-
-
-def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
-    """Build a listed ``Batch``, whose payments may not have been read."""
-    answer = build_batch_answer(batch)
-    if batch.merged_payments or batch.service_fields.get("totalPayments") is None:
-        return answer
-    amount = money.parse_amount(batch.service_fields.get("amount"))
-    answer["amount"] = money.format_amount(amount) if amount is not None else answer["amount"]
-    answer["totalPayments"] = batch.service_fields["totalPayments"]
-    return answer
-
-
-def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the fields that are not null: a null from the service means that it gives no value."""
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def build_full_batch_answer(batch: Batch, recipient_facts: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Build the answer to a batch read by id, with all of its payments on one page."""
-    items = materialize_rows(
-        map_rows(lambda payment: build_payment_list_item(payment, recipient_facts), batch.payments)
-    )
-    meta = paging.build_meta(1, min(len(items), 1), len(items))
-    return {**build_batch_answer(batch), "payments": {"payments": items, "meta": meta}}
-
-
-def build_payment_list_item(
-    payment: Payment, recipient_facts: Mapping[str, JSON]
-) -> dict[str, JSON]:
-    """Build a payment of a batch listing, with its reduced recipient.
-
-    ``recipient_facts`` are the stored facts of recipients, by id: their status derives from them.
-    """
-    # The stored recipient is as it was when the payment was requested, so it comes second.
-    method = payment.get("method") or (payment.get("recipient") or {}).get("payoutMethod")
-    return {
-        **build_payment_answer(
-            payment, build_reduced_recipient(payment.get("recipient") or {}, recipient_facts)
-        ),
-        "method": method,
-        "methodDisplay": format_method_display(method),
-        "isSupplyPayment": bool(payment.get("isSupplyPayment")),
-    }
-
-
-def iterate_payee_ids(payments: Sequence[Payment]) -> Iterator[str]:
-    """Iterate over the recipient ids of the payments that show one."""
-    recipients = (payment.get("recipient") or {} for payment in payments)
-    return (str(recipient["id"]) for recipient in recipients if recipient.get("id"))
-
-
-def build_reduced_recipient(
-    recipient: Mapping[str, JSON], recipient_facts: Mapping[str, JSON]
-) -> dict[str, JSON]:
-    """Build the reduced recipient of batch listings."""
-    country = extract_country(recipient)
-    return {
-        "id": recipient.get("id"),
-        "referenceId": recipient.get("referenceId"),
-        "email": recipient.get("email"),
-        "name": recipient.get("name"),
-        "status": objects.derive_legacy_status(
-            recipient, recipient_facts.get(str(recipient.get("id")), {})
-        ),
-        "country": country,
-        "countryCode": country,
-    }
-
-
-def extract_country(recipient: Mapping[str, JSON]) -> JSON:
-    """Return the country of a recipient, reduced or in full; None if it has none."""
-    country = recipient.get("country") or recipient.get("countryCode")
-    return country or (recipient.get("address") or {}).get("country")

@@ -8,8 +8,16 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from mappings import batch_bodies, batch_lists, legacy, money, outcome_rules, summaries
+from mappings import (
+    batch_bodies,
+    batch_lists,
+    legacy,
+    outcome_rules,
+    payment_bodies,
+    summaries,
+)
 from mappings.banking import build_empty_problem
+from mappings.batch_answers import build_batch_answer, build_full_batch_answer, iterate_payee_ids
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments
 from mappings.batch_locks import (
@@ -34,33 +42,23 @@ from mappings.batch_reads import (
 from mappings.batch_views import (
     Batch,
     build_batch,
-    build_batch_answer,
     build_batch_record,
-    build_full_batch_answer,
     drop_nulls,
-    iterate_payee_ids,
     restore_original_fields,
 )
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.drafts import format_timestamp, submit_draft
-from mappings.effects import (
-    JSON,
-    Answer,
-    Call,
-    CompareAndSet,
+from mappings.effects import Answer, Call, CompareAndSet, Flow, LoadFacts, Operation, Request
+from mappings.errors import NOT_FOUND, convert_not_found
+from mappings.failures import (
     Conflict,
     Failure,
-    Flow,
     Halted,
     Invalid,
-    LoadFacts,
     NoSuchOperation,
-    Operation,
     Refused,
-    Request,
     Unreachable,
 )
-from mappings.errors import NOT_FOUND, convert_not_found
 from mappings.funds import parse_balances
 from mappings.ids import derive_id, load_legacy_ids
 from mappings.lazy_sequences import map_rows
@@ -68,6 +66,7 @@ from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch, find_payments
 from mappings.payouts import SubFlow
+from mappings.start_checks import _is_different_amount, check_start
 
 # Create
 
@@ -92,9 +91,9 @@ def create_batch(request: Request) -> Flow:
     recipients = yield from batch_bodies.resolve_recipients(sent_payments, currency)
     entries = map_rows(batch_bodies.build_entry, sent_payments, recipients)
     memo, description = request.options.send_memo, body.get("description")
-    payload = batch_bodies.build_batch_body(currency, description, entries, memo=memo)
-    field_names = batch_bodies.FieldNames(
-        _CREATE_FIELD_NAMES, {"payments": sent_payments}, batch_bodies.map_payment_fields
+    payload = payment_bodies.build_batch_body(currency, description, entries, memo=memo)
+    field_names = payment_bodies.FieldNames(
+        _CREATE_FIELD_NAMES, {"payments": sent_payments}, payment_bodies.map_payment_fields
     )
     call = Call(
         "POST",
@@ -292,7 +291,7 @@ def start_batch(request: Request) -> Flow:
     """
     # Checked first, because loading a superseded batch says that it is not found.
     yield from reject_superseded_batch(request.ids["id"])
-    check = partial(_check_start, request)
+    check = partial(check_start, request)
     batch, notices = yield from _lock_submitted_batch(request, "starting", check)
     path, outcome_rule = (
         f"/batches/{batch.upstream_id}/start-processing",
@@ -321,33 +320,6 @@ def start_batch(request: Request) -> Flow:
                 batch, service_fields={**start_fields, **drop_nulls(batch.service_fields)}
             )
     return Answer({"batch": build_batch_answer(started_batch)}, notices)
-
-
-def _check_start(request: Request, batch: Batch) -> SubFlow:
-    """Return notices for the operator's log. Raises Invalid if the batch cannot be started."""
-    # A batch whose payments are known to be none has nothing to pay.
-    if not batch.is_editable or (batch.has_known_payments and not batch.merged_payments):
-        raise Invalid(WRONG_STATUS)
-    return (yield from _verify_payments(batch, request))
-
-
-def _is_different_amount(amount: JSON, batch: Batch) -> bool:
-    """Whether the start changed the batch's amount: the service may apply new exchange rates."""
-    new, old = money.parse_amount(amount), money.parse_amount(batch.service_fields.get("amount"))
-    return None not in (new, old) and new != old
-
-
-def _verify_payments(batch: Batch, request: Request) -> SubFlow:
-    """Compare the payments about to be made with those requested (``verify_before_start``)."""
-    # The gateway does not know what was requested of a batch that was created elsewhere.
-    is_made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
-    if request.options.verify_before_start == "off" or not is_made_here:
-        return ()
-    if (yield from batch_bodies.has_requested_payments(batch)):
-        return ()
-    if request.options.verify_before_start == "refuse":
-        raise Invalid(WRONG_STATUS)
-    return ("started a batch whose payments differ from those requested through the gateway",)
 
 
 # Delete

@@ -17,17 +17,8 @@ from mappings.batch_locks import is_unlocked
 from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
 from mappings.current import SUMMARY_PATH
-from mappings.effects import (
-    JSON,
-    Answer,
-    Call,
-    CompareAndSet,
-    Flow,
-    Invalid,
-    LoadFacts,
-    NoSuchOperation,
-    Refused,
-)
+from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts
+from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
 from mappings.paging import count_pages_to_read
 from mappings.payloads import extract_batch

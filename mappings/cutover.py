@@ -19,14 +19,8 @@ from mappings.batch_views import (
     derive_batch_status,
 )
 from mappings.current import SUMMARY_PATH
-from mappings.effects import (
-    JSON,
-    Answer,
-    Call,
-    Flow,
-    NoSuchOperation,
-    Refused,
-)
+from mappings.effects import JSON, Answer, Call, Flow
+from mappings.failures import NoSuchOperation, Refused
 from mappings.matching import Entry
 from mappings.objects import (
     DEFAULT_HOLD,

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 
 from mappings import money, outcome_rules
-from mappings.batch_bodies import AMOUNT_FIELDS, apply_changes, build_batch_body
+from mappings.batch_bodies import AMOUNT_FIELDS, apply_changes
 from mappings.batch_locks import (
     ADDS,
     BEING_CHANGED,
@@ -30,26 +30,17 @@ from mappings.batch_locks import (
 )
 from mappings.batch_reads import load_batch_with_facts
 from mappings.batch_views import Batch, build_batch_record
-from mappings.effects import (
-    JSON,
-    Call,
-    CompareAndSet,
-    Conflict,
-    Halted,
-    Invalid,
-    NoSuchOperation,
-    Problem,
-    Refused,
-    Request,
-)
+from mappings.effects import JSON, Call, CompareAndSet, Request
 from mappings.errors import (
     convert_not_found,
     convert_not_found_in_fields,
 )
+from mappings.failures import Conflict, Halted, Invalid, NoSuchOperation, Problem, Refused
 from mappings.ids import derive_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry, Payment
 from mappings.payloads import extract_batch
+from mappings.payment_bodies import build_batch_body
 from mappings.payouts import SubFlow
 
 CURRENCY_UNKNOWN = Problem(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from mappings.effects import (
+from mappings.failures import (
     MAX_ERRORS,
     Failure,
     Halted,

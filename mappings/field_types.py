@@ -20,7 +20,7 @@ import pycountry
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from mappings.effects import MAX_ERRORS, Invalid, Problem
+from mappings.failures import MAX_ERRORS, Invalid, Problem
 from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, LazySequence
 
 WordName = Literal[

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mappings.banking import build_invalid_problem
-from mappings.effects import JSON, LegacyOptions, Problem
+from mappings.effects import JSON, LegacyOptions
+from mappings.failures import Problem
 from mappings.objects import determine_government_id_type
 
 

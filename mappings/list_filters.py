@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from mappings.batch_answers import extract_country
 from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS
-from mappings.batch_views import extract_country
 from mappings.dates import EARLIEST_INSTANT, parse_instant, parse_span
-from mappings.effects import JSON, Call, Failure, Parallel
+from mappings.effects import JSON, Call, Parallel
 from mappings.errors import is_transient
+from mappings.failures import Failure
 from mappings.field_types import find_alpha_2_code
 from mappings.ids import load_legacy_ids
 from mappings.lazy_sequences import filter_rows, iterate_chunks

@@ -7,16 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from mappings import paging
-from mappings.effects import (
-    JSON,
-    Absent,
-    Call,
-    Confirmed,
-    Inconclusive,
-    InDoubtWrite,
-    Step,
-    Unreachable,
-)
+from mappings.effects import JSON, Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Step
+from mappings.failures import Unreachable
 from mappings.payloads import extract_payments, find_payments
 
 MAX_LIST_PAGES = 20

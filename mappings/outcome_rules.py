@@ -24,12 +24,11 @@ from mappings.effects import (
     Inconclusive,
     InDoubtWrite,
     MayExist,
-    NoSuchOperation,
     OutcomeRule,
-    Refused,
     Step,
     WriteOutcome,
 )
+from mappings.failures import NoSuchOperation, Refused
 from mappings.lazy_sequences import map_rows
 from mappings.matching import extract_recipient_id
 from mappings.outcome_matching import (

@@ -21,19 +21,9 @@ from mappings.batch_locks import (
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import Batch, build_batch_record
 from mappings.drafts import build_entries
-from mappings.effects import (
-    JSON,
-    AwaitFacts,
-    CompareAndSet,
-    Conflict,
-    Halted,
-    Invalid,
-    LoadFacts,
-    Request,
-    Step,
-    Unknown,
-)
+from mappings.effects import JSON, AwaitFacts, CompareAndSet, LoadFacts, Request, Step
 from mappings.errors import OTHER_IN_DOUBT
+from mappings.failures import Conflict, Halted, Invalid, Unknown
 from mappings.lazy_sequences import chain_rows, filter_rows
 from mappings.matching import Entry
 from mappings.payouts import SubFlow

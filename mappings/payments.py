@@ -5,34 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mappings import batch_bodies, legacy, outcome_rules
+from mappings import batch_bodies, legacy, outcome_rules, payment_bodies
 from mappings.banking import build_invalid_problem
+from mappings.batch_answers import build_payment_list_item, iterate_payee_ids
 from mappings.batch_bodies import SentPayment
 from mappings.batch_locks import BEING_CHANGED, change_batch, finish_without_change
 from mappings.batch_reads import WRONG_STATUS, load_batch
-from mappings.batch_views import (
-    Batch,
-    build_payment_list_item,
-    build_requested_payment,
-    drop_nulls,
-    iterate_payee_ids,
-)
+from mappings.batch_views import Batch, build_requested_payment, drop_nulls
 from mappings.drafts import Edit, edit_batch
-from mappings.effects import (
-    Answer,
-    Call,
-    Conflict,
-    Failure,
-    Flow,
-    Halted,
-    Invalid,
-    LoadFacts,
-    Operation,
-    Refused,
-    Request,
-    Unreachable,
-)
+from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request
 from mappings.errors import NOT_FOUND, convert_not_found, is_transient
+from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unreachable
 from mappings.ids import derive_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Entry, Payment, match_payments
@@ -95,13 +78,13 @@ def _create_upstream_payment(
     batch: Batch, request: Request, payment: SentPayment, entry: Entry
 ) -> SubFlow:
     """POST /batches/:id/payments; returns the payment in the response."""
-    body = batch_bodies.build_payment_body(entry, batch.currency, memo=request.options.send_memo)
+    body = payment_bodies.build_payment_body(entry, batch.currency, memo=request.options.send_memo)
     add = yield from begin_add(batch, request, body)
     call = Call(
         "POST",
         f"/batches/{batch.upstream_id}/payments",
         body,
-        field_map=batch_bodies.map_payments_fields([payment], ""),
+        field_map=payment_bodies.map_payments_fields([payment], ""),
         reconcile=outcome_rules.build_added_payment_rule(
             batch.upstream_id, body, batch.currency, batch.upstream_payment_ids, add.others
         ),
@@ -333,7 +316,8 @@ def _change_payment(batch: Batch, request: Request) -> SubFlow:
         f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}",
         sent_changes,
         # The service's refusal may name the legacy fields sent, or those of the current document.
-        field_map={name: name for name in changes} | batch_bodies.map_payments_fields([change], ""),
+        field_map={name: name for name in changes}
+        | payment_bodies.map_payments_fields([change], ""),
         probe_ids=(batch.upstream_id, str(payment["upstream"])),
         reconcile=outcome_rules.build_edited_batch_rule(
             batch.upstream_id,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from mappings import banking, legacy, recipient_outcomes
 from mappings.banking import build_empty_problem
-from mappings.effects import JSON, Call, LegacyOptions, Problem, Refused
+from mappings.effects import JSON, Call, LegacyOptions
+from mappings.failures import Problem, Refused
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,

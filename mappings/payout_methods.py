@@ -12,8 +12,9 @@ from mappings import (
     recipient_outcomes,
     recipient_reads,
 )
-from mappings.effects import Answer, Call, CompareAndSet, Flow, Invalid, Operation, Request
+from mappings.effects import Answer, Call, CompareAndSet, Flow, Operation, Request
 from mappings.errors import NOT_FOUND
+from mappings.failures import Invalid
 from mappings.objects import build_payout_answer
 
 

@@ -13,18 +13,8 @@ from typing import Any
 
 from mappings import banking, current, legacy, recipient_outcomes
 from mappings.banking import build_empty_problem, build_invalid_problem
-from mappings.effects import (
-    JSON,
-    Call,
-    CompareAndSet,
-    Failure,
-    LegacyOptions,
-    LoadFacts,
-    Problem,
-    Refused,
-    Step,
-    Unreachable,
-)
+from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, Step
+from mappings.failures import Failure, Problem, Refused, Unreachable
 from mappings.field_types import is_mask
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from mappings.banking import build_empty_problem, build_invalid_problem
-from mappings.effects import JSON, Problem
+from mappings.effects import JSON
+from mappings.failures import Problem
 from mappings.government_ids import ClientGovernmentId, build_government_id_entries
 from mappings.objects import (
     RECIPIENT,

@@ -14,9 +14,9 @@ from mappings.effects import (
     InDoubtWrite,
     OutcomeRule,
     Parallel,
-    Refused,
     Step,
 )
+from mappings.failures import Refused
 from mappings.outcome_matching import (
     JSONObject,
     confirm_named_object,

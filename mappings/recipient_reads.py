@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from mappings.effects import JSON, Call, CompareAndSet, Invalid, LoadFacts, Parallel, Step
+from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel, Step
 from mappings.errors import NOT_FOUND
+from mappings.failures import Invalid
 from mappings.objects import Facts, is_deleted_for_clients, is_status_word_valid
 
 RecipientWithFacts = tuple[Mapping[str, JSON], Facts]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from mappings import (
     government_ids,
     legacy,
-    money,
     payout_changes,
     payouts,
     recipient_bodies,
@@ -18,42 +17,36 @@ from mappings import (
     recipient_reads,
 )
 from mappings.banking import build_empty_problem
-from mappings.batch_reads import is_missing, load_batches
-from mappings.batch_views import build_batch, is_draft
 from mappings.effects import (
     JSON,
     Answer,
     Call,
     CompareAndSet,
-    Failure,
     Flow,
-    Invalid,
     LegacyOptions,
-    ListQuery,
     LoadFacts,
     Operation,
     Parallel,
-    Problem,
-    Refused,
     Request,
-    Unreachable,
 )
 from mappings.errors import NOT_FOUND
-from mappings.lazy_sequences import filter_rows
-from mappings.list_filters import Filters, filter_payments
-from mappings.matching import Entry, Payment, extract_recipient_id
+from mappings.failures import Failure, Invalid, Problem, Refused, Unreachable
+from mappings.list_filters import Filters
 from mappings.objects import (
     RECIPIENT,
-    Facts,
-    apply_redirects,
     build_payment_answer,
     build_recipient_answer,
     is_deleted_for_clients,
-    is_superseded,
-    load_redirects,
 )
 from mappings.paging import build_meta, complete_meta, parse_page_params, select_page_params
 from mappings.payouts import Payout, Recipient, SubFlow
+from mappings.recipient_payments import (
+    build_visible_payments_query,
+    filter_recipient_payments,
+    load_draft_payments,
+    load_memos,
+    restore_original_ids,
+)
 
 # Create
 
@@ -208,7 +201,7 @@ def read_recipient_logs(request: Request) -> Flow:
     entries = page.get("activities") or []
     meta = complete_meta(page.get("meta"), parse_page_params(request.query), len(entries))
     return Answer(
-        {"activities": [_mask_keys(entry, request.api_keys) for entry in entries], "meta": meta}
+        {"activities": [mask_keys(entry, request.api_keys) for entry in entries], "meta": meta}
     )
 
 
@@ -231,7 +224,7 @@ _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature"
 _CREDENTIALS = re.compile(r"(?i)^\s*(bearer|basic|digest|\w*sign)\s+\S")
 
 
-def _mask_keys(entry: Mapping[str, JSON], api_keys: tuple[str, ...]) -> dict[str, JSON]:
+def mask_keys(entry: Mapping[str, JSON], api_keys: tuple[str, ...]) -> dict[str, JSON]:
     """Returns a log entry with the header values masked that contain an API key."""
     headers = entry.get("headers")
     if not isinstance(headers, dict):
@@ -268,13 +261,13 @@ def read_recipient_payments(request: Request) -> Flow:
         (recipient, facts), page = yield from _load_recipient_with_page(id_, call)
     recipient_answer = build_recipient_answer(recipient, facts, request.options)
     if superseded or filters:
-        visible = (yield _build_visible_payments_query(path, superseded)).rows
+        visible = (yield build_visible_payments_query(path, superseded)).rows
         all_payments = [
-            *(yield from _restore_original_ids(visible)),
-            *(yield from _load_draft_payments(id_)),
+            *(yield from restore_original_ids(visible)),
+            *(yield from load_draft_payments(id_)),
         ]
         if filters:
-            all_payments = yield from _filter_recipient_payments(
+            all_payments = yield from filter_recipient_payments(
                 filters, all_payments, id_, recipient_answer
             )
         # Merged with payments of drafts, the order of the service is no longer by creation time.
@@ -282,9 +275,9 @@ def read_recipient_payments(request: Request) -> Flow:
             all_payments.sort(key=recipient_queries.parse_created_at, reverse=True)
         payments, meta = parse_page_params(request.query).select_rows(all_payments)
     else:
-        payments = yield from _restore_original_ids(page.get("payments") or [])
+        payments = yield from restore_original_ids(page.get("payments") or [])
         meta = page.get("meta")
-    memos = yield from _load_memos(payments, id_)
+    memos = yield from load_memos(payments, id_)
     rows = [
         build_payment_answer({**payment, **memos.get(payment["id"], {})}, recipient_answer)
         for payment in payments
@@ -294,109 +287,6 @@ def read_recipient_payments(request: Request) -> Flow:
             "payments": rows,
             "meta": complete_meta(meta, parse_page_params(request.query), len(rows)),
         }
-    )
-
-
-def _restore_original_ids(payments: Sequence[Payment]) -> SubFlow:
-    redirects = yield load_redirects(payments)
-    return [apply_redirects(payment, redirects) for payment in payments]
-
-
-def _load_draft_payments(id_: str) -> SubFlow:
-    """Loads the payments of a recipient in drafts, which only the gateway has."""
-    payments: list[Payment] = []
-    for batch_id, facts in (yield LoadFacts("batch")).items():
-        if not is_draft(facts) or facts.get("phase") == "deleted":
-            continue
-        entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
-        own_entries = filter_rows(entries, lambda entry: extract_recipient_id(entry) == id_)
-        payments += build_batch(batch_id, facts, own_entries, {}, None).payments
-    return payments
-
-
-def _filter_recipient_payments(
-    filters: Filters, payments: Sequence[Payment], id_: str, recipient_answer: JSON
-) -> SubFlow:
-    """Filters payments; a search needs the memos of all of them."""
-    memos = (yield from _load_memos(payments, id_, is_required=True)) if filters.search else {}
-    rows = [
-        {**payment, **memos.get(payment["id"], {}), "recipient": recipient_answer}
-        for payment in payments
-    ]
-    return [*(yield from filter_payments(filters, rows))]
-
-
-def _load_memos(payments: Sequence[Payment], id_: str, *, is_required: bool = False) -> SubFlow:
-    """Loads the memos that only the gateway has, by payment id.
-
-    With ``is_required``, raises if a batch cannot be read, unless it no longer exists.
-    """
-    payments_by_batch: dict[str, list[Payment]] = {}
-    for payment in payments:
-        if payment.get("batch") and not payment.get("memo"):
-            payments_by_batch.setdefault(str(payment["batch"].get("id")), []).append(payment)
-    facts = yield LoadFacts("batch", ids=tuple(payments_by_batch))
-    memos: dict[JSON, JSON] = {}
-    unmatched_batches: list[str] = []
-    # A batch with has_memos false needs no look-up; older records lack the flag.
-    for batch_id in (
-        key for key in payments_by_batch if facts.get(key, {}).get("has_memos", key in facts)
-    ):
-        entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
-        own_entries = filter_rows(entries, lambda item: extract_recipient_id(item) == id_)
-        if not any(item.get("memo") for item in own_entries):
-            continue
-        if (matched_entries := _match_entries(payments_by_batch[batch_id], own_entries)) is None:
-            unmatched_batches.append(batch_id)
-        else:
-            pairs = zip(payments_by_batch[batch_id], matched_entries, strict=True)
-            memos |= {payment["id"]: entry.get("memo") for payment, entry in pairs}
-    ids = {
-        payment["id"] for batch_payments in payments_by_batch.values() for payment in batch_payments
-    }
-    for batch in (yield from load_batches(unmatched_batches)):
-        if not isinstance(batch, Exception):
-            memos |= {
-                payment["id"]: payment.get("memo")
-                for payment in batch.payments
-                if payment["id"] in ids
-            }
-        elif is_required and not is_missing(batch):
-            raise batch
-    return {id_: {"memo": memo} for id_, memo in memos.items() if memo}
-
-
-def _match_entries(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequence[Entry] | None:
-    """Matches the payments of a recipient in a batch to the entries that were requested.
-
-    Matches by id, or by amount if there is one payment and one entry. Returns None if only the
-    summary of the batch can tell.
-    """
-    by_id = {item["id"]: item for item in entries if item.get("id")}
-    if all(item["id"] in by_id for item in payments):
-        return [by_id[item["id"]] for item in payments]
-    if by_id or len(payments) > 1 or len(entries) > 1:
-        return None
-    (payment,), (entry,) = payments, entries
-    amount = money.parse_amount(payment.get("sourceAmount"))
-    is_equal_amount = amount is not None and amount == money.parse_amount(entry.get("sourceAmount"))
-    return entries if is_equal_amount else None
-
-
-def _build_visible_payments_query(path: str, redirects: Mapping[str, Facts]) -> ListQuery:
-    """Builds the query for all payments except those of superseded batches, in service order."""
-    return ListQuery(
-        path,
-        "payments",
-        1,
-        ALL_ROWS,
-        is_hidden=lambda row: is_superseded(row, redirects),
-        is_match=lambda _row: True,
-        sort_key=None,
-        is_descending=False,
-        native_query=None,
-        prefilter={},
-        scan_sort={},
     )
 
 
@@ -513,8 +403,6 @@ def _require_recipients(ids: list[str]) -> SubFlow:
 
 
 RECIPIENTS_PER_CHUNK = 64
-ALL_ROWS = 10**9
-"""A page size larger than any list."""
 RECIPIENT_ID_PATTERN = re.compile("R-[A-Za-z0-9]{1,64}")
 _RECIPIENT_PATH, _RECIPIENTS_PATH = "/recipients/{id}", "/recipients"
 

@@ -25,16 +25,12 @@ from mappings.effects import (
     AwaitFacts,
     Call,
     CompareAndSet,
-    Conflict,
     Flow,
-    Halted,
-    Invalid,
     LoadFacts,
     Operation,
-    Refused,
     Request,
-    Unreachable,
 )
+from mappings.failures import Conflict, Halted, Invalid, Refused, Unreachable
 from mappings.payouts import SubFlow
 
 

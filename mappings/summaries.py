@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mappings import current, funds, money
-from mappings.batch_views import Batch, build_batch_answer
+from mappings.batch_answers import build_batch_answer
+from mappings.batch_views import Batch
 from mappings.effects import JSON
 from mappings.objects import format_method_display
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Service, Switches
-from mappings.batch_views import build_batch, build_batch_answer
+from mappings.batch_answers import build_batch_answer
+from mappings.batch_views import build_batch
 from tests.house import House
 from tests.payday import done, make_batch, make_recipient, open_town
 

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.payloads import json_codec
 from mappings import field_types, legacy
-from mappings.effects import Invalid
 from mappings.errors import MAX_ERRORS
+from mappings.failures import Invalid
 from tests.house import House, open_house
 from tests.signed import recording
 

@@ -36,7 +36,7 @@ from gateway.observability.logs import describe_exception
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
-from mappings.effects import Unknown, Unreachable
+from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

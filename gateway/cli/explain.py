@@ -47,7 +47,7 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool) -> No
     Headers are ignored; no API key is needed.
     """
     from gateway.docgen.explain import UnknownOperation, explain_request
-    from mappings.effects import Invalid
+    from mappings.failures import Invalid
 
     try:
         request = parse_curl(words, _read_data_file)

@@ -28,7 +28,8 @@ from gateway.docgen.explain import (
 from gateway.docgen.request_examples import build_request_example
 from mappings import OPERATIONS
 from mappings.current import ENDPOINTS
-from mappings.effects import JSON, Invalid
+from mappings.effects import JSON
+from mappings.failures import Invalid
 
 MAX_REQUEST_CHARS = 64 * 1024
 """Longest request accepted, in characters; nobody reads a longer explanation."""

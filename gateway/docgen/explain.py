@@ -19,21 +19,10 @@ from gateway.payloads import json_codec
 from gateway.upstream.call_targets import TargetBuilder
 from mappings import errors, field_types
 from mappings.current import require_endpoint
-from mappings.effects import (
-    JSON,
-    Answer,
-    Call,
-    CompareAndSet,
-    Failure,
-    Invalid,
-    Operation,
-    Parallel,
-    Problem,
-    Request,
-    Step,
-)
+from mappings.effects import JSON, Answer, Call, CompareAndSet, Operation, Parallel, Request, Step
 from mappings.errors import ErrorAnswer
 from mappings.examples import ExampleService
+from mappings.failures import Failure, Invalid, Problem
 from mappings.provenance import (
     explain_unsent_fields,
     explain_unsent_params,

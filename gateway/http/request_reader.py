@@ -21,8 +21,9 @@ from gateway.http.request_ids import generate_id
 from gateway.http.timeouts import Timeout
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
-from mappings.effects import JSON, Invalid, Problem
+from mappings.effects import JSON
 from mappings.errors import BODY_TOO_LARGE, ErrorAnswer
+from mappings.failures import Invalid, Problem
 
 BODY_TIMED_OUT: web.RequestKey[bool] = web.RequestKey("too_slow", bool)
 """Set if the body did not arrive in time: the connection does not wait for the rest."""

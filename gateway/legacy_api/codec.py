@@ -28,17 +28,9 @@ from gateway.storage import StoreUnavailable
 from gateway.storage.alias_ids import Ids
 from gateway.storage.tenants import Tenant
 from mappings import errors, field_types
-from mappings.effects import (
-    JSON,
-    Answer,
-    Failure,
-    Halted,
-    Operation,
-    Problem,
-    Refused,
-    Request,
-)
+from mappings.effects import JSON, Answer, Operation, Request
 from mappings.errors import KNOWN_CODES, ErrorAnswer
+from mappings.failures import Failure, Halted, Problem, Refused
 from mappings.ids import (
     ID_IN_TEXT_PATTERN,
     ID_PATTERN,

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, time
 from email.utils import format_datetime
 
 from gateway.config.settings import Deprecation, Environments
-from mappings.effects import Problem
+from mappings.failures import Problem
 
 
 class DeprecationNotice:

@@ -56,16 +56,9 @@ from gateway.writes.batch_routing import DecidedOtherwise
 from gateway.writes.once import IdempotencyGuard, Wanted, idempotency_key
 from gateway.writes.player import Caller, Player
 from mappings import errors
-from mappings.effects import (
-    CompareAndSet,
-    Failure,
-    Invalid,
-    Operation,
-    Request,
-    Unknown,
-    Unreachable,
-)
+from mappings.effects import CompareAndSet, Operation, Request
 from mappings.errors import ErrorAnswer
+from mappings.failures import Failure, Invalid, Unknown, Unreachable
 
 MAX_ROUTING_ATTEMPTS = 5
 """Attempts to select the service of a request while other requests change where its batches are."""

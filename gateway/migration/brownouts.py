@@ -19,7 +19,7 @@ from gateway.auth.keys import ApiKey
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.brownout_rows import Brownout, Hit, add_hits, open_brownouts
 from gateway.storage.periodic_tasks import PeriodicTask
-from mappings.effects import Problem
+from mappings.failures import Problem
 
 POLL_SECONDS = 0.5
 

@@ -46,21 +46,9 @@ from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.once import A_DAY, LOOKS_AGAIN, OTHER_BODY, refuse_deserted
 from gateway.writes.player import ASKS_AGAIN, Caller, StartTurn
 from gateway.writes.settling import Settling, never_read
-from mappings.effects import (
-    JSON,
-    Call,
-    CompareAndSet,
-    Conflict,
-    Failure,
-    Halted,
-    Invalid,
-    Operation,
-    Refused,
-    Request,
-    Unknown,
-    Unreachable,
-)
+from mappings.effects import JSON, Call, CompareAndSet, Operation, Request
 from mappings.errors import OTHER_IN_DOUBT
+from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unknown, Unreachable
 
 MAX_VALUE_BYTES = 2 * MAX_ANSWER_BYTES
 """Memory for the values of a body that is parsed only for its ids (``estimate_memory_bytes``)."""

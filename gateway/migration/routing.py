@@ -22,7 +22,8 @@ from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRouting, DecidedOtherwise
 from gateway.writes.player import Caller
 from mappings import errors
-from mappings.effects import CompareAndSet, Failure, Invalid, Operation, Problem, Unreachable
+from mappings.effects import CompareAndSet, Operation
+from mappings.failures import Failure, Invalid, Problem, Unreachable
 
 BATCHES_AT_BOTH_SERVICES = Problem(
     "invalid_field",

@@ -31,7 +31,7 @@ from gateway.payloads import json_codec
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.difference_rows import Asked, Place, Tally, add_tallies
 from gateway.storage.periodic_tasks import PeriodicTask
-from mappings.effects import Failure
+from mappings.failures import Failure
 
 WRITE_INTERVAL_SECONDS = 1.0
 MAX_CONCURRENT_COMPARISONS = 4

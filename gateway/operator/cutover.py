@@ -36,7 +36,8 @@ from gateway.writes.settler import Settler
 from mappings import cutover
 from mappings.batch_locks import build_batch_condition
 from mappings.batch_views import EDITABLE_STATUSES, build_batch_record
-from mappings.effects import JSON, CompareAndSet, Conflict, Failure, Flow
+from mappings.effects import JSON, CompareAndSet, Flow
+from mappings.failures import Conflict, Failure
 from mappings.ids import ID_PATTERN
 
 MAX_CONCURRENT_ROWS = 4

@@ -28,7 +28,8 @@ from gateway.writes.journal import Journal
 from gateway.writes.player import Caller, Player
 from gateway.writes.settler import Settler
 from mappings import consistency_checks
-from mappings.effects import Answer, Conflict, Failure, Flow, Refused
+from mappings.effects import Answer, Flow
+from mappings.failures import Conflict, Failure, Refused
 
 MAX_CONCURRENT_CHECKS = 8
 MAX_READ_ATTEMPTS = 5

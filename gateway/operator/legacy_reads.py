@@ -21,7 +21,8 @@ from gateway.storage import Ledger
 from gateway.upstream.client import MAX_ANSWER_BYTES, USER_AGENT
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from gateway.upstream.send_attempt import ResponseLost
-from mappings.effects import JSON, Unreachable
+from mappings.effects import JSON
+from mappings.failures import Unreachable
 from mappings.ids import ID_PATTERN
 from mappings.paging import count_pages_to_read, parse_count
 

@@ -32,7 +32,8 @@ from gateway.storage.undertakings import (
     Write,
 )
 from mappings.drafts import release_stale_lock
-from mappings.effects import CompareAndSet, Conflict
+from mappings.effects import CompareAndSet
+from mappings.failures import Conflict
 
 CLOSE_EVENT = "closed"
 

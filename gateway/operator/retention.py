@@ -37,7 +37,8 @@ from gateway.storage.tables import (
 from gateway.storage.traffic_rows import forget_traffic
 from gateway.storage.undertakings import ANSWERED, SENT, UNDONE, OperationRepository
 from mappings.batch_locks import SIGNED_CHANGES_KIND
-from mappings.effects import CompareAndSet, Conflict
+from mappings.effects import CompareAndSet
+from mappings.failures import Conflict
 from mappings.lazy_sequences import map_rows
 
 SWEEP_INTERVAL_SECONDS = 3600.0

@@ -22,7 +22,8 @@ from gateway.reads.index.scan import (
     select_page,
 )
 from gateway.storage.tenants import Tenant
-from mappings.effects import Call, ListPage, ListQuery, Refused
+from mappings.effects import Call, ListPage, ListQuery
+from mappings.failures import Refused
 
 A_DAY = 86_400
 

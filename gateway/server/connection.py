@@ -37,7 +37,7 @@ from gateway.http.request_reader import (
 from gateway.http.tls import Certificate, start_eagerly
 from gateway.observability import logs, metrics
 from mappings import errors
-from mappings.effects import Problem
+from mappings.failures import Problem
 
 LINGERING_SECONDS = 5
 """How long the rest of a body that nobody reads is taken, so that its client sees the answer."""

@@ -59,7 +59,8 @@ from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, 
 from gateway.upstream.send_attempt import Fence
 from gateway.upstream.spool import Spool
 from mappings import errors
-from mappings.effects import JSON, Failure, Invalid, Problem, Unknown, Unreachable
+from mappings.effects import JSON
+from mappings.failures import Failure, Invalid, Problem, Unknown, Unreachable
 
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 PREFLIGHT_METHODS = (*READ_METHODS[:2], "POST", "PUT", "PATCH", "DELETE")

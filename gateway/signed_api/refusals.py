@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mappings import errors
-from mappings.effects import Problem
 from mappings.errors import ErrorAnswer
+from mappings.failures import Problem
 
 STATUS_BY_CODE = {
     "invalid_status": 400,

@@ -29,20 +29,8 @@ from gateway.writes.once import IdempotencyGuard, Wanted
 from gateway.writes.player import FIRST_PAUSE, Caller
 from mappings import batch_locks, errors
 from mappings.batch_bodies import SIGNED_ADDS
-from mappings.effects import (
-    JSON,
-    Answer,
-    Call,
-    CompareAndSet,
-    Conflict,
-    Failure,
-    Halted,
-    Invalid,
-    Refused,
-    Request,
-    Unknown,
-    Unreachable,
-)
+from mappings.effects import JSON, Answer, Call, CompareAndSet, Request
+from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unknown, Unreachable
 from mappings.signed_start import START
 
 _START_ACTION = "start-processing"

@@ -36,7 +36,8 @@ from gateway.storage.statements import (
 )
 from gateway.storage.tables import IS_ABANDONED, learned, remembered
 from gateway.storage.tenants import Tenant
-from mappings.effects import CompareAndSet, Conflict
+from mappings.effects import CompareAndSet
+from mappings.failures import Conflict
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks
 
 if TYPE_CHECKING:

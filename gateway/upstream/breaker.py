@@ -16,7 +16,7 @@ from typing import Literal
 
 import structlog
 
-from mappings.effects import Unreachable
+from mappings.failures import Unreachable
 
 BreakerState = Literal["closed", "open", "half_open"]
 

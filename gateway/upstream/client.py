@@ -37,7 +37,7 @@ from gateway.upstream.send_attempt import (
 )
 from gateway.upstream.signed_target import CapabilityStore, NoCapabilities, SignedTargetForms
 from gateway.upstream.transport import Origin
-from mappings.effects import Unknown, Unreachable
+from mappings.failures import Unknown, Unreachable
 from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:

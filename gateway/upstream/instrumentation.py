@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from gateway.observability import metrics, traces
-from mappings.effects import Failure, Operation
+from mappings.effects import Operation
+from mappings.failures import Failure
 
 
 class CallRecorder:

@@ -19,7 +19,8 @@ from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.upstream.signed_target import CapabilityStore
 from mappings.current import SUMMARY_PATH, require_endpoint
-from mappings.effects import JSON, Call, Failure, NoSuchOperation, Refused, Unreachable
+from mappings.effects import JSON, Call
+from mappings.failures import Failure, NoSuchOperation, Refused, Unreachable
 from mappings.payloads import extract_batch, extract_payments
 
 MISSING_SECONDS = 600

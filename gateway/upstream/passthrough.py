@@ -31,7 +31,7 @@ from gateway.upstream.send_attempt import (
     UnusableConnection,
     build_response_lost,
 )
-from mappings.effects import Unknown, Unreachable
+from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping

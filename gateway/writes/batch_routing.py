@@ -20,7 +20,8 @@ from typing import Any, Literal
 from gateway.storage import Ledger, Tenant
 from gateway.storage.alias_ids import Ids
 from mappings.batch_locks import build_batch_condition
-from mappings.effects import CompareAndSet, Conflict
+from mappings.effects import CompareAndSet
+from mappings.failures import Conflict
 
 BEGUN = "begun"
 LEGACY: Mapping[str, Any] = {"at": "legacy"}

@@ -44,19 +44,9 @@ from gateway.writes.batch_routing import DecidedOtherwise
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.player import ASKS_AGAIN, Caller, Player
 from gateway.writes.settling import Settling
-from mappings.effects import (
-    Answer,
-    CompareAndSet,
-    Conflict,
-    Failure,
-    Halted,
-    Invalid,
-    Operation,
-    Problem,
-    Request,
-    Unknown,
-)
+from mappings.effects import Answer, CompareAndSet, Operation, Request
 from mappings.errors import OTHER_IN_DOUBT
+from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Unknown
 from mappings.frozen import frozen_dataclass
 
 A_DAY = timedelta(hours=24)

@@ -29,10 +29,10 @@ from mappings.effects import (
     InDoubtWrite,
     MayExist,
     OutcomeRule,
-    Unknown,
     Unreadable,
     WriteOutcome,
 )
+from mappings.failures import Unknown
 
 MARGIN = SKEW_TOLERANCE_SECONDS + 1
 """Seconds: an offset of the clock that is too small to be corrected, and a stamp's whole second."""

@@ -45,14 +45,13 @@ from mappings.effects import (
     Absent,
     Call,
     Confirmed,
-    Failure,
     Inconclusive,
     InDoubtWrite,
     Operation,
     Step,
-    Unknown,
     WriteOutcome,
 )
+from mappings.failures import Failure, Unknown
 
 SWEEP_SECONDS = 1.0
 LONGEST_PAUSE = 60.0

@@ -17,18 +17,20 @@ from mappings.effects import (
     AwaitFacts,
     Call,
     CompareAndSet,
+    ListPage,
+    ListQuery,
+    LoadFacts,
+    Parallel,
+    Step,
+)
+from mappings.failures import (
     Conflict,
     Failure,
     Halted,
     Invalid,
-    ListPage,
-    ListQuery,
-    LoadFacts,
     NoSuchOperation,
-    Parallel,
     Problem,
     Refused,
-    Step,
     Unreachable,
 )
 

@@ -20,24 +20,26 @@ from mappings.effects import (
     Answer,
     Call,
     CompareAndSet,
-    Conflict,
-    Failure,
     Flow,
-    Invalid,
     LegacyOptions,
     LoadFacts,
-    NoSuchOperation,
     Operation,
     Parallel,
-    Problem,
-    Refused,
     Request,
     Step,
-    Unknown,
-    Unreachable,
     Vocabulary,
 )
 from mappings.examples import ExampleService
+from mappings.failures import (
+    Conflict,
+    Failure,
+    Invalid,
+    NoSuchOperation,
+    Problem,
+    Refused,
+    Unknown,
+    Unreachable,
+)
 from tests import odd
 from tests.fuzz.choices import Choices
 

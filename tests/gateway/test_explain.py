@@ -12,7 +12,7 @@ import pytest
 from gateway.auth.signing import Credentials, build_signature_headers
 from gateway.config.settings import CurrentWords, Settings, Words
 from gateway.docgen.explain import Explanation, explain_request
-from mappings.effects import Invalid
+from mappings.failures import Invalid
 from tests.processes import command
 
 CASES = [

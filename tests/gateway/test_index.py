@@ -35,7 +35,8 @@ from gateway.simulator.state import Recipient
 from gateway.storage import open_store
 from gateway.storage.audit_log import ERASED, note
 from gateway.storage.tenants import Tenant
-from mappings.effects import Call, LegacyOptions, ListPage, ListQuery, Problem, Refused, Unreachable
+from mappings.effects import Call, LegacyOptions, ListPage, ListQuery
+from mappings.failures import Problem, Refused, Unreachable
 from mappings.objects import build_recipient_answer
 from mappings.recipient_queries import build_list_query
 from mappings.recipient_rows import select_answer_fields, select_query_fields

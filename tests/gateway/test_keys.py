@@ -29,7 +29,7 @@ from gateway.auth.signing import Credentials
 from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.keyfile import add_key
-from mappings.effects import Unreachable
+from mappings.failures import Unreachable
 from tests.key_lines import put
 
 API_KEY = "key-of-acme-0123456789abcdefghij"

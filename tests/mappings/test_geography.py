@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mappings import generate_countries
-from mappings.effects import Answer, Invalid, Request
+from mappings.effects import Answer, Request
 from mappings.errors import NOT_FOUND
+from mappings.failures import Invalid
 from mappings.generate_countries import COUNTRY_CODES, COUNTRY_COUNT
 from mappings.geography import COUNTRIES_FILE, load_countries, read_country
 

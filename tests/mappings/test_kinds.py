@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
 from mappings import OPERATIONS, field_types, legacy
-from mappings.effects import Invalid, Problem
+from mappings.failures import Invalid, Problem
 from mappings.field_types import (
     Country,
     Currency,

@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 
 from mappings import batch_bodies, errors, field_types, legacy, matching
-from mappings.batch_bodies import (
-    FieldNames,
-    collect_sent_payments,
-    map_payment_fields,
-    map_payments_fields,
-)
-from mappings.effects import Invalid, Problem, Refused
+from mappings.batch_bodies import collect_sent_payments
+from mappings.failures import Invalid, Problem, Refused
 from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, MappedSequence
 from mappings.matching import match_payments
+from mappings.payment_bodies import FieldNames, map_payment_fields, map_payments_fields
 
 COUNT = 2 * SLICE_SIZE + 30
 

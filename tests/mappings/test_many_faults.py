@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 import pytest
 
 from mappings import errors, field_types, legacy
-from mappings.batch_bodies import SentPayment, map_payments_fields
+from mappings.batch_bodies import SentPayment
 from mappings.batches import create_batch
-from mappings.effects import Invalid, Problem, Refused, Request
+from mappings.effects import Request
+from mappings.failures import Invalid, Problem, Refused
+from mappings.payment_bodies import map_payments_fields
 
 MANY = 6000
 

@@ -11,7 +11,8 @@ import pytest
 
 from mappings import money
 from mappings.balances import read_balances
-from mappings.batch_views import build_batch, build_batch_answer
+from mappings.batch_answers import build_batch_answer
+from mappings.batch_views import build_batch
 from mappings.drafts import build_entries
 from mappings.effects import JSON, Answer, Request
 from mappings.objects import build_payment_answer

@@ -17,12 +17,10 @@ from mappings.effects import (
     Call,
     Flow,
     LoadFacts,
-    NoSuchOperation,
     Parallel,
-    Refused,
     Request,
-    Unreachable,
 )
+from mappings.failures import NoSuchOperation, Refused, Unreachable
 from mappings.paging import count_pages_to_read
 
 FULL = {"status": "open", "amount": "1.00", "totalPayments": 1, "currency": "USD"}

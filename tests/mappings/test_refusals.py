@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mappings import errors
-from mappings.effects import Problem, Refused
 from mappings.errors import derive_refusal_status
+from mappings.failures import Problem, Refused
 
 BATCH = {
     "currency": "sourceCurrency",

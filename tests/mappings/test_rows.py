@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from gateway.payloads.json_codec import Number
-from mappings.effects import Problem
+from mappings.failures import Problem
 from mappings.lazy_sequences import (
     SLICE_SIZE,
     CompressedMapping,

@@ -29,7 +29,8 @@ from gateway.writes.player import Caller, Player
 from gateway.writes.settler import Settler
 from gateway.writes.settling import Settling
 from mappings import OPERATIONS, UNLISTED, errors, field_types
-from mappings.effects import Answer, Failure, Request, Vocabulary
+from mappings.effects import Answer, Request, Vocabulary
+from mappings.failures import Failure
 from tests.house import KEY
 from tests.simulation.machine import Killed, Process
 from tests.simulation.network import TIMEOUT_SECONDS, Network, Wire

@@ -24,7 +24,7 @@ from gateway.simulator.face import Face
 from gateway.upstream.client import Reply
 from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.send_attempt import Fence
-from mappings.effects import Unknown, Unreachable
+from mappings.failures import Unknown, Unreachable
 from tests.judge import HTML, MADE, Heard, _Asked
 from tests.simulation.machine import EPOCH, Process
 

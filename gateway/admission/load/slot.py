@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.admission.load.fair_limiter import FairLimiter, LimiterCapacity, Waiter, WaiterState
 from gateway.admission.load.memory_budget import MemoryBudget
 from mappings import errors
-from mappings.effects import Halted
+from mappings.failures import Halted
 
 if TYPE_CHECKING:
     from gateway.config.settings import Load as LoadSettings

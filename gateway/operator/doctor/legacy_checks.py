@@ -15,7 +15,7 @@ from gateway.storage.mode_rows import TRANSLATE, all_switches
 from gateway.upstream.client import USER_AGENT, create_breakers
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, open_passthrough
 from gateway.upstream.send_attempt import ResponseLost
-from mappings.effects import Unreachable
+from mappings.failures import Unreachable
 
 CHECK_NAME = "legacy service"
 TARGET = "/v1/geography/countries/CA"

@@ -12,7 +12,7 @@ from gateway.auth.signing import Credentials, shorten_key
 from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, State, advise_unreachable
 from gateway.upstream.client import Reply, UpstreamClient
-from mappings.effects import Unknown, Unreachable
+from mappings.failures import Unknown, Unreachable
 
 PROBE_TARGET = "/v1/recipients?page=1&pageSize=1"
 TARGET_WITHOUT_QUERY = "/v1/recipients"

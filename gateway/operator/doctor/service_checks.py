@@ -22,7 +22,8 @@ from gateway.upstream.optional_endpoints import (
 )
 from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings.current import ENDPOINTS
-from mappings.effects import JSON, Call, Failure, Refused, Unreachable
+from mappings.effects import JSON, Call
+from mappings.failures import Failure, Refused, Unreachable
 
 SIGNATURE_CHECK = "signature scope"
 LIST_ENDPOINT = "GET /batches"

@@ -25,7 +25,7 @@ from gateway.payloads.worker_thread import run_in_thread
 from gateway.reads.index.rows import Entry
 from gateway.reads.index.scan import PAGE_SIZE
 from gateway.reads.index.synchronization import NoIndex, Reading
-from mappings.effects import Unreachable
+from mappings.failures import Unreachable
 from mappings.objects import ARCHIVED
 from mappings.paging import FIRST_PAGE
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
 
-from mappings.effects import JSON, Call, ListPage, ListQuery, Refused, Unreachable
+from mappings.effects import JSON, Call, ListPage, ListQuery
+from mappings.failures import Refused, Unreachable
 from mappings.paging import FIRST_PAGE, Page, parse_count
 
 PAGE_SIZE = 250

@@ -22,7 +22,8 @@ from gateway.reads.index.scan import (
     gather_all,
     parse_page,
 )
-from mappings.effects import Call, ListQuery, Refused
+from mappings.effects import Call, ListQuery
+from mappings.failures import Refused
 from mappings.objects import ARCHIVED, is_deleted_for_clients
 from mappings.paging import FIRST_PAGE
 

@@ -16,7 +16,8 @@ from gateway.storage.undertakings import HAPPENED, SENT, Overtaken
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.journal import Journal, OperationExecution
 from mappings import OPERATIONS
-from mappings.effects import Call, CompareAndSet, Confirmed, Conflict, Request, Unknown
+from mappings.effects import Call, CompareAndSet, Confirmed, Request
+from mappings.failures import Conflict, Unknown
 from tests.house import settings_for
 from tests.simulation.gateway import OWN_KEY
 from tests.states import lay_out

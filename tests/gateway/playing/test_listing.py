@@ -13,7 +13,8 @@ import pytest
 from gateway.reads.index.scan import PAGE_SIZE, SIDE_BY_SIDE, TRIES
 from gateway.reads.listing import Listing
 from gateway.storage.tenants import Tenant
-from mappings.effects import Call, ListPage, ListQuery, Problem, Refused, Unreachable
+from mappings.effects import Call, ListPage, ListQuery
+from mappings.failures import Problem, Refused, Unreachable
 
 OWNER = Tenant("demo", "sandbox")
 PATH = "/things"

@@ -19,7 +19,8 @@ from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.once import IdempotencyGuard, Wanted
 from gateway.writes.player import Caller
 from mappings import OPERATIONS
-from mappings.effects import Answer, Failure, Request, Unknown
+from mappings.effects import Answer, Request
+from mappings.failures import Failure, Unknown
 from tests.house import ENVIRONMENT, KEY, settings_for
 from tests.parts import open_parts
 

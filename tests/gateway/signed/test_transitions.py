@@ -20,7 +20,8 @@ from gateway.storage.freezes import freeze
 from gateway.storage.restore_marks import Mark, flag_restored
 from gateway.upstream.send_attempt import Fence
 from mappings import batch_locks
-from mappings.effects import CompareAndSet, Halted, Unknown, Unreachable
+from mappings.effects import CompareAndSet
+from mappings.failures import Halted, Unknown, Unreachable
 from tests.house import settings_for
 from tests.parts import open_parts
 from tests.processes import free_port

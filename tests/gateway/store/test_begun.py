@@ -11,7 +11,8 @@ from gateway.storage import Ledger, Tenant, open_store
 from gateway.storage.alias_ids import Ids
 from gateway.storage.id_rows import keep
 from gateway.writes.batch_routing import BEGUN, LEGACY, BatchRouting, DecidedOtherwise
-from mappings.effects import CompareAndSet, Conflict
+from mappings.effects import CompareAndSet
+from mappings.failures import Conflict
 
 ACME = Tenant("acme", "live")
 

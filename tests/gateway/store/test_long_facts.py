@@ -15,7 +15,7 @@ from gateway.payloads.compressed_buffer import PART
 from gateway.storage import Ledger, Place, Store, StoreUnavailable, open_store
 from gateway.storage.tables import pieces, remembered
 from gateway.storage.tenants import Tenant
-from mappings.effects import Conflict
+from mappings.failures import Conflict
 from mappings.lazy_sequences import CompressedSequence, map_rows
 
 OWNER = Tenant("demo", "sandbox")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.upstream.breaker import BreakerCall, CircuitBreaker, CircuitBreakers
-from mappings.effects import Unreachable
+from mappings.failures import Unreachable
 
 
 def ask(breaker: CircuitBreaker, now: float) -> BreakerCall:

@@ -22,7 +22,7 @@ from gateway.payloads.json_codec import LARGE
 from gateway.upstream.client import Deadline, UpstreamClient, open_upstream
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.send_attempt import SignedAttempt, build_response_lost
-from mappings.effects import Unknown, Unreachable
+from mappings.failures import Unknown, Unreachable
 
 PAIR = Credentials("AK", "SK")
 OK = b'{"ok":true}'

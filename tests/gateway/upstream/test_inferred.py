@@ -16,8 +16,9 @@ from gateway.upstream.optional_endpoints import (
     MISSING_SECONDS,
     OptionalEndpoints,
 )
-from mappings.effects import Call, NoSuchOperation, Refused, Unknown, Unreachable
+from mappings.effects import Call
 from mappings.errors import NOT_FOUND
+from mappings.failures import NoSuchOperation, Refused, Unknown, Unreachable
 from mappings.outcome_rules import build_edited_batch_rule
 from tests.operating import post
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids

@@ -1,0 +1,151 @@
+"""Failures that flows raise, or are given; errors.py translates those that no flow handles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from mappings.frozen import frozen_dataclass
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Problem:
+    """One entry of ``errors``. ``code`` is an error code of the legacy interface, section 7."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+MAX_ERRORS = 100
+"""How many errors are reported for one body; see the contract of the translation, section 2."""
+
+
+class ProblemList:
+    """The first ``MAX_ERRORS`` problems, each once; the rest is counted and not kept.
+
+    A short body can have a million: kept, they take a hundred times its size.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], Problem] = {}
+        self.more = 0
+
+    def add(self, problem: Problem) -> None:
+        key = problem.code, problem.field or problem.message
+        if key in self._first:
+            return
+        if len(self._first) < MAX_ERRORS:
+            self._first[key] = problem
+        else:
+            self.more += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self._first.values())
+
+
+class Failure(Exception):
+    """The base class of the exceptions that a step can throw into a flow.
+
+    Class names are stored in the step log: renaming a class needs a migration.
+    """
+
+    error_type: ClassVar[str] = "failed"
+    """Its name in logs, metrics and traces."""
+
+
+class Invalid(Failure):
+    """The client's request is invalid.
+
+    ``omitted_count`` is the number of further problems that are not listed.
+    """
+
+    error_type = "invalid_request"
+
+    def __init__(self, *problems: Problem, omitted_count: int = 0) -> None:
+        # Codes only: exception texts end up in logs, and messages can contain personal data.
+        super().__init__(", ".join(problem.code for problem in problems))
+        self.problems = problems
+        self.omitted_count = omitted_count
+
+
+class Refused(Failure):
+    """The service refused the call; nothing was executed."""
+
+    error_type = "refused_by_service"
+
+    def __init__(
+        self,
+        status: int,
+        problems: Sequence[Problem] = (),
+        *,
+        field_map: Mapping[str, str] | None = None,
+        retry_after: str | None = None,
+    ) -> None:
+        super().__init__(f"{status} " + ", ".join(problem.code for problem in problems))
+        self.status = status
+        self.problems = tuple(problems)
+        self.field_map = field_map or {}
+        self.retry_after = retry_after
+
+    def has_problem(self, code: str, field: str) -> bool:
+        """Tells if the refusal reports this code for this field, by the current field name."""
+        # Services name a field with or without the path to it.
+        return any(
+            problem.code == code and (problem.field or "").rpartition(".")[2] == field
+            for problem in self.problems
+        )
+
+
+class Conflict(Failure):
+    """The stored facts of an object are not the expected ones: another request has changed them."""
+
+    error_type = "conflict"
+
+
+class NoSuchOperation(Failure):
+    """The service lacks an optional endpoint; the flow has to do without it."""
+
+    error_type = "no_such_operation"
+
+
+class Unreachable(Failure):
+    """The request was never sent, or was a read without a response: it changed nothing.
+
+    ``retry_after`` is the number of seconds after which a retry makes sense, if known.
+    """
+
+    error_type = "unreachable"
+
+    def __init__(self, reason: str = "", *, retry_after: int | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class Halted(Unreachable):
+    """The gateway itself refused to send the call; ``problem`` is the error for the client."""
+
+    error_type = "blocked"
+
+    def __init__(self, problem: Problem, *, retry_after: int | None = None) -> None:
+        super().__init__(problem.message, retry_after=retry_after)
+        self.problem = problem
+
+
+class Unknown(Failure):
+    """A write was sent and got no readable response: it may have been executed.
+
+    It was sent ``age_seconds`` ago; ``retry_after`` is as for Unreachable.
+    """
+
+    error_type = "in_doubt"
+
+    def __init__(
+        self, reason: str = "", *, age_seconds: float = 0, retry_after: int | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.age_seconds = age_seconds
+        self.retry_after = retry_after
